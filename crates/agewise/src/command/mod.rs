@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One subcommand a file: its arguments and what it does.
+
+pub mod completions;
+
+use std::process::ExitCode;
+
+use crate::cli::{Cli, Command};
+
+/// Runs the subcommand asked for.
+pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    match cli.command {
+        Command::Completions(args) => completions::run(&args),
+    }
+}

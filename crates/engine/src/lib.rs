@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The policies of agewise. Pure: no I/O, no wall clock, no threads, no globals, no unseeded
+//! randomness. Each world (a real host, the lab's simulated machine) hands the engine facts and
+//! carries out what it decides.
+
+pub mod table;

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What one page table looked like: the unit in which access facts reach the engine.
+
+/// Base pages covered by one last-level page table (x86-64, arm64 with 4 KiB pages).
+pub const PAGES_PER_TABLE: usize = 512;
+
+/// Words of 64 page bits in one table.
+pub const WORDS_PER_TABLE: usize = PAGES_PER_TABLE / 64;
+
+/// One bit a page of a 2 MiB-aligned range; bit `i % 64` of word `i / 64` is page `i`.
+pub type PageBits = [u64; WORDS_PER_TABLE];
+
+/// One look at a 2 MiB-aligned range of an address space. A 2 MiB leaf shows as 512 equal bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableBits {
+    /// The page is mapped.
+    pub present: PageBits,
+    /// The page is mapped and its accessed bit is set. A subset of `present`.
+    pub young: PageBits,
+    /// The page is mapped and its dirty bit is set. A subset of `present`.
+    pub dirty: PageBits,
+    /// The slot holds a swap entry. Disjoint from `present`.
+    pub swapped: PageBits,
+}

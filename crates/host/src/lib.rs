@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Eyes and hands on a real Linux machine. Readers hold no policy; what to do with what they see
+//! is decided in `agewise-engine`.
