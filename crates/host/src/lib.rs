@@ -1,3 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Eyes and hands on a real Linux machine. Readers hold no policy; what to do with what they see
 //! is decided in `agewise-engine`.
+
+pub mod error;
+pub mod process;
+pub mod root;

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The error every reader of a kernel file shares: it always carries the path.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A file of the kernel could not be read, written or understood.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// Reading failed. `NotFound` is common and often means "not on this kernel" or "just gone".
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Writing failed.
+    #[error("cannot write '{value}' to {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What was to be written.
+        value: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The content is not what the documentation of the file says.
+    #[error("{}: expected {expected}, found '{found}'", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What should have been there.
+        expected: &'static str,
+        /// The offending part, cut to 80 characters.
+        found: String,
+    },
+}
+
+impl FileError {
+    /// A format error, with what was found cut to a length that fits a message.
+    pub fn format(path: &Path, expected: &'static str, found: &str) -> Self {
+        let found = found.trim_end().chars().take(80).collect();
+        Self::Format {
+            path: path.to_owned(),
+            expected,
+            found,
+        }
+    }
+
+    /// The file was not there: an absent feature, or something that has just vanished.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self.io_kind(), Some(io::ErrorKind::NotFound))
+            // A file of a process or cgroup that dies between open and read.
+            || matches!(self.raw_os_error(), Some(libc::ESRCH | libc::ENODEV))
+    }
+
+    /// The file was refused to this user.
+    pub fn is_denied(&self) -> bool {
+        matches!(self.io_kind(), Some(io::ErrorKind::PermissionDenied))
+    }
+
+    /// The errno behind it, if the system gave one.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        match self {
+            Self::Read { source, .. } | Self::Write { source, .. } => source.raw_os_error(),
+            Self::Format { .. } => None,
+        }
+    }
+
+    fn io_kind(&self) -> Option<io::ErrorKind> {
+        match self {
+            Self::Read { source, .. } | Self::Write { source, .. } => Some(source.kind()),
+            Self::Format { .. } => None,
+        }
+    }
+}
+
+/// Reads a whole small kernel file. Bytes that are not UTF-8 (process names) become U+FFFD.
+pub fn read(path: &Path) -> Result<String, FileError> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(match String::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        }),
+        Err(source) => Err(FileError::Read {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+/// As [`read`], with `None` for a file that is not there.
+pub fn read_optional(path: &Path) -> Result<Option<String>, FileError> {
+    match read(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads a file that holds one unsigned decimal number.
+pub fn read_u64(path: &Path) -> Result<u64, FileError> {
+    let text = read(path)?;
+    text.trim()
+        .parse()
+        .map_err(|_| FileError::format(path, "an unsigned number", &text))
+}
+
+/// Writes one value to a kernel file in a single write call, as sysfs wants it.
+pub fn write(path: &Path, value: &str) -> Result<(), FileError> {
+    use std::io::Write;
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(value.as_bytes()))
+        .map_err(|source| FileError::Write {
+            path: path.to_owned(),
+            value: value.to_owned(),
+            source,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_carry_the_path_and_the_reason() {
+        let error = read(Path::new("/nowhere/at/all")).unwrap_err();
+        assert!(error.is_not_found());
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot read /nowhere/at/all: ")
+        );
+        assert!(
+            read_optional(Path::new("/nowhere/at/all"))
+                .unwrap()
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn a_number_that_is_none_is_a_format_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("value");
+        std::fs::write(&path, "max\n").unwrap();
+        let error = read_u64(&path).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .ends_with("expected an unsigned number, found 'max'")
+        );
+        write(&path, "42\n").unwrap();
+        assert_eq!(read_u64(&path).unwrap(), 42);
+    }
+
+    #[test]
+    fn names_that_are_not_utf8_do_not_fail() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("comm");
+        std::fs::write(&path, b"a\xffb\n").unwrap();
+        assert_eq!(read(&path).unwrap(), "a\u{fffd}b\n");
+    }
+}

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Processes: opened once by pidfd and start time, so that a pid given to another process later is
+//! noticed instead of acted upon.
+
+mod stat;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
+
+pub use stat::{Membership, ProcessKind, Stat, Status};
+
+use crate::error::{self, FileError};
+use crate::root::{ProcRoot, numbers_in};
+
+/// Why a process cannot be looked at or acted upon.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProcessError {
+    /// Not a pid at all.
+    #[error("{pid} is not a process id: give a number from 1 to 4194304")]
+    InvalidPid {
+        /// What was given.
+        pid: u32,
+    },
+    /// There is no such process (any more).
+    #[error("process {pid} is gone: nothing was done to it; see `ps` for what runs")]
+    Gone {
+        /// The pid.
+        pid: u32,
+    },
+    /// The pid now names another process.
+    #[error(
+        "process {pid} has exited and its number now belongs to another process, which was left alone"
+    )]
+    Reused {
+        /// The pid.
+        pid: u32,
+    },
+    /// The id is that of a thread.
+    #[error("{pid} is a thread of process {tgid}: memory belongs to the process, use --pid {tgid}")]
+    Thread {
+        /// The id given.
+        pid: u32,
+        /// Its process.
+        tgid: u32,
+    },
+    /// A kernel thread has no user memory.
+    #[error("{pid} ({comm}) is a kernel thread: it has no memory of its own to look at")]
+    KernelThread {
+        /// The pid.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
+    /// A zombie has no memory any more.
+    #[error(
+        "process {pid} ({comm}) has exited and waits for its parent {ppid} to reap it: it has no memory any more"
+    )]
+    Zombie {
+        /// The pid.
+        pid: u32,
+        /// Its name.
+        comm: String,
+        /// Who should reap it.
+        ppid: u32,
+    },
+    /// Not allowed.
+    #[error("no permission to {action} process {pid}: {advice}")]
+    Denied {
+        /// The pid.
+        pid: u32,
+        /// What was tried, as a verb phrase.
+        action: &'static str,
+        /// What would help.
+        advice: &'static str,
+    },
+    /// The system refused for another reason, for example no free file descriptors.
+    #[error("cannot open process {pid}: {source}")]
+    System {
+        /// The pid.
+        pid: u32,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// One of its files could not be understood.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl ProcessError {
+    /// The process no longer exists (gone, reused, or a zombie): a scan over many skips it.
+    pub fn is_gone(&self) -> bool {
+        matches!(
+            self,
+            Self::Gone { .. } | Self::Reused { .. } | Self::Zombie { .. }
+        )
+    }
+
+    pub(crate) fn from_file(pid: u32, action: &'static str, error: FileError) -> Self {
+        if error.is_not_found() {
+            Self::Gone { pid }
+        } else if error.is_denied() {
+            Self::Denied {
+                pid,
+                action,
+                advice: "run as root, or as its user with CAP_SYS_PTRACE",
+            }
+        } else {
+            Self::File(error)
+        }
+    }
+}
+
+/// A process, held by pidfd where the kernel has it (5.3), else by its start time alone.
+#[derive(Debug)]
+pub struct Process {
+    root: ProcRoot,
+    pid: u32,
+    start_ticks: u64,
+    pidfd: Option<OwnedFd>,
+}
+
+/// Resident memory by `/proc/PID/statm`, the cheapest file to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Statm {
+    /// Size of all mappings.
+    pub virtual_bytes: u64,
+    /// Resident memory.
+    pub rss_bytes: u64,
+    /// The part of it that is file or shared memory.
+    pub shared_bytes: u64,
+}
+
+impl Process {
+    /// Opens a process of this machine.
+    pub fn open(pid: u32) -> Result<Self, ProcessError> {
+        Self::open_in(&ProcRoot::default(), pid)
+    }
+
+    /// Opens a process below another proc root. Only the live `/proc` gets a pidfd.
+    pub fn open_in(root: &ProcRoot, pid: u32) -> Result<Self, ProcessError> {
+        let raw = i32::try_from(pid)
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or(ProcessError::InvalidPid { pid })?;
+        let pidfd = if root.is_live() {
+            open_pidfd(root, raw, pid)?
+        } else {
+            None
+        };
+        let mut process = Self {
+            root: root.clone(),
+            pid,
+            start_ticks: 0,
+            pidfd,
+        };
+        let stat = process.read_stat()?;
+        process.start_ticks = stat.start_ticks;
+        // While the pidfd's process runs, the pid means it. Once it has exited, a `stat` that is not
+        // a zombie's may be that of another process with the same number.
+        if process.has_exited() && stat.kind != ProcessKind::Zombie {
+            return Err(ProcessError::Gone { pid });
+        }
+        Ok(process)
+    }
+
+    /// As [`Process::open_in`], and refuses what has no user memory: kernel threads and zombies.
+    pub fn open_user(root: &ProcRoot, pid: u32) -> Result<Self, ProcessError> {
+        let process = Self::open_in(root, pid)?;
+        let stat = process.read_stat()?;
+        match stat.kind {
+            ProcessKind::User => Ok(process),
+            ProcessKind::KernelThread => Err(ProcessError::KernelThread {
+                pid,
+                comm: stat.comm,
+            }),
+            ProcessKind::Zombie => Err(ProcessError::Zombie {
+                pid,
+                comm: stat.comm,
+                ppid: stat.ppid,
+            }),
+            ProcessKind::Exiting => Err(ProcessError::Gone { pid }),
+        }
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Start time, clock ticks after boot. `(pid, start_ticks)` is unique for the life of the boot.
+    pub fn start_ticks(&self) -> u64 {
+        self.start_ticks
+    }
+
+    /// The pidfd, if the kernel has them.
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// A file of the process, for example `smaps`.
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.root.of(self.pid).join(file)
+    }
+
+    /// Whether this is agewise itself, which is never acted upon.
+    pub fn is_self(&self) -> bool {
+        self.root.is_live() && self.pid == std::process::id()
+    }
+
+    /// Whether this is the first process of the machine or container.
+    pub fn is_init(&self) -> bool {
+        self.pid == 1
+    }
+
+    /// Whether the same process as when it was opened still runs. A zombie does not.
+    pub fn is_alive(&self) -> bool {
+        self.check().is_ok()
+    }
+
+    /// Ok while the process opened still runs; `Gone`, `Zombie` or `Reused` otherwise. Call it after
+    /// reading files by pid: what was read before an Ok belonged to this process.
+    pub fn check(&self) -> Result<(), ProcessError> {
+        if self.has_exited() {
+            return match self.read_stat() {
+                Ok(stat) if stat.start_ticks == self.start_ticks => Err(ProcessError::Zombie {
+                    pid: self.pid,
+                    comm: stat.comm,
+                    ppid: stat.ppid,
+                }),
+                Ok(_) => Err(ProcessError::Reused { pid: self.pid }),
+                Err(_) => Err(ProcessError::Gone { pid: self.pid }),
+            };
+        }
+        self.stat().map(|_| ())
+    }
+
+    /// What kind of process.
+    pub fn kind(&self) -> Result<ProcessKind, ProcessError> {
+        Ok(self.read_stat()?.kind)
+    }
+
+    /// `/proc/PID/stat` of this very process: a zombie or a reused pid is an error.
+    pub fn stat(&self) -> Result<Stat, ProcessError> {
+        let stat = self.read_stat()?;
+        if stat.start_ticks != self.start_ticks {
+            Err(ProcessError::Reused { pid: self.pid })
+        } else if stat.kind == ProcessKind::Zombie {
+            Err(ProcessError::Zombie {
+                pid: self.pid,
+                comm: stat.comm,
+                ppid: stat.ppid,
+            })
+        } else {
+            Ok(stat)
+        }
+    }
+
+    /// `/proc/PID/status`: sizes and owner.
+    pub fn status(&self) -> Result<Status, ProcessError> {
+        let path = self.path("status");
+        Ok(Status::parse(&path, &self.read("status")?)?)
+    }
+
+    /// `/proc/PID/statm`: resident size, cheaply.
+    pub fn statm(&self) -> Result<Statm, ProcessError> {
+        let text = self.read("statm")?;
+        let page = rustix::param::page_size() as u64;
+        let mut fields = text
+            .split_ascii_whitespace()
+            .map(|n| n.parse::<u64>().ok()?.checked_mul(page));
+        let mut next = || {
+            fields
+                .next()
+                .flatten()
+                .ok_or_else(|| FileError::format(&self.path("statm"), "sizes in pages", &text))
+        };
+        Ok(Statm {
+            virtual_bytes: next()?,
+            rss_bytes: next()?,
+            shared_bytes: next()?,
+        })
+    }
+
+    /// Resident memory.
+    pub fn rss_bytes(&self) -> Result<u64, ProcessError> {
+        Ok(self.statm()?.rss_bytes)
+    }
+
+    /// The name, at most 15 bytes.
+    pub fn comm(&self) -> Result<String, ProcessError> {
+        Ok(self.read_stat()?.comm)
+    }
+
+    /// The command line, arguments joined by spaces; `[name]` when there is none (kernel threads).
+    pub fn cmdline(&self) -> Result<String, ProcessError> {
+        let text = self.read("cmdline")?;
+        let joined = text.trim_end_matches('\0').replace('\0', " ");
+        if joined.is_empty() {
+            Ok(format!("[{}]", self.comm()?))
+        } else {
+            Ok(joined)
+        }
+    }
+
+    /// Effective user id.
+    pub fn euid(&self) -> Result<u32, ProcessError> {
+        Ok(self.status()?.euid)
+    }
+
+    /// Thread ids, ascending.
+    pub fn threads(&self) -> Result<Vec<u32>, ProcessError> {
+        numbers_in(&self.path("task"))
+            .map_err(|e| ProcessError::from_file(self.pid, "list the threads of", e))
+    }
+
+    /// The cgroups it is in, one an hierarchy.
+    pub fn cgroups(&self) -> Result<Vec<Membership>, ProcessError> {
+        Ok(stat::parse_memberships(
+            &self.path("cgroup"),
+            &self.read("cgroup")?,
+        )?)
+    }
+
+    fn read(&self, file: &str) -> Result<String, ProcessError> {
+        error::read(&self.path(file)).map_err(|e| ProcessError::from_file(self.pid, "read", e))
+    }
+
+    fn read_stat(&self) -> Result<Stat, ProcessError> {
+        Ok(Stat::parse(&self.path("stat"), &self.read("stat")?)?)
+    }
+
+    /// A pidfd becomes readable when the whole thread group has exited.
+    fn has_exited(&self) -> bool {
+        self.pidfd.as_ref().is_some_and(|fd| {
+            let mut fds = [PollFd::new(fd, PollFlags::IN)];
+            let zero = rustix::time::Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            matches!(rustix::event::poll(&mut fds, Some(&zero)), Ok(1))
+        })
+    }
+}
+
+fn open_pidfd(root: &ProcRoot, raw: Pid, pid: u32) -> Result<Option<OwnedFd>, ProcessError> {
+    match rustix::process::pidfd_open(raw, PidfdFlags::empty()) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(Errno::NOSYS) => Ok(None),
+        Err(Errno::SRCH) => Err(ProcessError::Gone { pid }),
+        // EINVAL up to 6.8, ENOENT since: the id is that of a thread that does not lead its group.
+        Err(source @ (Errno::INVAL | Errno::NOENT)) => {
+            let path = root.of(pid).join("status");
+            let text = error::read(&path).map_err(|e| ProcessError::from_file(pid, "read", e))?;
+            match Status::parse(&path, &text)?.tgid {
+                tgid if tgid != pid => Err(ProcessError::Thread { pid, tgid }),
+                _ => Err(ProcessError::System {
+                    pid,
+                    source: source.into(),
+                }),
+            }
+        }
+        Err(source) => Err(ProcessError::System {
+            pid,
+            source: source.into(),
+        }),
+    }
+}
+
+/// All processes with user memory, ascending by pid, at most `limit`; those that vanish meanwhile
+/// are left out, as are kernel threads, zombies and ourselves.
+pub fn user_processes(root: &ProcRoot, limit: usize) -> Result<Vec<Process>, ProcessError> {
+    let mut processes = Vec::new();
+    for pid in root.pids()? {
+        if processes.len() == limit {
+            break;
+        }
+        match Process::open_user(root, pid) {
+            Ok(process) if !process.is_self() => processes.push(process),
+            Ok(_) | Err(ProcessError::KernelThread { .. } | ProcessError::Denied { .. }) => {}
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(processes)
+}
+
+#[cfg(test)]
+mod tests;

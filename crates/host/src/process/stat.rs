@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Parsers of `/proc/PID/{stat,status,cgroup}`.
+
+use std::path::Path;
+
+use crate::error::FileError;
+
+/// Task flags of `stat`'s ninth field (include/linux/sched.h; stable for 4.x to 7.x).
+const PF_EXITING: u64 = 0x0000_0004;
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// What a process is, as far as its memory goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessKind {
+    /// It has an address space of its own.
+    User,
+    /// A kernel thread: no user memory.
+    KernelThread,
+    /// It has exited and waits to be reaped: no memory any more.
+    Zombie,
+    /// It is on its way out; its memory is going.
+    Exiting,
+}
+
+/// The part of `/proc/PID/stat` that agewise uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// The name, at most 15 bytes, may contain anything but NUL.
+    pub comm: String,
+    /// The state letter: R, S, D, T (stopped), t (traced), Z, X, I.
+    pub state: char,
+    /// The parent.
+    pub ppid: u32,
+    /// What kind of process.
+    pub kind: ProcessKind,
+    /// Page faults that needed no I/O.
+    pub minor_faults: u64,
+    /// Page faults that did.
+    pub major_faults: u64,
+    /// CPU time in user mode, in clock ticks (USER_HZ).
+    pub user_ticks: u64,
+    /// CPU time in the kernel, in clock ticks.
+    pub system_ticks: u64,
+    /// Number of threads.
+    pub threads: u32,
+    /// Start time in clock ticks after boot: with the pid it names the process for good.
+    pub start_ticks: u64,
+}
+
+impl Stat {
+    /// Parses the one line of `stat`; the name may itself contain spaces and parentheses.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
+        let bad = |expected| FileError::format(path, expected, text);
+        let open = text.find('(').ok_or_else(|| bad("a name in parentheses"))?;
+        let close = text
+            .rfind(')')
+            .filter(|&c| c > open)
+            .ok_or_else(|| bad("a name in parentheses"))?;
+        let fields: Vec<&str> = text[close + 1..].split_ascii_whitespace().collect();
+        // proc(5) counts from 1 and the state is field 3.
+        let field = |number: usize| {
+            fields
+                .get(number - 3)
+                .copied()
+                .ok_or_else(|| bad("22 fields"))
+        };
+        let number = |n| field(n)?.parse::<u64>().map_err(|_| bad("a number"));
+        let state = field(3)?.chars().next().ok_or_else(|| bad("a state"))?;
+        let flags = number(9)?;
+        let kind = match state {
+            'Z' | 'X' | 'x' => ProcessKind::Zombie,
+            _ if flags & PF_KTHREAD != 0 => ProcessKind::KernelThread,
+            _ if flags & PF_EXITING != 0 => ProcessKind::Exiting,
+            _ => ProcessKind::User,
+        };
+        Ok(Self {
+            comm: text[open + 1..close].to_owned(),
+            state,
+            ppid: u32::try_from(number(4)?).map_err(|_| bad("a pid"))?,
+            kind,
+            minor_faults: number(10)?,
+            major_faults: number(12)?,
+            user_ticks: number(14)?,
+            system_ticks: number(15)?,
+            threads: u32::try_from(number(20)?).unwrap_or(u32::MAX),
+            start_ticks: number(22)?,
+        })
+    }
+
+    /// Stopped by a signal or a tracer: its memory is still there, it just does not run.
+    pub fn is_stopped(&self) -> bool {
+        matches!(self.state, 'T' | 't')
+    }
+}
+
+/// The part of `/proc/PID/status` that agewise uses. Sizes are exact to the kernel's counters,
+/// which lag by up to some dozens of pages a CPU since 6.2.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Thread group id: differs from the pid asked for when that was a thread.
+    pub tgid: u32,
+    /// Effective user id.
+    pub euid: u32,
+    /// Peak resident size.
+    pub rss_peak_bytes: u64,
+    /// Resident size.
+    pub rss_bytes: u64,
+    /// Resident anonymous memory.
+    pub rss_anon_bytes: u64,
+    /// Resident file mappings.
+    pub rss_file_bytes: u64,
+    /// Resident shared memory (tmpfs, shared anonymous).
+    pub rss_shmem_bytes: u64,
+    /// Anonymous memory in swap.
+    pub swap_bytes: u64,
+    /// mlocked memory.
+    pub locked_bytes: u64,
+    /// Memory of the page tables.
+    pub page_table_bytes: u64,
+}
+
+impl Status {
+    /// Parses `status`. Kernel threads have no memory lines: those fields stay zero.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
+        let mut status = Self::default();
+        for line in text.lines() {
+            let Some((key, value)) = line.split_once(':') else {
+                continue;
+            };
+            let mut words = value.split_ascii_whitespace();
+            let id = |word: Option<&str>| {
+                word.and_then(|w| w.parse().ok())
+                    .ok_or_else(|| FileError::format(path, "a number", line))
+            };
+            match key {
+                "Tgid" => status.tgid = id(words.next())?,
+                "Uid" => status.euid = id(words.nth(1))?,
+                "VmHWM" => status.rss_peak_bytes = kib(path, line, value)?,
+                "VmRSS" => status.rss_bytes = kib(path, line, value)?,
+                "RssAnon" => status.rss_anon_bytes = kib(path, line, value)?,
+                "RssFile" => status.rss_file_bytes = kib(path, line, value)?,
+                "RssShmem" => status.rss_shmem_bytes = kib(path, line, value)?,
+                "VmSwap" => status.swap_bytes = kib(path, line, value)?,
+                "VmLck" => status.locked_bytes = kib(path, line, value)?,
+                "VmPTE" => status.page_table_bytes = kib(path, line, value)?,
+                _ => {}
+            }
+        }
+        Ok(status)
+    }
+}
+
+/// `123 kB` in bytes.
+pub(crate) fn kib(path: &Path, line: &str, value: &str) -> Result<u64, FileError> {
+    value
+        .trim()
+        .strip_suffix("kB")
+        .and_then(|n| n.trim_end().parse::<u64>().ok())
+        .and_then(|kib| kib.checked_mul(1024))
+        .ok_or_else(|| FileError::format(path, "a size in kB", line))
+}
+
+/// One line of `/proc/PID/cgroup`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Membership {
+    /// Hierarchy number; 0 is cgroup v2.
+    pub hierarchy: u32,
+    /// The v1 controllers of the hierarchy (or its `name=`); empty for v2.
+    pub controllers: Vec<String>,
+    /// Path below the root of the hierarchy, `/` for the root; as the cgroup namespace shows it.
+    pub path: String,
+    /// The cgroup has been removed and the process is still inside.
+    pub removed: bool,
+}
+
+/// Parses `/proc/PID/cgroup`. Paths may contain colons.
+pub fn parse_memberships(path: &Path, text: &str) -> Result<Vec<Membership>, FileError> {
+    text.lines()
+        .map(|line| {
+            let bad = || FileError::format(path, "hierarchy:controllers:path", line);
+            let mut parts = line.splitn(3, ':');
+            let hierarchy = parts.next().and_then(|n| n.parse().ok()).ok_or_else(bad)?;
+            let controllers = parts.next().ok_or_else(bad)?;
+            let full = parts.next().ok_or_else(bad)?;
+            let (shown, removed) = match full.strip_suffix(" (deleted)") {
+                Some(rest) => (rest, true),
+                None => (full, false),
+            };
+            Ok(Membership {
+                hierarchy,
+                controllers: controllers
+                    .split(',')
+                    .filter(|c| !c.is_empty())
+                    .map(str::to_owned)
+                    .collect(),
+                path: shown.to_owned(),
+                removed,
+            })
+        })
+        .collect()
+}
