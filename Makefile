@@ -1,9 +1,44 @@
-# One verb a line; CI calls the same ones.
-.PHONY: lint test
+# One verb a line; CI calls the same ones. `make run` and `make test` set up what they need.
+CARGO ?= cargo
+CARGO_FLAGS ?= --locked
+TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
+AGEWISE = $(TARGET_DIR)/release/agewise
 
-lint:
-	cargo fmt --check
-	cargo clippy --workspace --all-targets -- -D warnings
+.PHONY: setup build run test lint bench man clean
 
-test:
-	cargo test --workspace
+# Says what is missing to build agewise; as root on Debian and its kin, installs it.
+setup:
+	@scripts/setup
+
+build: setup
+	$(CARGO) build --release $(CARGO_FLAGS) -p agewise
+
+# The tour: what this machine can do, the age of the memory of two programs, and the cold half of
+# one of them moved out. ZRAM=1 lends it a compressed swap device for as long as it runs.
+run: build
+	$(AGEWISE) demo $(if $(filter 1 true yes,$(ZRAM)),--zram)
+
+test: setup
+	$(CARGO) test $(CARGO_FLAGS) --workspace
+
+lint: setup
+	$(CARGO) fmt --check
+	$(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+
+# Figures, never part of the tests: they depend on the machine and on what else it does.
+bench: build
+	$(AGEWISE) bench live
+	$(AGEWISE) bench harm
+	$(AGEWISE) bench steady
+	$(CARGO) bench $(CARGO_FLAGS) --workspace
+
+# Manual pages and shell completions, in $(TARGET_DIR)/man and $(TARGET_DIR)/completions.
+man: build
+	$(AGEWISE) man $(TARGET_DIR)/man
+	mkdir -p $(TARGET_DIR)/completions
+	$(AGEWISE) completions bash > $(TARGET_DIR)/completions/agewise.bash
+	$(AGEWISE) completions zsh > $(TARGET_DIR)/completions/_agewise
+	$(AGEWISE) completions fish > $(TARGET_DIR)/completions/agewise.fish
+
+clean:
+	$(CARGO) clean

@@ -21,9 +21,10 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The subcommands.
+/// The subcommands. What each is for is said once, on its arguments.
 #[derive(Debug, Subcommand)]
+#[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
 pub enum Command {
-    /// Print a shell completion script.
     Completions(command::completions::Args),
+    Man(command::man::Args),
 }

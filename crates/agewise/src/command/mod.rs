@@ -2,6 +2,7 @@
 //! One subcommand a file: its arguments and what it does.
 
 pub mod completions;
+pub mod man;
 
 use std::process::ExitCode;
 
@@ -11,5 +12,6 @@ use crate::cli::{Cli, Command};
 pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     }
 }

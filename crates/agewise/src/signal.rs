@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! SIGINT, SIGTERM and SIGHUP ask for an orderly end: guards run, devices go, limits are put back.
+//!
+//! Nothing here kills: a command looks at [`Stop`] between bounded steps and waits through it, so
+//! a signal cuts a wait short and never cuts a step in two.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use signal_hook::SigId;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// The signals that ask for an end.
+pub const STOP_SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// Whether an end was asked for, and a sleep that such a request cuts short.
+///
+/// While it lives the signals do nothing else; when it is dropped they have no effect at all
+/// until the process ends (signal-hook keeps its handlers), which is what cleaning up needs.
+#[derive(Debug)]
+pub struct Stop {
+    /// The signal that came last; 0 for none.
+    signal: Arc<AtomicUsize>,
+    /// Readable once a signal came.
+    wake: OwnedFd,
+    registered: Vec<SigId>,
+}
+
+impl Stop {
+    /// Starts listening.
+    ///
+    /// # Errors
+    /// The operating system's, when it has no file descriptor left.
+    pub fn install() -> io::Result<Self> {
+        let signal = Arc::new(AtomicUsize::new(0));
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let mut registered = Vec::new();
+        for number in STOP_SIGNALS {
+            let note = Arc::clone(&signal);
+            let waker = wake.try_clone()?;
+            // SAFETY: the handler stores an atomic and writes to an eventfd, both of which are
+            // async-signal-safe; it neither allocates nor takes a lock.
+            let id = unsafe {
+                signal_hook::low_level::register(number, move || {
+                    note.store(number as usize, Ordering::SeqCst);
+                    let _ = rustix::io::write(&waker, &1u64.to_ne_bytes());
+                })
+            }?;
+            registered.push(id);
+        }
+        Ok(Self {
+            signal,
+            wake,
+            registered,
+        })
+    }
+
+    /// The signal that asked for an end, if one did.
+    pub fn requested(&self) -> Option<i32> {
+        match self.signal.load(Ordering::SeqCst) {
+            0 => None,
+            number => i32::try_from(number).ok(),
+        }
+    }
+
+    /// Sleeps for `duration` or until an end is asked for; true in the latter case.
+    pub fn wait(&self, duration: Duration) -> bool {
+        self.wait_until(Instant::now() + duration)
+    }
+
+    /// Sleeps until `deadline` or until an end is asked for; true in the latter case.
+    pub fn wait_until(&self, deadline: Instant) -> bool {
+        while self.requested().is_none() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let timeout = Timespec::try_from(left).ok();
+            // An error is EINTR, which the loop is for; any other would be a plain sleep cut short.
+            let _ = poll(
+                &mut [PollFd::new(&self.wake, PollFlags::IN)],
+                timeout.as_ref(),
+            );
+        }
+        true
+    }
+
+    /// The exit status a shell gives a command that a signal ended: 128 plus its number.
+    pub fn exit_code(signal: i32) -> u8 {
+        128u8.saturating_add(u8::try_from(signal).unwrap_or(0))
+    }
+}
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        for id in self.registered.drain(..) {
+            signal_hook::low_level::unregister(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_by_itself() {
+        let stop = Stop::install().expect("eventfd");
+        let start = Instant::now();
+        let asked = stop.wait(Duration::from_millis(20));
+        assert!(asked == stop.requested().is_some());
+        assert!(asked || start.elapsed() >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_signal_cuts_a_wait_short() {
+        let stop = Stop::install().expect("eventfd");
+        signal_hook::low_level::raise(SIGHUP).expect("raise");
+        let start = Instant::now();
+        assert!(stop.wait(Duration::from_secs(60)));
+        assert!(start.elapsed() < Duration::from_secs(30));
+        assert_eq!(stop.requested(), Some(SIGHUP));
+        assert_eq!(Stop::exit_code(SIGHUP), 129);
+    }
+}
