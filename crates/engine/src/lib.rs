@@ -3,4 +3,13 @@
 //! randomness. Each world (a real host, the lab's simulated machine) hands the engine facts and
 //! carries out what it decides.
 
+pub mod classic;
+pub mod folio;
+pub mod ids;
+pub mod lru;
+pub mod mglru;
+pub mod page_table;
+pub mod reclaim;
 pub mod table;
+pub mod work;
+pub mod world;

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the policies did, counted: the kernel's event counters, and the operations that cost CPU.
+
+use crate::folio::FolioType;
+
+/// Event counters under their kernel names (`/proc/vmstat`, `memory.stat`), kept per lruvec and
+/// summed by whoever reports them. Arrays are indexed by [`FolioType::index`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Events {
+    /// Folios isolated from an LRU list for reclaim, in pages.
+    pub pgscan: [u64; 2],
+    /// Pages reclaimed.
+    pub pgsteal: [u64; 2],
+    /// Pages looked at on active lists (classic) or sorted (multi-gen).
+    pub pgrefill: u64,
+    /// Pages activated.
+    pub pgactivate: u64,
+    /// Pages deactivated.
+    pub pgdeactivate: u64,
+    /// Pages rotated to the tail after writeback.
+    pub pgrotated: u64,
+    /// Isolation skipped because of the zone, by zone.
+    pub pgscan_skip: [u64; 4],
+    /// Refaults of evicted pages.
+    pub workingset_refault: [u64; 2],
+    /// Refaults that were activated at once.
+    pub workingset_activate: [u64; 2],
+    /// Refaults of pages that had been workingset.
+    pub workingset_restore: [u64; 2],
+    /// Shadow nodes dropped by their shrinker.
+    pub workingset_nodereclaim: u64,
+}
+
+impl Events {
+    /// Pages scanned of both types.
+    #[must_use]
+    pub fn scanned(&self) -> u64 {
+        self.pgscan[FolioType::Anon.index()] + self.pgscan[FolioType::File.index()]
+    }
+
+    /// Pages stolen of both types.
+    #[must_use]
+    pub fn stolen(&self) -> u64 {
+        self.pgsteal[FolioType::Anon.index()] + self.pgsteal[FolioType::File.index()]
+    }
+}
+
+/// Operations that cost CPU time; a world prices them with its cost model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Leaf entries examined by page-table walks and look-around.
+    pub pte_checks: u64,
+    /// Non-leaf entries examined by page-table walks.
+    pub pmd_checks: u64,
+    /// Reverse-map visits: one a mapping looked up.
+    pub rmap_visits: u64,
+    /// Folios moved between lists, isolated or put back.
+    pub list_moves: u64,
+    /// Unmaps.
+    pub unmaps: u64,
+    /// TLB flushes.
+    pub tlb_flushes: u64,
+    /// Times the LRU lock was taken.
+    pub lru_locks: u64,
+    /// Agings (increments of `max_seq`).
+    pub agings: u64,
+    /// Address spaces walked.
+    pub mm_walks: u64,
+}

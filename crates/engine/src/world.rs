@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the policies need from the world they decide for.
+//!
+//! The engine owns what is policy: folio flags, lists, generations, counters, the order of memory
+//! cgroups. The world owns what is mechanism: page tables, the reverse map, devices, limits, time.
+//! Every method states a fact or carries out a decision; none decides. The lab's simulated machine
+//! is the main implementation; tests bring small ones.
+
+use crate::folio::{FolioTable, Pfn};
+use crate::ids::{MemcgId, MmId, NodeId};
+use crate::page_table::{Mapping, Pmd, Vma};
+
+/// Memory protection of a cgroup as seen from the target of a reclaim pass, in pages
+/// (`mem_cgroup_protection`). Already made effective along the hierarchy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Protection {
+    /// Effective `memory.min`.
+    pub min_pages: u64,
+    /// Effective `memory.low`.
+    pub low_pages: u64,
+    /// Pages charged to the cgroup and its descendants.
+    pub usage_pages: u64,
+}
+
+/// What came of an attempt to write a dirty folio out (`pageout`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageoutOutcome {
+    /// Written before the call returned (zram): the folio is clean now.
+    Written,
+    /// Under writeback; the world clears the flag and tells the engine when it ends.
+    Writeback,
+    /// Could not be started now: keep.
+    Keep,
+    /// Failed for good: activate.
+    Activate,
+}
+
+/// Free memory and watermarks of one zone, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZoneState {
+    /// Managed pages; 0 means the zone does not exist.
+    pub managed_pages: u64,
+    /// Free pages.
+    pub free_pages: u64,
+    /// `min` watermark.
+    pub min_pages: u64,
+    /// `low` watermark.
+    pub low_pages: u64,
+    /// `high` watermark.
+    pub high_pages: u64,
+}
+
+/// Facts asked of, and decisions handed to, the world. `folios` is passed where the world has to
+/// read or keep flags (`Mapped`, `Dirty`, `Writeback`, `Swapcache`) in step with its own state.
+pub trait World {
+    /// The clock, in ns.
+    fn now_ns(&self) -> u64;
+
+    // ---- address spaces
+
+    /// The VMA that holds `vpn`, or the next one above it.
+    fn vma_from(&self, mm: MmId, vpn: u64) -> Option<Vma>;
+
+    /// What covers the 2 MiB range of `vpn`.
+    fn pmd(&mut self, mm: MmId, vpn: u64) -> Pmd<'_>;
+
+    /// Accessed bit of the non-leaf entry above the range of `vpn`.
+    fn pmd_young(&self, mm: MmId, vpn: u64) -> bool;
+
+    /// Clears the accessed bit of the non-leaf entry above the range of `vpn`.
+    fn clear_pmd_young(&mut self, mm: MmId, vpn: u64);
+
+    /// First `vpn' >= vpn` (aligned to 2 MiB if greater than `vpn`) below `end_vpn` whose range is
+    /// not `Pmd::None`. Lets a walk skip holes of any size cheaply.
+    fn next_mapped(&self, mm: MmId, vpn: u64, end_vpn: u64) -> Option<u64>;
+
+    /// Whether the mm can be read-locked now; false makes a walk skip it (contention).
+    fn try_lock_mm(&mut self, mm: MmId) -> bool;
+
+    // ---- reverse map
+
+    /// The `index`-th place where the folio is mapped, in rmap order.
+    fn mapping(&self, pfn: Pfn, index: usize) -> Option<Mapping>;
+
+    // ---- what becomes of an isolated folio
+
+    /// Gives an anon folio a swap slot and puts it in the swap cache (sets `Swapcache`, `Dirty`).
+    /// False when swap is full or the cgroup's swap limit is reached.
+    fn add_to_swap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool;
+
+    /// Removes every mapping (clears `Mapped`, moves PTE dirty bits to the folio). False when one
+    /// could not be removed.
+    fn unmap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool;
+
+    /// Writes a dirty, unmapped folio out.
+    fn pageout(&mut self, folios: &mut FolioTable, pfn: Pfn) -> PageoutOutcome;
+
+    /// Takes the folio out of page or swap cache, leaving `shadow` in its place, uncharges it and
+    /// frees its frame. `shadow` is opaque to the world and comes back at refault.
+    fn free_evicted(&mut self, folios: &mut FolioTable, pfn: Pfn, shadow: u64);
+
+    /// Wakes the flusher: everything reclaim just saw was dirty and not queued.
+    fn wake_flusher(&mut self, node: NodeId);
+
+    // ---- limits and space
+
+    /// Effective protection of `memcg` when `target` is being reclaimed (root for global reclaim).
+    fn protection(&self, target: MemcgId, memcg: MemcgId) -> Protection;
+
+    /// Free swap a cgroup may still use, in pages; 0 without swap.
+    fn swap_free_pages(&self, memcg: MemcgId) -> u64;
+
+    /// Zones of a node, DMA first; absent zones have no managed pages.
+    fn zones(&self, node: NodeId) -> [ZoneState; 4];
+
+    /// Runs the slab and shadow shrinkers of a cgroup on a node once, as after each lruvec at this
+    /// priority, given what was scanned. Returns objects freed counted as reclaimed pages.
+    fn shrink_slab(&mut self, memcg: MemcgId, node: NodeId, priority: u32) -> u64;
+
+    /// A reclaimer sleeps (congestion, too many isolated, no progress) for at most `timeout_ns`.
+    fn throttle(&mut self, node: NodeId, reason: Throttle, timeout_ns: u64);
+
+    /// Kills a task to make room (`min_ttl`, or no reclaim possible). False when the OOM lock could
+    /// not be taken or there is nobody to kill.
+    fn oom_kill(&mut self, memcg: MemcgId) -> bool;
+}
+
+/// Why a reclaimer sleeps (`enum vmscan_throttle_state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Throttle {
+    /// Waits for writeback.
+    Writeback,
+    /// Too many folios are isolated.
+    Isolated,
+    /// No progress at priority 1.
+    NoProgress,
+    /// The node is congested.
+    Congested,
+}
