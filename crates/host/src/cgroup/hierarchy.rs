@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which cgroup hierarchy accounts memory on this machine, found in `/proc/self/mountinfo`.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::CgroupError;
+use crate::error;
+use crate::process::Membership;
+use crate::root::ProcRoot;
+
+/// The two interfaces of the memory controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// cgroup v1: `memory.usage_in_bytes`, `total_*` in `memory.stat`.
+    V1,
+    /// cgroup v2: `memory.current`, hierarchical counters.
+    V2,
+}
+
+/// How cgroups are mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Nothing is mounted.
+    None,
+    /// Only v1 hierarchies.
+    V1,
+    /// Only v2.
+    V2,
+    /// v2 beside v1 hierarchies: a controller works in one of the two.
+    Hybrid,
+}
+
+impl Layout {
+    /// The word used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::V1 => "v1",
+            Self::V2 => "v2",
+            Self::Hybrid => "hybrid",
+        }
+    }
+}
+
+/// A mounted hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mount {
+    version: Version,
+    /// The cgroup that is visible at the mount point, `/` unless a container sees a part only.
+    subtree: String,
+    point: PathBuf,
+    /// v1 controllers.
+    controllers: Vec<String>,
+}
+
+/// All cgroup mounts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mounts(Vec<Mount>);
+
+impl Mounts {
+    /// Reads `/proc/self/mountinfo`.
+    pub fn read(root: &ProcRoot) -> Result<Self, CgroupError> {
+        Ok(Self::parse(&error::read(&root.join("self/mountinfo"))?))
+    }
+
+    fn parse(text: &str) -> Self {
+        Self(text.lines().filter_map(parse_mount).collect())
+    }
+
+    /// How cgroups are mounted.
+    pub fn layout(&self) -> Layout {
+        let has = |version| self.0.iter().any(|m| m.version == version);
+        match (has(Version::V1), has(Version::V2)) {
+            (false, false) => Layout::None,
+            (true, false) => Layout::V1,
+            (false, true) => Layout::V2,
+            (true, true) => Layout::Hybrid,
+        }
+    }
+
+    /// The v2 hierarchy, with or without a memory controller (it always has `memory.pressure` where
+    /// the kernel has PSI).
+    pub fn unified(&self) -> Option<Hierarchy> {
+        self.0
+            .iter()
+            .find(|m| m.version == Version::V2)
+            .map(Hierarchy::from_mount)
+    }
+
+    /// The hierarchy that accounts memory: v1 if mounted there, else v2 if the controller is in it.
+    pub fn memory(&self) -> Result<Hierarchy, CgroupError> {
+        let v1 = self
+            .0
+            .iter()
+            .find(|m| m.controllers.iter().any(|c| c == "memory"));
+        if let Some(mount) = v1 {
+            return Ok(Hierarchy::from_mount(mount));
+        }
+        let unified = self.unified().ok_or(CgroupError::NoMemoryController {
+            layout: self.layout(),
+        })?;
+        let available = error::read_optional(&unified.root.join("cgroup.controllers"))?;
+        if available.is_some_and(|line| line.split_ascii_whitespace().any(|c| c == "memory")) {
+            Ok(unified)
+        } else {
+            Err(CgroupError::NoMemoryController {
+                layout: self.layout(),
+            })
+        }
+    }
+}
+
+/// One line of mountinfo (proc(5)): optional fields end with a lone dash.
+fn parse_mount(line: &str) -> Option<Mount> {
+    let (left, right) = line.split_once(" - ")?;
+    let mut fields = left.split(' ').skip(3);
+    let (subtree, point) = (unescape(fields.next()?), unescape(fields.next()?));
+    let mut right = right.split(' ');
+    let kind = right.next()?;
+    let options = right.nth(1).unwrap_or("");
+    let version = match kind {
+        "cgroup" => Version::V1,
+        "cgroup2" => Version::V2,
+        _ => return None,
+    };
+    let controllers = match version {
+        Version::V1 => options.split(',').map(str::to_owned).collect(),
+        Version::V2 => Vec::new(),
+    };
+    Some(Mount {
+        version,
+        subtree,
+        point: point.into(),
+        controllers,
+    })
+}
+
+/// Undoes mountinfo's octal escapes of blanks and backslashes.
+fn unescape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        let digits = rest.get(at + 1..at + 4);
+        match digits.and_then(|d| u8::from_str_radix(d, 8).ok()) {
+            Some(byte) => {
+                out.push(char::from(byte));
+                rest = &rest[at + 4..];
+            }
+            None => {
+                out.push('\\');
+                rest = &rest[at + 1..];
+            }
+        }
+    }
+    out + rest
+}
+
+/// The hierarchy memory is accounted in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hierarchy {
+    /// Which interface its files have.
+    pub version: Version,
+    /// Where it is mounted.
+    pub root: PathBuf,
+    /// The cgroup at the mount point, as `/proc/PID/cgroup` would name it.
+    subtree: String,
+}
+
+impl Hierarchy {
+    /// The hierarchy of this machine that accounts memory.
+    pub fn discover(root: &ProcRoot) -> Result<Self, CgroupError> {
+        Mounts::read(root)?.memory()
+    }
+
+    /// A hierarchy at a given place, for trees that are mounted nowhere (tests, another root).
+    pub fn at(version: Version, root: impl Into<PathBuf>) -> Self {
+        Self {
+            version,
+            root: root.into(),
+            subtree: "/".to_owned(),
+        }
+    }
+
+    fn from_mount(mount: &Mount) -> Self {
+        Self {
+            version: mount.version,
+            root: mount.point.clone(),
+            subtree: mount.subtree.clone(),
+        }
+    }
+
+    /// Turns what a user gave into a path below the hierarchy, beginning with `/`: accepts a path
+    /// below the mount point (`/sys/fs/cgroup/memory/web`) and one relative to it (`web`, `/web`).
+    pub fn resolve(&self, given: &str) -> Result<String, CgroupError> {
+        let outside = || CgroupError::Outside {
+            given: given.to_owned(),
+            root: self.root.clone(),
+        };
+        let path = Path::new(given);
+        let inner = match path.strip_prefix(&self.root) {
+            Ok(inner) => inner,
+            // Below the usual place of all hierarchies, but not in this one.
+            Err(_) if path.starts_with("/sys/fs/cgroup") => return Err(outside()),
+            Err(_) => path,
+        };
+        let mut clean = String::new();
+        for component in inner.components() {
+            match component {
+                Component::Normal(name) => {
+                    clean.push('/');
+                    clean.push_str(name.to_str().ok_or_else(outside)?);
+                }
+                Component::RootDir | Component::CurDir => {}
+                Component::ParentDir | Component::Prefix(_) => return Err(outside()),
+            }
+        }
+        Ok(if clean.is_empty() {
+            "/".to_owned()
+        } else {
+            clean
+        })
+    }
+
+    /// Where a process is in this hierarchy, from its memberships; `None` if it is in a part that
+    /// is not visible here.
+    pub fn path_of(&self, memberships: &[Membership]) -> Option<String> {
+        let membership = memberships.iter().find(|m| match self.version {
+            Version::V1 => m.controllers.iter().any(|c| c == "memory"),
+            Version::V2 => m.hierarchy == 0,
+        })?;
+        if self.subtree == "/" {
+            return Some(membership.path.clone());
+        }
+        match membership.path.strip_prefix(&self.subtree)? {
+            "" => Some("/".to_owned()),
+            inner if inner.starts_with('/') => Some(inner.to_owned()),
+            _ => None,
+        }
+    }
+
+    /// The directory of a resolved path.
+    pub(super) fn dir(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+        22 1 0:20 / / rw - ext4 /dev/vda rw\n\
+        30 22 0:26 / /sys/fs/cgroup/cpu rw,relatime shared:3 master:1 - cgroup cgroup rw,cpu\n\
+        31 22 0:27 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+        32 22 0:28 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+
+    #[test]
+    fn layouts_are_told_apart() {
+        let layout = |text: &str| Mounts::parse(text).layout();
+        assert_eq!(layout(HYBRID), Layout::Hybrid);
+        assert_eq!(
+            layout("31 22 0:27 / /m rw - cgroup cgroup rw,memory\n"),
+            Layout::V1
+        );
+        assert_eq!(
+            layout("31 22 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"),
+            Layout::V2
+        );
+        assert_eq!(
+            layout("22 1 0:20 / / rw - ext4 /dev/vda rw\n"),
+            Layout::None
+        );
+    }
+
+    #[test]
+    fn in_a_hybrid_layout_memory_is_where_its_controller_is() {
+        let mounts = Mounts::parse(HYBRID);
+        let memory = mounts.memory().unwrap();
+        assert_eq!(
+            (memory.version, memory.root),
+            (Version::V1, "/sys/fs/cgroup/memory".into())
+        );
+        assert_eq!(mounts.unified().unwrap().version, Version::V2);
+    }
+
+    #[test]
+    fn a_unified_hierarchy_without_the_controller_is_said_to_be_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!(
+            "31 22 0:27 / {} rw - cgroup2 cgroup2 rw\n",
+            dir.path().display()
+        );
+        std::fs::write(dir.path().join("cgroup.controllers"), "cpu io\n").unwrap();
+        let error = Mounts::parse(&text).memory().unwrap_err();
+        assert!(matches!(
+            error,
+            CgroupError::NoMemoryController { layout: Layout::V2 }
+        ));
+        std::fs::write(dir.path().join("cgroup.controllers"), "cpu io memory\n").unwrap();
+        assert_eq!(Mounts::parse(&text).memory().unwrap().version, Version::V2);
+    }
+
+    #[test]
+    fn mount_points_with_blanks_are_unescaped() {
+        assert_eq!(unescape(r"/a\040b\134c"), r"/a b\c");
+        assert_eq!(unescape(r"trailing\"), r"trailing\");
+        assert_eq!(unescape(r"\04é"), r"\04é");
+    }
+
+    #[test]
+    fn user_paths_resolve_or_are_refused() {
+        let hierarchy = Hierarchy::at(Version::V1, "/sys/fs/cgroup/memory");
+        for given in [
+            "web/a",
+            "/web/a",
+            "/sys/fs/cgroup/memory/web/a/",
+            "./web//a",
+        ] {
+            assert_eq!(hierarchy.resolve(given).unwrap(), "/web/a", "{given}");
+        }
+        for given in ["", "/", "/sys/fs/cgroup/memory"] {
+            assert_eq!(hierarchy.resolve(given).unwrap(), "/", "{given}");
+        }
+        for given in ["../x", "/web/../../x", "/sys/fs/cgroup/cpu/web"] {
+            assert!(
+                matches!(hierarchy.resolve(given), Err(CgroupError::Outside { .. })),
+                "{given}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_container_sees_its_part_of_the_hierarchy() {
+        let text = "31 22 0:27 /docker/abc /sys/fs/cgroup rw - cgroup cgroup rw,memory\n";
+        let hierarchy = Mounts::parse(text).memory().unwrap();
+        let inside = |path: &str| {
+            let membership = Membership {
+                hierarchy: 4,
+                controllers: vec!["memory".to_owned()],
+                path: path.to_owned(),
+                removed: false,
+            };
+            hierarchy.path_of(&[membership])
+        };
+        assert_eq!(inside("/docker/abc").unwrap(), "/");
+        assert_eq!(inside("/docker/abc/x").unwrap(), "/x");
+        assert_eq!(inside("/docker/abcd"), None);
+        assert_eq!(inside("/other"), None);
+    }
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Memory cgroups, v1 and v2, through their files. A cgroup is held by path and inode: one that was
+//! removed and made again under the same name is another one, and is reported as such.
+
+mod hierarchy;
+mod stat;
+mod tree;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+pub use hierarchy::{Hierarchy, Layout, Mounts, Version};
+pub use stat::MemoryStat;
+pub use tree::{Listing, TreeLimits};
+
+use crate::error::{self, FileError};
+use crate::process::{Process, ProcessError};
+
+/// Why a cgroup cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CgroupError {
+    /// No hierarchy accounts memory.
+    #[error(
+        "no mounted cgroup hierarchy has the memory controller (layout: {}): mount cgroup2 at \
+         /sys/fs/cgroup, and boot without cgroup_disable=memory; processes can still be given by \
+         --pid",
+        layout.name()
+    )]
+    NoMemoryController {
+        /// What is mounted.
+        layout: Layout,
+    },
+    /// There is no such cgroup.
+    #[error("no cgroup {path} below {}: `ls` there shows what exists", root.display())]
+    NotFound {
+        /// The path below the hierarchy.
+        path: String,
+        /// The mount point.
+        root: PathBuf,
+    },
+    /// The path does not lie in the hierarchy.
+    #[error("{given} is not below {}, the hierarchy that accounts memory", root.display())]
+    Outside {
+        /// What was given.
+        given: String,
+        /// The mount point.
+        root: PathBuf,
+    },
+    /// It was there and has been removed.
+    #[error("cgroup {path} has been removed")]
+    Gone {
+        /// The path below the hierarchy.
+        path: String,
+    },
+    /// It was removed and another one made in its place.
+    #[error("cgroup {path} has been removed and made again: what is there now is another one")]
+    Recreated {
+        /// The path below the hierarchy.
+        path: String,
+    },
+    /// A threaded v2 cgroup holds threads, whose memory belongs to the cgroup above.
+    #[error("cgroup {path} is threaded: memory belongs to its domain, the nearest cgroup above")]
+    Threaded {
+        /// The path below the hierarchy.
+        path: String,
+    },
+    /// One of its files could not be read or understood.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl CgroupError {
+    /// The cgroup no longer exists: a scan over many skips it.
+    pub fn is_gone(&self) -> bool {
+        matches!(
+            self,
+            Self::Gone { .. } | Self::Recreated { .. } | Self::NotFound { .. }
+        )
+    }
+}
+
+/// The limits set on a cgroup; `None` where there is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Above it the OOM killer acts (`memory.max`, v1 `memory.limit_in_bytes`).
+    pub max_bytes: Option<u64>,
+    /// Above it allocations are throttled (`memory.high`; v2 only).
+    pub high_bytes: Option<u64>,
+    /// Reclaimed only when nothing else is left (`memory.low`; v2 only), 0 without.
+    pub low_bytes: u64,
+    /// Never reclaimed (`memory.min`; v2 only), 0 without.
+    pub min_bytes: u64,
+    /// Limit of swap (`memory.swap.max`; v2 only; 0 forbids swapping).
+    pub swap_max_bytes: Option<u64>,
+}
+
+/// A memory cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cgroup {
+    hierarchy: Hierarchy,
+    path: String,
+    id: u64,
+}
+
+impl Cgroup {
+    /// Opens a cgroup by what a user gave (see [`Hierarchy::resolve`]).
+    pub fn open(hierarchy: &Hierarchy, given: &str) -> Result<Self, CgroupError> {
+        let path = hierarchy.resolve(given)?;
+        match inode(&hierarchy.dir(&path))? {
+            Some(id) => Ok(Self {
+                hierarchy: hierarchy.clone(),
+                path,
+                id,
+            }),
+            None => Err(CgroupError::NotFound {
+                path,
+                root: hierarchy.root.clone(),
+            }),
+        }
+    }
+
+    /// The cgroup a process is charged to; `None` if it is not visible from here.
+    pub fn of_process(
+        hierarchy: &Hierarchy,
+        process: &Process,
+    ) -> Result<Option<Self>, OfProcessError> {
+        match hierarchy.path_of(&process.cgroups()?) {
+            Some(path) => Ok(Some(Self::open(hierarchy, &path)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// The path below the hierarchy, `/` for the root.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The hierarchy it is in.
+    pub fn hierarchy(&self) -> &Hierarchy {
+        &self.hierarchy
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> PathBuf {
+        self.hierarchy.dir(&self.path)
+    }
+
+    /// The inode of its directory: the kernel's cgroup id since 5.5. Unlike the path it is not used
+    /// again for another cgroup.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Whether this is the root of the hierarchy.
+    pub fn is_root(&self) -> bool {
+        self.path == "/"
+    }
+
+    /// Ok while the very cgroup that was opened exists.
+    pub fn check(&self) -> Result<(), CgroupError> {
+        match inode(&self.dir())? {
+            Some(id) if id == self.id => Ok(()),
+            Some(_) => Err(CgroupError::Recreated {
+                path: self.path.clone(),
+            }),
+            None => Err(CgroupError::Gone {
+                path: self.path.clone(),
+            }),
+        }
+    }
+
+    /// The pids of its processes, ascending, each once. With `descendants` those of the cgroups
+    /// below as well, up to the limits of the tree listing.
+    pub fn procs(&self, descendants: bool) -> Result<Vec<u32>, CgroupError> {
+        let mut pids = self.ids("cgroup.procs")?;
+        if descendants {
+            for below in self.descendants(TreeLimits::default())?.cgroups {
+                match below.ids("cgroup.procs") {
+                    Ok(more) => pids.extend(more),
+                    Err(CgroupError::Threaded { .. }) => {}
+                    Err(error) if error.is_gone() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        Ok(pids)
+    }
+
+    /// The ids of its threads, ascending.
+    pub fn threads(&self) -> Result<Vec<u32>, CgroupError> {
+        self.ids(match self.hierarchy.version {
+            Version::V1 => "tasks",
+            Version::V2 => "cgroup.threads",
+        })
+    }
+
+    /// Memory charged to it and the cgroups below. The root of v2 has no such file: `None`.
+    pub fn usage_bytes(&self) -> Result<Option<u64>, CgroupError> {
+        self.number(match self.hierarchy.version {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        })
+    }
+
+    /// Memory in swap charged to it; `None` where swap is not accounted.
+    pub fn swap_bytes(&self) -> Result<Option<u64>, CgroupError> {
+        match self.hierarchy.version {
+            Version::V1 => Ok(self.stat()?.swap_bytes),
+            Version::V2 => self.number("memory.swap.current"),
+        }
+    }
+
+    /// Its memory by kind.
+    pub fn stat(&self) -> Result<MemoryStat, CgroupError> {
+        let path = self.dir().join("memory.stat");
+        let text = error::read(&path).map_err(|e| self.vanished(e))?;
+        Ok(MemoryStat::parse(self.hierarchy.version, &path, &text)?)
+    }
+
+    /// The limits set on the cgroup itself (those above it bind as well).
+    pub fn limits(&self) -> Result<Limits, CgroupError> {
+        // v1 says "no limit" by the largest multiple of the page size, v2 by a word.
+        const V1_NO_LIMIT: u64 = 0x7fff_ffff_ffff_0000;
+        let bounded = |n: Option<u64>| n.filter(|&n| n < V1_NO_LIMIT);
+        Ok(match self.hierarchy.version {
+            Version::V1 => Limits {
+                max_bytes: bounded(self.number("memory.limit_in_bytes")?),
+                ..Limits::default()
+            },
+            Version::V2 => Limits {
+                max_bytes: self.number("memory.max")?,
+                high_bytes: self.number("memory.high")?,
+                low_bytes: self.protection("memory.low")?,
+                min_bytes: self.protection("memory.min")?,
+                swap_max_bytes: self.number("memory.swap.max")?,
+            },
+        })
+    }
+
+    /// All cgroups below it, not itself.
+    pub fn descendants(&self, limits: TreeLimits) -> Result<Listing, CgroupError> {
+        tree::descendants(self, limits)
+    }
+
+    /// A protection: the word `max` means "all of it".
+    fn protection(&self, file: &str) -> Result<u64, CgroupError> {
+        match error::read_optional(&self.dir().join(file))? {
+            Some(text) if text.trim() == "max" => Ok(u64::MAX),
+            _ => Ok(self.number(file)?.unwrap_or(0)),
+        }
+    }
+
+    /// A file with a number or the word `max`; `None` for the word or when there is no such file
+    /// although the cgroup exists.
+    fn number(&self, file: &str) -> Result<Option<u64>, CgroupError> {
+        let path = self.dir().join(file);
+        match error::read(&path) {
+            Ok(text) if text.trim() == "max" => Ok(None),
+            Ok(text) => match text.trim().parse() {
+                Ok(number) => Ok(Some(number)),
+                Err(_) => Err(FileError::format(&path, "a number or max", &text).into()),
+            },
+            Err(error) if error.is_not_found() => self.check().map(|()| None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn ids(&self, file: &str) -> Result<Vec<u32>, CgroupError> {
+        let path = self.dir().join(file);
+        let text = error::read(&path).map_err(|e| match e.raw_os_error() {
+            Some(libc::EOPNOTSUPP) => CgroupError::Threaded {
+                path: self.path.clone(),
+            },
+            _ => self.vanished(e),
+        })?;
+        // A process of another pid namespace shows as 0.
+        let mut ids = text
+            .lines()
+            .map(|line| {
+                line.trim()
+                    .parse()
+                    .map_err(|_| FileError::format(&path, "a pid", line))
+            })
+            .filter(|id| !matches!(id, Ok(0)))
+            .collect::<Result<Vec<u32>, _>>()?;
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(ids)
+    }
+
+    /// A file that is missing because the cgroup went away says so.
+    fn vanished(&self, error: FileError) -> CgroupError {
+        match self.check() {
+            Err(gone) if error.is_not_found() => gone,
+            _ => error.into(),
+        }
+    }
+
+    fn child(&self, name: &str, id: u64) -> Self {
+        let path = format!("{}/{name}", self.path.trim_end_matches('/'));
+        Self {
+            hierarchy: self.hierarchy.clone(),
+            path,
+            id,
+        }
+    }
+}
+
+/// Why the cgroup of a process is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum OfProcessError {
+    /// The process.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// The cgroup.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+}
+
+/// The inode of a directory, `None` if there is none.
+fn inode(dir: &Path) -> Result<Option<u64>, FileError> {
+    match std::fs::metadata(dir) {
+        Ok(meta) if meta.is_dir() => Ok(Some(meta.ino())),
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(FileError::Read {
+            path: dir.to_owned(),
+            source,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `memory.stat` of both versions in one structure.
+
+use std::path::Path;
+
+use super::Version;
+use crate::error::FileError;
+
+/// What a cgroup and all cgroups below it hold. Bytes unless the name says otherwise.
+///
+/// Sources: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst. The kernel flushes
+/// these counters every 2 s, so they lag behind by as much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStat {
+    /// Anonymous memory that is mapped, huge pages included (v1 `rss`).
+    pub anon_bytes: u64,
+    /// Page cache, tmpfs and shared memory included (v1 `cache`).
+    pub file_bytes: u64,
+    /// The part of `file_bytes` that lives in swap space when reclaimed: tmpfs, shared anonymous.
+    pub shmem_bytes: u64,
+    /// The part of `file_bytes` that is mapped by some process.
+    pub file_mapped_bytes: u64,
+    /// Page cache that has to be written before it can go.
+    pub file_dirty_bytes: u64,
+    /// Page cache being written.
+    pub file_writeback_bytes: u64,
+    /// The part of `anon_bytes` in transparent huge pages.
+    pub anon_thp_bytes: u64,
+    /// LRU lists; tmpfs counts as anon there.
+    pub inactive_anon_bytes: u64,
+    /// See `inactive_anon_bytes`.
+    pub active_anon_bytes: u64,
+    /// LRU lists of files.
+    pub inactive_file_bytes: u64,
+    /// See `inactive_file_bytes`.
+    pub active_file_bytes: u64,
+    /// mlocked and otherwise unevictable memory.
+    pub unevictable_bytes: u64,
+    /// Kernel memory that slabs hold; not reported by v1.
+    pub slab_bytes: Option<u64>,
+    /// Memory in swap, where `memory.stat` tells (v1 with swap accounting).
+    pub swap_bytes: Option<u64>,
+    /// Page faults.
+    pub faults: u64,
+    /// Page faults that needed I/O.
+    pub major_faults: u64,
+    /// Pages of anonymous memory read back after they had been evicted.
+    pub refaults_anon_pages: u64,
+    /// Pages of files read back after they had been evicted.
+    pub refaults_file_pages: u64,
+}
+
+impl MemoryStat {
+    /// Parses `memory.stat`. Lines that this kernel does not have leave their field at zero.
+    pub fn parse(version: Version, path: &Path, text: &str) -> Result<Self, FileError> {
+        let mut stat = Self::default();
+        for line in text.lines() {
+            let value = || {
+                line.split_once(' ')
+                    .and_then(|(_, v)| v.trim().parse::<u64>().ok())
+                    .ok_or_else(|| FileError::format(path, "a name and a number", line))
+            };
+            let name = line.split(' ').next().unwrap_or("");
+            let name = match version {
+                // Without `total_` v1 counts only the cgroup itself.
+                Version::V1 => match name.strip_prefix("total_") {
+                    Some(name) => name,
+                    None => continue,
+                },
+                Version::V2 => name,
+            };
+            if let Some(field) = stat.field(version, name) {
+                *field = value()?;
+            } else if name == "slab" {
+                stat.slab_bytes = Some(value()?);
+            } else if name == "swap" {
+                stat.swap_bytes = Some(value()?);
+            }
+        }
+        Ok(stat)
+    }
+
+    fn field(&mut self, version: Version, name: &str) -> Option<&mut u64> {
+        Some(match (version, name) {
+            (Version::V1, "rss") | (Version::V2, "anon") => &mut self.anon_bytes,
+            (Version::V1, "cache") | (Version::V2, "file") => &mut self.file_bytes,
+            (Version::V1, "rss_huge") | (Version::V2, "anon_thp") => &mut self.anon_thp_bytes,
+            (Version::V1, "mapped_file") | (Version::V2, "file_mapped") => {
+                &mut self.file_mapped_bytes
+            }
+            (Version::V1, "dirty") | (Version::V2, "file_dirty") => &mut self.file_dirty_bytes,
+            (Version::V1, "writeback") | (Version::V2, "file_writeback") => {
+                &mut self.file_writeback_bytes
+            }
+            (_, "shmem") => &mut self.shmem_bytes,
+            (_, "inactive_anon") => &mut self.inactive_anon_bytes,
+            (_, "active_anon") => &mut self.active_anon_bytes,
+            (_, "inactive_file") => &mut self.inactive_file_bytes,
+            (_, "active_file") => &mut self.active_file_bytes,
+            (_, "unevictable") => &mut self.unevictable_bytes,
+            (_, "pgfault") => &mut self.faults,
+            (_, "pgmajfault") => &mut self.major_faults,
+            (_, "workingset_refault_anon") => &mut self.refaults_anon_pages,
+            // Before 5.9 one counter, of files only.
+            (_, "workingset_refault_file" | "workingset_refault") => &mut self.refaults_file_pages,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_give_the_same_structure() {
+        let v1 = "cache 1\nrss 1\nrss_huge 1\nshmem 1\nmapped_file 1\ndirty 1\nswap 1\n\
+                  hierarchical_memory_limit 9223372036854771712\n\
+                  total_cache 8192\ntotal_rss 4096\ntotal_rss_huge 0\ntotal_shmem 100\n\
+                  total_mapped_file 200\ntotal_dirty 300\ntotal_writeback 400\n\
+                  total_inactive_anon 1\ntotal_active_anon 2\ntotal_inactive_file 3\n\
+                  total_active_file 4\ntotal_unevictable 5\ntotal_pgfault 6\ntotal_pgmajfault 7\n\
+                  total_workingset_refault_anon 8\ntotal_workingset_refault_file 9\ntotal_swap 12\n";
+        let v2 = "anon 4096\nfile 8192\nkernel 77\nanon_thp 0\nshmem 100\nfile_mapped 200\n\
+                  file_dirty 300\nfile_writeback 400\ninactive_anon 1\nactive_anon 2\n\
+                  inactive_file 3\nactive_file 4\nunevictable 5\npgfault 6\npgmajfault 7\n\
+                  workingset_refault_anon 8\nworkingset_refault_file 9\nslab 11\n";
+        let path = Path::new("memory.stat");
+        let one = MemoryStat::parse(Version::V1, path, v1).unwrap();
+        let two = MemoryStat::parse(Version::V2, path, v2).unwrap();
+        assert_eq!(one.swap_bytes, Some(12));
+        assert_eq!(two.slab_bytes, Some(11));
+        assert_eq!(one.anon_bytes, 4096);
+        assert_eq!(one.refaults_file_pages, 9);
+        assert_eq!(
+            MemoryStat {
+                swap_bytes: None,
+                ..one
+            },
+            MemoryStat {
+                slab_bytes: None,
+                ..two
+            }
+        );
+    }
+
+    #[test]
+    fn a_broken_line_is_an_error_with_the_path() {
+        let error = MemoryStat::parse(Version::V2, Path::new("/g/memory.stat"), "anon x\n");
+        assert!(
+            error
+                .unwrap_err()
+                .to_string()
+                .starts_with("/g/memory.stat: ")
+        );
+        // What is not used may look as it likes.
+        MemoryStat::parse(Version::V2, Path::new("s"), "something_new a b c\n\n").unwrap();
+    }
+}

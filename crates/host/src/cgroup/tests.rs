@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Fake trees of both versions in a temporary directory; one live test in a cgroup of our own.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::*;
+use crate::root::ProcRoot;
+
+fn make(dir: &Path, files: &[(&str, &str)]) {
+    fs::create_dir_all(dir).unwrap();
+    for (name, content) in files {
+        fs::write(dir.join(name), content).unwrap();
+    }
+}
+
+#[test]
+fn a_v1_cgroup_reads() {
+    let top = tempfile::tempdir().unwrap();
+    make(
+        &top.path().join("web"),
+        &[
+            ("cgroup.procs", "7\n3\n7\n0\n"),
+            ("tasks", "3\n7\n8\n"),
+            ("memory.usage_in_bytes", "8192\n"),
+            ("memory.limit_in_bytes", "9223372036854771712\n"),
+            (
+                "memory.stat",
+                "rss 1\ntotal_rss 4096\ntotal_cache 4096\ntotal_swap 12288\n",
+            ),
+        ],
+    );
+    let hierarchy = Hierarchy::at(Version::V1, top.path());
+    let web = Cgroup::open(&hierarchy, "web").unwrap();
+    assert_eq!(web.procs(false).unwrap(), [3, 7]);
+    assert_eq!(web.threads().unwrap(), [3, 7, 8]);
+    assert_eq!(web.usage_bytes().unwrap(), Some(8192));
+    assert_eq!(web.swap_bytes().unwrap(), Some(12288));
+    assert_eq!(web.stat().unwrap().anon_bytes, 4096);
+    assert_eq!(web.limits().unwrap(), Limits::default());
+    fs::write(web.dir().join("memory.limit_in_bytes"), "4096\n").unwrap();
+    assert_eq!(web.limits().unwrap().max_bytes, Some(4096));
+}
+
+#[test]
+fn a_v2_cgroup_reads_and_its_root_has_no_usage() {
+    let top = tempfile::tempdir().unwrap();
+    make(
+        top.path(),
+        &[("cgroup.procs", "1\n"), ("memory.stat", "anon 1\n")],
+    );
+    make(
+        &top.path().join("a"),
+        &[
+            ("cgroup.procs", ""),
+            ("memory.current", "100\n"),
+            ("memory.swap.current", "5\n"),
+            ("memory.max", "max\n"),
+            ("memory.high", "200\n"),
+            ("memory.low", "max\n"),
+            ("memory.min", "10\n"),
+            ("memory.swap.max", "0\n"),
+        ],
+    );
+    let hierarchy = Hierarchy::at(Version::V2, top.path());
+    let a = Cgroup::open(&hierarchy, "/a").unwrap();
+    assert_eq!(
+        (a.usage_bytes().unwrap(), a.swap_bytes().unwrap()),
+        (Some(100), Some(5))
+    );
+    let expected = Limits {
+        max_bytes: None,
+        high_bytes: Some(200),
+        low_bytes: u64::MAX,
+        min_bytes: 10,
+        swap_max_bytes: Some(0),
+    };
+    assert_eq!(a.limits().unwrap(), expected);
+    let root = Cgroup::open(&hierarchy, "/").unwrap();
+    assert!(root.is_root());
+    assert_eq!(root.usage_bytes().unwrap(), None);
+    fs::write(a.dir().join("memory.high"), "lots\n").unwrap();
+    assert!(
+        a.limits()
+            .unwrap_err()
+            .to_string()
+            .contains("a/memory.high")
+    );
+}
+
+#[test]
+fn a_removed_cgroup_and_one_made_again_are_told_apart() {
+    let top = tempfile::tempdir().unwrap();
+    let hierarchy = Hierarchy::at(Version::V2, top.path());
+    assert!(matches!(
+        Cgroup::open(&hierarchy, "a"),
+        Err(CgroupError::NotFound { .. })
+    ));
+    make(
+        &top.path().join("a"),
+        &[("cgroup.procs", "1\n"), ("memory.current", "1\n")],
+    );
+    let first = Cgroup::open(&hierarchy, "a").unwrap();
+    first.check().unwrap();
+    // Made before the first goes, so that the file system cannot hand out the same inode.
+    make(&top.path().join("other"), &[("cgroup.procs", "2\n")]);
+    fs::remove_dir_all(top.path().join("a")).unwrap();
+    assert!(matches!(first.check(), Err(CgroupError::Gone { .. })));
+    assert!(matches!(first.procs(false), Err(CgroupError::Gone { .. })));
+    assert!(matches!(first.usage_bytes(), Err(CgroupError::Gone { .. })));
+    assert!(first.stat().unwrap_err().is_gone());
+    fs::rename(top.path().join("other"), top.path().join("a")).unwrap();
+    assert!(matches!(first.check(), Err(CgroupError::Recreated { .. })));
+    assert!(matches!(
+        first.usage_bytes(),
+        Err(CgroupError::Recreated { .. })
+    ));
+    assert_ne!(Cgroup::open(&hierarchy, "a").unwrap().id(), first.id());
+}
+
+#[test]
+fn listing_keeps_to_depth_and_count_and_says_so() {
+    let top = tempfile::tempdir().unwrap();
+    for path in ["b", "a/x/deep", "a/y", "a-b"] {
+        fs::create_dir_all(top.path().join(path)).unwrap();
+    }
+    fs::write(top.path().join("cgroup.procs"), "").unwrap();
+    let root = Cgroup::open(&Hierarchy::at(Version::V2, top.path()), "/").unwrap();
+    let list = |depth_max, count_max| {
+        let listing = root
+            .descendants(TreeLimits {
+                depth_max,
+                count_max,
+            })
+            .unwrap();
+        let paths: Vec<String> = listing
+            .cgroups
+            .iter()
+            .map(|c| c.path().to_owned())
+            .collect();
+        (paths.join(" "), listing.truncated)
+    };
+    assert_eq!(
+        list(16, 100),
+        ("/a /a/x /a/x/deep /a/y /a-b /b".into(), false)
+    );
+    assert_eq!(list(2, 100), ("/a /a/x /a/y /a-b /b".into(), true));
+    assert_eq!(list(1, 100), ("/a /a-b /b".into(), true));
+    assert_eq!(list(16, 3), ("/a /a-b /b".into(), true));
+    assert!(!list(16, 6).1);
+    assert_eq!(list(0, 6), (String::new(), true));
+}
+
+#[test]
+fn processes_of_the_cgroups_below_count_once() {
+    let top = tempfile::tempdir().unwrap();
+    make(top.path(), &[("cgroup.procs", "5\n")]);
+    make(&top.path().join("a"), &[("cgroup.procs", "9\n5\n")]);
+    make(&top.path().join("a/b"), &[("cgroup.procs", "2\n")]);
+    fs::create_dir(top.path().join("broken")).unwrap();
+    let hierarchy = Hierarchy::at(Version::V2, top.path());
+    let root = Cgroup::open(&hierarchy, "/").unwrap();
+    assert_eq!(root.procs(false).unwrap(), [5]);
+    // A directory without the file is no cgroup: an error, not an empty answer.
+    assert!(root.procs(true).is_err());
+    fs::remove_dir(top.path().join("broken")).unwrap();
+    assert_eq!(root.procs(true).unwrap(), [2, 5, 9]);
+    fs::write(top.path().join("a/cgroup.procs"), "9 5\n").unwrap();
+    assert!(root.procs(true).unwrap_err().to_string().contains("a pid"));
+}
+
+/// Removes the cgroup when the test ends, whatever happens.
+struct OwnCgroup(PathBuf);
+
+impl Drop for OwnCgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn live_a_process_is_found_in_the_cgroup_it_was_put_in() {
+    let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
+        Ok(hierarchy) => hierarchy,
+        Err(error) => return println!("SKIP live cgroup test: {error}"),
+    };
+    let name = format!("agewise-test-cgroup-{}", std::process::id());
+    let dir = hierarchy.root.join(&name);
+    if let Err(error) = fs::create_dir(&dir) {
+        return println!(
+            "SKIP live cgroup test: cannot create {}: {error}",
+            dir.display()
+        );
+    }
+    let own = OwnCgroup(dir.clone());
+    let cgroup = Cgroup::open(&hierarchy, &name).unwrap();
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    let moved = fs::write(dir.join("cgroup.procs"), child.id().to_string());
+    let found = moved.map(|()| {
+        let process = Process::open(child.id()).unwrap();
+        let of = Cgroup::of_process(&hierarchy, &process).unwrap();
+        (
+            cgroup.procs(true),
+            cgroup.usage_bytes(),
+            cgroup.stat(),
+            cgroup.limits(),
+            of,
+        )
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (procs, usage, stat, limits, of) = found.unwrap();
+    assert_eq!(procs.unwrap(), [child.id()]);
+    assert!(usage.unwrap().is_some());
+    stat.unwrap();
+    assert_eq!(limits.unwrap().max_bytes, None);
+    assert_eq!(of.unwrap().id(), cgroup.id());
+    drop(own);
+    assert!(matches!(cgroup.procs(false), Err(CgroupError::Gone { .. })));
+    fs::create_dir(&dir).unwrap();
+    let _own = OwnCgroup(dir);
+    assert!(matches!(cgroup.check(), Err(CgroupError::Recreated { .. })));
+}

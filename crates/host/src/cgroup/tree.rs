@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Listing the cgroups below one, within limits.
+
+use std::collections::VecDeque;
+use std::os::unix::fs::MetadataExt;
+
+use super::{Cgroup, CgroupError};
+use crate::error::FileError;
+
+/// How much of a tree to list. Machines with leaked cgroups have hundreds of thousands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeLimits {
+    /// Levels below the start; 1 lists the children only.
+    pub depth_max: usize,
+    /// Cgroups in all. When there are more, the ones nearest to the start are kept.
+    pub count_max: usize,
+}
+
+impl Default for TreeLimits {
+    /// 16 levels, 4096 cgroups.
+    fn default() -> Self {
+        Self {
+            depth_max: 16,
+            count_max: 4096,
+        }
+    }
+}
+
+/// What a listing found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Sorted by path, component by component, so that a cgroup comes right before those below it.
+    pub cgroups: Vec<Cgroup>,
+    /// There are more than the limits allow.
+    pub truncated: bool,
+}
+
+pub(super) fn descendants(start: &Cgroup, limits: TreeLimits) -> Result<Listing, CgroupError> {
+    let mut listing = Listing::default();
+    let mut queue = VecDeque::from([(start.clone(), 0)]);
+    while let Some((parent, depth)) = queue.pop_front() {
+        let children = match children(&parent) {
+            Ok(children) => children,
+            // One below the start that went away meanwhile is no longer of interest.
+            Err(error) if error.is_gone() && depth > 0 => continue,
+            Err(error) => return Err(error),
+        };
+        if depth == limits.depth_max {
+            listing.truncated |= !children.is_empty();
+            continue;
+        }
+        for child in children {
+            if listing.cgroups.len() == limits.count_max {
+                listing.truncated = true;
+                queue.clear();
+                break;
+            }
+            listing.cgroups.push(child.clone());
+            queue.push_back((child, depth + 1));
+        }
+    }
+    listing
+        .cgroups
+        .sort_by(|a, b| a.path().split('/').cmp(b.path().split('/')));
+    Ok(listing)
+}
+
+/// The cgroups directly below, sorted by name.
+fn children(parent: &Cgroup) -> Result<Vec<Cgroup>, CgroupError> {
+    let dir = parent.dir();
+    let failed = |source| {
+        parent.vanished(FileError::Read {
+            path: dir.clone(),
+            source,
+        })
+    };
+    let mut children = Vec::new();
+    for entry in std::fs::read_dir(&dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        // A name that is not UTF-8 cannot be typed, reported or matched: left out.
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        match entry.metadata() {
+            Ok(meta) if meta.is_dir() => children.push(parent.child(&name, meta.ino())),
+            _ => {}
+        }
+    }
+    children.sort_by(|a, b| a.path().cmp(b.path()));
+    Ok(children)
+}
