@@ -26,5 +26,6 @@ pub struct Cli {
 #[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
 pub enum Command {
     Completions(command::completions::Args),
+    Exercise(command::exercise::Args),
     Man(command::man::Args),
 }

@@ -2,6 +2,7 @@
 //! One subcommand a file: its arguments and what it does.
 
 pub mod completions;
+pub mod exercise;
 pub mod man;
 
 use std::process::ExitCode;
@@ -12,6 +13,7 @@ use crate::cli::{Cli, Command};
 pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Completions(args) => completions::run(&args),
+        Command::Exercise(args) => exercise::run(&args),
         Command::Man(args) => man::run(&args),
     }
 }

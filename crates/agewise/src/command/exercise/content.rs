@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the exerciser's pages hold: contents like a program's (records of which part is text that
+//! repeats and part does not; lz4 takes them to a half or a third), and from which it can tell at
+//! any time whether a page is still the one it wrote.
+//!
+//! Word 0 of a page counts the writes to it and word 1 proves that count; the other 510 words
+//! follow from the page's number and never change.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Words in a page of 4 KiB.
+pub const WORDS: usize = 512;
+
+/// Words of one record, of which the first [`NOISE`] do not compress.
+const RECORD: usize = 16;
+/// Words of a record that do not compress.
+const NOISE: usize = 6;
+
+/// The part of every record that repeats.
+const TEXT: &[u8; (RECORD - NOISE) * 8] =
+    b"{\"kind\":\"order\",\"state\":\"paid\",\"currency\":\"EUR\",\"country\":\"FI\",\"items\":[],\"x\":0}";
+
+/// A page that is not what was written into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// Which word of the page.
+    pub word: usize,
+    /// What it should hold.
+    pub expected: u64,
+    /// What it holds.
+    pub found: u64,
+}
+
+/// The contents of all pages of one exerciser.
+#[derive(Clone, Copy, Debug)]
+pub struct Content {
+    seed: u64,
+}
+
+/// A bijection of 64-bit words that leaves no pattern (the finalizer of splitmix64).
+#[inline]
+fn mix(mut word: u64) -> u64 {
+    word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+impl Content {
+    /// Contents that differ with `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self { seed: mix(seed) }
+    }
+
+    #[inline]
+    fn key(&self, page: u64) -> u64 {
+        mix(self.seed ^ page)
+    }
+
+    /// What word `word` (2 or more) of page `page` holds.
+    #[inline]
+    fn body(&self, key: u64, word: usize) -> u64 {
+        let column = word % RECORD;
+        if column < NOISE {
+            return mix(key ^ word as u64);
+        }
+        let at = (column - NOISE) * 8;
+        u64::from_le_bytes(TEXT[at..at + 8].try_into().expect("8 bytes"))
+    }
+
+    /// Word 1 of a page that was written `writes` times.
+    #[inline]
+    fn proof(key: u64, writes: u64) -> u64 {
+        mix(key ^ writes)
+    }
+
+    /// Writes page `page` for the first time.
+    pub fn fill(&self, page: u64, words: &[AtomicU64; WORDS]) {
+        let key = self.key(page);
+        words[0].store(0, Relaxed);
+        words[1].store(Self::proof(key, 0), Relaxed);
+        for (index, word) in words.iter().enumerate().skip(2) {
+            word.store(self.body(key, index), Relaxed);
+        }
+    }
+
+    /// Reads the count, its proof and one more word, `probe` mod 512; gives the number of writes.
+    ///
+    /// # Errors
+    /// The page is not what was written into it.
+    #[inline]
+    pub fn check(
+        &self,
+        page: u64,
+        words: &[AtomicU64; WORDS],
+        probe: usize,
+    ) -> Result<u64, Changed> {
+        let key = self.key(page);
+        let writes = words[0].load(Relaxed);
+        compare(1, Self::proof(key, writes), words[1].load(Relaxed))?;
+        let probe = (probe % WORDS).max(2);
+        compare(probe, self.body(key, probe), words[probe].load(Relaxed))?;
+        Ok(writes)
+    }
+
+    /// Writes the page once more, given how often it was written before.
+    #[inline]
+    pub fn write(&self, page: u64, words: &[AtomicU64; WORDS], writes_before: u64) {
+        let writes = writes_before.wrapping_add(1);
+        words[0].store(writes, Relaxed);
+        words[1].store(Self::proof(self.key(page), writes), Relaxed);
+    }
+
+    /// Reads every word of the page.
+    ///
+    /// # Errors
+    /// The page is not what was written into it.
+    pub fn check_whole(&self, page: u64, words: &[AtomicU64; WORDS]) -> Result<(), Changed> {
+        let key = self.key(page);
+        compare(
+            1,
+            Self::proof(key, words[0].load(Relaxed)),
+            words[1].load(Relaxed),
+        )?;
+        for (index, word) in words.iter().enumerate().skip(2) {
+            compare(index, self.body(key, index), word.load(Relaxed))?;
+        }
+        Ok(())
+    }
+}
+
+#[inline]
+fn compare(word: usize, expected: u64, found: u64) -> Result<(), Changed> {
+    if expected == found {
+        Ok(())
+    } else {
+        Err(Changed {
+            word,
+            expected,
+            found,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blank() -> [AtomicU64; WORDS] {
+        [const { AtomicU64::new(0) }; WORDS]
+    }
+
+    #[test]
+    fn a_page_is_itself_after_writes() {
+        let content = Content::new(1);
+        let page = blank();
+        content.fill(7, &page);
+        for probe in 0..WORDS {
+            let writes = content.check(7, &page, probe).expect("unchanged");
+            assert_eq!(writes, probe as u64);
+            content.write(7, &page, writes);
+        }
+        content.check_whole(7, &page).expect("unchanged");
+    }
+
+    #[test]
+    fn any_changed_word_is_found() {
+        let content = Content::new(1);
+        let page = blank();
+        content.fill(7, &page);
+        for index in 0..WORDS {
+            page[index].fetch_xor(1 << (index % 64), Relaxed);
+            assert!(content.check_whole(7, &page).is_err(), "word {index}");
+            assert!(content.check(7, &page, index).is_err(), "word {index}");
+            page[index].fetch_xor(1 << (index % 64), Relaxed);
+        }
+    }
+
+    #[test]
+    fn zeroes_and_another_page_are_found() {
+        let content = Content::new(1);
+        let page = blank();
+        assert!(
+            content.check(0, &page, 2).is_err(),
+            "a page that came back empty"
+        );
+        content.fill(7, &page);
+        assert!(
+            content.check(8, &page, 2).is_err(),
+            "a page in another's place"
+        );
+        assert!(Content::new(2).check(7, &page, 2).is_err());
+    }
+
+    #[test]
+    fn pages_compress_as_those_of_programs_do() {
+        let content = Content::new(3);
+        let page = blank();
+        let mut compressed = 0;
+        for number in 0..64 {
+            content.fill(number, &page);
+            let bytes: Vec<u8> = page
+                .iter()
+                .flat_map(|word| word.load(Relaxed).to_le_bytes())
+                .collect();
+            compressed += lz4_flex::block::compress(&bytes).len();
+        }
+        let ratio = 64.0 * 4096.0 / compressed as f64;
+        assert!((2.0..=3.0).contains(&ratio), "lz4 ratio {ratio:.2}");
+    }
+}
