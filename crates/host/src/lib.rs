@@ -4,5 +4,9 @@
 
 pub mod cgroup;
 pub mod error;
+pub mod memory;
+mod octal;
+pub mod pressure;
 pub mod process;
 pub mod root;
+pub mod swap;

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::CgroupError;
 use crate::error;
+use crate::octal::unescape;
 use crate::process::Membership;
 use crate::root::ProcRoot;
 
@@ -133,27 +134,6 @@ fn parse_mount(line: &str) -> Option<Mount> {
         point: point.into(),
         controllers,
     })
-}
-
-/// Undoes mountinfo's octal escapes of blanks and backslashes.
-fn unescape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('\\') {
-        out.push_str(&rest[..at]);
-        let digits = rest.get(at + 1..at + 4);
-        match digits.and_then(|d| u8::from_str_radix(d, 8).ok()) {
-            Some(byte) => {
-                out.push(char::from(byte));
-                rest = &rest[at + 4..];
-            }
-            None => {
-                out.push('\\');
-                rest = &rest[at + 1..];
-            }
-        }
-    }
-    out + rest
 }
 
 /// The hierarchy memory is accounted in.
@@ -299,13 +279,6 @@ mod tests {
         ));
         std::fs::write(dir.path().join("cgroup.controllers"), "cpu io memory\n").unwrap();
         assert_eq!(Mounts::parse(&text).memory().unwrap().version, Version::V2);
-    }
-
-    #[test]
-    fn mount_points_with_blanks_are_unescaped() {
-        assert_eq!(unescape(r"/a\040b\134c"), r"/a b\c");
-        assert_eq!(unescape(r"trailing\"), r"trailing\");
-        assert_eq!(unescape(r"\04é"), r"\04é");
     }
 
     #[test]

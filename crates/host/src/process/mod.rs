@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
+pub(crate) use stat::kib;
 pub use stat::{Membership, ProcessKind, Stat, Status};
 
 use crate::error::{self, FileError};

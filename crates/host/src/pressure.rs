@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pressure stall information: the share of time in which work waited for a resource
+//! (Documentation/accounting/psi.rst, since 4.20; cgroup v2 only).
+
+use std::path::Path;
+
+use crate::cgroup::Cgroup;
+use crate::error::{self, FileError};
+use crate::root::ProcRoot;
+
+/// What may be short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// Waiting for a CPU.
+    Cpu,
+    /// Waiting for memory: reclaim, refaults, swap-ins.
+    Memory,
+    /// Waiting for I/O.
+    Io,
+}
+
+impl Resource {
+    /// The name of its file in `/proc/pressure`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+            Self::Io => "io",
+        }
+    }
+}
+
+/// One line: averages in percent of time, and the time itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stall {
+    /// Percent of the last 10 s.
+    pub avg10_percent: f64,
+    /// Percent of the last minute.
+    pub avg60_percent: f64,
+    /// Percent of the last five minutes.
+    pub avg300_percent: f64,
+    /// Stalled time since boot (or since the cgroup was made). Differences of it answer for any
+    /// window, with no lag of averages.
+    pub total_us: u64,
+}
+
+/// The pressure on one resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pressure {
+    /// At least one task waited.
+    pub some: Stall,
+    /// All tasks waited at once. Kernels before 5.13 have none for the CPU.
+    pub full: Option<Stall>,
+}
+
+impl Pressure {
+    /// Of the whole machine; `None` when the kernel has no PSI (`CONFIG_PSI`, or booted `psi=0`).
+    pub fn of_machine(root: &ProcRoot, resource: Resource) -> Result<Option<Self>, FileError> {
+        Self::read(&root.join("pressure").join(resource.name()))
+    }
+
+    /// Of a cgroup in the v2 hierarchy; `None` without PSI, for v1, or when it is switched off for
+    /// the cgroup (`cgroup.pressure`). A cgroup that is gone also reads as `None`: check it.
+    pub fn of_cgroup(cgroup: &Cgroup, resource: Resource) -> Result<Option<Self>, FileError> {
+        Self::read(&cgroup.dir().join(format!("{}.pressure", resource.name())))
+    }
+
+    fn read(path: &Path) -> Result<Option<Self>, FileError> {
+        match error::read(path) {
+            Ok(text) => Self::parse(path, &text).map(Some),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
+        let (mut some, mut full) = (None, None);
+        for line in text.lines() {
+            let stall = || {
+                Stall::parse(line)
+                    .ok_or_else(|| FileError::format(path, "avg10 avg60 avg300 total", line))
+            };
+            match line.split(' ').next() {
+                Some("some") => some = Some(stall()?),
+                Some("full") => full = Some(stall()?),
+                _ => {}
+            }
+        }
+        let some = some.ok_or_else(|| FileError::format(path, "a line 'some'", text))?;
+        Ok(Self { some, full })
+    }
+}
+
+impl Stall {
+    fn parse(line: &str) -> Option<Self> {
+        let mut stall = Self::default();
+        let mut seen = 0;
+        for word in line.split_ascii_whitespace().skip(1) {
+            let (key, value) = word.split_once('=')?;
+            match key {
+                "avg10" => stall.avg10_percent = value.parse().ok()?,
+                "avg60" => stall.avg60_percent = value.parse().ok()?,
+                "avg300" => stall.avg300_percent = value.parse().ok()?,
+                "total" => stall.total_us = value.parse().ok()?,
+                _ => continue,
+            }
+            seen += 1;
+        }
+        (seen == 4).then_some(stall)
+    }
+
+    /// Share of time stalled (0 to 1) between an earlier reading and this one, `window_us` apart.
+    pub fn share_since(&self, earlier: &Self, window_us: u64) -> f64 {
+        if window_us == 0 {
+            return 0.0;
+        }
+        (self.total_us.saturating_sub(earlier.total_us) as f64 / window_us as f64).min(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::{Hierarchy, Version};
+
+    const TEXT: &str = "some avg10=1.65 avg60=1.23 avg300=5.77 total=52775838\n\
+                        full avg10=0.50 avg60=0.00 avg300=0.00 total=7\n";
+
+    #[test]
+    fn the_machine_and_a_cgroup_read_alike() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = ProcRoot::new(dir.path());
+        assert_eq!(Pressure::of_machine(&root, Resource::Memory).unwrap(), None);
+        std::fs::create_dir(dir.path().join("pressure")).unwrap();
+        std::fs::write(dir.path().join("pressure/memory"), TEXT).unwrap();
+        let pressure = Pressure::of_machine(&root, Resource::Memory)
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (pressure.some.avg10_percent, pressure.some.total_us),
+            (1.65, 52_775_838)
+        );
+        assert_eq!(pressure.full.unwrap().total_us, 7);
+
+        std::fs::write(dir.path().join("memory.pressure"), TEXT).unwrap();
+        let cgroup = Cgroup::open(&Hierarchy::at(Version::V2, dir.path()), "/").unwrap();
+        let same = Pressure::of_cgroup(&cgroup, Resource::Memory)
+            .unwrap()
+            .unwrap();
+        assert_eq!(same, pressure);
+        assert_eq!(Pressure::of_cgroup(&cgroup, Resource::Io).unwrap(), None);
+    }
+
+    #[test]
+    fn old_kernels_have_no_full_line_and_new_fields_do_no_harm() {
+        let path = Path::new("cpu");
+        let old = "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n";
+        assert_eq!(Pressure::parse(path, old).unwrap().full, None);
+        let new = "some avg10=0.00 avg60=0.00 avg300=0.00 avg900=1.00 total=1\n";
+        assert_eq!(Pressure::parse(path, new).unwrap().some.total_us, 1);
+        assert!(Pressure::parse(path, "some avg10=0.00 total=1\n").is_err());
+        assert!(Pressure::parse(path, "").is_err());
+    }
+
+    #[test]
+    fn shares_come_from_totals() {
+        let at = |total_us| Stall {
+            total_us,
+            ..Stall::default()
+        };
+        assert_eq!(at(1_500).share_since(&at(1_000), 1_000), 0.5);
+        assert_eq!(at(9_000).share_since(&at(0), 1_000), 1.0);
+        assert_eq!(at(0).share_since(&at(5), 1_000), 0.0);
+        assert_eq!(at(9).share_since(&at(0), 0), 0.0);
+    }
+}
