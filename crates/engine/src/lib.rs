@@ -4,6 +4,7 @@
 //! carries out what it decides.
 
 pub mod classic;
+pub mod damon;
 pub mod folio;
 pub mod ids;
 pub mod lru;

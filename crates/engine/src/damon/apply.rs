@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Applying schemes to regions (mm/damon/core.c: `kdamond_apply_schemes`, `damos_apply_scheme`).
+
+use super::attrs::{Attrs, MIN_REGION_BYTES};
+use super::monitor::{Profile, Target};
+use super::quota::{MAX_SCORE, score};
+use super::region::Region;
+use super::scheme::{Action, Filter, FilterKind, Scheme};
+use super::space::Space;
+
+/// Applies every scheme that is due to every region, region by region, schemes in list order.
+pub(super) fn apply(
+    profile: Profile,
+    attrs: &Attrs,
+    limit_bytes: u64,
+    targets: &mut [Target],
+    schemes: &mut [Scheme],
+    due: &[bool],
+    space: &mut impl Space,
+) {
+    for (scheme, _) in schemes.iter_mut().zip(due).filter(|(_, due)| **due) {
+        renew_quota(profile, attrs, targets, scheme, space);
+    }
+    for target in targets {
+        let mut index = 0;
+        while index < target.regions.len() {
+            for (scheme, _) in schemes.iter_mut().zip(due).filter(|(_, due)| **due) {
+                let mut at = At { target, index };
+                if at.skips(scheme, profile) {
+                    index = at.index;
+                    continue;
+                }
+                index = at.index;
+                if fits(profile, attrs, scheme, &target.regions[index]) {
+                    At { target, index }.act(scheme, space);
+                }
+            }
+            if profile == Profile::V7_2 && rejoin(&mut target.regions, index, limit_bytes) {
+                continue;
+            }
+            index += 1;
+        }
+    }
+}
+
+/// Starts a new window when it is time and finds the lowest score that will be served.
+fn renew_quota(
+    profile: Profile,
+    attrs: &Attrs,
+    targets: &[Target],
+    scheme: &mut Scheme,
+    space: &impl Space,
+) {
+    if !scheme.quota.is_set() {
+        return;
+    }
+    if scheme.quota.renew(space, profile == Profile::V7_2) {
+        scheme.stats.qt_exceeds += 1;
+    }
+    let mut bytes_by_score = [0u64; MAX_SCORE as usize + 1];
+    for target in targets {
+        for region in &target.regions {
+            let counts = scheme.pattern.fits(region)
+                && !(profile == Profile::V7_2 && scheme.core_rejects(target.id, region));
+            if counts {
+                let slot = &mut bytes_by_score[score_of(attrs, scheme, region) as usize];
+                *slot = slot.saturating_add(region.size());
+            }
+        }
+    }
+    scheme.quota.set_min_score(&bytes_by_score);
+}
+
+fn score_of(attrs: &Attrs, scheme: &Scheme, region: &Region) -> u32 {
+    let wanted = scheme.action.wants();
+    score(
+        region,
+        attrs.max_nr_accesses(),
+        attrs.aggr_us,
+        scheme.quota.limits.weights,
+        wanted,
+    )
+}
+
+fn fits(profile: Profile, attrs: &Attrs, scheme: &Scheme, region: &Region) -> bool {
+    scheme.quota.has_room(profile == Profile::V7_2)
+        && scheme.pattern.fits(region)
+        && (!scheme.quota.is_set() || score_of(attrs, scheme, region) >= scheme.quota.min_score())
+}
+
+/// Joins a region with its left neighbour when schemes have cut them apart for nothing (7.2).
+fn rejoin(regions: &mut Vec<Region>, index: usize, limit_bytes: u64) -> bool {
+    let Some(before) = index.checked_sub(1) else {
+        return false;
+    };
+    let (left, right) = (&regions[before], &regions[index]);
+    let alike = left.end == right.start
+        && left.age == right.age
+        && left.nr_accesses == right.nr_accesses
+        && left.last_nr_accesses == right.last_nr_accesses
+        && left.size() + right.size() <= limit_bytes;
+    if alike {
+        regions[before].end = regions.remove(index).end;
+    }
+    alike
+}
+
+/// A region of a target, about to be acted on.
+struct At<'a> {
+    target: &'a mut Target,
+    index: usize,
+}
+
+impl At<'_> {
+    fn region(&self) -> &Region {
+        &self.target.regions[self.index]
+    }
+
+    fn split(&mut self, bytes: u64) {
+        let right = self.target.regions[self.index].split_off(bytes);
+        self.target.regions.insert(self.index + 1, right);
+    }
+
+    /// Whether the region was served in the window before, which was full when it got here
+    /// (`damos_skip_charged_region`). A region served in part is cut; the rest is then the one.
+    fn skips(&mut self, scheme: &mut Scheme, profile: Profile) -> bool {
+        let Some((target, addr)) = scheme.quota.resume else {
+            return false;
+        };
+        if !scheme.quota.has_room(profile == Profile::V7_2) || self.target.id != target {
+            return true;
+        }
+        if self.index + 1 == self.target.regions.len() {
+            scheme.quota.resume = None;
+            return true;
+        }
+        let (start, end, size) = (self.region().start, self.region().end, self.region().size());
+        if end <= addr {
+            return true;
+        }
+        if start < addr {
+            let mut skip = (addr - start) & !(MIN_REGION_BYTES - 1);
+            if skip == 0 {
+                if size <= MIN_REGION_BYTES {
+                    return true;
+                }
+                skip = MIN_REGION_BYTES;
+            }
+            self.split(skip);
+            self.index += 1;
+        }
+        scheme.quota.resume = None;
+        false
+    }
+
+    /// Carries the action out within quota and filters, and books it.
+    fn act(&mut self, scheme: &mut Scheme, space: &mut impl Space) {
+        let size = self.region().size();
+        let fitting = scheme.quota.room_for(size);
+        if fitting == 0 {
+            scheme.stats.nr_tried += 1;
+            return;
+        }
+        if fitting < size {
+            self.split(fitting);
+        }
+        self.split_at_filters(scheme);
+        if scheme.core_rejects(self.target.id, self.region()) {
+            return;
+        }
+        let (start, end, size) = (self.region().start, self.region().end, self.region().size());
+        let filters = page_filters(scheme);
+        let applied = space.apply(self.target.id, start, end, scheme.action, &filters);
+        if scheme.quota.charge(size, applied.cost_ns) {
+            scheme.quota.resume = Some((self.target.id, end));
+        }
+        if scheme.action != Action::Stat {
+            self.target.regions[self.index].age = 0;
+        }
+        let stats = &mut scheme.stats;
+        stats.nr_tried += 1;
+        stats.sz_tried += size;
+        stats.nr_applied += u64::from(applied.bytes > 0);
+        stats.sz_applied += applied.bytes;
+        stats.sz_ops_filter_passed += applied.filter_passed_bytes;
+    }
+
+    /// Cuts at the first border of an address filter inside the region, so that the filter speaks
+    /// of all of it or none.
+    fn split_at_filters(&mut self, scheme: &Scheme) {
+        let (start, end) = (self.region().start, self.region().end);
+        let border = scheme
+            .filters
+            .iter()
+            .filter_map(|filter| match filter.kind {
+                FilterKind::Address(from, to) => Some([from, to]),
+                _ => None,
+            })
+            .flatten()
+            .map(|border| border & !(MIN_REGION_BYTES - 1))
+            .filter(|&border| start < border && border < end)
+            .min();
+        if let Some(border) = border {
+            self.split(border - start);
+        }
+    }
+}
+
+/// The filters the space applies page by page. Reclaim gets a filter against young pages unless the
+/// scheme brings its own (`damon_pa_pageout`).
+fn page_filters(scheme: &Scheme) -> Vec<Filter> {
+    let mut filters: Vec<Filter> = scheme
+        .filters
+        .iter()
+        .copied()
+        .filter(|filter| !filter.kind.is_core())
+        .collect();
+    let has_young = filters
+        .iter()
+        .any(|filter| filter.kind == FilterKind::Young);
+    if scheme.action == Action::Pageout && !has_young {
+        filters.push(Filter {
+            kind: FilterKind::Young,
+            matching: true,
+            allow: false,
+        });
+    }
+    filters
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::quota::{Limits, Quota};
+    use super::super::scheme::AccessPattern;
+    use super::super::space::TargetId;
+    use super::super::testing::HotRange;
+    use super::*;
+
+    fn target(pages: u64) -> Target {
+        Target {
+            id: TargetId(0),
+            regions: vec![Region::new(0, pages * 4096)],
+        }
+    }
+
+    fn scheme(action: Action) -> Scheme {
+        let pattern = AccessPattern {
+            size_bytes: 0..=u64::MAX,
+            nr_accesses: 0..=0,
+            age: 0..=u32::MAX,
+        };
+        Scheme::new(pattern, action, Quota::unlimited())
+    }
+
+    fn run(profile: Profile, target: &mut Target, schemes: &mut [Scheme], space: &mut HotRange) {
+        let due = vec![true; schemes.len()];
+        let targets = std::slice::from_mut(target);
+        apply(
+            profile,
+            &Attrs::default(),
+            u64::MAX,
+            targets,
+            schemes,
+            &due,
+            space,
+        );
+    }
+
+    #[test]
+    fn acting_starts_the_age_again_but_counting_does_not() {
+        for (action, age) in [(Action::Stat, 9), (Action::Cold, 0)] {
+            let mut target = target(10);
+            target.regions[0].age = 9;
+            let mut space = HotRange::new(10, 0..0);
+            run(
+                Profile::V7_2,
+                &mut target,
+                &mut [scheme(action)],
+                &mut space,
+            );
+            assert_eq!(target.regions[0].age, age, "{action:?}");
+            assert_eq!(space.applied, [(action, 0, 10)]);
+        }
+    }
+
+    #[test]
+    fn an_address_filter_cuts_regions_at_its_borders() {
+        let mut target = target(10);
+        let mut schemes = [scheme(Action::Cold)];
+        let kind = FilterKind::Address(3 * 4096, 5 * 4096);
+        schemes[0].filters = vec![Filter {
+            kind,
+            matching: false,
+            allow: false,
+        }];
+        let mut space = HotRange::new(10, 0..0);
+        run(Profile::V6_12, &mut target, &mut schemes, &mut space);
+        assert_eq!(space.applied, [(Action::Cold, 3, 2)]);
+        assert_eq!(
+            schemes[0].stats.nr_tried, 1,
+            "what a core filter keeps out is not tried"
+        );
+        assert_eq!(
+            target.regions.iter().map(Region::size).sum::<u64>(),
+            10 * 4096
+        );
+    }
+
+    #[test]
+    fn reclaim_never_takes_young_pages_unasked() {
+        let filters = page_filters(&scheme(Action::Pageout));
+        let young = Filter {
+            kind: FilterKind::Young,
+            matching: true,
+            allow: false,
+        };
+        assert_eq!(filters, [young]);
+        assert!(page_filters(&scheme(Action::Cold)).is_empty());
+    }
+
+    #[test]
+    fn a_region_cut_by_a_full_quota_is_joined_again_in_7_2() {
+        let quota = Quota::new(Limits {
+            bytes: 4 * 4096,
+            reset_interval_ms: 1000,
+            ..Limits::default()
+        });
+        for (profile, regions) in [(Profile::V6_12, 2), (Profile::V7_2, 1)] {
+            let mut target = target(10);
+            let mut schemes = [Scheme {
+                quota: quota.clone(),
+                ..scheme(Action::Stat)
+            }];
+            let mut space = HotRange::new(10, 0..0);
+            // The first window of 6.12 has no limit: let it pass.
+            run(profile, &mut target, &mut schemes, &mut space);
+            space.now_us = 1_000_000;
+            run(profile, &mut target, &mut schemes, &mut space);
+            assert_eq!(target.regions.len(), regions, "{profile:?}");
+        }
+    }
+}

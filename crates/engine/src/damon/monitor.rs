@@ -1,0 +1,753 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The monitor (mm/damon/core.c: `kdamond_fn`): looks at one page of each region a sample, sums the
+//! looks up an aggregation, and cuts and joins regions so that few of them tell hot from cold.
+//!
+//! The world drives it: `wait`, then `prepare`, then a pause of `attrs().sample_us`, then `check`.
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+
+use super::apply;
+use super::attrs::{Attrs, AttrsError, IntervalsGoal, MIN_REGION_BYTES};
+use super::quota::feed;
+use super::region::{self, BP, Region};
+use super::scheme::Scheme;
+use super::space::{Space, TargetId};
+
+/// Kernel whose rules the monitor follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Profile {
+    /// Linux 6.12.
+    V6_12,
+    /// Linux 7.2.
+    V7_2,
+}
+
+/// A monitored address space and its regions, ascending.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Its name.
+    pub id: TargetId,
+    /// Its regions.
+    pub regions: Vec<Region>,
+}
+
+/// What the world has to do before the next sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Sample now.
+    Sample,
+    /// Every scheme is inactive by its watermarks: ask again after this time. Nothing is looked at
+    /// meanwhile.
+    Inactive {
+        /// Time until the next check of the watermarks.
+        interval_us: u64,
+    },
+}
+
+/// A monitor with its schemes.
+#[derive(Clone, Debug)]
+pub struct Monitor {
+    profile: Profile,
+    attrs: Attrs,
+    targets: Vec<Target>,
+    schemes: Vec<Scheme>,
+    rng: Pcg64,
+    /// Samples taken.
+    samples: u64,
+    next_aggr_sample: u64,
+    next_update_sample: u64,
+    next_tune_sample: u64,
+    /// Next sample at which each scheme is due.
+    next_apply_sample: Vec<u64>,
+    /// Largest region, in bytes.
+    limit_bytes: u64,
+    /// Regions before the last split. Kept for each monitor; the kernels share one variable among all.
+    last_nr_regions: usize,
+    /// Looks an aggregation that interval tuning keeps.
+    looks_kept: u64,
+}
+
+impl Monitor {
+    /// A monitor over `targets`. `seed` decides every random choice.
+    ///
+    /// # Errors
+    /// Attributes the kernel would refuse.
+    pub fn new(
+        profile: Profile,
+        attrs: Attrs,
+        targets: &[TargetId],
+        schemes: Vec<Scheme>,
+        seed: u64,
+    ) -> Result<Monitor, AttrsError> {
+        attrs.validate()?;
+        let targets = targets
+            .iter()
+            .map(|&id| Target {
+                id,
+                regions: Vec::new(),
+            })
+            .collect::<Vec<_>>();
+        let mut monitor = Monitor {
+            profile,
+            attrs,
+            targets,
+            next_apply_sample: vec![0; schemes.len()],
+            schemes,
+            rng: Pcg64::seed_from_u64(seed),
+            samples: 0,
+            next_aggr_sample: 0,
+            next_update_sample: 0,
+            next_tune_sample: 0,
+            limit_bytes: MIN_REGION_BYTES,
+            last_nr_regions: 0,
+            looks_kept: u64::from(attrs.max_nr_accesses()),
+        };
+        monitor.schedule();
+        Ok(monitor)
+    }
+
+    /// Sets the times of everything periodic from the current sample on.
+    fn schedule(&mut self) {
+        self.next_aggr_sample = self.samples + self.samples_in(self.attrs.aggr_us);
+        self.next_update_sample = self.samples + self.attrs.ops_update_us / self.sample_us();
+        if let Some(goal) = self.attrs.tune {
+            self.next_tune_sample = self.samples + self.tune_samples(&goal);
+        }
+        for (next, scheme) in self.next_apply_sample.iter_mut().zip(&self.schemes) {
+            *next = self.samples + apply_samples(&self.attrs, scheme);
+        }
+    }
+
+    fn sample_us(&self) -> u64 {
+        self.attrs.sample_us.max(1)
+    }
+
+    fn samples_in(&self, interval_us: u64) -> u64 {
+        (interval_us / self.sample_us()).max(1)
+    }
+
+    fn tune_samples(&self, goal: &IntervalsGoal) -> u64 {
+        self.samples_in(self.attrs.aggr_us)
+            .saturating_mul(goal.aggrs.max(1))
+    }
+
+    /// Attributes in force; interval tuning may have changed them.
+    #[must_use]
+    pub fn attrs(&self) -> &Attrs {
+        &self.attrs
+    }
+
+    /// What is known now.
+    #[must_use]
+    pub fn targets(&self) -> &[Target] {
+        &self.targets
+    }
+
+    /// The schemes and what they did.
+    #[must_use]
+    pub fn schemes(&self) -> &[Scheme] {
+        &self.schemes
+    }
+
+    /// The schemes, to feed goals or change quotas.
+    pub fn schemes_mut(&mut self) -> &mut [Scheme] {
+        &mut self.schemes
+    }
+
+    /// Regions of all targets.
+    #[must_use]
+    pub fn nr_regions(&self) -> usize {
+        self.targets.iter().map(|target| target.regions.len()).sum()
+    }
+
+    /// Reads the ranges and makes the first regions.
+    pub fn start(&mut self, space: &mut impl Space) {
+        self.update_ranges(space);
+        if self.profile == Profile::V7_2 || !space.is_physical() {
+            for target in &mut self.targets {
+                region::enforce_limit(&mut target.regions, self.limit_bytes);
+            }
+        }
+    }
+
+    /// Looks at the watermarks of the schemes.
+    pub fn wait(&mut self, space: &impl Space) -> Wait {
+        let free_permille = space.free_mem_permille();
+        let mut shortest_us = None;
+        for scheme in &mut self.schemes {
+            let Some(marks) = scheme.watermarks else {
+                continue;
+            };
+            scheme.active = marks.active(scheme.active, free_permille);
+            if !scheme.active {
+                let interval_us = marks.interval_us.max(1);
+                shortest_us = Some(shortest_us.map_or(interval_us, |us: u64| us.min(interval_us)));
+            }
+        }
+        match shortest_us {
+            Some(interval_us) if self.schemes.iter().all(|scheme| !scheme.active) => {
+                Wait::Inactive { interval_us }
+            }
+            _ => Wait::Sample,
+        }
+    }
+
+    /// Chooses a page of each region and makes it old.
+    pub fn prepare(&mut self, space: &mut impl Space) {
+        for target in &mut self.targets {
+            for region in &mut target.regions {
+                region.sampling_addr = self.rng.random_range(region.start..region.end);
+                space.make_old(target.id, region.sampling_addr);
+            }
+        }
+    }
+
+    /// Looks at the chosen pages, then does what is due: join, act, tune, start the next
+    /// aggregation and cut, read the ranges again.
+    pub fn check(&mut self, space: &mut impl Space) {
+        self.samples += 1;
+        let max_seen = self.look(space);
+        let aggregated = self.samples >= self.next_aggr_sample;
+        if aggregated {
+            self.merge(max_seen / 10);
+        }
+        self.apply_schemes(space);
+        if aggregated {
+            self.next_aggr_sample = self.samples + self.samples_in(self.attrs.aggr_us);
+            if self.profile == Profile::V7_2 {
+                self.tune();
+            }
+            self.targets
+                .iter_mut()
+                .flat_map(|t| &mut t.regions)
+                .for_each(Region::reset);
+            self.split();
+        }
+        if self.samples >= self.next_update_sample {
+            self.next_update_sample = self.samples + self.attrs.ops_update_us / self.sample_us();
+            self.update_ranges(space);
+        }
+    }
+
+    /// Takes in one look a region; returns the largest count seen.
+    fn look(&mut self, space: &mut impl Space) -> u32 {
+        let looks = self.attrs.max_nr_accesses();
+        let mut max_seen = 0;
+        for target in &mut self.targets {
+            for region in &mut target.regions {
+                region.update(space.accessed(target.id, region.sampling_addr), looks);
+                max_seen = max_seen.max(region.nr_accesses);
+            }
+        }
+        max_seen
+    }
+
+    fn merge(&mut self, mut threshold: u32) {
+        let most = self.attrs.max_nr_accesses();
+        for target in &mut self.targets {
+            region::count_ages(&mut target.regions, threshold);
+        }
+        loop {
+            for target in &mut self.targets {
+                region::merge(&mut target.regions, threshold, self.limit_bytes);
+            }
+            let too_many = self.nr_regions() as u64 > self.attrs.max_nr_regions;
+            if !too_many || threshold >= most {
+                break;
+            }
+            threshold = if threshold < most / 2 {
+                (threshold * 2).max(1)
+            } else {
+                most
+            };
+        }
+        if self.profile == Profile::V7_2 {
+            self.update_limit();
+            for target in &mut self.targets {
+                region::enforce_limit(&mut target.regions, self.limit_bytes);
+            }
+        }
+    }
+
+    fn split(&mut self) {
+        let nr_regions = self.nr_regions();
+        let most = usize::try_from(self.attrs.max_nr_regions).unwrap_or(usize::MAX);
+        if nr_regions > most / 2 {
+            return;
+        }
+        let parts = if nr_regions == self.last_nr_regions && nr_regions < most / 3 {
+            3
+        } else {
+            2
+        };
+        for target in &mut self.targets {
+            region::split(&mut target.regions, parts, &mut self.rng);
+        }
+        self.last_nr_regions = nr_regions;
+    }
+
+    fn update_limit(&mut self) {
+        let bytes: u64 = self
+            .targets
+            .iter()
+            .flat_map(|t| &t.regions)
+            .map(Region::size)
+            .sum();
+        let limit = (bytes / self.attrs.min_nr_regions).max(MIN_REGION_BYTES);
+        self.limit_bytes = match self.profile {
+            Profile::V6_12 => limit,
+            Profile::V7_2 => limit.next_multiple_of(MIN_REGION_BYTES),
+        };
+        // Cuts are made at the limit, which must keep regions aligned to pages.
+        self.limit_bytes &= !(MIN_REGION_BYTES - 1);
+    }
+
+    fn update_ranges(&mut self, space: &mut impl Space) {
+        for target in &mut self.targets {
+            let ranges = space.ranges(target.id);
+            target.regions = fit_ranges(std::mem::take(&mut target.regions), &ranges);
+        }
+        self.update_limit();
+    }
+
+    fn apply_schemes(&mut self, space: &mut impl Space) {
+        let mut due = vec![false; self.schemes.len()];
+        for ((due, next), scheme) in due
+            .iter_mut()
+            .zip(&mut self.next_apply_sample)
+            .zip(&self.schemes)
+        {
+            if self.samples >= *next {
+                *next = self.samples + apply_samples(&self.attrs, scheme);
+                *due = scheme.active;
+            }
+        }
+        if due.contains(&true) {
+            apply::apply(
+                self.profile,
+                &self.attrs,
+                self.limit_bytes,
+                &mut self.targets,
+                &mut self.schemes,
+                &due,
+                space,
+            );
+        }
+    }
+
+    /// Adjusts the sampling interval so that the wanted share of looks finds an access
+    /// (`kdamond_tune_intervals`, since 6.15).
+    fn tune(&mut self) {
+        let Some(goal) = self.attrs.tune.filter(|goal| goal.aggrs != 0) else {
+            return;
+        };
+        if self.samples < self.next_tune_sample {
+            return;
+        }
+        let score = self.access_score(&goal);
+        let bp = feed(100_000_000, score) / BP;
+        let bp = if bp <= BP { BP / 2 + bp / 2 } else { bp };
+        let sample_us = u128::from(self.attrs.sample_us) * u128::from(bp) / u128::from(BP);
+        let sample_us = u64::try_from(sample_us).unwrap_or(u64::MAX);
+        let sample_us = sample_us.min(goal.max_sample_us).max(goal.min_sample_us);
+        let aggr_us = sample_us.saturating_mul(self.looks_kept);
+        self.change_intervals(sample_us, aggr_us, true);
+        self.next_tune_sample = self.samples + self.tune_samples(&goal);
+    }
+
+    fn access_score(&self, goal: &IntervalsGoal) -> u64 {
+        let looks = u128::from(self.attrs.max_nr_accesses());
+        let (mut events, mut most) = (0u128, 0u128);
+        for region in self.targets.iter().flat_map(|target| &target.regions) {
+            events += u128::from(region.size()) * u128::from(region.nr_accesses);
+            most += u128::from(region.size()) * looks;
+        }
+        let wanted = (most * u128::from(goal.access_bp) / u128::from(BP)).max(1);
+        u64::try_from(events * u128::from(BP) / wanted).unwrap_or(u64::MAX)
+    }
+
+    /// Sets new attributes while running (`damon_set_attrs`). Counts and ages are converted to the
+    /// new intervals.
+    ///
+    /// # Errors
+    /// Attributes the kernel would refuse; nothing is changed then.
+    pub fn set_attrs(&mut self, attrs: Attrs) -> Result<(), AttrsError> {
+        attrs.validate()?;
+        let boundary = self.samples + self.samples_in(self.attrs.aggr_us) == self.next_aggr_sample;
+        let (sample_us, aggr_us) = (attrs.sample_us, attrs.aggr_us);
+        self.attrs = Attrs {
+            sample_us: self.attrs.sample_us,
+            aggr_us: self.attrs.aggr_us,
+            ..attrs
+        };
+        self.change_intervals(sample_us, aggr_us, boundary);
+        self.looks_kept = u64::from(self.attrs.max_nr_accesses());
+        self.schedule();
+        Ok(())
+    }
+
+    /// `boundary`: an aggregation has just ended, so `nr_accesses` is complete.
+    fn change_intervals(&mut self, sample_us: u64, aggr_us: u64, boundary: bool) {
+        let old = self.attrs;
+        self.attrs.sample_us = sample_us;
+        self.attrs.aggr_us = aggr_us;
+        let (old_most, new_most) = (old.max_nr_accesses(), self.attrs.max_nr_accesses());
+        let convert = |nr: u32| {
+            let bp = u64::from(nr) * BP / u64::from(old_most);
+            u32::try_from(bp * u64::from(new_most) / BP).unwrap_or(u32::MAX)
+        };
+        for region in self
+            .targets
+            .iter_mut()
+            .flat_map(|target| &mut target.regions)
+        {
+            let age = u128::from(region.age) * u128::from(old.aggr_us) / u128::from(aggr_us.max(1));
+            region.age = u32::try_from(age).unwrap_or(u32::MAX);
+            region.last_nr_accesses = convert(region.last_nr_accesses);
+            if boundary || self.profile == Profile::V6_12 {
+                region.nr_accesses = convert(region.nr_accesses);
+                region.nr_accesses_bp = u64::from(region.nr_accesses) * BP;
+            } else {
+                region.nr_accesses = 0;
+                region.nr_accesses_bp = u64::from(region.last_nr_accesses) * BP;
+            }
+        }
+        self.next_aggr_sample = self.samples + self.samples_in(aggr_us);
+        self.next_update_sample = self.samples + self.attrs.ops_update_us / self.sample_us();
+        for (next, scheme) in self.next_apply_sample.iter_mut().zip(&self.schemes) {
+            *next = self.samples + apply_samples(&self.attrs, scheme);
+        }
+    }
+}
+
+/// Samples between two applications of a scheme.
+fn apply_samples(attrs: &Attrs, scheme: &Scheme) -> u64 {
+    let interval_us = if scheme.apply_interval_us == 0 {
+        attrs.aggr_us
+    } else {
+        scheme.apply_interval_us
+    };
+    (interval_us / attrs.sample_us.max(1)).max(1)
+}
+
+/// Regions fitted to new ranges (`damon_set_regions`): those outside go, those at a range's ends are
+/// stretched or trimmed to it, a range without any gets a new one.
+fn fit_ranges(old: Vec<Region>, ranges: &[(u64, u64)]) -> Vec<Region> {
+    let mut regions = Vec::with_capacity(old.len() + ranges.len());
+    let mut old = old.into_iter().peekable();
+    for &(start, end) in ranges.iter().filter(|(start, end)| start < end) {
+        while old.next_if(|region| region.end <= start).is_some() {}
+        let first = regions.len();
+        while let Some(region) = old.next_if(|region| region.start < end) {
+            regions.push(region);
+        }
+        if let Some(reached_over) = regions[first..].last().filter(|last| last.end > end) {
+            // It may reach into the next range too: leave the rest of it for that one.
+            let rest = Region {
+                start: end,
+                sampling_addr: end,
+                ..reached_over.clone()
+            };
+            let mut again = vec![rest];
+            again.extend(old);
+            old = again.into_iter().peekable();
+        }
+        match regions[first..].last_mut() {
+            Some(last) => {
+                last.end = end;
+                regions[first].start = start;
+            }
+            None => regions.push(Region::new(start, end)),
+        }
+    }
+    regions
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::quota::{Limits, Quota, Weights};
+    use super::super::scheme::{AccessPattern, Action, Watermarks};
+    use super::super::testing::HotRange;
+    use super::*;
+
+    fn run(monitor: &mut Monitor, space: &mut HotRange, samples: u64) {
+        for _ in 0..samples {
+            monitor.prepare(space);
+            space.now_us += monitor.attrs().sample_us;
+            monitor.check(space);
+        }
+    }
+
+    fn any_pattern() -> AccessPattern {
+        AccessPattern {
+            size_bytes: 0..=u64::MAX,
+            nr_accesses: 0..=u32::MAX,
+            age: 0..=u32::MAX,
+        }
+    }
+
+    /// Bytes whose region calls them hot (more than half of the looks) but are not, or the reverse.
+    fn wrong_pages(monitor: &Monitor, hot: &std::ops::Range<u64>) -> u64 {
+        let half = monitor.attrs().max_nr_accesses() / 2;
+        let mut wrong = 0;
+        for region in &monitor.targets()[0].regions {
+            for page in region.start / 4096..region.end / 4096 {
+                wrong += u64::from((region.last_nr_accesses > half) != hot.contains(&page));
+            }
+        }
+        wrong
+    }
+
+    #[test]
+    fn it_finds_a_hot_range() {
+        for profile in [Profile::V6_12, Profile::V7_2] {
+            let mut space = HotRange::new(100_000, 20_000..30_000);
+            let mut monitor =
+                Monitor::new(profile, Attrs::default(), &[TargetId(0)], Vec::new(), 1).unwrap();
+            monitor.start(&mut space);
+            run(&mut monitor, &mut space, 20 * 100);
+            let wrong = wrong_pages(&monitor, &space.hot);
+            assert!(
+                wrong < 4_000,
+                "{profile:?}: {wrong} of 100000 pages in wrong regions"
+            );
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_regions() {
+        let regions = |seed| {
+            let mut space = HotRange::new(50_000, 100..9_000);
+            let mut monitor = Monitor::new(
+                Profile::V7_2,
+                Attrs::default(),
+                &[TargetId(0)],
+                Vec::new(),
+                seed,
+            )
+            .unwrap();
+            monitor.start(&mut space);
+            run(&mut monitor, &mut space, 500);
+            monitor.targets()[0].regions.clone()
+        };
+        assert_eq!(regions(7), regions(7));
+        assert_ne!(regions(7), regions(8));
+    }
+
+    #[test]
+    fn inactive_schemes_put_it_to_sleep() {
+        let marks = Watermarks {
+            interval_us: 5_000_000,
+            high: 200,
+            mid: 150,
+            low: 50,
+        };
+        let mut scheme = Scheme::new(any_pattern(), Action::Stat, Quota::unlimited());
+        scheme.watermarks = Some(marks);
+        let mut monitor = Monitor::new(
+            Profile::V7_2,
+            Attrs::default(),
+            &[TargetId(0)],
+            vec![scheme.clone(), scheme],
+            1,
+        )
+        .unwrap();
+        let mut space = HotRange::new(1000, 0..1);
+        space.free_permille = 500;
+        assert_eq!(
+            monitor.wait(&space),
+            Wait::Inactive {
+                interval_us: 5_000_000
+            }
+        );
+        monitor.schemes_mut()[1].watermarks = None;
+        monitor.schemes_mut()[1].active = true;
+        assert_eq!(
+            monitor.wait(&space),
+            Wait::Sample,
+            "one active scheme keeps sampling going"
+        );
+    }
+
+    #[test]
+    fn a_quota_bounds_the_bytes_of_a_window() {
+        let quota = Quota::new(Limits {
+            bytes: 64 * 4096,
+            reset_interval_ms: 1000,
+            weights: Weights {
+                size: 0,
+                nr_accesses: 0,
+                age: 1,
+            },
+            ..Limits::default()
+        });
+        let cold = AccessPattern {
+            nr_accesses: 0..=0,
+            ..any_pattern()
+        };
+        let mut monitor = Monitor::new(
+            Profile::V7_2,
+            Attrs::default(),
+            &[TargetId(0)],
+            vec![Scheme::new(cold, Action::Pageout, quota)],
+            1,
+        )
+        .unwrap();
+        let mut space = HotRange::new(10_000, 0..100);
+        monitor.start(&mut space);
+        // 10 windows of 1 s and a bit.
+        run(&mut monitor, &mut space, 2_010);
+        let pages: u64 = space.applied.iter().map(|&(_, _, pages)| pages).sum();
+        assert!(
+            (9 * 64..=11 * 64).contains(&pages),
+            "{pages} pages in 10 windows of 64"
+        );
+        assert!(monitor.schemes()[0].stats.qt_exceeds >= 8);
+        // The hot hundred pages share at most the region at their border.
+        assert!(space.applied.iter().all(|&(_, first, _)| first >= 50));
+    }
+
+    #[test]
+    fn a_full_window_goes_on_where_it_stopped() {
+        let quota = Quota::new(Limits {
+            bytes: 100 * 4096,
+            reset_interval_ms: 100,
+            ..Limits::default()
+        });
+        let mut monitor = Monitor::new(
+            Profile::V7_2,
+            Attrs::default(),
+            &[TargetId(0)],
+            vec![Scheme::new(any_pattern(), Action::Willneed, quota)],
+            1,
+        )
+        .unwrap();
+        let mut space = HotRange::new(1000, 0..0);
+        monitor.start(&mut space);
+        run(&mut monitor, &mut space, 20 * 9 + 19);
+        let mut touched = vec![false; 1000];
+        for &(_, first, pages) in &space.applied {
+            touched[first as usize..(first + pages) as usize].fill(true);
+        }
+        let covered = touched.iter().filter(|&&page| page).count();
+        assert!(
+            covered >= 800,
+            "9 windows of 100 pages covered {covered} of 1000"
+        );
+    }
+
+    #[test]
+    fn tuning_shortens_the_interval_when_too_much_is_seen() {
+        let goal = IntervalsGoal {
+            access_bp: 40,
+            aggrs: 3,
+            min_sample_us: 1_000,
+            max_sample_us: 10_000_000,
+        };
+        let attrs = Attrs {
+            tune: Some(goal),
+            ..Attrs::default()
+        };
+        let tuned = |hot| {
+            let mut space = HotRange::new(10_000, hot);
+            let mut monitor =
+                Monitor::new(Profile::V7_2, attrs, &[TargetId(0)], Vec::new(), 1).unwrap();
+            monitor.start(&mut space);
+            run(&mut monitor, &mut space, 20 * 30);
+            (monitor.attrs().sample_us, monitor.attrs().aggr_us)
+        };
+        let (busy_us, busy_aggr_us) = tuned(0..5_000);
+        assert_eq!(
+            (busy_us, busy_aggr_us),
+            (1_000, 20_000),
+            "down to the lower bound"
+        );
+        let (idle_us, _) = tuned(0..0);
+        assert!(idle_us > 5_000, "nothing seen: look less often, {idle_us}");
+    }
+
+    #[test]
+    fn changed_intervals_convert_counts_and_ages() {
+        let mut space = HotRange::new(100, 0..100);
+        let mut monitor = Monitor::new(
+            Profile::V7_2,
+            Attrs::default(),
+            &[TargetId(0)],
+            Vec::new(),
+            1,
+        )
+        .unwrap();
+        monitor.start(&mut space);
+        run(&mut monitor, &mut space, 20 * 10);
+        let age = monitor.targets()[0].regions[0].age;
+        let finer = Attrs {
+            sample_us: 5_000,
+            aggr_us: 50_000,
+            ..Attrs::default()
+        };
+        monitor.set_attrs(finer).unwrap();
+        let region = &monitor.targets()[0].regions[0];
+        assert_eq!(
+            region.age,
+            age * 2,
+            "the same time in aggregations half as long"
+        );
+        assert_eq!(region.last_nr_accesses, 10, "all of 20 looks is all of 10");
+    }
+
+    #[test]
+    fn ranges_that_move_keep_what_is_known() {
+        let known = |start: u64, end: u64, age| Region {
+            age,
+            ..Region::new(start, end)
+        };
+        let old = vec![
+            known(0, 8192, 1),
+            known(8192, 16384, 2),
+            known(40960, 45056, 3),
+        ];
+        let fitted = fit_ranges(old, &[(4096, 20480), (81920, 86016)]);
+        assert_eq!(fitted, {
+            let first = Region {
+                start: 4096,
+                ..known(0, 8192, 1)
+            };
+            let second = Region {
+                end: 20480,
+                ..known(8192, 16384, 2)
+            };
+            vec![first, second, Region::new(81920, 86016)]
+        });
+    }
+
+    proptest! {
+        /// Whatever the accesses, regions stay within their ranges, sorted, disjoint and not too many.
+        #[test]
+        fn regions_stay_sound(
+            pages in 64u64..20_000,
+            hot in 0u64..20_000,
+            hot_pages in 0u64..5_000,
+            seed: u64,
+            new in any::<bool>(),
+        ) {
+            let profile = if new { Profile::V7_2 } else { Profile::V6_12 };
+            let attrs = Attrs { max_nr_regions: 60, ..Attrs::default() };
+            let mut space = HotRange::new(pages, hot..hot + hot_pages);
+            let mut monitor = Monitor::new(profile, attrs, &[TargetId(0)], Vec::new(), seed).unwrap();
+            monitor.start(&mut space);
+            for _ in 0..30 {
+                run(&mut monitor, &mut space, 20);
+                let regions = &monitor.targets()[0].regions;
+                prop_assert_eq!(regions.iter().map(Region::size).sum::<u64>(), pages * 4096);
+                for pair in regions.windows(2) {
+                    prop_assert!(pair[0].end <= pair[1].start);
+                }
+                prop_assert!(regions.len() <= 60 + 12, "{} regions", regions.len());
+            }
+            prop_assert!(monitor.nr_regions() >= 3);
+        }
+    }
+}
