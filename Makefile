@@ -4,7 +4,7 @@ CARGO_FLAGS ?= --locked
 TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
 AGEWISE = $(TARGET_DIR)/release/agewise
 
-.PHONY: setup build run test lint bench man clean
+.PHONY: setup build run test lint bench man bpf bpf-check clean
 
 # Says what is missing to build agewise; as root on Debian and its kin, installs it.
 setup:
@@ -24,6 +24,7 @@ test: setup
 lint: setup
 	$(CARGO) fmt --check
 	$(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+	@crates/host/bpf/build check
 
 # Figures, never part of the tests: they depend on the machine and on what else it does.
 bench: build
@@ -31,6 +32,13 @@ bench: build
 	$(AGEWISE) bench harm
 	$(AGEWISE) bench steady
 	$(CARGO) bench $(CARGO_FLAGS) --workspace
+
+# The page-table walker's BPF object is committed: only who changes its C needs clang.
+bpf:
+	crates/host/bpf/build
+
+bpf-check:
+	crates/host/bpf/build check
 
 # Manual pages and shell completions, in $(TARGET_DIR)/man and $(TARGET_DIR)/completions.
 man: build

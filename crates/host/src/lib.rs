@@ -3,10 +3,14 @@
 //! is decided in `agewise-engine`.
 
 pub mod cgroup;
+pub mod clock;
 pub mod error;
+pub mod eye;
 pub mod memory;
 mod octal;
+pub mod pagewalk;
 pub mod pressure;
 pub mod process;
 pub mod root;
 pub mod swap;
+pub mod vma;

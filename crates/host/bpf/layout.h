@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What the walker and its caller exchange. src/pagewalk/layout.rs mirrors it; a test compares the
+ * two. Entry format: x86-64, 4 KiB pages (arch/x86/include/asm/pgtable_types.h).
+ */
+#ifndef AGEWISE_LAYOUT_H
+#define AGEWISE_LAYOUT_H
+
+#define PW_P		0x001ULL	/* present */
+#define PW_U		0x004ULL	/* user may access */
+#define PW_A		0x020ULL	/* accessed */
+#define PW_D		0x040ULL	/* dirty */
+#define PW_PSE		0x080ULL	/* a leaf above the last level */
+#define PW_PROTNONE	0x100ULL	/* not present to the MMU, present to the kernel */
+#define PW_ADDR		0x000ffffffffff000ULL
+
+#define PW_PTRS		512
+#define PW_PMD_SHIFT	21
+#define PW_PUD_SHIFT	30
+#define PW_P4D_SHIFT	39
+#define PW_PGD5_SHIFT	48
+
+/* Bounds of the loops; the walk says where it stopped, so they only limit one call. */
+#define PW_MAX_RANGES	1024
+#define PW_MAX_STEPS	65536
+/* A table that changes under the copy is read again, this often in a row at most. */
+#define PW_RETRIES	3
+
+/* What an entry of the output is. */
+#define PW_KIND_TABLE		0	/* last-level table, copied to the next table slot */
+#define PW_KIND_PMD		1	/* 2 MiB leaf, or a huge entry in migration */
+#define PW_KIND_PUD		2	/* 1 GiB leaf */
+#define PW_KIND_BAD_TABLE	3	/* 2 MiB whose table could not be read or made no sense */
+#define PW_KIND_BAD_PMDS	4	/* up to 1 GiB, the same one level up */
+
+/* Why a call stopped. */
+#define PW_DONE		0	/* all ranges walked */
+#define PW_FULL		1	/* output full: call again from next_range, next_va */
+#define PW_NO_TASK	2	/* no such task */
+#define PW_NO_MM	3	/* the task has no address space: exiting, or a zombie */
+#define PW_KTHREAD	4	/* a kernel thread */
+#define PW_CHANGED	5	/* exec or exit during the call: its output is void */
+#define PW_OTHER_TASK	6	/* the id now names another process */
+
+struct pw_range { u64 start, end; };
+struct pw_entry { u64 va, entry; u32 kind, slot; };
+struct pw_table { u64 e[PW_PTRS]; };
+
+struct pw_ctl {
+	/* in */
+	u64 direct_map;		/* virtual address of physical address 0 */
+	u64 addr_mask;		/* address bits of an entry that may be set */
+	u64 start_ticks;	/* start of the process, 1/100 s since boot; 0: any */
+	u64 va;			/* where to begin in the first range */
+	u32 tid, tgid;
+	u32 levels;		/* 4 or 5 */
+	u32 first_range, n_ranges;
+	/* out */
+	u32 rc;
+	u64 next_va;
+	u32 next_range;
+	u32 n_entries, n_tables;
+	u32 unreadable;		/* tables given up */
+	u32 retries;		/* tables read again because they changed */
+	u32 upper_tables;	/* tables above the last level that were read */
+	u64 seen_start_boottime;
+	/* the search for the direct map */
+	u64 search_phys, search_magic, search_steps;
+	u64 search_found, search_symbol, search_from;
+};
+
+#endif

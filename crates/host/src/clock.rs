@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The two clocks that readings carry.
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// `CLOCK_MONOTONIC`, ns: when something was seen or cleared.
+pub fn monotonic_ns() -> u64 {
+    nanos(clock_gettime(ClockId::Monotonic))
+}
+
+/// CPU time of the calling thread, kernel and user, ns: what something cost.
+pub fn thread_cpu_ns() -> u64 {
+    nanos(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+fn nanos(time: Timespec) -> u64 {
+    (time.tv_sec as u64)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(time.tv_nsec as u64)
+}

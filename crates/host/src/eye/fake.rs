@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A source whose pages are given: for tests of everything that stands on an [`AccessSource`].
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use agewise_engine::table::TableBits;
+
+use super::{
+    Abilities, AccessSource, AddressRange, Batch, Entries, EyeError, Leaf, Resolution, ScanCost,
+    ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
+};
+
+/// One table of a fake address space.
+#[derive(Clone, Copy, Debug)]
+pub struct FakeTable {
+    /// What it shows.
+    pub bits: TableBits,
+    /// What maps it.
+    pub leaf: Leaf,
+}
+
+/// Address spaces held in maps: fill them, scan them, make them fail.
+#[derive(Debug, Default)]
+pub struct FakeSource {
+    spaces: BTreeMap<u32, BTreeMap<u64, FakeTable>>,
+    failures: BTreeMap<u32, fn(u32) -> EyeError>,
+    unreadable: Vec<u64>,
+    now_ns: u64,
+}
+
+impl FakeSource {
+    /// No process yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Add or change what lies at `va` (2 MiB aligned) of process `pid`.
+    pub fn set(&mut self, pid: u32, va: u64, table: FakeTable) {
+        self.spaces
+            .entry(pid)
+            .or_default()
+            .insert(va & !(TABLE_BYTES - 1), table);
+    }
+
+    /// Change the table at `va` in place; does nothing where none is.
+    pub fn update(&mut self, pid: u32, va: u64, change: impl FnOnce(&mut FakeTable)) {
+        if let Some(table) = self
+            .spaces
+            .get_mut(&pid)
+            .and_then(|space| space.get_mut(&va))
+        {
+            change(table);
+        }
+    }
+
+    /// Nothing is mapped at `va` any more.
+    pub fn unset(&mut self, pid: u32, va: u64) {
+        if let Some(space) = self.spaces.get_mut(&pid) {
+            space.remove(&va);
+        }
+    }
+
+    /// From now on a scan of `pid` ends in `error`.
+    pub fn fail(&mut self, pid: u32, error: fn(u32) -> EyeError) {
+        self.failures.insert(pid, error);
+    }
+
+    /// From now on the table at `va` cannot be read.
+    pub fn hide(&mut self, va: u64) {
+        self.unreadable.push(va);
+    }
+
+    /// The time that the next sights carry, `CLOCK_MONOTONIC` ns.
+    pub fn set_now(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+    }
+}
+
+impl AccessSource for FakeSource {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            resolution: Resolution::Page,
+            dirty: true,
+            pfn: false,
+            leaf: true,
+            clears: false,
+        }
+    }
+
+    fn scan(
+        &mut self,
+        target: &Target,
+        ranges: &[AddressRange],
+        sink: &mut dyn SightSink,
+    ) -> Result<ScanReport, EyeError> {
+        check_ranges(ranges)?;
+        if let Some(error) = self.failures.get(&target.pid) {
+            return Err(error(target.pid));
+        }
+        let space = self
+            .spaces
+            .get(&target.pid)
+            .ok_or(EyeError::NoSuchProcess { pid: target.pid })?;
+        let mut report = ScanReport {
+            complete: true,
+            ..Default::default()
+        };
+        let mut sights = 0;
+        for (index, range) in ranges.iter().enumerate() {
+            let first = range.start & !(TABLE_BYTES - 1);
+            for (&va, table) in space.range(first..range.end) {
+                if self.unreadable.contains(&va) {
+                    report.cost.unreadable += 1;
+                    sink.unreadable(AddressRange {
+                        start: va.max(range.start),
+                        end: (va + TABLE_BYTES).min(range.end),
+                    });
+                    continue;
+                }
+                let sight = fake_sight(va, index, *range, table, self.now_ns);
+                report.cost.tables += 1;
+                report.cost.present_pages += sight
+                    .bits
+                    .present
+                    .iter()
+                    .map(|w| u64::from(w.count_ones()))
+                    .sum::<u64>();
+                sights += 1;
+                sink.table(&sight);
+            }
+        }
+        report.cost = ScanCost {
+            calls: 1,
+            ..report.cost
+        };
+        let batch = Batch {
+            begin_ns: self.now_ns,
+            end_ns: self.now_ns,
+            sights,
+        };
+        if let ControlFlow::Break(()) = sink.batch_end(&batch) {
+            report.complete = false;
+        }
+        Ok(report)
+    }
+}
+
+fn fake_sight(
+    va: u64,
+    range_index: usize,
+    range: AddressRange,
+    table: &FakeTable,
+    now_ns: u64,
+) -> TableSight<'static> {
+    let mask = covered(va, range);
+    let clip = |bits: [u64; 8]| std::array::from_fn(|word| bits[word] & mask[word]);
+    TableSight {
+        va,
+        range: range_index,
+        leaf: table.leaf,
+        covered: mask,
+        bits: TableBits {
+            present: clip(table.bits.present),
+            young: clip(table.bits.young),
+            dirty: clip(table.bits.dirty),
+            swapped: clip(table.bits.swapped),
+        },
+        other: [0; 8],
+        seen_ns: now_ns,
+        entries: Entries::Unknown,
+    }
+}

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From a raw last-level table to bitmaps: 512 entries at a time, with the widest vectors the CPU
+//! has. The portable version is the meaning; the others must agree with it (a test says so).
+
+use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE};
+
+use super::entry::{
+    ACCESSED, DIRTY, EntryFormat, FIRST_SPECIAL_SWAP, PRESENT, PROTNONE, SAVED_DIRTY, SPECIAL, USER,
+};
+
+type Raw = [u64; PAGES_PER_TABLE];
+
+/// What a table says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extract {
+    /// Pages by state.
+    pub bits: TableBits,
+    /// Neither empty, nor present, nor on a swap device.
+    pub other: PageBits,
+}
+
+/// Turns raw tables into bitmaps.
+#[derive(Clone, Copy, Debug)]
+pub struct Extractor {
+    format: EntryFormat,
+    reserved: u64,
+    width: Width,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Width {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Extractor {
+    /// For tables of this machine. `encryption_mask`: the bit AMD SME or SEV sets in addresses.
+    pub fn new(format: EntryFormat, encryption_mask: u64) -> Self {
+        Extractor {
+            format,
+            reserved: format.reserved(encryption_mask),
+            width: Width::best(),
+        }
+    }
+
+    /// The same without vector instructions.
+    pub fn portable(format: EntryFormat, encryption_mask: u64) -> Self {
+        Extractor {
+            width: Width::Portable,
+            ..Self::new(format, encryption_mask)
+        }
+    }
+
+    /// The bitmaps of `table`; `None` when it holds what no page table of a process can hold: an
+    /// entry present to the MMU that user space may not access, with reserved bits set, or with a
+    /// managed frame behind the end of memory. Such a table was freed and used for something else
+    /// while it was read.
+    pub fn extract(&self, table: &Raw) -> Option<Extract> {
+        match self.width {
+            Width::Portable => self.extract_portable(table),
+            // SAFETY: `Width::best` chose this only where the CPU has it.
+            #[cfg(target_arch = "x86_64")]
+            Width::Avx2 => unsafe { self.extract_avx2(table) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Width::Avx512 => unsafe { self.extract_avx512(table) },
+        }
+    }
+
+    fn extract_portable(&self, table: &Raw) -> Option<Extract> {
+        let mut out = Extract::default();
+        let mut bad = false;
+        for word in 0..WORDS_PER_TABLE {
+            for bit in 0..64 {
+                let entry = table[word * 64 + bit];
+                let mapped = entry & (PRESENT | PROTNONE) != 0;
+                let present = mapped && entry & SPECIAL == 0;
+                let set = |yes: bool| u64::from(yes) << bit;
+                out.bits.present[word] |= set(present);
+                out.bits.young[word] |= set(present && entry & ACCESSED != 0);
+                out.bits.dirty[word] |= set(present && entry & (DIRTY | SAVED_DIRTY) != 0);
+                let gone = entry != 0 && !mapped;
+                out.bits.swapped[word] |= set(gone && entry < FIRST_SPECIAL_SWAP);
+                out.other[word] |= set(gone && entry >= FIRST_SPECIAL_SWAP);
+                bad |= self.is_bad(entry);
+            }
+        }
+        (!bad).then_some(out)
+    }
+
+    fn is_bad(&self, entry: u64) -> bool {
+        if entry & PRESENT == 0 {
+            return false;
+        }
+        let beyond = entry & self.format.address_mask >= self.format.address_end;
+        entry & USER == 0 || entry & self.reserved != 0 || (beyond && entry & SPECIAL == 0)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    fn extract_avx512(&self, table: &Raw) -> Option<Extract> {
+        use std::arch::x86_64::*;
+        let word = |value: u64| _mm512_set1_epi64(value as i64);
+        let mapped_bits = word(PRESENT | PROTNONE);
+        let (special, accessed) = (word(SPECIAL), word(ACCESSED));
+        let (dirty, swap_end) = (word(DIRTY | SAVED_DIRTY), word(FIRST_SPECIAL_SWAP));
+        let (present_bit, address_mask) = (word(PRESENT), word(self.format.address_mask));
+        let mut out = Extract::default();
+        let mut seen_or = _mm512_setzero_si512();
+        let mut seen_and = word(u64::MAX);
+        let mut highest = _mm512_setzero_si512();
+        for (index, word_entries) in table.chunks_exact(64).enumerate() {
+            let mut bits = [0u64; 5];
+            for (lane, entries) in word_entries.chunks_exact(8).enumerate() {
+                // SAFETY: eight u64 are readable at `entries`; the load needs no alignment.
+                let e = unsafe { _mm512_loadu_si512(entries.as_ptr().cast()) };
+                let occupied = _mm512_test_epi64_mask(e, e);
+                if occupied == 0 {
+                    continue;
+                }
+                let mapped = _mm512_test_epi64_mask(e, mapped_bits);
+                let present = mapped & _mm512_testn_epi64_mask(e, special);
+                let hard = _mm512_test_epi64_mask(e, present_bit);
+                let young = _mm512_mask_test_epi64_mask(present, e, accessed);
+                let dirt = _mm512_mask_test_epi64_mask(present, e, dirty);
+                seen_or = _mm512_mask_or_epi64(seen_or, hard, seen_or, e);
+                seen_and = _mm512_mask_and_epi64(seen_and, hard, seen_and, e);
+                let address = _mm512_and_si512(e, address_mask);
+                highest = _mm512_mask_max_epu64(highest, hard & present, highest, address);
+                let shift = lane * 8;
+                bits[0] |= u64::from(present) << shift;
+                bits[1] |= u64::from(young) << shift;
+                bits[2] |= u64::from(dirt) << shift;
+                let gone = occupied & !mapped;
+                if gone != 0 {
+                    let swapped = _mm512_mask_cmplt_epu64_mask(gone, e, swap_end);
+                    bits[3] |= u64::from(swapped) << shift;
+                    bits[4] |= u64::from(gone & !swapped) << shift;
+                }
+            }
+            out.put(index, bits);
+        }
+        let bad = _mm512_reduce_or_epi64(seen_or) as u64 & self.reserved != 0
+            || _mm512_reduce_and_epi64(seen_and) as u64 & USER == 0
+            || _mm512_reduce_max_epu64(highest) >= self.format.address_end;
+        (!bad).then_some(out)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn extract_avx2(&self, table: &Raw) -> Option<Extract> {
+        use std::arch::x86_64::*;
+        let word = |value: u64| _mm256_set1_epi64x(value as i64);
+        // A bit becomes a mask by moving it to the sign.
+        let sign = |v: __m256i| _mm256_movemask_pd(_mm256_castsi256_pd(v)) as u64;
+        let zero = _mm256_setzero_si256();
+        let mapped_bits = word(PRESENT | PROTNONE);
+        let address_mask = word(self.format.address_mask);
+        let address_last = word(self.format.address_end - 1);
+        let mut out = Extract::default();
+        let mut seen_or = zero;
+        let mut seen_and = word(u64::MAX);
+        let mut beyond = zero;
+        for (index, word_entries) in table.chunks_exact(64).enumerate() {
+            let mut bits = [0u64; 5];
+            for (lane, entries) in word_entries.chunks_exact(4).enumerate() {
+                // SAFETY: four u64 are readable at `entries`; the load needs no alignment.
+                let e = unsafe { _mm256_loadu_si256(entries.as_ptr().cast()) };
+                if _mm256_testz_si256(e, e) == 1 {
+                    continue;
+                }
+                let shift = lane * 4;
+                let unmapped = _mm256_cmpeq_epi64(_mm256_and_si256(e, mapped_bits), zero);
+                let mapped = !sign(unmapped) & 0xf;
+                let special = _mm256_slli_epi64::<54>(e);
+                let present = mapped & !sign(special);
+                let hard = _mm256_cmpgt_epi64(zero, _mm256_slli_epi64::<63>(e));
+                seen_or = _mm256_or_si256(seen_or, _mm256_and_si256(hard, e));
+                let or_not = _mm256_or_si256(e, _mm256_xor_si256(hard, word(u64::MAX)));
+                seen_and = _mm256_and_si256(seen_and, or_not);
+                let past = _mm256_cmpgt_epi64(_mm256_and_si256(e, address_mask), address_last);
+                // Only the sign of `beyond` is looked at: set where past, hard and not special.
+                let managed = _mm256_andnot_si256(special, _mm256_and_si256(past, hard));
+                beyond = _mm256_or_si256(beyond, managed);
+                let young = sign(_mm256_slli_epi64::<58>(e));
+                let dirt = sign(_mm256_slli_epi64::<57>(e)) | sign(_mm256_slli_epi64::<6>(e));
+                bits[0] |= present << shift;
+                bits[1] |= (present & young) << shift;
+                bits[2] |= (present & dirt) << shift;
+                if mapped != 0xf {
+                    for (at, &entry) in entries.iter().enumerate() {
+                        if entry != 0 && entry & (PRESENT | PROTNONE) == 0 {
+                            let kind = if entry < FIRST_SPECIAL_SWAP { 3 } else { 4 };
+                            bits[kind] |= 1 << (shift + at);
+                        }
+                    }
+                }
+            }
+            out.put(index, bits);
+        }
+        let mut lanes = [0u64; 12];
+        // SAFETY: three times four u64 are writable in `lanes`.
+        unsafe {
+            _mm256_storeu_si256(lanes.as_mut_ptr().cast(), seen_or);
+            _mm256_storeu_si256(lanes.as_mut_ptr().add(4).cast(), seen_and);
+            _mm256_storeu_si256(lanes.as_mut_ptr().add(8).cast(), beyond);
+        }
+        let any = lanes[..4].iter().fold(0, |all, lane| all | lane);
+        let every = lanes[4..8].iter().fold(u64::MAX, |all, lane| all & lane);
+        let past = lanes[8..].iter().any(|lane| lane >> 63 == 1);
+        (any & self.reserved == 0 && every & USER != 0 && !past).then_some(out)
+    }
+}
+
+impl Extract {
+    #[cfg(target_arch = "x86_64")]
+    fn put(&mut self, word: usize, bits: [u64; 5]) {
+        self.bits.present[word] = bits[0];
+        self.bits.young[word] = bits[1];
+        self.bits.dirty[word] = bits[2];
+        self.bits.swapped[word] = bits[3];
+        self.other[word] = bits[4];
+    }
+}
+
+impl Width {
+    fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512f") {
+                return Width::Avx512;
+            }
+            if is_x86_feature_detected!("avx2") {
+                return Width::Avx2;
+            }
+        }
+        Width::Portable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FORMAT: EntryFormat = EntryFormat {
+        address_mask: 0x0000_3fff_ffff_f000,
+        address_end: 1 << 36,
+    };
+
+    fn widths() -> Vec<Extractor> {
+        let mut all = vec![Extractor::portable(FORMAT, 0)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx2") {
+                all.push(Extractor {
+                    width: Width::Avx2,
+                    ..all[0]
+                });
+            }
+            if is_x86_feature_detected!("avx512f") {
+                all.push(Extractor {
+                    width: Width::Avx512,
+                    ..all[0]
+                });
+            }
+        }
+        all
+    }
+
+    fn good_entry() -> impl Strategy<Value = u64> {
+        let flags = ACCESSED | DIRTY | SPECIAL | SAVED_DIRTY | 1 << 63;
+        prop_oneof![
+            3 => Just(0u64),
+            6 => (0u64..1 << 24, any::<u64>())
+                .prop_map(move |(pfn, f)| (pfn << 12) | (f & flags) | PRESENT | USER),
+            1 => (0u64..1 << 24, any::<u64>())
+                .prop_map(move |(pfn, f)| (!(pfn << 12) & 0x000f_ffff_ffff_f000) | (f & flags & !SPECIAL) | PROTNONE),
+            2 => any::<u64>().prop_map(|e| e & !(PRESENT | PROTNONE)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_width_agrees(
+            entries in prop::collection::vec(good_entry(), PAGES_PER_TABLE),
+            wild in prop::option::of((0..PAGES_PER_TABLE, any::<u64>())),
+        ) {
+            let mut table: Raw = entries.try_into().unwrap();
+            if let Some((at, entry)) = wild {
+                table[at] = entry;
+            }
+            let all = widths();
+            let meaning = all[0].extract(&table);
+            if wild.is_none() {
+                prop_assert!(meaning.is_some());
+            }
+            for other in &all[1..] {
+                prop_assert_eq!(other.extract(&table), meaning, "{:?}", other.width);
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_user_table_is_refused() {
+        let frame = 0x1000u64;
+        for bad in [
+            frame | PRESENT,                  // not for user space
+            frame | PRESENT | USER | 1 << 53, // unused bit
+            1 << 47 | PRESENT | USER,         // wider than the machine's addresses
+            1 << 36 | PRESENT | USER,         // behind the end of memory
+        ] {
+            for place in [0, 77, 511] {
+                let mut table = [0u64; PAGES_PER_TABLE];
+                table[place] = bad;
+                for extractor in widths() {
+                    assert_eq!(
+                        extractor.extract(&table),
+                        None,
+                        "{bad:#x} {:?}",
+                        extractor.width
+                    );
+                }
+            }
+        }
+        // The same frame is fine for device memory, which the kernel marks special.
+        let mut table = [0u64; PAGES_PER_TABLE];
+        table[3] = 1 << 36 | PRESENT | USER | SPECIAL;
+        for extractor in widths() {
+            assert_eq!(extractor.extract(&table), Some(Extract::default()));
+        }
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the BPF program and this side exchange: the mirror of `bpf/layout.h`.
+
+use agewise_engine::table::PAGES_PER_TABLE;
+
+/// Most ranges one call takes.
+pub const MAX_RANGES: usize = 1024;
+
+/// A last-level table follows in the next slot.
+pub const KIND_TABLE: u32 = 0;
+/// A 2 MiB leaf, or a huge entry in migration.
+pub const KIND_PMD: u32 = 1;
+/// A 1 GiB leaf.
+pub const KIND_PUD: u32 = 2;
+/// 2 MiB whose table could not be read or made no sense.
+pub const KIND_BAD_TABLE: u32 = 3;
+/// Up to 1 GiB, the same one level up.
+pub const KIND_BAD_PMDS: u32 = 4;
+
+/// All ranges walked.
+pub const RC_DONE: u32 = 0;
+/// Output full: call again.
+pub const RC_FULL: u32 = 1;
+/// No such task.
+pub const RC_NO_TASK: u32 = 2;
+/// The task has no address space.
+pub const RC_NO_MM: u32 = 3;
+/// A kernel thread.
+pub const RC_KTHREAD: u32 = 4;
+/// The address space was replaced during the call.
+pub const RC_CHANGED: u32 = 5;
+/// The id names another process.
+pub const RC_OTHER_TASK: u32 = 6;
+
+/// Addresses to walk.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Range {
+    /// First byte.
+    pub start: u64,
+    /// Behind the last byte.
+    pub end: u64,
+}
+
+/// One thing found.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// Address from which on it applies.
+    pub va: u64,
+    /// The raw entry.
+    pub entry: u64,
+    /// `KIND_*`.
+    pub kind: u32,
+    /// Table slot, for `KIND_TABLE`.
+    pub slot: u32,
+}
+
+/// A raw table.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// Its entries.
+    pub e: [u64; PAGES_PER_TABLE],
+}
+
+/// The control block. See `struct pw_ctl` for the fields.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)]
+pub struct Ctl {
+    pub direct_map: u64,
+    pub addr_mask: u64,
+    pub start_ticks: u64,
+    pub va: u64,
+    pub tid: u32,
+    pub tgid: u32,
+    pub levels: u32,
+    pub first_range: u32,
+    pub n_ranges: u32,
+    pub rc: u32,
+    pub next_va: u64,
+    pub next_range: u32,
+    pub n_entries: u32,
+    pub n_tables: u32,
+    pub unreadable: u32,
+    pub retries: u32,
+    pub upper_tables: u32,
+    pub seen_start_boottime: u64,
+    pub search_phys: u64,
+    pub search_magic: u64,
+    pub search_steps: u64,
+    pub search_found: u64,
+    pub search_symbol: u64,
+    pub search_from: u64,
+}

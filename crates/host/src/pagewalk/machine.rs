@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What this machine's page tables look like: address width, memory encryption, where memory ends,
+//! and where the kernel maps it. Nothing of it is assumed: the walker must find the frame of a page
+//! of ours that `/proc/self/pagemap` names, or it is not used.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::entry::{ADDRESS, EntryFormat};
+use super::layout::{Ctl, KIND_TABLE, RC_DONE, RC_NO_TASK, Range};
+use super::program::Program;
+use crate::eye::{EyeError, PAGE_BYTES, TABLE_BYTES};
+
+/// Found and verified facts about the page tables of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Kernel virtual address of physical address 0.
+    pub direct_map: u64,
+    /// Levels of a page table: 4, or 5 with LA57.
+    pub levels: u32,
+    /// How entries are read.
+    pub format: EntryFormat,
+    /// The address bit that marks encrypted memory (AMD SME, SEV); 0 without.
+    pub encryption_mask: u64,
+    /// The direct map came from the symbol `page_offset_base`, not from the search.
+    pub by_symbol: bool,
+}
+
+/// A page of ours with a word in it that stands nowhere else.
+struct MagicPage {
+    page: Box<MagicBytes>,
+    word: u64,
+}
+
+#[repr(C, align(4096))]
+struct MagicBytes([u64; 512]);
+
+impl MagicPage {
+    fn new() -> Self {
+        let clock = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(1, |t| t.as_nanos() as u64);
+        let word = (clock ^ u64::from(std::process::id()) << 40)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(23)
+            | 1;
+        let mut page = Box::new(MagicBytes([0; 512]));
+        page.0[0] = word;
+        std::hint::black_box(&mut page);
+        MagicPage { page, word }
+    }
+
+    fn va(&self) -> u64 {
+        (&raw const *self.page) as u64
+    }
+
+    /// Physical address by `/proc/self/pagemap`.
+    fn physical(&self) -> Result<u64, EyeError> {
+        const PATH: &str = "/proc/self/pagemap";
+        let read = || {
+            let mut word = [0; 8];
+            File::open(PATH)?.read_exact_at(&mut word, self.va() / PAGE_BYTES * 8)?;
+            Ok(u64::from_ne_bytes(word))
+        };
+        let entry: u64 = read().map_err(|error| EyeError::io(PATH, error))?;
+        let pfn = entry & ((1 << 55) - 1);
+        if entry >> 63 == 0 || pfn == 0 {
+            return Err(EyeError::NoPrivilege {
+                what: "reading frame numbers in /proc/self/pagemap".into(),
+                hint: "run as root, or with CAP_SYS_ADMIN",
+            });
+        }
+        Ok(pfn * PAGE_BYTES)
+    }
+}
+
+/// Learn the machine by means of the loaded program.
+pub(super) fn discover(program: &mut Program) -> Result<Machine, EyeError> {
+    let address = AddressWidth::read()?;
+    let address_end = memory_end()?;
+    let magic = MagicPage::new();
+    let mut last = None;
+    // The page may be migrated between asking for its frame and reading it: try again.
+    for _ in 0..8 {
+        let physical = magic.physical()?;
+        let found = program.search(Ctl {
+            tid: rustix::thread::gettid().as_raw_nonzero().get() as u32,
+            search_phys: physical,
+            search_magic: magic.word,
+            search_steps: (address_end >> 30) + 2,
+            ..Default::default()
+        })?;
+        if found.rc == RC_NO_TASK {
+            return Err(EyeError::Unsupported {
+                what: "the BPF page-table walker",
+                why: "this process has another pid in the initial PID namespace; run agewise \
+                      outside PID namespaces (for a container: with the host's)"
+                    .into(),
+            });
+        }
+        if found.rc != RC_DONE || found.search_found == 0 {
+            last = Some("the kernel's direct map was not found".to_string());
+            continue;
+        }
+        for levels in [4, 5] {
+            let machine = Machine {
+                direct_map: found.search_found,
+                levels,
+                format: EntryFormat {
+                    address_mask: address.mask,
+                    address_end,
+                },
+                encryption_mask: address.encryption_mask,
+                by_symbol: found.search_found == found.search_symbol,
+            };
+            if walks_to(program, &machine, &magic, physical)? {
+                return Ok(machine);
+            }
+        }
+        last = Some("a walk to a page of our own did not find its frame".to_string());
+    }
+    Err(EyeError::Unsupported {
+        what: "the BPF page-table walker",
+        why: last.unwrap_or_default(),
+    })
+}
+
+/// The walk, as everybody will use it, arrives at the frame that pagemap names.
+fn walks_to(
+    program: &mut Program,
+    machine: &Machine,
+    magic: &MagicPage,
+    physical: u64,
+) -> Result<bool, EyeError> {
+    let va = magic.va();
+    program.set_ranges(&[Range {
+        start: va,
+        end: va + PAGE_BYTES,
+    }]);
+    let out = program.walk(Ctl {
+        direct_map: machine.direct_map,
+        addr_mask: machine.format.address_mask,
+        levels: machine.levels,
+        tid: std::process::id(),
+        tgid: std::process::id(),
+        n_ranges: 1,
+        ..Default::default()
+    })?;
+    if out.rc != RC_DONE || out.n_entries != 1 {
+        return Ok(false);
+    }
+    let entry = program.entry(0);
+    let pfn = if entry.kind == KIND_TABLE {
+        let page = va % TABLE_BYTES / PAGE_BYTES;
+        machine
+            .format
+            .pfn(program.table(entry.slot).e[page as usize])
+    } else {
+        let base = (entry.entry & machine.format.address_mask) & !(TABLE_BYTES - 1);
+        Some((base + va % TABLE_BYTES) / PAGE_BYTES)
+    };
+    Ok(pfn == Some(physical / PAGE_BYTES))
+}
+
+struct AddressWidth {
+    mask: u64,
+    encryption_mask: u64,
+}
+
+impl AddressWidth {
+    /// CPUID 0x8000_0008 (physical address width) and 0x8000_001f (AMD memory encryption).
+    #[cfg(target_arch = "x86_64")]
+    fn read() -> Result<Self, EyeError> {
+        use std::arch::x86_64::__cpuid;
+        let highest = __cpuid(0x8000_0000).eax;
+        let width = if highest >= 0x8000_0008 {
+            __cpuid(0x8000_0008).eax & 0xff
+        } else {
+            36
+        };
+        let width = width.clamp(32, 52);
+        let mut encryption_mask = 0;
+        if highest >= 0x8000_001f {
+            let leaf = __cpuid(0x8000_001f);
+            if leaf.eax & 0b11 != 0 {
+                encryption_mask = (1u64 << (leaf.ebx & 0x3f)) & ADDRESS;
+            }
+        }
+        let mask = ADDRESS & ((1u64 << width) - 1) & !encryption_mask;
+        Ok(AddressWidth {
+            mask,
+            encryption_mask,
+        })
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn read() -> Result<Self, EyeError> {
+        Err(EyeError::Unsupported {
+            what: "the BPF page-table walker",
+            why: format!(
+                "it knows x86-64 page tables only, not {}",
+                std::env::consts::ARCH
+            ),
+        })
+    }
+}
+
+/// Behind the last frame that the kernel manages, from the zones of `/proc/zoneinfo`.
+pub(super) fn memory_end() -> Result<u64, EyeError> {
+    const PATH: &str = "/proc/zoneinfo";
+    let text = fs::read_to_string(PATH).map_err(|error| EyeError::io(PATH, error))?;
+    zones_end(&text)
+        .map(|pages| pages.saturating_mul(PAGE_BYTES))
+        .ok_or_else(|| EyeError::Unsupported {
+            what: "the BPF page-table walker",
+            why: format!("{PATH} names no zone with memory"),
+        })
+}
+
+/// The highest `start_pfn + spanned` of all zones.
+fn zones_end(zoneinfo: &str) -> Option<u64> {
+    let mut spanned = 0u64;
+    let mut end = None;
+    for line in zoneinfo.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some("spanned"), Some(pages)) => spanned = pages.parse().ok()?,
+            (Some("start_pfn:"), Some(first)) if spanned > 0 => {
+                let first: u64 = first.parse().ok()?;
+                end = end.max(Some(first + spanned));
+            }
+            _ => {}
+        }
+    }
+    end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_memory_is_the_highest_zone() {
+        let text = "Node 0, zone      DMA\n  pages free     2816\n        spanned  4095\n        \
+                    present  3998\n  start_pfn:           1\nNode 0, zone   Normal\n        spanned  \
+                    5767168\n  node_unreclaimable:  0\n  start_pfn:           1048576\nNode 0, zone  \
+                    Movable\n        spanned  0\n  start_pfn:           0\n";
+        assert_eq!(zones_end(text), Some(1048576 + 5767168));
+        assert_eq!(zones_end(""), None);
+    }
+}

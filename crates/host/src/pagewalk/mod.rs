@@ -1,0 +1,477 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The eye that reads page tables: page granular, exact, read only, on unmodified kernels.
+//!
+//! A BPF program copies whole last-level tables out of the kernel; this side turns them into
+//! bitmaps. It takes no lock of the target: the process runs, maps, unmaps and exits as it likes.
+//! What was read is therefore checked: the entry that pointed to a table must still stand after the
+//! copy (the kernel clears it before it frees the table), every entry must be one that a table of a
+//! process can hold, and the process must still have the same address space at the end of the call.
+//! What fails is read again, and then reported as unreadable.
+//!
+//! It sees what is mapped. Page cache that no process maps has no accessed bit and does not appear;
+//! swapped-out shared memory leaves no trace in page tables either.
+//!
+//! x86-64 only. Needs BTF, BPF syscall programs or task iterators (Linux 5.17), CAP_BPF,
+//! CAP_PERFMON, and CAP_SYS_ADMIN for frame numbers in `/proc/self/pagemap`.
+
+use std::fs;
+use std::ops::ControlFlow;
+
+use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits};
+
+use crate::clock::{monotonic_ns, thread_cpu_ns};
+use crate::eye::{
+    Abilities, AccessSource, AddressRange, Batch, Entries, EyeError, Leaf, Resolution, ScanReport,
+    SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
+};
+use entry::{ACCESSED, DIRTY, HUGE, PRESENT, PROTNONE, SAVED_DIRTY, SPECIAL};
+use extract::{Extract, Extractor};
+use layout::{Ctl, Entry, Range};
+use machine::Machine;
+use program::Program;
+
+pub mod entry;
+pub mod extract;
+mod layout;
+mod machine;
+mod program;
+
+pub use program::{Capacity, Flavour};
+
+/// The page-table walker, loaded and verified on this machine.
+pub struct PageWalk {
+    program: Program,
+    machine: Machine,
+    extractor: Extractor,
+    /// The ranges given, joined where they share tables: what the program is asked for.
+    joined: Vec<Range>,
+}
+
+impl PageWalk {
+    /// Load the walker and verify it against a page of our own.
+    ///
+    /// # Errors
+    /// [`EyeError::NoPrivilege`], [`EyeError::Unsupported`] with the reason.
+    pub fn open() -> Result<Self, EyeError> {
+        Self::open_with(None, Capacity::default())
+    }
+
+    /// As [`open`](Self::open), with a given flavour of the program (none: the first this kernel
+    /// takes) and a given size of its maps.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(flavour: Option<Flavour>, capacity: Capacity) -> Result<Self, EyeError> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(EyeError::Unsupported {
+                what: "the BPF page-table walker",
+                why: format!(
+                    "it knows x86-64 page tables only, not {}",
+                    std::env::consts::ARCH
+                ),
+            });
+        }
+        let mut program = Program::load(flavour, capacity)?;
+        let machine = machine::discover(&mut program)?;
+        let extractor = Extractor::new(machine.format, machine.encryption_mask);
+        Ok(PageWalk {
+            program,
+            machine,
+            extractor,
+            joined: Vec::new(),
+        })
+    }
+
+    /// Which program runs.
+    pub fn flavour(&self) -> Flavour {
+        self.program.flavour()
+    }
+
+    /// Levels of this machine's page tables: 4 or 5.
+    pub fn levels(&self) -> u32 {
+        self.machine.levels
+    }
+
+    /// The direct map was found by the kernel's symbol, not by the search for a magic page.
+    pub fn direct_map_by_symbol(&self) -> bool {
+        self.machine.by_symbol
+    }
+
+    /// Bytes of memory that the maps shared with the kernel hold.
+    pub fn memory_bytes(&self) -> usize {
+        self.program.memory_bytes()
+    }
+
+    /// One call: walk from `joined[first]` at `va` on. The target's leader may have exited while
+    /// other threads live; `tid` is the thread asked.
+    fn call(&mut self, target: &Target, tid: u32, first: usize, va: u64) -> Result<Ctl, EyeError> {
+        let last = (first + layout::MAX_RANGES).min(self.joined.len());
+        self.program.set_ranges(&self.joined[first..last]);
+        self.program.walk(Ctl {
+            direct_map: self.machine.direct_map,
+            addr_mask: self.machine.format.address_mask,
+            start_ticks: target.start_ticks.unwrap_or(0),
+            va,
+            tid,
+            tgid: target.pid,
+            levels: self.machine.levels,
+            n_ranges: (last - first) as u32,
+            ..Default::default()
+        })
+    }
+
+    /// Show what the last call found.
+    fn show(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        found: &Ctl,
+        report: &mut ScanReport,
+        sink: &mut Metered<'_>,
+    ) {
+        for index in 0..found.n_entries {
+            let entry = self.program.entry(index);
+            match entry.kind {
+                layout::KIND_TABLE => self.show_table(cursor, &entry, report, sink),
+                layout::KIND_PMD => {
+                    report.cost.leaves += 1;
+                    self.show_leaf(cursor, &entry, Leaf::Huge, report, sink);
+                }
+                layout::KIND_PUD => self.show_giant(cursor, &entry, report, sink),
+                layout::KIND_BAD_PMDS => hide(cursor, entry.va, 1 << 30, report, sink),
+                layout::KIND_BAD_TABLE => hide(cursor, entry.va, TABLE_BYTES, report, sink),
+                kind => debug_assert!(false, "the walker gave an entry of kind {kind}"),
+            }
+        }
+    }
+
+    fn show_table(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        entry: &Entry,
+        report: &mut ScanReport,
+        sink: &mut Metered<'_>,
+    ) {
+        let raw = &self.program.table(entry.slot).e;
+        let mut extract = self.extractor.extract(raw);
+        if extract.is_none() {
+            // Memory may have been added since: look where it ends now before disbelieving.
+            if let Ok(end) = machine::memory_end()
+                && end > self.machine.format.address_end
+            {
+                self.machine.format.address_end = end;
+                self.extractor = Extractor::new(self.machine.format, self.machine.encryption_mask);
+                extract = self.extractor.extract(raw);
+            }
+        }
+        let Some(extract) = extract else {
+            hide(cursor, entry.va, TABLE_BYTES, report, sink);
+            return;
+        };
+        report.cost.tables += 1;
+        let entries = Entries::Table(raw, self.machine.format);
+        emit(
+            cursor,
+            entry.va,
+            Leaf::Page,
+            &extract,
+            entries,
+            report,
+            sink,
+        );
+    }
+
+    fn show_leaf(
+        &self,
+        cursor: &mut Cursor<'_>,
+        entry: &Entry,
+        leaf: Leaf,
+        report: &mut ScanReport,
+        sink: &mut Metered<'_>,
+    ) {
+        let extract = leaf_bits(entry.entry);
+        let va = entry.va & !(TABLE_BYTES - 1);
+        // Bit 12 of a huge leaf is an attribute (PAT), not part of its address.
+        let base = self.machine.format.pfn(entry.entry).unwrap_or(0);
+        let pfn = match leaf {
+            Leaf::Giant => (base & !0x3ffff) + (va % (1 << 30)) / 4096,
+            _ => base & !(PAGES_PER_TABLE as u64 - 1),
+        };
+        let entries = Entries::Leaf(entry.entry, pfn);
+        emit(cursor, entry.va, leaf, &extract, entries, report, sink);
+    }
+
+    fn show_giant(
+        &self,
+        cursor: &mut Cursor<'_>,
+        entry: &Entry,
+        report: &mut ScanReport,
+        sink: &mut Metered<'_>,
+    ) {
+        let end = (entry.va & !((1 << 30) - 1)) + (1 << 30);
+        let mut va = entry.va;
+        while va < end && cursor.reaches(va) {
+            report.cost.leaves += 1;
+            self.show_leaf(cursor, &Entry { va, ..*entry }, Leaf::Giant, report, sink);
+            va = (va & !(TABLE_BYTES - 1)) + TABLE_BYTES;
+        }
+    }
+}
+
+impl AccessSource for PageWalk {
+    fn name(&self) -> &'static str {
+        "pagewalk"
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            resolution: Resolution::Page,
+            dirty: true,
+            pfn: true,
+            leaf: true,
+            clears: false,
+        }
+    }
+
+    fn scan(
+        &mut self,
+        target: &Target,
+        ranges: &[AddressRange],
+        sink: &mut dyn SightSink,
+    ) -> Result<ScanReport, EyeError> {
+        check_ranges(ranges)?;
+        let began = thread_cpu_ns();
+        join(ranges, &mut self.joined);
+        let mut report = ScanReport {
+            complete: true,
+            ..Default::default()
+        };
+        let mut sink = Metered {
+            sink,
+            cpu_ns: 0,
+            sights: 0,
+            seen_ns: 0,
+        };
+        let mut cursor = Cursor { ranges, at: 0 };
+        let mut threads = Threads::leader(target.pid);
+        let (mut first, mut va) = (0, 0);
+        while first < self.joined.len() {
+            sink.seen_ns = monotonic_ns();
+            sink.sights = 0;
+            let found = self.call(target, threads.tid, first, va)?;
+            let end_ns = monotonic_ns();
+            report.cost.calls += 1;
+            report.cost.retries += u64::from(found.retries);
+            match found.rc {
+                layout::RC_DONE | layout::RC_FULL => {}
+                layout::RC_NO_MM if threads.next() => continue,
+                rc => return Err(refusal(rc, target.pid)),
+            }
+            self.show(&mut cursor, &found, &mut report, &mut sink);
+            let batch = Batch {
+                begin_ns: sink.seen_ns,
+                end_ns,
+                sights: sink.sights,
+            };
+            if sink.batch_end(&batch).is_break() {
+                report.complete = false;
+                break;
+            }
+            first += found.next_range as usize;
+            va = if found.rc == layout::RC_FULL {
+                found.next_va
+            } else {
+                0
+            };
+        }
+        report.cost.cpu_ns = (thread_cpu_ns() - began).saturating_sub(sink.cpu_ns);
+        Ok(report)
+    }
+}
+
+/// A sink, and what it takes: its CPU time is not the eye's.
+struct Metered<'a> {
+    sink: &'a mut dyn SightSink,
+    cpu_ns: u64,
+    sights: u32,
+    seen_ns: u64,
+}
+
+impl Metered<'_> {
+    fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
+        let began = thread_cpu_ns();
+        let flow = self.sink.batch_end(batch);
+        self.cpu_ns += thread_cpu_ns() - began;
+        flow
+    }
+}
+
+/// Which of the ranges given an address lies in, moving upwards only.
+struct Cursor<'a> {
+    ranges: &'a [AddressRange],
+    at: usize,
+}
+
+impl Cursor<'_> {
+    /// Some range lies at or behind `va`.
+    fn reaches(&self, va: u64) -> bool {
+        self.ranges[self.at..].iter().any(|range| range.end > va)
+    }
+
+    /// Call `show(index, range)` for every range that meets `from..to`.
+    fn each(&mut self, from: u64, to: u64, mut show: impl FnMut(usize, AddressRange)) {
+        while self.at < self.ranges.len() && self.ranges[self.at].end <= from {
+            self.at += 1;
+        }
+        for (index, range) in self.ranges.iter().enumerate().skip(self.at) {
+            if range.start >= to {
+                break;
+            }
+            show(index, *range);
+        }
+    }
+}
+
+/// The threads of a process whose leader has exited but which lives on.
+struct Threads {
+    pid: u32,
+    tid: u32,
+    rest: Option<Vec<u32>>,
+}
+
+impl Threads {
+    fn leader(pid: u32) -> Self {
+        Threads {
+            pid,
+            tid: pid,
+            rest: None,
+        }
+    }
+
+    /// Move on to a thread not tried yet.
+    fn next(&mut self) -> bool {
+        let pid = self.pid;
+        let rest = self.rest.get_or_insert_with(|| {
+            let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+                return Vec::new();
+            };
+            let tid = |name: std::ffi::OsString| name.to_str()?.parse().ok();
+            tasks
+                .flatten()
+                .filter_map(|task| tid(task.file_name()))
+                .filter(|&t| t != pid)
+                .collect()
+        });
+        match rest.pop() {
+            Some(tid) => {
+                self.tid = tid;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+fn refusal(rc: u32, pid: u32) -> EyeError {
+    match rc {
+        layout::RC_NO_TASK => EyeError::NoSuchProcess { pid },
+        layout::RC_KTHREAD => EyeError::KernelThread { pid },
+        layout::RC_CHANGED => EyeError::Changed { pid },
+        layout::RC_OTHER_TASK => EyeError::Reused { pid },
+        _ => EyeError::NoAddressSpace { pid },
+    }
+}
+
+/// Ranges that share a 2 MiB table become one, so that the table is copied once.
+fn join(ranges: &[AddressRange], out: &mut Vec<Range>) {
+    out.clear();
+    for range in ranges {
+        match out.last_mut() {
+            Some(last) if (last.end - 1) / TABLE_BYTES >= range.start / TABLE_BYTES => {
+                last.end = range.end;
+            }
+            _ => out.push(Range {
+                start: range.start,
+                end: range.end,
+            }),
+        }
+    }
+}
+
+/// What a leaf above the last level says of the 512 pages of one sight.
+fn leaf_bits(entry: u64) -> Extract {
+    let all = |yes: bool| -> PageBits { [if yes { u64::MAX } else { 0 }; 8] };
+    // The kernel holds a huge entry for present when any of these is set (`pmd_present`): it
+    // clears the present bit for a moment while it splits or migrates the page.
+    let mapped = entry & (PRESENT | PROTNONE | HUGE) != 0;
+    let present = mapped && entry & SPECIAL == 0;
+    Extract {
+        bits: TableBits {
+            present: all(present),
+            young: all(present && entry & ACCESSED != 0),
+            dirty: all(present && entry & (DIRTY | SAVED_DIRTY) != 0),
+            swapped: all(false),
+        },
+        other: all(!mapped && entry != 0),
+    }
+}
+
+fn hide(
+    cursor: &mut Cursor<'_>,
+    va: u64,
+    span: u64,
+    report: &mut ScanReport,
+    sink: &mut Metered<'_>,
+) {
+    report.cost.unreadable += 1;
+    let end = (va & !(span - 1)).saturating_add(span);
+    cursor.each(va, end, |_, range| {
+        sink.sink.unreadable(AddressRange {
+            start: va.max(range.start),
+            end: end.min(range.end),
+        });
+    });
+}
+
+fn emit(
+    cursor: &mut Cursor<'_>,
+    va: u64,
+    leaf: Leaf,
+    extract: &Extract,
+    entries: Entries<'_>,
+    report: &mut ScanReport,
+    sink: &mut Metered<'_>,
+) {
+    let base = va & !(TABLE_BYTES - 1);
+    let seen_ns = sink.seen_ns;
+    cursor.each(va, base + TABLE_BYTES, |index, range| {
+        let mask = covered(base, range);
+        let sight = TableSight {
+            va: base,
+            range: index,
+            leaf,
+            covered: mask,
+            bits: TableBits {
+                present: clip(&extract.bits.present, &mask),
+                young: clip(&extract.bits.young, &mask),
+                dirty: clip(&extract.bits.dirty, &mask),
+                swapped: clip(&extract.bits.swapped, &mask),
+            },
+            other: clip(&extract.other, &mask),
+            seen_ns,
+            entries,
+        };
+        let present: u32 = sight
+            .bits
+            .present
+            .iter()
+            .map(|word| word.count_ones())
+            .sum();
+        report.cost.present_pages += u64::from(present);
+        sink.sights += 1;
+        sink.sink.table(&sight);
+    });
+}
+
+fn clip(bits: &PageBits, mask: &PageBits) -> PageBits {
+    std::array::from_fn(|word| bits[word] & mask[word])
+}

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The loaded BPF object: its memory as seen from here, and how to run it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+
+use libbpf_rs::{MapCore, Object, ObjectBuilder, libbpf_sys};
+
+use super::layout::{Ctl, Entry, MAX_RANGES, RC_NO_TASK, Range, Table};
+use crate::eye::EyeError;
+
+/// The compiled walker: `make bpf` builds it, `make bpf-check` proves that it matches its source.
+static OBJECT: &[u8] = include_bytes!("../../bpf/pagewalk.bpf.o");
+
+/// Which of the two entry points runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Flavour {
+    /// A syscall program (Linux 6.10 and later: task kfuncs).
+    Syscall,
+    /// A task iterator (Linux 5.17 and later: `bpf_loop`).
+    Iterator,
+}
+
+/// How much is read per call. Memory: 4 KiB a table, 24 bytes an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Last-level tables.
+    pub tables: u32,
+    /// Tables, leaves and unreadable places together.
+    pub entries: u32,
+}
+
+impl Default for Capacity {
+    /// 512 MiB of base pages a call: 1 MiB of tables stays in a second-level cache between the
+    /// copy and the extraction, and the clear that follows comes soon after the read.
+    fn default() -> Self {
+        Capacity {
+            tables: 256,
+            entries: 2048,
+        }
+    }
+}
+
+/// A loaded walker.
+pub(super) struct Program {
+    // Field order: the mappings go before the object that owns the maps.
+    ctl: Mapping<Ctl>,
+    ranges: Mapping<Range>,
+    entries: Mapping<Entry>,
+    tables: Mapping<Table>,
+    walk: Entrance,
+    search: Entrance,
+    flavour: Flavour,
+    /// Owns the programs and maps.
+    _object: Object,
+}
+
+enum Entrance {
+    Syscall(RawFd),
+    Iterator(RawFd),
+}
+
+impl Program {
+    /// Load the flavour asked for, or the first of both that this kernel takes.
+    pub fn load(flavour: Option<Flavour>, capacity: Capacity) -> Result<Self, EyeError> {
+        let mut refusals = Vec::new();
+        for candidate in [Flavour::Syscall, Flavour::Iterator] {
+            if flavour.is_some_and(|asked| asked != candidate) {
+                continue;
+            }
+            match complaints::collected(|| Self::load_flavour(candidate, capacity)) {
+                (Ok(program), _) => return Ok(program),
+                (Err(error), said) => refusals.push((candidate, error, said)),
+            }
+        }
+        let denied = refusals
+            .iter()
+            .any(|(_, error, _)| error.kind() == libbpf_rs::ErrorKind::PermissionDenied);
+        if denied {
+            return Err(EyeError::NoPrivilege {
+                what: "loading the BPF page-table walker".into(),
+                hint: "run as root, or with CAP_BPF and CAP_PERFMON (and without kernel lockdown \
+                       in confidentiality mode)",
+            });
+        }
+        let why: Vec<String> = refusals
+            .iter()
+            .map(|(flavour, error, said)| format!("{flavour:?}: {error:#} ({said})"))
+            .collect();
+        Err(EyeError::Unsupported {
+            what: "the BPF page-table walker",
+            why: why.join("; "),
+        })
+    }
+
+    fn load_flavour(flavour: Flavour, capacity: Capacity) -> libbpf_rs::Result<Self> {
+        let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
+        let suffix = match flavour {
+            Flavour::Syscall => "_syscall",
+            Flavour::Iterator => "_iter",
+        };
+        for mut program in open.progs_mut() {
+            let wanted = program.name().to_string_lossy().ends_with(suffix);
+            program.set_autoload(wanted);
+        }
+        for mut map in open.maps_mut() {
+            match map.name().to_str() {
+                Some("tables") => map.set_max_entries(capacity.tables.max(1))?,
+                Some("entries") => map.set_max_entries(capacity.entries.max(1))?,
+                _ => {}
+            }
+        }
+        let object = open.load()?;
+        let entrance = |name: &str| -> libbpf_rs::Result<Entrance> {
+            let program = object
+                .progs()
+                .find(|program| program.name().to_str() == Some(&format!("{name}{suffix}")))
+                .ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
+            let fd = program.as_fd().as_raw_fd();
+            Ok(match flavour {
+                Flavour::Syscall => Entrance::Syscall(fd),
+                Flavour::Iterator => Entrance::Iterator(fd),
+            })
+        };
+        let walk = entrance("walk")?;
+        let search = entrance("search")?;
+        Ok(Program {
+            ctl: Mapping::of(&object, ".data.ctl", 1)?,
+            ranges: Mapping::of(&object, "ranges", MAX_RANGES)?,
+            entries: Mapping::of(&object, "entries", capacity.entries.max(1) as usize)?,
+            tables: Mapping::of(&object, "tables", capacity.tables.max(1) as usize)?,
+            walk,
+            search,
+            flavour,
+            _object: object,
+        })
+    }
+
+    pub fn flavour(&self) -> Flavour {
+        self.flavour
+    }
+
+    /// Bytes of memory that the maps hold.
+    pub fn memory_bytes(&self) -> usize {
+        self.ranges.bytes() + self.entries.bytes() + self.tables.bytes() + self.ctl.bytes()
+    }
+
+    /// Give the walk its ranges; at most [`MAX_RANGES`].
+    pub fn set_ranges(&mut self, ranges: &[Range]) {
+        for (slot, range) in ranges.iter().take(MAX_RANGES).enumerate() {
+            self.ranges.write(slot, *range);
+        }
+    }
+
+    /// Run the walk with `ctl`; what it left in the control block.
+    pub fn walk(&mut self, ctl: Ctl) -> Result<Ctl, EyeError> {
+        self.ctl.write(
+            0,
+            Ctl {
+                rc: RC_NO_TASK,
+                ..ctl
+            },
+        );
+        self.walk
+            .run(ctl.tid)
+            .map_err(|error| EyeError::io("bpf(2), page-table walk", error))?;
+        Ok(self.ctl.read(0))
+    }
+
+    /// Run the search for the direct map.
+    pub fn search(&mut self, ctl: Ctl) -> Result<Ctl, EyeError> {
+        self.ctl.write(
+            0,
+            Ctl {
+                rc: RC_NO_TASK,
+                ..ctl
+            },
+        );
+        self.search
+            .run(ctl.tid)
+            .map_err(|error| EyeError::io("bpf(2), direct map", error))?;
+        Ok(self.ctl.read(0))
+    }
+
+    /// What the last walk found.
+    pub fn entry(&self, index: u32) -> Entry {
+        self.entries.read(index as usize)
+    }
+
+    /// A table that the last walk copied.
+    pub fn table(&self, slot: u32) -> &Table {
+        self.tables.get(slot as usize)
+    }
+}
+
+impl Entrance {
+    fn run(&self, tid: u32) -> io::Result<()> {
+        match *self {
+            Entrance::Syscall(fd) => run_syscall(fd),
+            Entrance::Iterator(fd) => run_iterator(fd, tid),
+        }
+    }
+}
+
+fn run_syscall(fd: RawFd) -> io::Result<()> {
+    let mut opts = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+        ..Default::default()
+    };
+    // SAFETY: `fd` is a program of the object we hold; `opts` is a valid, sized option block.
+    let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(fd, &mut opts) };
+    if result < 0 {
+        Err(io::Error::from_raw_os_error(-result))
+    } else {
+        Ok(())
+    }
+}
+
+fn run_iterator(fd: RawFd, tid: u32) -> io::Result<()> {
+    // Kernels before 6.1 cannot narrow the iteration to one task; the program checks the id anyway.
+    let link = iterator_link(fd, Some(tid)).or_else(|_| iterator_link(fd, None))?;
+    // SAFETY: `link` is an iterator link we own.
+    let iterator = unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
+    if iterator < 0 {
+        return Err(io::Error::from_raw_os_error(-iterator));
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    let iterator = unsafe { OwnedFd::from_raw_fd(iterator) };
+    // The program prints nothing; reading runs it. EAGAIN: too many tasks for one read.
+    let mut sink = [0u8; 64];
+    loop {
+        match rustix::io::read(&iterator, &mut sink) {
+            Ok(0) => return Ok(()),
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn iterator_link(fd: RawFd, tid: Option<u32>) -> io::Result<OwnedFd> {
+    let mut info = libbpf_sys::bpf_iter_link_info::default();
+    info.task.tid = tid.unwrap_or(0);
+    let mut opts = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+        ..Default::default()
+    };
+    if tid.is_some() {
+        opts.iter_info = &mut info;
+        opts.iter_info_len = size_of_val(&info) as u32;
+    }
+    // SAFETY: `fd` is a program of the object we hold; `opts` and `info` outlive the call.
+    let link = unsafe { libbpf_sys::bpf_link_create(fd, 0, libbpf_sys::BPF_TRACE_ITER, &opts) };
+    if link < 0 {
+        return Err(io::Error::from_raw_os_error(-link));
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
+}
+
+/// A BPF array map, mapped into our memory. The kernel writes it only while we run the program.
+struct Mapping<T> {
+    at: NonNull<T>,
+    count: usize,
+    map_bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and is reached through &self and &mut self only.
+unsafe impl<T: Send> Send for Mapping<T> {}
+
+impl<T: Copy> Mapping<T> {
+    fn of(object: &Object, name: &str, count: usize) -> libbpf_rs::Result<Self> {
+        let map = object
+            .maps()
+            .find(|map| map.name().to_str() == Some(name))
+            .ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
+        Self::map(map.as_fd(), count).map_err(libbpf_rs::Error::from)
+    }
+
+    fn map(fd: BorrowedFd<'_>, count: usize) -> io::Result<Self> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        // Array values are padded to eight bytes; all of ours are multiples of that.
+        let map_bytes = (count * size_of::<T>()).next_multiple_of(4096);
+        // SAFETY: a fresh shared mapping at an address of the kernel's choice.
+        let at = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                map_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::POPULATE,
+                fd,
+                0,
+            )?
+        };
+        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping {
+            at,
+            count,
+            map_bytes,
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        self.map_bytes
+    }
+
+    fn get(&self, index: usize) -> &T {
+        assert!(index < self.count, "map slot {index} of {}", self.count);
+        // SAFETY: inside the mapping; T is plain old data; written only during a run, which takes
+        // &mut self of the owner.
+        unsafe { self.at.add(index).as_ref() }
+    }
+
+    fn read(&self, index: usize) -> T {
+        *self.get(index)
+    }
+
+    fn write(&mut self, index: usize, value: T) {
+        assert!(index < self.count, "map slot {index} of {}", self.count);
+        // SAFETY: inside the mapping, which is writable and ours alone.
+        unsafe { self.at.add(index).write_volatile(value) }
+    }
+}
+
+impl<T> Drop for Mapping<T> {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping made in `map`; no reference outlives self.
+        let _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.map_bytes) };
+    }
+}
+
+/// What libbpf says while it loads: into the error, not to our standard error.
+mod complaints {
+    use std::sync::Mutex;
+
+    use libbpf_rs::PrintLevel;
+
+    /// Enough for the end of a verifier log, where the reason stands.
+    const KEEP_BYTES: usize = 6000;
+
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    static SAID: Mutex<String> = Mutex::new(String::new());
+
+    /// The result of `work`, and the last that libbpf said in it.
+    pub fn collected<T>(work: impl FnOnce() -> T) -> (T, String) {
+        let _turn = ONE_AT_A_TIME
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
+        let before = libbpf_rs::set_print(Some((PrintLevel::Warn, note)));
+        let result = work();
+        libbpf_rs::set_print(before);
+        let mut said = SAID.lock().unwrap_or_else(|poison| poison.into_inner());
+        let text = std::mem::take(&mut *said);
+        let mut from = text.len().saturating_sub(KEEP_BYTES);
+        while !text.is_char_boundary(from) {
+            from += 1;
+        }
+        (result, text[from..].trim().replace('\n', "; "))
+    }
+
+    fn note(_level: PrintLevel, text: String) {
+        SAID.lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+            .push_str(&text);
+    }
+}

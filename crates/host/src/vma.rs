@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The mappings of a process: `/proc/PID/maps` (format: proc_pid_maps(5)), into buffers that are
+//! used again, and from `/proc/PID/smaps` only what maps does not tell: which are locked.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::error::FileError;
+use crate::eye::AddressRange;
+
+/// What a mapping is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VmaKind {
+    /// Anonymous memory: heap, stack, private mappings of nothing.
+    Anon,
+    /// A file, mapped private: its own pages until written, anonymous ones after.
+    FilePrivate,
+    /// A file, mapped shared.
+    FileShared,
+    /// tmpfs, memfd, System V shared memory, shared anonymous memory: evicted to swap, though it
+    /// has an inode. Swapped-out pages leave no trace in page tables.
+    Shmem,
+    /// Huge pages of hugetlbfs: cannot be reclaimed, accessed bits are not cleared for them.
+    Hugetlb,
+    /// vdso, vvar, vsyscall, device memory, io_uring rings and the like: no memory that could be
+    /// aged or reclaimed.
+    Special,
+}
+
+impl VmaKind {
+    /// Pages are evicted to swap (as far as they were not read from a file and left unchanged).
+    pub fn is_swap_backed(self) -> bool {
+        matches!(self, VmaKind::Anon | VmaKind::Shmem)
+    }
+}
+
+/// One mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vma {
+    /// Its addresses.
+    pub range: AddressRange,
+    /// Readable.
+    pub read: bool,
+    /// Writable.
+    pub write: bool,
+    /// Executable.
+    pub execute: bool,
+    /// Shared with other processes (`s`), not private (`p`).
+    pub shared: bool,
+    /// What it is made of.
+    pub kind: VmaKind,
+    /// mlocked. Known after [`VmaTable::mark_locked`].
+    pub locked: bool,
+    /// Offset in the file, bytes.
+    pub offset: u64,
+    /// Device of the file, as `st_dev` has it; 0 without.
+    pub device: u64,
+    /// Inode of the file; 0 without.
+    pub inode: u64,
+    name: (u32, u32),
+}
+
+/// All mappings of a process, in rising order of address.
+#[derive(Debug, Default)]
+pub struct VmaTable {
+    vmas: Vec<Vma>,
+    names: String,
+    text: Vec<u8>,
+    filesystems: Filesystems,
+}
+
+impl VmaTable {
+    /// An empty table; its buffers grow to what [`read`](Self::read) needs and are kept.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Read the mappings of `pid` afresh. A process without any (kernel thread, zombie) has none.
+    ///
+    /// # Errors
+    /// [`FileError`]: the process is gone ([`FileError::is_not_found`]), may not be looked at
+    /// ([`FileError::is_denied`]), or its file has an unknown format.
+    pub fn read(&mut self, pid: u32) -> Result<(), FileError> {
+        self.vmas.clear();
+        self.names.clear();
+        let path = PathBuf::from(format!("/proc/{pid}/maps"));
+        self.slurp(&path)?;
+        let text = std::mem::take(&mut self.text);
+        let parsed = self.parse(&text, pid, &path);
+        self.text = text;
+        parsed
+    }
+
+    fn slurp(&mut self, path: &std::path::Path) -> Result<(), FileError> {
+        self.text.clear();
+        File::open(path)
+            .and_then(|mut file| file.read_to_end(&mut self.text))
+            .map(drop)
+            .map_err(|source| FileError::Read {
+                path: path.to_owned(),
+                source,
+            })
+    }
+
+    fn parse(&mut self, text: &[u8], pid: u32, path: &std::path::Path) -> Result<(), FileError> {
+        for line in text
+            .split(|&byte| byte == b'\n')
+            .filter(|line| !line.is_empty())
+        {
+            let parsed = Line::parse(line).ok_or_else(|| {
+                let line = String::from_utf8_lossy(line);
+                FileError::format(path, "start-end perms offset dev inode [path]", &line)
+            })?;
+            let at = self.names.len() as u32;
+            self.names.push_str(&String::from_utf8_lossy(parsed.name));
+            let kind = self.filesystems.kind(&parsed, pid);
+            self.vmas.push(Vma {
+                range: parsed.range,
+                read: parsed.perms[0] == b'r',
+                write: parsed.perms[1] == b'w',
+                execute: parsed.perms[2] == b'x',
+                shared: parsed.perms[3] == b's',
+                kind,
+                locked: false,
+                offset: parsed.offset,
+                device: parsed.device,
+                inode: parsed.inode,
+                name: (at, self.names.len() as u32),
+            });
+        }
+        Ok(())
+    }
+
+    /// Find out which mappings are mlocked. Costs little while `/proc/PID/status` says that none
+    /// is; otherwise reads `/proc/PID/smaps`, for which the kernel walks all page tables.
+    ///
+    /// # Errors
+    /// [`FileError`], as [`read`](Self::read).
+    pub fn mark_locked(&mut self, pid: u32) -> Result<(), FileError> {
+        let path = PathBuf::from(format!("/proc/{pid}/status"));
+        self.slurp(&path)?;
+        let none = self.text.split(|&byte| byte == b'\n').any(|line| {
+            line.strip_prefix(b"VmLck:")
+                .is_some_and(|rest| rest.trim_ascii_start().starts_with(b"0 "))
+        });
+        if none {
+            return Ok(());
+        }
+        let path = PathBuf::from(format!("/proc/{pid}/smaps"));
+        self.slurp(&path)?;
+        mark_locked_from(&self.text, &mut self.vmas);
+        Ok(())
+    }
+
+    /// The mappings, in rising order of address.
+    pub fn vmas(&self) -> &[Vma] {
+        &self.vmas
+    }
+
+    /// The path or bracketed name of a mapping of this table; empty for nameless memory. Newlines
+    /// stand as `\012`, a removed file ends in ` (deleted)`, as the kernel prints them.
+    pub fn name(&self, vma: &Vma) -> &str {
+        self.names
+            .get(vma.name.0 as usize..vma.name.1 as usize)
+            .unwrap_or("")
+    }
+
+    /// The mapping in which `va` lies.
+    pub fn find(&self, va: u64) -> Option<&Vma> {
+        let at = self.vmas.partition_point(|vma| vma.range.end <= va);
+        self.vmas.get(at).filter(|vma| vma.range.start <= va)
+    }
+}
+
+/// Set `locked` by the VmFlags of a smaps text (`lo`, see proc_pid_smaps(5)).
+fn mark_locked_from(smaps: &[u8], vmas: &mut [Vma]) {
+    let mut current = None;
+    for line in smaps.split(|&byte| byte == b'\n') {
+        if let Some(flags) = line.strip_prefix(b"VmFlags:") {
+            let locked = flags.split(|&byte| byte == b' ').any(|flag| flag == b"lo");
+            if let (true, Some(start)) = (locked, current) {
+                // The mappings may have changed since maps was read: by address, not by order.
+                let at = vmas.partition_point(|vma: &Vma| vma.range.end <= start);
+                if let Some(vma) = vmas.get_mut(at).filter(|vma| vma.range.start <= start) {
+                    vma.locked = true;
+                }
+            }
+        } else if let Some(line) = Line::parse(line) {
+            current = Some(line.range.start);
+        }
+    }
+}
+
+struct Line<'a> {
+    range: AddressRange,
+    perms: [u8; 4],
+    offset: u64,
+    device: u64,
+    inode: u64,
+    name: &'a [u8],
+}
+
+impl<'a> Line<'a> {
+    /// `start-end perms offset major:minor inode   name`.
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        let mut at = Scan(line);
+        let start = at.number(16, b'-')?;
+        let end = at.number(16, b' ')?;
+        let perms: [u8; 4] = at.0.get(..4)?.try_into().ok()?;
+        at.0 = at.0.get(4..)?.strip_prefix(b" ")?;
+        let offset = at.number(16, b' ')?;
+        let major = at.number(16, b':')?;
+        let minor = at.number(16, b' ')?;
+        let digits = at.0.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let (inode, name) = at.0.split_at(digits);
+        let inode = std::str::from_utf8(inode).ok()?.parse().ok()?;
+        let device = rustix::fs::makedev(major.try_into().ok()?, minor.try_into().ok()?);
+        let name = name.trim_ascii_start();
+        (start < end).then_some(Line {
+            range: AddressRange { start, end },
+            perms,
+            offset,
+            device,
+            inode,
+            name,
+        })
+    }
+}
+
+struct Scan<'a>(&'a [u8]);
+
+impl Scan<'_> {
+    /// A number, and the byte that must follow it.
+    fn number(&mut self, radix: u32, stop: u8) -> Option<u64> {
+        let mut value = 0u64;
+        let mut used = 0;
+        for &byte in self.0 {
+            let Some(digit) = char::from(byte).to_digit(radix) else {
+                break;
+            };
+            value = value
+                .checked_mul(u64::from(radix))?
+                .checked_add(u64::from(digit))?;
+            used += 1;
+        }
+        if used == 0 || self.0.get(used) != Some(&stop) {
+            return None;
+        }
+        self.0 = &self.0[used + 1..];
+        Some(value)
+    }
+}
+
+/// Which devices hold shared memory or huge pages: learnt once for each device met.
+#[derive(Debug, Default)]
+struct Filesystems {
+    kinds: HashMap<u64, Option<VmaKind>>,
+    own: bool,
+}
+
+impl Filesystems {
+    fn kind(&mut self, line: &Line<'_>, pid: u32) -> VmaKind {
+        if line.inode == 0 {
+            let special = [b"[vdso]".as_slice(), b"[vvar", b"[vsyscall]", b"[uprobes]"];
+            let is_special = special.iter().any(|prefix| line.name.starts_with(prefix));
+            return if is_special {
+                VmaKind::Special
+            } else {
+                VmaKind::Anon
+            };
+        }
+        if let Some(kind) = self.of_device(line.device, pid) {
+            return kind;
+        }
+        if line.name.starts_with(b"anon_inode:") || line.name.starts_with(b"/dev/") {
+            return VmaKind::Special;
+        }
+        if line.perms[3] == b's' {
+            VmaKind::FileShared
+        } else {
+            VmaKind::FilePrivate
+        }
+    }
+
+    /// Shared memory or huge pages, by the file system of the device; `None` for any other.
+    fn of_device(&mut self, device: u64, pid: u32) -> Option<VmaKind> {
+        if let Some(&known) = self.kinds.get(&device) {
+            return known;
+        }
+        if !self.own {
+            self.own = true;
+            self.learn_internal();
+        }
+        // The target may live in a mount namespace of its own: ask it, not ourselves.
+        self.learn_mounts(pid);
+        *self.kinds.entry(device).or_insert(None)
+    }
+
+    /// The kernel's own mounts, which no mount table shows: those behind memfd.
+    fn learn_internal(&mut self) {
+        use rustix::fs::{MemfdFlags, memfd_create};
+        let pairs = [
+            (MemfdFlags::CLOEXEC, VmaKind::Shmem),
+            (MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB, VmaKind::Hugetlb),
+        ];
+        for (flags, kind) in pairs {
+            let Ok(fd) = memfd_create("agewise-probe", flags) else {
+                continue;
+            };
+            if let Ok(meta) = File::from(fd).metadata() {
+                self.kinds.insert(meta.dev(), Some(kind));
+            }
+        }
+    }
+
+    fn learn_mounts(&mut self, pid: u32) {
+        let Ok(text) = fs::read_to_string(format!("/proc/{pid}/mountinfo")) else {
+            return;
+        };
+        for line in text.lines() {
+            if let Some((device, kind)) = mount_kind(line) {
+                self.kinds.insert(device, Some(kind));
+            }
+        }
+    }
+}
+
+/// Device and kind of a line of mountinfo (proc_pid_mountinfo(5)), for tmpfs and hugetlbfs.
+fn mount_kind(line: &str) -> Option<(u64, VmaKind)> {
+    let (fields, rest) = line.split_once(" - ")?;
+    let kind = match rest.split(' ').next()? {
+        "tmpfs" | "devtmpfs" => VmaKind::Shmem,
+        "hugetlbfs" => VmaKind::Hugetlb,
+        _ => return None,
+    };
+    let (major, minor) = fields.split(' ').nth(2)?.split_once(':')?;
+    Some((
+        rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?),
+        kind,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &str = "\
+55d0c0a00000-55d0c0a21000 r--p 00000000 fe:00 1234                       /usr/bin/cat
+55d0c1a00000-55d0c1a21000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000200000 rw-s 00001000 fe:00 99                         /data/with space (deleted)
+7f0000200000-7f0000201000 ---p 00000000 00:00 0 
+7f0000300000-7f0000301000 rw-p 00000000 00:00 0                          [anon:arena]
+7ffd00000000-7ffd00004000 r--p 00000000 00:00 0                          [vvar]
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
+";
+
+    fn table(text: &str) -> VmaTable {
+        let mut table = VmaTable::new();
+        table.parse(text.as_bytes(), 1, "maps".as_ref()).unwrap();
+        table
+    }
+
+    #[test]
+    fn maps_lines_are_understood() {
+        let table = table(MAPS);
+        let kinds: Vec<_> = table.vmas().iter().map(|vma| vma.kind).collect();
+        use VmaKind::*;
+        assert_eq!(
+            kinds,
+            [FilePrivate, Anon, FileShared, Anon, Anon, Special, Special]
+        );
+        let names: Vec<_> = table.vmas().iter().map(|vma| table.name(vma)).collect();
+        assert_eq!(names[2], "/data/with space (deleted)");
+        assert_eq!(names[3], "");
+        assert_eq!(names[4], "[anon:arena]");
+        let file = &table.vmas()[2];
+        assert_eq!((file.inode, file.offset, file.shared), (99, 0x1000, true));
+        assert_eq!(file.device, rustix::fs::makedev(0xfe, 0));
+        assert!(!table.vmas()[3].read && !table.vmas()[3].write);
+    }
+
+    #[test]
+    fn find_takes_the_mapping_and_no_hole() {
+        let table = table(MAPS);
+        assert_eq!(table.find(0x7f00001fffff).map(|vma| vma.inode), Some(99));
+        assert_eq!(table.find(0x7f0000250000), None);
+        assert_eq!(table.find(u64::MAX), None);
+    }
+
+    #[test]
+    fn what_is_no_maps_line_is_an_error_with_its_path() {
+        for bad in [
+            "nonsense",
+            "1000-0fff r--p 0 0:0 0",
+            "1000-2000 r-",
+            "1-2",
+            "g-2 rwxp",
+        ] {
+            let error = VmaTable::new().parse(bad.as_bytes(), 1, "/proc/1/maps".as_ref());
+            assert!(
+                error.unwrap_err().to_string().contains("/proc/1/maps"),
+                "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn locked_mappings_are_found_by_their_flags() {
+        let mut table = table(MAPS);
+        let smaps = "55d0c1a00000-55d0c1a21000 rw-p 00000000 00:00 0   [heap]\nSize: 4 kB\n\
+                     VmFlags: rd wr mr mw me lo ac \n\
+                     7f0000000000-7f0000200000 rw-s 00001000 fe:00 99  /x\nVmFlags: rd wr sh\n";
+        mark_locked_from(smaps.as_bytes(), &mut table.vmas);
+        let locked: Vec<_> = table.vmas().iter().map(|vma| vma.locked).collect();
+        assert_eq!(locked, [false, true, false, false, false, false, false]);
+    }
+
+    #[test]
+    fn mount_tables_name_tmpfs_and_hugetlbfs() {
+        let line = "31 23 0:27 / /dev/shm rw,nosuid shared:4 - tmpfs tmpfs rw,size=1k";
+        assert_eq!(
+            mount_kind(line),
+            Some((rustix::fs::makedev(0, 27), VmaKind::Shmem))
+        );
+        assert_eq!(mount_kind("1 1 8:1 / / rw - ext4 /dev/sda1 rw"), None);
+    }
+
+    #[test]
+    fn our_own_shared_memory_is_told_from_files() {
+        use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+        use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+        let fd = memfd_create("vma-test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, 8192).unwrap();
+        // SAFETY: a fresh mapping of our own file, unmapped below.
+        let at = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                8192,
+                ProtFlags::READ,
+                MapFlags::SHARED,
+                &fd,
+                0,
+            )
+            .unwrap()
+        };
+        let mut table = VmaTable::new();
+        table.read(std::process::id()).unwrap();
+        let vma = table.find(at as u64).unwrap();
+        assert_eq!(vma.kind, VmaKind::Shmem, "{}", table.name(vma));
+        assert!(
+            table
+                .vmas()
+                .iter()
+                .any(|vma| vma.kind == VmaKind::FilePrivate)
+        );
+        // SAFETY: the mapping made above.
+        unsafe { munmap(at, 8192).unwrap() };
+    }
+}
