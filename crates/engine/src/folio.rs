@@ -94,8 +94,9 @@ pub enum Flag {
     Dropbehind = 1 << 12,
     /// Mapped by at least one page table. Kept by the world when it maps and unmaps.
     Mapped = 1 << 13,
-    /// Waits in a per-CPU activate batch (holds a reference; cannot be evicted).
-    ActivatePending = 1 << 14,
+    /// Waits in a per-CPU activate, deactivate or rotate batch, which holds a reference: it cannot be
+    /// freed by reclaim meanwhile.
+    BatchPending = 1 << 14,
     /// Extra references pin the folio: reclaim cannot free it.
     Pinned = 1 << 15,
 }

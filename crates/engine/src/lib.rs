@@ -3,6 +3,7 @@
 //! randomness. Each world (a real host, the lab's simulated machine) hands the engine facts and
 //! carries out what it decides.
 
+pub mod batch;
 pub mod classic;
 pub mod damon;
 pub mod folio;
@@ -11,6 +12,7 @@ pub mod lru;
 pub mod mglru;
 pub mod page_table;
 pub mod reclaim;
+pub mod shadow;
 pub mod table;
 pub mod work;
 pub mod world;

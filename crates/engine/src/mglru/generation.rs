@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The generations of one lruvec: sequence numbers, lists and sizes (`struct lru_gen_folio`).
+
+use crate::folio::{FolioList, FolioType};
+
+use super::bloom::Filters;
+use super::control::Control;
+use super::memcg_lru::Position;
+use super::mm_list::Walker;
+use super::{MAX_NR_GENS, MIN_NR_GENS, NR_ZONES, generation_of};
+
+/// Multi-gen state of one lruvec.
+///
+/// A folio's generation field and the sizes move at once when it is promoted; the list it sits on
+/// is put right when eviction meets it there.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Youngest generation, shared by both types.
+    pub max_seq: u64,
+    /// Oldest generation of each type.
+    pub min_seq: [u64; 2],
+    /// Birth of the generations, by slot, in ns.
+    pub(super) births_ns: [u64; MAX_NR_GENS],
+    /// Folios by slot, type and zone. Head is young, tail is evicted.
+    pub(super) lists: [[[FolioList; NR_ZONES]; 2]; MAX_NR_GENS],
+    /// Pages by slot, type and zone, after the generation fields. May dip below zero while a walk
+    /// holds back what it has counted.
+    pub(super) nr_pages: [[[i64; NR_ZONES]; 2]; MAX_NR_GENS],
+    /// Refault feedback.
+    pub(super) control: Control,
+    /// Whether new folios go here.
+    pub enabled: bool,
+    /// Position in the list of address spaces, and statistics of walks.
+    pub(super) walker: Walker,
+    /// Tables worth walking.
+    pub(super) filters: Filters,
+    /// Place in the order of global reclaim.
+    pub(super) position: Position,
+}
+
+impl State {
+    /// Four generations born now.
+    #[must_use]
+    pub fn new(now_ns: u64, enabled: bool) -> State {
+        State {
+            max_seq: MIN_NR_GENS as u64 + 1,
+            min_seq: [0; 2],
+            births_ns: [now_ns; MAX_NR_GENS],
+            lists: [[[FolioList::default(); NR_ZONES]; 2]; MAX_NR_GENS],
+            nr_pages: [[[0; NR_ZONES]; 2]; MAX_NR_GENS],
+            control: Control::default(),
+            enabled,
+            walker: Walker::new(MIN_NR_GENS as u64),
+            filters: Filters::default(),
+            position: Position::default(),
+        }
+    }
+
+    /// Generations of a type, 2..=4 (`get_nr_gens`).
+    #[inline]
+    #[must_use]
+    pub fn nr_gens(&self, folio_type: FolioType) -> u64 {
+        self.max_seq - self.min_seq[folio_type.index()] + 1
+    }
+
+    /// Birth of a generation that exists, in ns.
+    #[must_use]
+    pub fn birth_ns(&self, seq: u64) -> u64 {
+        self.births_ns[generation_of(seq) as usize]
+    }
+
+    /// Pages of one generation and type.
+    #[must_use]
+    pub fn pages_of(&self, seq: u64, folio_type: FolioType) -> u64 {
+        self.nr_pages[generation_of(seq) as usize][folio_type.index()]
+            .iter()
+            .map(|&pages| pages.max(0).cast_unsigned())
+            .sum()
+    }
+
+    /// Pages of one type in all its generations.
+    #[must_use]
+    pub fn total_pages(&self, folio_type: FolioType) -> u64 {
+        (self.min_seq[folio_type.index()]..=self.max_seq)
+            .map(|seq| self.pages_of(seq, folio_type))
+            .sum()
+    }
+
+    /// Pages that count as active (the two youngest generations) or inactive.
+    #[must_use]
+    pub fn pages(&self, folio_type: FolioType, active: bool) -> u64 {
+        (self.min_seq[folio_type.index()]..=self.max_seq)
+            .filter(|&seq| self.is_active(generation_of(seq)) == active)
+            .map(|seq| self.pages_of(seq, folio_type))
+            .sum()
+    }
+
+    /// Whether a slot is one of the two youngest generations (`lru_gen_is_active`).
+    #[inline]
+    #[must_use]
+    pub fn is_active(&self, slot: u32) -> bool {
+        slot == generation_of(self.max_seq) || slot == generation_of(self.max_seq - 1)
+    }
+}

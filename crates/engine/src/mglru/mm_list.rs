@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The address spaces of each cgroup, in the order walks visit them (`struct lru_gen_mm_list`).
+
+use crate::ids::{MemcgId, MmId};
+use crate::lru::Lru;
+
+/// The address spaces of a cgroup, oldest first.
+#[derive(Clone, Copy, Debug)]
+pub struct MmList {
+    first: MmId,
+    last: MmId,
+}
+
+impl Default for MmList {
+    fn default() -> Self {
+        MmList {
+            first: MmId::NONE,
+            last: MmId::NONE,
+        }
+    }
+}
+
+/// What the policies know of one address space.
+#[derive(Clone, Copy, Debug)]
+struct Mm {
+    memcg: MemcgId,
+    prev: MmId,
+    next: MmId,
+    /// Nodes (bit `node % 64`) whose walks have not looked since it last ran.
+    ran: u64,
+}
+
+/// Every address space; ids are the world's and should be small.
+#[derive(Clone, Debug, Default)]
+pub struct MmTable {
+    mms: Vec<Option<Mm>>,
+}
+
+impl MmTable {
+    fn get(&self, mm: MmId) -> Option<&Mm> {
+        self.mms.get(mm.index()).and_then(Option::as_ref)
+    }
+
+    fn link(&mut self, mm: MmId) -> &mut Mm {
+        self.mms[mm.index()].as_mut().expect("listed address space")
+    }
+
+    /// The cgroup an address space belongs to.
+    #[must_use]
+    pub fn memcg(&self, mm: MmId) -> Option<MemcgId> {
+        self.get(mm).map(|mm| mm.memcg)
+    }
+
+    #[inline]
+    pub(crate) fn scheduled(&mut self, mm: MmId) {
+        if let Some(Some(mm)) = self.mms.get_mut(mm.index()) {
+            mm.ran = u64::MAX;
+        }
+    }
+
+    /// Clears the bit of a node and tells whether it was set.
+    pub(super) fn take_ran(&mut self, mm: MmId, node: u32) -> bool {
+        let bit = 1 << (node % 64);
+        let mm = self.link(mm);
+        let ran = mm.ran & bit != 0;
+        mm.ran &= !bit;
+        ran
+    }
+}
+
+/// A place in a list of address spaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Cursor {
+    /// Nowhere: no iteration is under way.
+    #[default]
+    Unset,
+    /// Before the first and behind the last.
+    Sentinel,
+    /// At an address space.
+    At(MmId),
+}
+
+/// How far the walks of one lruvec have come (`struct lru_gen_mm_state`).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walker {
+    /// The next `max_seq` a walk may complete.
+    pub seq: u64,
+    /// Where the current iteration is.
+    pub head: Cursor,
+    /// Where the last iteration ended: what follows is new and is scanned in full.
+    pub tail: Cursor,
+    /// Entries seen, by slot of history: T, Y, F, A of `lru_gen_full`.
+    pub stats: [[u64; 4]; super::MAX_NR_GENS],
+}
+
+impl Walker {
+    pub(super) fn new(seq: u64) -> Walker {
+        Walker {
+            seq,
+            head: Cursor::Unset,
+            tail: Cursor::Unset,
+            stats: [[0; 4]; super::MAX_NR_GENS],
+        }
+    }
+}
+
+impl MmList {
+    /// The place after `cursor`.
+    pub(super) fn next(&self, mms: &MmTable, cursor: Cursor) -> Cursor {
+        let next = match cursor {
+            Cursor::Unset | Cursor::Sentinel => self.first,
+            Cursor::At(mm) => mms.get(mm).map_or(MmId::NONE, |mm| mm.next),
+        };
+        Self::cursor(next)
+    }
+
+    fn cursor(mm: MmId) -> Cursor {
+        if mm == MmId::NONE {
+            Cursor::Sentinel
+        } else {
+            Cursor::At(mm)
+        }
+    }
+}
+
+/// Appends an address space to the list of its cgroup (`lru_gen_add_mm`).
+pub(crate) fn mm_add(lru: &mut Lru, mm: MmId, memcg: MemcgId) {
+    if lru.mms.mms.len() <= mm.index() {
+        lru.mms.mms.resize(mm.index() + 1, None);
+    }
+    debug_assert!(lru.mms.get(mm).is_none(), "address space is listed");
+    let list = &mut lru.memcgs[memcg.index()].mms;
+    let prev = std::mem::replace(&mut list.last, mm);
+    if prev == MmId::NONE {
+        list.first = mm;
+    } else {
+        lru.mms.link(prev).next = mm;
+    }
+    lru.mms.mms[mm.index()] = Some(Mm {
+        memcg,
+        prev,
+        next: MmId::NONE,
+        ran: 0,
+    });
+    for lruvec in &lru.memcgs[memcg.index()].lruvecs {
+        let walker = &mut lru.lruvecs[lruvec.index()].mglru.walker;
+        if walker.tail == Cursor::Sentinel {
+            walker.tail = Cursor::At(mm);
+        }
+    }
+}
+
+/// Takes an address space off its list (`lru_gen_del_mm`).
+pub(crate) fn mm_del(lru: &mut Lru, mm: MmId) {
+    let Some(Mm {
+        memcg, prev, next, ..
+    }) = lru.mms.get(mm).copied()
+    else {
+        return;
+    };
+    for lruvec in &lru.memcgs[memcg.index()].lruvecs {
+        let walker = &mut lru.lruvecs[lruvec.index()].mglru.walker;
+        if walker.tail == Cursor::At(mm) {
+            walker.tail = MmList::cursor(next);
+        }
+        if walker.head == Cursor::At(mm) {
+            walker.head = MmList::cursor(prev);
+        }
+    }
+    let list = &mut lru.memcgs[memcg.index()].mms;
+    if prev == MmId::NONE {
+        list.first = next;
+    } else {
+        lru.mms.link(prev).next = next;
+    }
+    let list = &mut lru.memcgs[memcg.index()].mms;
+    if next == MmId::NONE {
+        list.last = prev;
+    } else {
+        lru.mms.link(next).prev = prev;
+    }
+    lru.mms.mms[mm.index()] = None;
+}

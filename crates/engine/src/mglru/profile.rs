@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What differs between kernel versions: data, and the small functions that read it. Nothing else
+//! in the multi-gen LRU asks for a version. `docs/profiles.md` lists the differences in words.
+//!
+//! `7.2` is Linux 7.2 (rework of 6.14 and of 2026), `6.12` the long-term kernel before that rework,
+//! `v6` the patch set of January 2022.
+
+use crate::folio::{Flag, Folio, FolioType};
+
+use super::{MAX_NR_GENS, generation_of};
+
+/// How uses of a folio are counted in its flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsageCount {
+    /// Referenced first, then workingset, then the refs field (before 6.14).
+    WorkingsetSecond,
+    /// Referenced first, then the refs field, workingset last (6.14).
+    WorkingsetLast,
+}
+
+/// What a page fault in a mapping with recency does to the folio it brings in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultMark {
+    /// Makes it active: it enters the youngest generation.
+    Activate,
+    /// Counts as one use; only a returning workingset folio becomes active.
+    Reference,
+}
+
+/// When eviction ages a lruvec first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgingRule {
+    /// With one spare generation, if the youngest holds over half or the third youngest less than a
+    /// quarter of all pages; judged by the file type (v6).
+    RatioByFile,
+    /// The same, judged by the leading evictable type (6.1 to 6.13).
+    Ratio,
+    /// With one spare generation or none (6.14).
+    SpareGeneration,
+}
+
+/// How much one pass over a lruvec evicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReclaimLoop {
+    /// Rounds of up to 64 isolated folios until the amount, worked out anew each round, is scanned;
+    /// aging ends the pass.
+    Rounds,
+    /// Batches of at most 64 examined folios out of an amount fixed at the start; aging does not
+    /// end a cgroup's pass (2026).
+    Batches,
+}
+
+/// How the type to evict is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TypeChoice {
+    /// The older anon generations first, then tier 0 of both types compared.
+    TierZero,
+    /// All tiers of both types compared on equal footing (6.14).
+    AllTiers,
+}
+
+/// The order in which global reclaim visits cgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemcgOrder {
+    /// The per-node memcg LRU with random bins (6.3 to 7.2).
+    MemcgLru,
+    /// Tree iteration with a shared cursor (before 6.3, and the series of December 2025).
+    Cursor,
+}
+
+/// A kernel version, as a set of decisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Its name on command lines.
+    pub name: &'static str,
+    /// How uses are counted.
+    pub usage: UsageCount,
+    /// What a fault with recency does.
+    pub fault_mark: FaultMark,
+    /// Whether the first sighting of an accessed bit promotes a folio that carries no mark yet.
+    pub first_sighting_promotes: bool,
+    /// When eviction ages first.
+    pub aging: AgingRule,
+    /// Amount and batches.
+    pub reclaim_loop: ReclaimLoop,
+    /// Which type is evicted.
+    pub type_choice: TypeChoice,
+    /// Gains of tier 0 and of the tier it is compared with.
+    pub tier_gain: (u64, u64),
+    /// A refault is recent if the shadow's generation is closer than this to `max_seq`; `None`: if
+    /// it is still the oldest one.
+    pub refault_window: Option<u64>,
+    /// Whether file generations may run ahead of anon ones.
+    pub file_may_lead: bool,
+    /// Protected folios go to the young end of the next generation, not to its old end.
+    pub protect_to_head: bool,
+    /// Dirty and writeback folios are moved up by sorting, not isolated (v6).
+    pub sorts_dirty: bool,
+    /// Whether kswapd may write dirty file folios (before 2026).
+    pub kswapd_writes_files: bool,
+    /// The flusher is woken after each isolated batch, not after the whole pass.
+    pub flusher_per_batch: bool,
+    /// Whether kswapd ages every cgroup before each pass (v6).
+    pub kswapd_ages_all: bool,
+    /// The order of cgroups in global reclaim.
+    pub memcg_order: MemcgOrder,
+    /// Whether a removed cgroup's folios move to its parent at once.
+    pub reparents_on_offline: bool,
+    /// Whether a last-level table whose lock is contended counts as dense.
+    pub contended_table_is_dense: bool,
+    /// Whether swappiness 201 ("anon only") exists.
+    pub has_swappiness_max: bool,
+    /// Whether switching at run time has an intermediate state in which reclaim tries both
+    /// structures.
+    pub has_switching_state: bool,
+    /// Bits of the generation token in the shadow of an anon folio; file shadows have 36.
+    pub anon_token_bits: u32,
+    /// Whether the shadow limit of a cgroup under multi-gen sees its list sizes; 7.2 reads counters
+    /// that multi-gen does not keep.
+    pub shadow_limit_counts_lists: bool,
+    /// Syntax of the debugfs files.
+    pub debugfs: DebugfsSyntax,
+}
+
+/// Formats and rules of the debugfs files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DebugfsSyntax {
+    /// The patch set: `-0` below the oldest generation, aging only at `max_seq`.
+    V6,
+    /// 16-bit cgroup id; `+` with a sequence number below `max_seq` does nothing.
+    V6_12,
+    /// 64-bit cgroup id; `+` always ages; swappiness may be the word `max`.
+    V7_2,
+}
+
+/// Features switched off one at a time, for experiments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ablation {
+    /// Walks do not consult the Bloom filter or the accessed bits of tables.
+    pub no_bloom: bool,
+    /// No tier is protected.
+    pub no_protection: bool,
+    /// Rmap looks at one entry only.
+    pub no_look_around: bool,
+    /// Refaults do not restore usage marks.
+    pub no_restore: bool,
+    /// A fault leaves no mark.
+    pub no_fault_mark: bool,
+    /// A refault is recent only if the shadow's generation is still the oldest one.
+    pub exact_refault_window: bool,
+    /// Age only when no generation is spare.
+    pub no_early_aging: bool,
+}
+
+/// Linux 7.2.
+pub const V7_2: Profile = Profile {
+    name: "7.2",
+    usage: UsageCount::WorkingsetLast,
+    fault_mark: FaultMark::Reference,
+    first_sighting_promotes: false,
+    aging: AgingRule::SpareGeneration,
+    reclaim_loop: ReclaimLoop::Batches,
+    type_choice: TypeChoice::AllTiers,
+    tier_gain: (2, 3),
+    refault_window: Some(MAX_NR_GENS as u64),
+    file_may_lead: true,
+    protect_to_head: true,
+    sorts_dirty: false,
+    kswapd_writes_files: false,
+    flusher_per_batch: true,
+    kswapd_ages_all: false,
+    memcg_order: MemcgOrder::MemcgLru,
+    reparents_on_offline: true,
+    contended_table_is_dense: true,
+    has_swappiness_max: true,
+    has_switching_state: true,
+    anon_token_bits: 31,
+    shadow_limit_counts_lists: false,
+    debugfs: DebugfsSyntax::V7_2,
+};
+
+/// Linux 6.12.
+pub const V6_12: Profile = Profile {
+    name: "6.12",
+    usage: UsageCount::WorkingsetSecond,
+    fault_mark: FaultMark::Activate,
+    first_sighting_promotes: true,
+    aging: AgingRule::Ratio,
+    reclaim_loop: ReclaimLoop::Rounds,
+    type_choice: TypeChoice::TierZero,
+    tier_gain: (1, 2),
+    refault_window: None,
+    file_may_lead: false,
+    protect_to_head: false,
+    sorts_dirty: false,
+    kswapd_writes_files: true,
+    flusher_per_batch: false,
+    kswapd_ages_all: false,
+    memcg_order: MemcgOrder::MemcgLru,
+    reparents_on_offline: false,
+    contended_table_is_dense: false,
+    has_swappiness_max: false,
+    has_switching_state: false,
+    anon_token_bits: 36,
+    shadow_limit_counts_lists: true,
+    debugfs: DebugfsSyntax::V6_12,
+};
+
+/// The patch set of January 2022.
+pub const V6: Profile = Profile {
+    name: "v6",
+    aging: AgingRule::RatioByFile,
+    sorts_dirty: true,
+    kswapd_ages_all: true,
+    memcg_order: MemcgOrder::Cursor,
+    debugfs: DebugfsSyntax::V6,
+    ..V6_12
+};
+
+/// Every profile, the default first.
+pub const PROFILES: [&Profile; 3] = [&V7_2, &V6_12, &V6];
+
+impl Default for Profile {
+    fn default() -> Self {
+        V7_2
+    }
+}
+
+impl Profile {
+    /// The profile of a name.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<&'static Profile> {
+        PROFILES.into_iter().find(|profile| profile.name == name)
+    }
+
+    // ---- usage
+
+    /// Counted uses, 0..=4 (`folio_lru_refs`).
+    #[inline]
+    #[must_use]
+    pub fn uses(&self, folio: &Folio) -> u32 {
+        match self.usage {
+            UsageCount::WorkingsetSecond => folio.refs() + u32::from(folio.has(Flag::Workingset)),
+            UsageCount::WorkingsetLast if folio.has(Flag::Referenced) => folio.refs() + 1,
+            UsageCount::WorkingsetLast => 0,
+        }
+    }
+
+    /// The tier that a count of uses stands for, 0..=3 (`lru_tier_from_refs`).
+    #[inline]
+    #[must_use]
+    pub fn tier_of(&self, uses: u32, workingset: bool) -> usize {
+        match self.usage {
+            UsageCount::WorkingsetSecond => ceil_log2(uses + 1),
+            UsageCount::WorkingsetLast if workingset => 3,
+            UsageCount::WorkingsetLast => ceil_log2(uses),
+        }
+    }
+
+    /// The tier of a folio, 0..=3.
+    #[inline]
+    #[must_use]
+    pub fn tier(&self, folio: &Folio) -> usize {
+        self.tier_of(self.uses(folio), folio.has(Flag::Workingset))
+    }
+
+    /// Used so often that sorting moves it up whatever the threshold.
+    #[inline]
+    #[must_use]
+    pub fn always_protected(&self, folio: &Folio) -> bool {
+        match self.usage {
+            UsageCount::WorkingsetSecond => self.uses(folio) == 4,
+            UsageCount::WorkingsetLast => {
+                self.uses(folio) + u32::from(folio.has(Flag::Workingset)) == 5
+            }
+        }
+    }
+
+    /// Whether moving this folio up counts as protection (a lazy promotion does not).
+    #[inline]
+    #[must_use]
+    pub fn counts_as_protected(&self, folio: &Folio) -> bool {
+        self.usage == UsageCount::WorkingsetSecond || !self.always_protected(folio)
+    }
+
+    /// Whether tier 0 has a `protected` counter.
+    #[inline]
+    #[must_use]
+    pub fn counts_protected(&self, tier: usize) -> bool {
+        self.usage == UsageCount::WorkingsetLast || tier > 0
+    }
+
+    /// One access through a file descriptor (`lru_gen_inc_refs`).
+    #[inline]
+    pub fn mark_accessed(&self, folio: &mut Folio) {
+        if folio.has(Flag::Unevictable) {
+            return;
+        }
+        match self.usage {
+            UsageCount::WorkingsetSecond => {
+                if !folio.has(Flag::Referenced) {
+                    folio.set(Flag::Referenced);
+                } else if !folio.has(Flag::Workingset) {
+                    folio.set(Flag::Workingset);
+                } else {
+                    folio.set_refs((folio.refs() + 1).min(3));
+                }
+            }
+            UsageCount::WorkingsetLast => {
+                if folio.has(Flag::Dropbehind) {
+                    return;
+                }
+                if !folio.has(Flag::Referenced) {
+                    folio.set(Flag::Referenced);
+                    folio.set_refs(0);
+                } else if folio.refs() == 3 {
+                    folio.set(Flag::Workingset);
+                } else {
+                    folio.set_refs(folio.refs() + 1);
+                }
+            }
+        }
+    }
+
+    /// A folio brought in by a fault with recency, before it is queued.
+    #[inline]
+    pub fn mark_faulted(&self, folio: &mut Folio, ablation: Ablation) {
+        if folio.has(Flag::Unevictable) || ablation.no_fault_mark {
+            return;
+        }
+        match self.fault_mark {
+            FaultMark::Activate => folio.set(Flag::Active),
+            FaultMark::Reference if folio.has(Flag::Workingset) => folio.set(Flag::Active),
+            FaultMark::Reference if !folio.has(Flag::Referenced) => self.mark_accessed(folio),
+            FaultMark::Reference => {}
+        }
+    }
+
+    /// Marks of the uses before an event that makes a folio young or moves it up a generation.
+    #[inline]
+    pub fn clear_uses(&self, folio: &mut Folio) {
+        folio.clear(Flag::Referenced);
+        folio.set_refs(0);
+        if self.usage == UsageCount::WorkingsetSecond {
+            folio.clear(Flag::Workingset);
+        }
+    }
+
+    /// Cold advice: clears what the profile clears at once, and tells whether the folio may stay
+    /// where it is.
+    pub fn deactivate_in_place(&self, folio: &mut Folio, min_seq: [u64; 2]) -> bool {
+        match self.usage {
+            UsageCount::WorkingsetSecond => false,
+            UsageCount::WorkingsetLast => {
+                folio.clear(Flag::Referenced);
+                folio.clear(Flag::Workingset);
+                folio.set_refs(0);
+                let oldest = generation_of(min_seq[folio.folio_type().index()]);
+                folio.generation() == Some(oldest)
+            }
+        }
+    }
+
+    // ---- accessed bits
+
+    /// An accessed bit found by a walk, or beside one by rmap while a walk object exists
+    /// (`folio_update_gen`): whether the folio is promoted to the youngest generation.
+    #[inline]
+    pub fn sighted_by_walk(&self, folio: &mut Folio) -> bool {
+        if !self.first_sighting_promotes
+            && !folio.has_any(Flag::Referenced as u32 | Flag::Workingset as u32)
+        {
+            folio.set(Flag::Referenced);
+            folio.set_refs(0);
+            return false;
+        }
+        if folio.generation().is_none() {
+            if self.first_sighting_promotes {
+                // The reclaimer that isolated it keeps it when it sees the mark.
+                folio.set(Flag::Referenced);
+            }
+            return false;
+        }
+        self.clear_uses(folio);
+        if !self.first_sighting_promotes {
+            folio.set(Flag::Workingset);
+        }
+        true
+    }
+
+    /// An accessed bit found by rmap, without a walk object (`lru_gen_set_refs`): whether the folio
+    /// is to be activated.
+    #[inline]
+    pub fn sighted_by_rmap(&self, folio: &mut Folio) -> bool {
+        if self.first_sighting_promotes {
+            if folio.generation().is_none() {
+                folio.set(Flag::Referenced);
+                return false;
+            }
+            self.clear_uses(folio);
+            return true;
+        }
+        if !folio.has_any(Flag::Referenced as u32 | Flag::Workingset as u32) {
+            folio.set(Flag::Referenced);
+            folio.set_refs(0);
+            return false;
+        }
+        if self.uses(folio) > 1 {
+            self.clear_uses(folio);
+            folio.set(Flag::Workingset);
+        } else {
+            self.mark_accessed(folio);
+        }
+        true
+    }
+
+    // ---- insertion
+
+    /// The generation a folio enters (`lru_gen_folio_seq`). `rotate`: it goes to the tail because
+    /// reclaim waits for it.
+    #[inline]
+    #[must_use]
+    pub fn insertion_seq(
+        &self,
+        folio: &Folio,
+        max_seq: u64,
+        min_seq: [u64; 2],
+        rotate: bool,
+    ) -> u64 {
+        let folio_type = folio.folio_type();
+        let min_seq = min_seq[folio_type.index()];
+        let active = folio.has(Flag::Active);
+        let needs_time = folio_type == FolioType::Anon && !folio.has(Flag::Swapcache)
+            || folio.has(Flag::Reclaim)
+                && folio.has_any(Flag::Dirty as u32 | Flag::Writeback as u32);
+        match self.usage {
+            UsageCount::WorkingsetSecond => {
+                if active {
+                    max_seq
+                } else if needs_time {
+                    max_seq - 1
+                } else if rotate || min_seq + 2 >= max_seq {
+                    min_seq
+                } else {
+                    min_seq + 1
+                }
+            }
+            UsageCount::WorkingsetLast => {
+                let workingset = folio.has(Flag::Workingset);
+                let distance = if active {
+                    1 - u64::from(workingset)
+                } else if rotate {
+                    3
+                } else if needs_time {
+                    1
+                } else if workingset || folio.has(Flag::Referenced) {
+                    2
+                } else {
+                    3
+                };
+                (max_seq - distance).max(min_seq)
+            }
+        }
+    }
+
+    /// Flags that entering a list clears.
+    #[inline]
+    pub fn settle(&self, folio: &mut Folio) {
+        let active = folio.test_clear(Flag::Active);
+        if active && self.usage == UsageCount::WorkingsetSecond {
+            folio.clear(Flag::Referenced);
+            folio.set_refs(0);
+        }
+    }
+
+    // ---- eviction
+
+    /// Marks that isolation for reclaim drops.
+    #[inline]
+    pub fn isolated(&self, folio: &mut Folio) {
+        let referenced = folio.has(Flag::Referenced);
+        if !referenced {
+            folio.set_refs(0);
+        }
+        if self.usage == UsageCount::WorkingsetSecond {
+            if !referenced {
+                folio.clear(Flag::Workingset);
+            }
+            folio.clear(Flag::Referenced);
+        }
+    }
+
+    /// Bits of the generation token in a shadow.
+    #[must_use]
+    pub fn token_bits(&self, folio_type: FolioType) -> u32 {
+        match folio_type {
+            FolioType::Anon => self.anon_token_bits,
+            FolioType::File => 36,
+        }
+    }
+}
+
+/// `order_base_2`: the power of two that is not below `n`.
+#[inline]
+fn ceil_log2(n: u32) -> usize {
+    n.next_power_of_two().trailing_zeros() as usize
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Shadows of evicted folios, and what their return says (`lru_gen_eviction`, `lru_gen_refault`).
+
+use crate::folio::{Flag, Pfn};
+use crate::lru::Lru;
+use crate::shadow::Shadow;
+
+use super::control::history_slot;
+use super::profile::UsageCount;
+
+/// Bits of the refs field at the low end of a token.
+const REFS_WIDTH: u32 = 2;
+
+/// Counts an eviction and packs what a refault will need: the oldest generation and the uses.
+pub(crate) fn eviction_shadow(lru: &mut Lru, pfn: Pfn) -> u64 {
+    let profile = lru.mglru.profile;
+    let folio = &lru.folios[pfn];
+    let lruvec = &mut lru.lruvecs[folio.lruvec.index()];
+    let folio_type = folio.folio_type();
+    let t = folio_type.index();
+    let uses = profile.uses(folio);
+    let min_seq = lruvec.mglru.min_seq[t];
+    let slot = history_slot(min_seq, lru.mglru.history);
+    lruvec.mglru.control.current[slot][t].evicted[profile.tier(folio)] += folio.nr_pages();
+    let token = (min_seq << REFS_WIDTH) | u64::from(uses.saturating_sub(1));
+    Shadow {
+        node: lruvec.node,
+        memcg: lruvec.memcg,
+        token: token & mask(profile.token_bits(folio_type)),
+        workingset: match profile.usage {
+            UsageCount::WorkingsetSecond => uses > 0,
+            UsageCount::WorkingsetLast => folio.has(Flag::Workingset),
+        },
+    }
+    .pack()
+}
+
+/// An evicted page came back: counts the refault and restores its uses if it was gone for fewer
+/// generations than the profile's window. `in_fault`: through a page fault with recency.
+pub(crate) fn refault(lru: &mut Lru, pfn: Pfn, shadow: u64, in_fault: bool) {
+    let profile = lru.mglru.profile;
+    let ablation = lru.mglru.ablation;
+    let shadow = Shadow::unpack(shadow);
+    let folio = &mut lru.folios[pfn];
+    let lruvec = &mut lru.lruvecs[folio.lruvec.index()];
+    if !shadow.names(lruvec.memcg) || shadow.node != lruvec.node {
+        return;
+    }
+    let folio_type = folio.folio_type();
+    let t = folio_type.index();
+    let nr_pages = folio.nr_pages();
+    lruvec.events.workingset_refault[t] += nr_pages;
+
+    let seq_bits = profile.token_bits(folio_type) - REFS_WIDTH;
+    let evicted_seq = shadow.token >> REFS_WIDTH;
+    let state = &lruvec.mglru;
+    let window = profile
+        .refault_window
+        .filter(|_| !ablation.exact_refault_window);
+    let recent = match window {
+        Some(window) => seq_distance(state.max_seq, evicted_seq, seq_bits) < window,
+        None => seq_distance(state.min_seq[t], evicted_seq, seq_bits) == 0,
+    };
+    if !recent {
+        return;
+    }
+
+    let refs = (shadow.token & mask(REFS_WIDTH)) as u32;
+    let slot = history_slot(state.min_seq[t], lru.mglru.history);
+    let counters = &mut lruvec.mglru.control.current[slot][t];
+    match profile.usage {
+        UsageCount::WorkingsetSecond => {
+            let uses = refs + u32::from(shadow.workingset);
+            counters.refaulted[profile.tier_of(uses, false)] += nr_pages;
+            lruvec.events.workingset_activate[t] += nr_pages;
+            if (in_fault || uses >= 3) && !ablation.no_restore {
+                folio.set(Flag::Workingset);
+                folio.set_refs(3);
+                lruvec.events.workingset_restore[t] += nr_pages;
+            }
+        }
+        UsageCount::WorkingsetLast => {
+            counters.refaulted[profile.tier_of(refs + 1, shadow.workingset)] += nr_pages;
+            if ablation.no_restore {
+                return;
+            }
+            if shadow.workingset {
+                folio.set(Flag::Workingset);
+                lruvec.events.workingset_restore[t] += nr_pages;
+                if in_fault {
+                    lruvec.events.workingset_activate[t] += nr_pages;
+                }
+            } else {
+                folio.set_refs(refs);
+            }
+        }
+    }
+}
+
+/// Generations between two sequence numbers of which only the low bits are known. The kernel takes
+/// a plain difference and misjudges once at each wrap; here it is modular.
+fn seq_distance(seq: u64, evicted_seq: u64, bits: u32) -> u64 {
+    let forward = seq.wrapping_sub(evicted_seq) & mask(bits);
+    forward.min(forward.wrapping_neg() & mask(bits))
+}
+
+fn mask(bits: u32) -> u64 {
+    (1 << bits) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_survives_the_wrap_of_the_token() {
+        for bits in [29, 34] {
+            let wrap = 1u64 << bits;
+            for seq in [5, wrap - 1, wrap, wrap + 2, 3 * wrap + 1] {
+                for back in 0..4 {
+                    assert_eq!(seq_distance(seq, (seq - back) & mask(bits), bits), back);
+                }
+            }
+        }
+        assert_eq!(
+            seq_distance(3, 4, 29),
+            1,
+            "an eviction is never from the future by much"
+        );
+    }
+}
