@@ -4,6 +4,7 @@
 pub mod completions;
 pub mod exercise;
 pub mod man;
+pub mod run;
 
 use std::process::ExitCode;
 
