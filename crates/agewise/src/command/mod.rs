@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One subcommand a file: its arguments and what it does.
 
+pub mod bench;
 pub mod completions;
+pub mod demo;
 pub mod exercise;
 pub mod man;
 pub mod run;

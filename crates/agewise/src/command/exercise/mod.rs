@@ -4,6 +4,7 @@
 pub mod content;
 pub mod memory;
 pub mod pattern;
+pub mod spawned;
 pub mod summary;
 pub mod truth;
 mod worker;

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What agewise saw, judged by what the exerciser knows.
+
+use serde::Serialize;
+
+/// The span in which an access must show as a young page: from the end of the previous clearing
+/// to the reading. CLOCK_MONOTONIC ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// When the previous clearing of this page may have begun.
+    pub clear_begin_ns: u64,
+    /// When it had ended for certain.
+    pub clear_end_ns: u64,
+    /// When the page table was read.
+    pub seen_ns: u64,
+}
+
+/// Pages by what happened and what was seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// Accessed and seen young.
+    pub accessed_seen: u64,
+    /// Accessed and not seen young.
+    pub accessed_missed: u64,
+    /// Not accessed and seen young.
+    pub unaccessed_seen: u64,
+    /// Not accessed and not seen young.
+    pub unaccessed_unseen: u64,
+    /// Last accessed while it was being cleared, or after it was read: nothing can be said.
+    pub undecided: u64,
+}
+
+impl Tally {
+    /// Judges one page, or one huge page by its latest access.
+    #[inline]
+    pub fn judge(&mut self, span: Span, last_access_ns: u64, young: bool) {
+        let field = if last_access_ns >= span.seen_ns {
+            &mut self.undecided
+        } else if last_access_ns > span.clear_end_ns {
+            if young {
+                &mut self.accessed_seen
+            } else {
+                &mut self.accessed_missed
+            }
+        } else if last_access_ns < span.clear_begin_ns {
+            if young {
+                &mut self.unaccessed_seen
+            } else {
+                &mut self.unaccessed_unseen
+            }
+        } else {
+            &mut self.undecided
+        };
+        *field += 1;
+    }
+
+    /// Adds what another scan found.
+    pub fn add(&mut self, other: &Self) {
+        self.accessed_seen += other.accessed_seen;
+        self.accessed_missed += other.accessed_missed;
+        self.unaccessed_seen += other.unaccessed_seen;
+        self.unaccessed_unseen += other.unaccessed_unseen;
+        self.undecided += other.undecided;
+    }
+
+    /// Accessed pages that were not seen, of all accessed pages.
+    pub fn missed_ratio(&self) -> f64 {
+        ratio(
+            self.accessed_missed,
+            self.accessed_seen + self.accessed_missed,
+        )
+    }
+
+    /// Pages seen young that were not accessed, of all that were not accessed.
+    pub fn false_ratio(&self) -> f64 {
+        ratio(
+            self.unaccessed_seen,
+            self.unaccessed_seen + self.unaccessed_unseen,
+        )
+    }
+}
+
+/// `part` of `whole`; 0 of nothing.
+pub fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_judged_by_the_span_between_clearing_and_reading() {
+        let span = Span {
+            clear_begin_ns: 100,
+            clear_end_ns: 110,
+            seen_ns: 200,
+        };
+        let mut tally = Tally::default();
+        tally.judge(span, 150, true);
+        tally.judge(span, 150, true);
+        tally.judge(span, 199, false);
+        tally.judge(span, 99, true);
+        tally.judge(span, 50, false);
+        tally.judge(span, 0, false);
+        for undecided in [100, 110, 200, 300] {
+            tally.judge(span, undecided, true);
+        }
+        let expected = Tally {
+            accessed_seen: 2,
+            accessed_missed: 1,
+            unaccessed_seen: 1,
+            unaccessed_unseen: 2,
+            undecided: 4,
+        };
+        assert_eq!(tally, expected);
+        assert!((tally.missed_ratio() - 1.0 / 3.0).abs() < 1e-12);
+        assert!((tally.false_ratio() - 1.0 / 3.0).abs() < 1e-12);
+        let mut sum = tally;
+        sum.add(&tally);
+        assert_eq!(sum.undecided, 8);
+        assert_eq!(Tally::default().missed_ratio(), 0.0);
+    }
+}
