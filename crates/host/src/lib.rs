@@ -6,6 +6,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod error;
 pub mod eye;
+pub mod lru_gen;
 pub mod memory;
 mod octal;
 pub mod pagewalk;

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The kernel's own multi-gen LRU (`CONFIG_LRU_GEN`, since 6.1), read and driven through
+//! `/sys/kernel/debug/lru_gen` (Documentation/admin-guide/mm/multigen_lru.rst).
+//!
+//! As an eye it tells the ages of whole cgroups at no cost of ours, unmapped page cache included, but
+//! not of single pages or processes. As a hand it ages and evicts by generation. Both need root and
+//! a mounted debugfs; under lockdown the file cannot be opened.
+
+mod table;
+
+use std::path::PathBuf;
+
+use crate::error::{self, FileError};
+use crate::root::SysRoot;
+
+pub use table::{Generation, Lruvec, Memcg, Table};
+
+/// The features in `/sys/kernel/mm/lru_gen/enabled`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// 0x1: the multi-gen LRU decides.
+    pub core: bool,
+    /// 0x2: aging walks page tables and clears leaf accessed bits in batches.
+    pub leaf_walk: bool,
+    /// 0x4: aging uses the accessed bits of non-leaf entries.
+    pub nonleaf_young: bool,
+}
+
+/// Why a command was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommandError {
+    /// EINVAL: the cgroup or node is unknown, or the sequence number is out of range.
+    #[error(
+        "the kernel refused '{command}': memory cgroup or node unknown, or the generation is not \
+         there any more; read the generations again"
+    )]
+    Invalid {
+        /// The command.
+        command: String,
+    },
+    /// ERANGE (before 6.14): an aging that is not forced would push out the oldest generation.
+    #[error("the kernel refused '{command}': all generations are in use; age with force")]
+    NoRoom {
+        /// The command.
+        command: String,
+    },
+    /// EEXIST (since 6.15): somebody else aged at the same time.
+    #[error("'{command}' lost a race: somebody else has just aged this cgroup")]
+    Raced {
+        /// The command.
+        command: String,
+    },
+    /// Anything else.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// Access to the files.
+#[derive(Clone, Debug)]
+pub struct LruGen {
+    sys: SysRoot,
+}
+
+impl LruGen {
+    /// The multi-gen LRU of this tree; nothing is opened yet.
+    #[must_use]
+    pub fn new(sys: SysRoot) -> LruGen {
+        LruGen { sys }
+    }
+
+    fn debugfs(&self) -> PathBuf {
+        self.sys.join("kernel/debug/lru_gen")
+    }
+
+    /// Which parts are on; `None` when the kernel was built without it.
+    ///
+    /// # Errors
+    /// The file cannot be read or is not `0x` and a hexadecimal number.
+    pub fn features(&self) -> Result<Option<Features>, FileError> {
+        let path = self.sys.join("kernel/mm/lru_gen/enabled");
+        let Some(text) = error::read_optional(&path)? else {
+            return Ok(None);
+        };
+        let bits = text
+            .trim()
+            .strip_prefix("0x")
+            .and_then(|hex| u32::from_str_radix(hex, 16).ok());
+        let Some(bits) = bits else {
+            return Err(FileError::format(
+                &path,
+                "0x and a hexadecimal number",
+                &text,
+            ));
+        };
+        Ok(Some(Features {
+            core: bits & 1 != 0,
+            leaf_walk: bits & 2 != 0,
+            nonleaf_young: bits & 4 != 0,
+        }))
+    }
+
+    /// Time to live of the working set, in ms; 0 is off.
+    ///
+    /// # Errors
+    /// The file is not there or holds no number.
+    pub fn min_ttl_ms(&self) -> Result<u64, FileError> {
+        error::read_u64(&self.sys.join("kernel/mm/lru_gen/min_ttl_ms"))
+    }
+
+    /// The generations of every cgroup on every node.
+    ///
+    /// # Errors
+    /// The file cannot be read (no debugfs, no privilege, lockdown) or has another format.
+    pub fn read(&self) -> Result<Table, FileError> {
+        let path = self.debugfs();
+        table::parse(&path, &error::read(&path)?)
+    }
+
+    /// Starts a new generation. `swappiness`: whether anon is walked (6.12: 0 or not; 7.2: as in
+    /// reclaim). `force` walks every page table, so that no page is missed.
+    ///
+    /// # Errors
+    /// See [`CommandError`].
+    pub fn age(
+        &self,
+        memcg: u64,
+        node: u32,
+        max_seq: u64,
+        swappiness: u32,
+        force: bool,
+    ) -> Result<(), CommandError> {
+        self.command(format!(
+            "+ {memcg} {node} {max_seq} {swappiness} {}",
+            u8::from(force)
+        ))
+    }
+
+    /// Evicts generations up to and including `min_seq`, at most `pages` pages.
+    ///
+    /// # Errors
+    /// See [`CommandError`]. The two youngest generations are never evicted (EINVAL).
+    pub fn evict(
+        &self,
+        memcg: u64,
+        node: u32,
+        min_seq: u64,
+        swappiness: u32,
+        pages: u64,
+    ) -> Result<(), CommandError> {
+        self.command(format!("- {memcg} {node} {min_seq} {swappiness} {pages}"))
+    }
+
+    fn command(&self, command: String) -> Result<(), CommandError> {
+        match error::write(&self.debugfs(), &command) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(match error.raw_os_error() {
+                Some(libc::EINVAL) => CommandError::Invalid { command },
+                Some(libc::ERANGE) => CommandError::NoRoom { command },
+                Some(libc::EEXIST) => CommandError::Raced { command },
+                _ => error.into(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::Roots;
+
+    fn fake(files: &[(&str, &str)]) -> (tempfile::TempDir, LruGen) {
+        let dir = tempfile::tempdir().unwrap();
+        let sys = Roots::below(dir.path()).sys;
+        for (name, content) in files {
+            let path = sys.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+        }
+        (dir, LruGen::new(sys))
+    }
+
+    #[test]
+    fn features_of_kernels_with_and_without_it() {
+        let (_dir, without) = fake(&[]);
+        assert_eq!(without.features().unwrap(), None);
+        let (_dir, full) = fake(&[("kernel/mm/lru_gen/enabled", "0x0007\n")]);
+        let all = Features {
+            core: true,
+            leaf_walk: true,
+            nonleaf_young: true,
+        };
+        assert_eq!(full.features().unwrap(), Some(all));
+        let (_dir, part) = fake(&[("kernel/mm/lru_gen/enabled", "0x0001\n")]);
+        let core = Features {
+            core: true,
+            leaf_walk: false,
+            nonleaf_young: false,
+        };
+        assert_eq!(part.features().unwrap(), Some(core));
+        let (_dir, odd) = fake(&[("kernel/mm/lru_gen/enabled", "yes\n")]);
+        assert!(
+            odd.features()
+                .unwrap_err()
+                .to_string()
+                .contains("found 'yes'")
+        );
+    }
+
+    #[test]
+    fn commands_have_the_documented_form() {
+        let (_dir, lru_gen) = fake(&[("kernel/debug/lru_gen", "")]);
+        let written = || std::fs::read_to_string(lru_gen.debugfs()).unwrap();
+        lru_gen.age(28, 0, 3, 200, true).unwrap();
+        assert_eq!(written(), "+ 28 0 3 200 1");
+        std::fs::write(lru_gen.debugfs(), "").unwrap();
+        lru_gen.evict(28, 0, 8, 1, 100).unwrap();
+        assert_eq!(written(), "- 28 0 8 1 100");
+    }
+
+    #[test]
+    fn a_missing_debugfs_is_a_clear_error() {
+        let (_dir, lru_gen) = fake(&[]);
+        assert!(lru_gen.read().unwrap_err().is_not_found());
+        assert!(matches!(
+            lru_gen.age(1, 0, 3, 1, true),
+            Err(CommandError::File(_))
+        ));
+    }
+}
