@@ -4,6 +4,7 @@
 
 pub mod cgroup;
 pub mod clock;
+pub mod damon;
 pub mod error;
 pub mod eye;
 pub mod lru_gen;

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What can go wrong with the kernel's DAMON.
+
+use super::Owner;
+use crate::error::FileError;
+
+/// A monitor could not be set up, or was lost.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DamonError {
+    /// No interface.
+    #[error(
+        "this kernel has no /sys/kernel/mm/damon: it needs CONFIG_DAMON_SYSFS (Linux 5.18) and root"
+    )]
+    Missing,
+    /// Somebody else runs it.
+    #[error("DAMON is in use by {}; it has one owner at a time, and agewise never disturbs it", describe(.owner))]
+    Owned {
+        /// Who.
+        owner: Owner,
+    },
+    /// The address space is not supported by this build of the kernel.
+    #[error("this kernel's DAMON cannot watch '{wanted}' (it offers: {offered})")]
+    NoOperations {
+        /// `vaddr` or `paddr`.
+        wanted: &'static str,
+        /// What `avail_operations` lists.
+        offered: String,
+    },
+    /// A file the setup needs does not exist on this kernel.
+    #[error("{what} needs Linux {since} or later: this kernel has no {file}")]
+    TooOld {
+        /// The part of the setup.
+        what: &'static str,
+        /// First kernel that has it.
+        since: &'static str,
+        /// The missing file, relative to its directory.
+        file: String,
+    },
+    /// EINVAL at start.
+    #[error("the kernel refused the monitor (EINVAL): {hint}")]
+    Refused {
+        /// What to check.
+        hint: &'static str,
+    },
+    /// The kernel thread ended by itself.
+    #[error("the monitor has stopped by itself: its targets have exited, or its settings failed")]
+    Stopped,
+    /// Any other failure of a file.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+fn describe(owner: &Owner) -> String {
+    match owner {
+        Owner::Nobody => "nobody".to_owned(),
+        Owner::Module { name } => format!("the kernel module {name}"),
+        Owner::Sysfs {
+            nr_kdamonds,
+            running,
+        } if running.is_empty() => {
+            format!("another program ({nr_kdamonds} monitors set up, none running)")
+        }
+        Owner::Sysfs { running, .. } => format!("another program (kernel threads {running:?})"),
+    }
+}
