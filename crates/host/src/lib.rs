@@ -10,6 +10,7 @@ pub mod eye;
 pub mod lru_gen;
 pub mod memory;
 mod octal;
+pub mod pageout;
 pub mod pagewalk;
 pub mod pressure;
 pub mod process;

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an eviction did. Every byte asked for is in exactly one place of the report.
+
+use serde::Serialize;
+
+/// Why some bytes were not even tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SkipReason {
+    /// Already swapped or dropped, or never touched.
+    Absent,
+    /// No longer mapped.
+    Hole,
+    /// mlocked, hugetlb or device memory: the kernel does not page it out.
+    Unevictable,
+    /// Part of a huge page, which would have to be split.
+    PartialHuge,
+    /// Anonymous, and no free swap space.
+    NoSwap,
+    /// Beyond the limit of bytes.
+    Limit,
+    /// Would have taken resident memory below the floor.
+    Floor,
+    /// Asked to stop.
+    Cancelled,
+    /// The process has exited or replaced itself (exec).
+    ProcessGone,
+    /// Nothing had left for several calls.
+    NoProgress,
+    /// The system refused; the error says why.
+    Failed,
+}
+
+impl SkipReason {
+    /// All reasons, in the order of reports.
+    pub const ALL: [Self; 11] = [
+        Self::Absent,
+        Self::Hole,
+        Self::Unevictable,
+        Self::PartialHuge,
+        Self::NoSwap,
+        Self::Limit,
+        Self::Floor,
+        Self::Cancelled,
+        Self::ProcessGone,
+        Self::NoProgress,
+        Self::Failed,
+    ];
+
+    /// The name in JSON and CSV.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Hole => "hole",
+            Self::Unevictable => "unevictable",
+            Self::PartialHuge => "partial_huge",
+            Self::NoSwap => "no_swap",
+            Self::Limit => "limit",
+            Self::Floor => "floor",
+            Self::Cancelled => "cancelled",
+            Self::ProcessGone => "process_gone",
+            Self::NoProgress => "no_progress",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// For people.
+    pub fn explanation(self) -> &'static str {
+        match self {
+            Self::Absent => "already out, or never touched",
+            Self::Hole => "no longer mapped",
+            Self::Unevictable => "mlocked, hugetlb or device memory",
+            Self::PartialHuge => "part of a huge page, which is not split",
+            Self::NoSwap => "anonymous memory needs swap space, and none is free",
+            Self::Limit => "beyond the limit of bytes",
+            Self::Floor => "kept resident as asked",
+            Self::Cancelled => "stopped before",
+            Self::ProcessGone => "the process exited or replaced itself",
+            Self::NoProgress => "given up: nothing was leaving",
+            Self::Failed => "the system refused",
+        }
+    }
+}
+
+/// Bytes not tried, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skipped([u64; SkipReason::ALL.len()]);
+
+impl Skipped {
+    /// Counts `bytes` under `reason`.
+    pub fn add(&mut self, reason: SkipReason, bytes: u64) {
+        let count = &mut self.0[reason as usize];
+        *count = count.saturating_add(bytes);
+    }
+
+    /// Bytes skipped for `reason`.
+    pub fn bytes(&self, reason: SkipReason) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// Bytes skipped for any reason.
+    pub fn total_bytes(&self) -> u64 {
+        self.0
+            .iter()
+            .fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    /// The reasons that occurred, in the order of reports.
+    pub fn iter(&self) -> impl Iterator<Item = (SkipReason, u64)> + '_ {
+        SkipReason::ALL
+            .into_iter()
+            .map(|reason| (reason, self.bytes(reason)))
+            .filter(|r| r.1 > 0)
+    }
+}
+
+impl Serialize for Skipped {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter().map(|(reason, bytes)| (reason.name(), bytes)))
+    }
+}
+
+/// What an eviction did.
+///
+/// `asked_bytes = young_again_bytes + skipped_bytes (all reasons) + rehearsed_bytes + left_bytes
+/// + kept_bytes` holds once it has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PageoutReport {
+    /// What was asked for.
+    pub asked_bytes: u64,
+    /// Touched since it was called cold, seen right before the call: left alone.
+    pub young_again_bytes: u64,
+    /// Not tried.
+    pub skipped_bytes: Skipped,
+    /// Would have been tried, in a rehearsal.
+    pub rehearsed_bytes: u64,
+    /// Was there before the call and is no longer after it: `left_anon_bytes + left_file_bytes`.
+    pub left_bytes: u64,
+    /// The part of it that went to swap.
+    pub left_anon_bytes: u64,
+    /// The part of it that was file or shared memory. It has left the process; a page of a file
+    /// that was dirty stays in the page cache until the kernel has written it.
+    pub left_file_bytes: u64,
+    /// Was tried and is still there: mapped by others too, pinned, under writeback, swap or a limit
+    /// of the cgroup full, or touched at once.
+    pub kept_bytes: u64,
+    /// System calls that move memory.
+    pub calls: u64,
+    /// CPU time of this thread, looking before and after included.
+    pub cpu_ns: u64,
+    /// Time in which it took place, waiting for the rate limit included.
+    pub elapsed_ns: u64,
+}
+
+impl PageoutReport {
+    /// Adds another one, of another process or part.
+    pub fn add(&mut self, other: &Self) {
+        for (reason, bytes) in other.skipped_bytes.iter() {
+            self.skipped_bytes.add(reason, bytes);
+        }
+        for (sum, more) in [
+            (&mut self.asked_bytes, other.asked_bytes),
+            (&mut self.young_again_bytes, other.young_again_bytes),
+            (&mut self.rehearsed_bytes, other.rehearsed_bytes),
+            (&mut self.left_bytes, other.left_bytes),
+            (&mut self.left_anon_bytes, other.left_anon_bytes),
+            (&mut self.left_file_bytes, other.left_file_bytes),
+            (&mut self.kept_bytes, other.kept_bytes),
+            (&mut self.calls, other.calls),
+            (&mut self.cpu_ns, other.cpu_ns),
+            (&mut self.elapsed_ns, other.elapsed_ns),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+
+    /// What became of everything asked for, whatever it was: equals `asked_bytes` at the end.
+    pub fn accounted_bytes(&self) -> u64 {
+        [
+            self.young_again_bytes,
+            self.skipped_bytes.total_bytes(),
+            self.rehearsed_bytes,
+            self.left_bytes,
+            self.kept_bytes,
+        ]
+        .into_iter()
+        .fold(0, u64::saturating_add)
+    }
+
+    /// CPU time a page of `page_bytes` that left; `None` when nothing did.
+    pub fn cpu_ns_per_page(&self, page_bytes: u64) -> Option<f64> {
+        let pages = self.left_bytes.checked_div(page_bytes)?;
+        (pages > 0).then(|| self.cpu_ns as f64 / pages as f64)
+    }
+}
