@@ -3,10 +3,12 @@
 //! randomness. Each world (a real host, the lab's simulated machine) hands the engine facts and
 //! carries out what it decides.
 
+pub mod agemap;
 pub mod batch;
 pub mod classic;
 pub mod damon;
 pub mod folio;
+pub mod generations;
 pub mod ids;
 pub mod lru;
 pub mod mglru;
@@ -15,4 +17,5 @@ pub mod reclaim;
 pub mod shadow;
 pub mod table;
 pub mod work;
+pub mod workingset;
 pub mod world;

@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One look at an address space: facts of tables in, labels and sizes changed.
+
+use super::AgeMap;
+use super::leaf::{self, Changes, Leaf, SWAPPED};
+use super::store::{Files, NO_LEAF, Table};
+use crate::generations::{LABEL_NONE, LABEL_UNSEEN, LABELS, Label, PageType, Sizes};
+use crate::table::{PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE};
+
+const ALL: PageBits = [u64::MAX; WORDS_PER_TABLE];
+
+/// A group of pages the caller wants counted apart in each look: pages of a NUMA node, or pages
+/// that another process of the same target already counts.
+pub type Part = u8;
+
+/// What was seen of one table.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// Page number of the table's first page / 512.
+    pub index: u64,
+    /// The bits. Those outside one's own range must be zero.
+    pub bits: &'a TableBits,
+    /// What backs the pages. Ranges of different type that share a table come as several facts.
+    pub page_type: PageType,
+    /// Pages to count apart.
+    pub parts: &'a [(Part, PageBits)],
+}
+
+/// What one look found, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LookCounts {
+    /// Tables reported.
+    pub tables: u64,
+    /// Present pages.
+    pub present: u64,
+    /// Pages seen accessed since the accessed bits were cleared last; 0 in the first look, where
+    /// that time is not known.
+    pub young: u64,
+    /// Pages that were not there in the look before.
+    pub appeared: u64,
+    /// Pages that are neither present nor in swap any more.
+    pub gone: u64,
+    /// Pages that went from present to swap.
+    pub swapped_out: u64,
+    /// Pages that came back from swap: refaults.
+    pub refaulted: u64,
+}
+
+/// Facts came for a table before one already reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("table {index} reported after table {last}: a look goes through addresses upwards")]
+pub struct OutOfOrder {
+    /// The table reported now.
+    pub index: u64,
+    /// The last one before.
+    pub last: u64,
+}
+
+/// A look under way. Tables come in ascending order; [`finish`](Self::finish) ends it.
+#[derive(Debug)]
+pub struct Look<'a> {
+    map: &'a mut AgeMap,
+    cursor: usize,
+    fresh: Vec<Table>,
+    pending: Option<Pending>,
+    counts: LookCounts,
+    label: Label,
+    first: bool,
+}
+
+/// A table of which more may come.
+#[derive(Debug)]
+struct Pending {
+    index: u64,
+    bits: TableBits,
+    files: PageBits,
+    parts: Vec<(Part, PageBits)>,
+}
+
+impl<'a> Look<'a> {
+    pub(super) fn begin(map: &'a mut AgeMap) -> Self {
+        map.look = map.look.wrapping_add(1);
+        for part in &mut map.parts {
+            *part = [[0; 2]; LABELS];
+        }
+        let first = map.is_first_look();
+        let label = if first {
+            LABEL_UNSEEN
+        } else {
+            map.generations.youngest()
+        };
+        Look {
+            map,
+            cursor: 0,
+            fresh: Vec::new(),
+            pending: None,
+            counts: LookCounts::default(),
+            label,
+            first,
+        }
+    }
+
+    /// Takes in what was seen of one table. Several facts of the same table add up.
+    ///
+    /// # Errors
+    /// [`OutOfOrder`], and nothing was taken in.
+    pub fn table(&mut self, facts: Facts<'_>) -> Result<(), OutOfOrder> {
+        let files = match facts.page_type {
+            PageType::Anon => [0; WORDS_PER_TABLE],
+            PageType::File => {
+                std::array::from_fn(|w| facts.bits.present[w] | facts.bits.swapped[w])
+            }
+        };
+        if let Some(pending) = &mut self.pending {
+            if facts.index < pending.index {
+                return Err(OutOfOrder {
+                    index: facts.index,
+                    last: pending.index,
+                });
+            }
+            if facts.index == pending.index {
+                pending.add(facts.bits, &files, facts.parts);
+                return Ok(());
+            }
+            self.flush();
+        }
+        self.pending = Some(Pending {
+            index: facts.index,
+            bits: *facts.bits,
+            files,
+            parts: facts.parts.to_vec(),
+        });
+        Ok(())
+    }
+
+    /// Says that the tables of `indices` were left out of this look on purpose: they stay as they
+    /// are. Whole tables only, in the same ascending order.
+    pub fn keep(&mut self, indices: std::ops::Range<u64>) {
+        let store = &mut self.map.store;
+        for at in store.position(indices.start)..store.tables.len() {
+            let table = &mut store.tables[at];
+            if table.index >= indices.end {
+                break;
+            }
+            table.look = self.map.look;
+        }
+    }
+
+    /// Ends the look: what was not reported is gone. A look that is dropped instead (the process
+    /// vanished half-way) leaves what it did not reach as it was.
+    pub fn finish(mut self) -> LookCounts {
+        self.flush();
+        self.forget_unseen();
+        self.counts
+    }
+
+    fn forget_unseen(&mut self) {
+        let map = &mut *self.map;
+        let look = map.look;
+        if map.store.tables.iter().any(|table| table.look != look) {
+            let mut tables = std::mem::take(&mut map.store.tables);
+            tables.retain(|table| {
+                if table.look != look {
+                    self.counts.gone += forget(map, table);
+                    map.store.release(*table);
+                }
+                table.look == look
+            });
+            map.store.tables = tables;
+        }
+    }
+
+    fn flush(&mut self) {
+        let Some(pending) = self.pending.take() else {
+            return;
+        };
+        let tables = &self.map.store.tables;
+        while tables
+            .get(self.cursor)
+            .is_some_and(|table| table.index < pending.index)
+        {
+            self.cursor += 1;
+        }
+        let known = tables
+            .get(self.cursor)
+            .is_some_and(|table| table.index == pending.index);
+        let mut table = match known {
+            true => tables[self.cursor],
+            false => Table {
+                index: pending.index,
+                leaf: NO_LEAF,
+                files: Files::None,
+                look: 0,
+                uniform: LABEL_NONE,
+            },
+        };
+        self.counts.tables += 1;
+        let occupied: PageBits =
+            std::array::from_fn(|w| pending.bits.present[w] | pending.bits.swapped[w]);
+        if occupied == [0; WORDS_PER_TABLE] {
+            return;
+        }
+        table.look = self.map.look;
+        self.update(&mut table, &pending);
+        self.map
+            .store
+            .set_files(&mut table.files, &pending.files, &occupied);
+        self.count_parts(&table, &pending);
+        if known {
+            self.map.store.tables[self.cursor] = table;
+        } else {
+            self.fresh.push(table);
+        }
+    }
+
+    fn update(&mut self, table: &mut Table, pending: &Pending) {
+        let young = if self.first {
+            [0; WORDS_PER_TABLE]
+        } else {
+            pending.bits.young
+        };
+        let all_present = pending.bits.present == ALL;
+        if table.leaf == NO_LEAF && all_present {
+            let appeared = table.uniform == LABEL_NONE;
+            if appeared || young == ALL || young == [0; WORDS_PER_TABLE] {
+                self.update_uniform(table, pending, appeared, young == ALL);
+                return;
+            }
+        }
+        if table.leaf == NO_LEAF {
+            table.leaf = self.map.store.leaves.insert(Leaf::filled(table.uniform));
+        }
+        let old_files = self.map.store.file_mask(table.files);
+        let leaf = &mut self.map.store.leaves[table.leaf];
+        for word in 0..WORDS_PER_TABLE {
+            let seen = Word {
+                present: pending.bits.present[word],
+                young: young[word],
+                swapped: pending.bits.swapped[word],
+                files: pending.files[word],
+                old_files: old_files[word],
+            };
+            let sizes = self.map.generations.sizes_mut();
+            seen.update(
+                leaf.lanes_mut(word),
+                self.label,
+                sizes,
+                &mut self.map.swapped,
+                &mut self.counts,
+            );
+        }
+        if all_present && young == ALL {
+            self.map.store.leaves.remove(table.leaf);
+            table.leaf = NO_LEAF;
+            table.uniform = self.label;
+        }
+    }
+
+    /// All 512 pages had one label, or were not there, and all have one label now.
+    fn update_uniform(
+        &mut self,
+        table: &mut Table,
+        pending: &Pending,
+        appeared: bool,
+        young: bool,
+    ) {
+        let sizes = self.map.generations.sizes_mut();
+        let count_files = |mask: &PageBits| {
+            mask.iter()
+                .map(|word| u64::from(word.count_ones()))
+                .sum::<u64>()
+        };
+        let pages = PAGES_PER_TABLE as u64;
+        if !appeared {
+            let old = count_files(&self.map.store.file_mask(table.files));
+            sizes[usize::from(table.uniform)][0] -= pages - old;
+            sizes[usize::from(table.uniform)][1] -= old;
+        } else {
+            self.counts.appeared += pages;
+        }
+        if appeared || young {
+            table.uniform = self.label;
+        }
+        let new = count_files(&pending.files);
+        sizes[usize::from(table.uniform)][0] += pages - new;
+        sizes[usize::from(table.uniform)][1] += new;
+        self.counts.present += pages;
+        self.counts.young += if young { pages } else { 0 };
+    }
+
+    fn count_parts(&mut self, table: &Table, pending: &Pending) {
+        for (part, mask) in &pending.parts {
+            if self.map.parts.len() <= usize::from(*part) {
+                self.map
+                    .parts
+                    .resize(usize::from(*part) + 1, [[0; 2]; LABELS]);
+            }
+            for (word, wanted) in mask.iter().enumerate() {
+                let wanted = wanted & pending.bits.present[word];
+                let files = pending.files[word];
+                for (page_type, pages) in [(0, wanted & !files), (1, wanted & files)] {
+                    let sizes = &mut self.map.parts[usize::from(*part)];
+                    if table.leaf == NO_LEAF {
+                        sizes[usize::from(table.uniform)][page_type] +=
+                            u64::from(pages.count_ones());
+                        continue;
+                    }
+                    let lanes = self.map.store.leaves[table.leaf].lanes(word);
+                    by_label(lanes, pages, |label, n| {
+                        sizes[usize::from(label)][page_type] += n
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Look<'_> {
+    fn drop(&mut self) {
+        self.flush();
+        self.map.store.merge(&self.fresh);
+        self.map.store.shrink();
+    }
+}
+
+impl Pending {
+    fn add(&mut self, bits: &TableBits, files: &PageBits, parts: &[(Part, PageBits)]) {
+        let or = |into: &mut PageBits, from: &PageBits| {
+            into.iter_mut()
+                .zip(from)
+                .for_each(|(into, from)| *into |= from);
+        };
+        or(&mut self.bits.present, &bits.present);
+        or(&mut self.bits.young, &bits.young);
+        or(&mut self.bits.dirty, &bits.dirty);
+        or(&mut self.bits.swapped, &bits.swapped);
+        or(&mut self.files, files);
+        self.parts.extend_from_slice(parts);
+    }
+}
+
+/// What was seen of 64 pages, a bit a page.
+struct Word {
+    present: u64,
+    young: u64,
+    swapped: u64,
+    files: u64,
+    old_files: u64,
+}
+
+impl Word {
+    #[inline]
+    fn update(
+        &self,
+        lanes: &mut leaf::Lanes,
+        label: Label,
+        sizes: &mut Sizes,
+        swapped: &mut [u64; 2],
+        counts: &mut LookCounts,
+    ) {
+        let (occupied, was_swapped) = leaf::occupied_and_swapped(lanes);
+        let was_present = occupied & !was_swapped;
+        counts.present += u64::from(self.present.count_ones());
+        let changed = self.young
+            | (self.present ^ was_present)
+            | (self.swapped ^ was_swapped)
+            | ((self.files ^ self.old_files) & occupied);
+        if changed == 0 {
+            return;
+        }
+        let appeared = self.present & !occupied;
+        let marked = self.young | appeared;
+        let returned = self.present & was_swapped;
+        let changes = Changes {
+            marked,
+            gone: occupied & !(self.present | self.swapped),
+            swapped_out: self.swapped & was_present,
+            returned,
+        };
+        let retyped = (self.files ^ self.old_files) & occupied;
+        let leaving = was_present & (marked | changes.gone | changes.swapped_out | retyped);
+        count_out(lanes, leaving & !self.old_files, PageType::Anon, sizes);
+        count_out(lanes, leaving & self.old_files, PageType::File, sizes);
+        for (page_type, files) in [(0, !self.files), (1, self.files)] {
+            sizes[usize::from(label)][page_type] += u64::from((marked & files).count_ones());
+            // Pages that are here with the label they had.
+            let arriving = self.present & !marked & (returned | retyped) & files;
+            by_label(lanes, arriving, |old, n| {
+                sizes[usize::from(old)][page_type] += n
+            });
+            swapped[page_type] += u64::from((self.swapped & files).count_ones());
+        }
+        swapped[0] -= u64::from((was_swapped & !self.old_files).count_ones());
+        swapped[1] -= u64::from((was_swapped & self.old_files).count_ones());
+        leaf::apply(lanes, changes, label);
+        let unknown = self.swapped & !occupied;
+        if unknown != 0 {
+            let changes = Changes {
+                marked: unknown,
+                swapped_out: unknown,
+                ..Changes::default()
+            };
+            leaf::apply(lanes, changes, LABEL_UNSEEN);
+        }
+        counts.young += u64::from(self.young.count_ones());
+        counts.appeared += u64::from(appeared.count_ones());
+        counts.gone += u64::from(changes.gone.count_ones());
+        counts.swapped_out += u64::from(changes.swapped_out.count_ones());
+        counts.refaulted += u64::from(returned.count_ones());
+    }
+}
+
+#[inline]
+fn count_out(lanes: &leaf::Lanes, pages: u64, page_type: PageType, sizes: &mut Sizes) {
+    by_label(lanes, pages, |label, n| {
+        sizes[usize::from(label)][page_type as usize] -= n
+    });
+}
+
+/// Calls `count` with labels and how many of the pages have them. Pages of one age lie together,
+/// so whole words are compared with the first label while many pages are left.
+#[inline]
+pub(super) fn by_label(lanes: &leaf::Lanes, pages: u64, mut count: impl FnMut(Label, u64)) {
+    let mut left = pages;
+    for _ in 0..3 {
+        if left.count_ones() < 12 {
+            break;
+        }
+        let label = leaf::label_of(lanes, left.trailing_zeros());
+        let same = left & (leaf::equal_to(lanes, label) | leaf::equal_to(lanes, label | SWAPPED));
+        count(label, u64::from(same.count_ones()));
+        left &= !same;
+    }
+    while left != 0 {
+        count(leaf::label_of(lanes, left.trailing_zeros()), 1);
+        left &= left - 1;
+    }
+}
+
+/// Takes a table's pages out of the sizes; returns how many pages that was.
+fn forget(map: &mut AgeMap, table: &Table) -> u64 {
+    let files = map.store.file_mask(table.files);
+    let mut gone = 0;
+    for (word, files) in files.iter().enumerate() {
+        let (lanes, occupied, swapped) = match table.leaf {
+            NO_LEAF => (*Leaf::filled(table.uniform).lanes(word), u64::MAX, 0),
+            leaf => {
+                let lanes = *map.store.leaves[leaf].lanes(word);
+                let (occupied, swapped) = leaf::occupied_and_swapped(&lanes);
+                (lanes, occupied, swapped)
+            }
+        };
+        let sizes = map.generations.sizes_mut();
+        count_out(&lanes, occupied & !swapped & !files, PageType::Anon, sizes);
+        count_out(&lanes, occupied & !swapped & files, PageType::File, sizes);
+        map.swapped[0] -= u64::from((swapped & !files).count_ones());
+        map.swapped[1] -= u64::from((swapped & files).count_ones());
+        gone += u64::from(occupied.count_ones());
+    }
+    gone
+}

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The window of generations: when each was born, and how many pages it holds.
+//!
+//! A generation is the set of pages last seen accessed in one interval of time. It is born when
+//! its interval starts; the youngest is still open. The kernel keeps four (`MAX_NR_GENS`) and
+//! numbers them with a sequence that only grows; here their number is a parameter, because one
+//! byte a page can tell more than a hundred apart.
+//!
+//! A page does not carry the 64-bit sequence number but a [`Label`] of seven bits. Labels grow
+//! with youth, so "older than" is one comparison of bytes. When labels run out, the window is
+//! *coalesced*: neighbouring old generations become one, whose interval is the union, and every
+//! page is given its new label once. Intervals stay exact bounds of age; only the resolution
+//! coarsens with age, as much as it must and no more.
+
+/// What backs a page, in the sense of the kernel's `LRU_GEN_ANON` and `LRU_GEN_FILE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum PageType {
+    /// Swap-backed: private memory, and shared memory without a file.
+    Anon = 0,
+    /// Backed by a file.
+    File = 1,
+}
+
+impl PageType {
+    /// Both, in the order in which arrays indexed by type hold them.
+    pub const ALL: [PageType; 2] = [PageType::Anon, PageType::File];
+}
+
+/// A number for anon and one for file; index with `PageType as usize`.
+pub type ByType<T> = [T; 2];
+
+/// The seven bits a page carries: 0 nothing known, 1 never seen accessed, then the generations
+/// from the oldest to the youngest.
+pub type Label = u8;
+
+/// No page here.
+pub const LABEL_NONE: Label = 0;
+/// Present since the first look and never seen accessed: older than every generation.
+pub const LABEL_UNSEEN: Label = 1;
+/// The oldest generation of the window.
+pub const LABEL_OLDEST: Label = 2;
+/// Labels that fit seven bits.
+pub const LABELS: usize = 128;
+/// Most generations a window can hold.
+pub const GENERATIONS_MAX: usize = LABELS - LABEL_OLDEST as usize;
+/// Fewest: the kernel's `MIN_NR_GENS`.
+pub const GENERATIONS_MIN: usize = 2;
+
+/// How fine a coalesced window may be, the finest first: an interval that ends at age `a` is at
+/// most `a` divided by this.
+const RESOLUTIONS: [u64; 11] = [64, 48, 32, 24, 16, 12, 8, 6, 4, 2, 1];
+
+/// Pages by label and type.
+pub type Sizes = [ByType<u64>; LABELS];
+
+/// From the label a page carries to the one it carries from now on.
+pub type Relabel = [Label; LABELS];
+
+/// One generation of the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// Its sequence number; the oldest one of those it was coalesced from.
+    pub seq: u64,
+    /// When its interval starts.
+    pub birth_ms: u64,
+}
+
+/// The window, its clock passed in by the caller (milliseconds that never go back).
+#[derive(Clone, Debug)]
+pub struct Generations {
+    capacity: usize,
+    horizon_ms: u64,
+    max_seq: u64,
+    unseen_since_ms: Option<u64>,
+    window: Vec<Generation>,
+    sizes: Box<Sizes>,
+}
+
+impl Generations {
+    /// A window that opens at `now_ms` with one empty generation.
+    ///
+    /// `capacity` is clamped to [`GENERATIONS_MIN`]..=[`GENERATIONS_MAX`]. Generations that are
+    /// older than `horizon_ms` altogether may become one: pass the last bound anyone will ask for,
+    /// or `u64::MAX`.
+    pub fn new(now_ms: u64, capacity: usize, horizon_ms: u64) -> Self {
+        Generations {
+            capacity: capacity.clamp(GENERATIONS_MIN, GENERATIONS_MAX),
+            horizon_ms,
+            max_seq: 0,
+            unseen_since_ms: None,
+            window: vec![Generation {
+                seq: 0,
+                birth_ms: now_ms,
+            }],
+            sizes: Box::new([[0; 2]; LABELS]),
+        }
+    }
+
+    /// The sequence number of the youngest generation. It only grows.
+    pub fn max_seq(&self) -> u64 {
+        self.max_seq
+    }
+
+    /// The sequence number of the oldest generation that has a page of this type; `max_seq` if
+    /// none has. Pages never seen accessed belong to no generation.
+    pub fn min_seq(&self, page_type: PageType) -> u64 {
+        self.iter()
+            .find(|(label, _)| self.sizes[*label as usize][page_type as usize] > 0)
+            .map_or(self.max_seq, |(_, generation)| generation.seq)
+    }
+
+    /// The label of the youngest generation.
+    pub fn youngest(&self) -> Label {
+        LABEL_OLDEST + (self.window.len() - 1) as Label
+    }
+
+    /// Generations from the oldest to the youngest, with their labels.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (Label, Generation)> + '_ {
+        self.window
+            .iter()
+            .enumerate()
+            .map(|(i, g)| (LABEL_OLDEST + i as Label, *g))
+    }
+
+    /// How many generations the window holds now.
+    pub fn len(&self) -> usize {
+        self.window.len()
+    }
+
+    /// Never: a window has its youngest generation.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Since when the pages that were never seen accessed have been watched; `None` before the
+    /// first [`advance`](Self::advance).
+    pub fn unseen_since_ms(&self) -> Option<u64> {
+        self.unseen_since_ms
+    }
+
+    /// Pages by label and type.
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// Pages by label and type, for the store that keeps them.
+    pub(crate) fn sizes_mut(&mut self) -> &mut Sizes {
+        &mut self.sizes
+    }
+
+    /// Pages of all labels.
+    pub fn pages(&self) -> ByType<u64> {
+        let mut total = [0; 2];
+        for by_type in self.sizes.iter() {
+            total[0] += by_type[0];
+            total[1] += by_type[1];
+        }
+        total
+    }
+
+    /// Opens a new youngest generation at `now_ms` (the time accessed bits were cleared), and
+    /// closes the one before. A clock that went back counts as one that stood still.
+    ///
+    /// Touches no page, except when labels ran out: then it returns the new labels, which the
+    /// store must give to every page before the next look.
+    #[must_use = "pages keep stale labels unless the new ones are applied"]
+    pub fn advance(&mut self, now_ms: u64) -> Option<Relabel> {
+        let now_ms = now_ms.max(self.window[self.window.len() - 1].birth_ms);
+        let relabel = (self.window.len() == self.capacity).then(|| self.coalesce(now_ms));
+        self.max_seq += 1;
+        self.window.push(Generation {
+            seq: self.max_seq,
+            birth_ms: now_ms,
+        });
+        self.unseen_since_ms.get_or_insert(now_ms);
+        relabel
+    }
+
+    /// Labels of the pages that have certainly not been accessed for `older_than_ms`: the whole
+    /// interval of their generation lies further back. `None` if no label qualifies.
+    pub fn labels_older_than(&self, now_ms: u64, older_than_ms: u64) -> Option<(Label, Label)> {
+        let latest_ms = now_ms.checked_sub(older_than_ms)?;
+        let closed = self
+            .window
+            .windows(2)
+            .take_while(|pair| pair[1].birth_ms <= latest_ms);
+        let last = LABEL_UNSEEN + closed.count() as Label;
+        match self.unseen_since_ms {
+            Some(since_ms) if since_ms <= latest_ms => Some((LABEL_UNSEEN, last)),
+            _ if last >= LABEL_OLDEST => Some((LABEL_OLDEST, last)),
+            _ => None,
+        }
+    }
+
+    /// Between which ages (milliseconds, youngest first) a page with this label was last accessed.
+    /// `None` for the upper one: no bound is known.
+    pub fn age_bounds_ms(&self, label: Label, now_ms: u64) -> Option<(u64, Option<u64>)> {
+        if label == LABEL_UNSEEN {
+            return Some((now_ms.saturating_sub(self.unseen_since_ms?), None));
+        }
+        let index = label.checked_sub(LABEL_OLDEST)? as usize;
+        let oldest_ms = now_ms.saturating_sub(self.window.get(index)?.birth_ms);
+        let youngest_ms = self
+            .window
+            .get(index + 1)
+            .map_or(0, |next| now_ms.saturating_sub(next.birth_ms));
+        Some((youngest_ms, Some(oldest_ms)))
+    }
+
+    /// Makes room: drops the boundaries between generations that lie close together compared with
+    /// their age, at the finest resolution that frees a quarter of the window.
+    fn coalesce(&mut self, now_ms: u64) -> Relabel {
+        let room_for = (self.capacity - self.capacity.div_ceil(4)).max(1);
+        let mut kept = Vec::new();
+        for parts in RESOLUTIONS {
+            kept = self.boundaries_kept(now_ms, parts);
+            if kept.len() <= room_for {
+                break;
+            }
+        }
+        // One part keeps two boundaries at most, so this cuts only the smallest windows.
+        let surplus = kept.len().saturating_sub(room_for);
+        kept.drain(1..1 + surplus.min(kept.len() - 1));
+        self.keep(&kept)
+    }
+
+    /// Indices of the generations whose birth stays a boundary, ascending, when an interval that
+    /// ends at age `a` may be `a / parts` wide.
+    fn boundaries_kept(&self, now_ms: u64, parts: u64) -> Vec<usize> {
+        let age_ms = |index: usize| now_ms.saturating_sub(self.window[index].birth_ms);
+        let mut kept = vec![self.window.len() - 1];
+        let mut last_ms = age_ms(self.window.len() - 1);
+        for index in (1..self.window.len() - 1).rev() {
+            if last_ms > self.horizon_ms {
+                break;
+            }
+            let wider_ms = age_ms(index - 1);
+            if wider_ms - last_ms > wider_ms / parts {
+                kept.push(index);
+                last_ms = age_ms(index);
+            }
+        }
+        if self.window.len() > 1 {
+            kept.push(0);
+        }
+        kept.reverse();
+        kept
+    }
+
+    /// Keeps these generations (ascending, 0 first); each of the others joins the one before it.
+    fn keep(&mut self, kept: &[usize]) -> Relabel {
+        let mut relabel = [LABEL_NONE; LABELS];
+        relabel[LABEL_UNSEEN as usize] = LABEL_UNSEEN;
+        let mut target = 0;
+        for index in 0..self.window.len() {
+            if kept.get(target + 1) == Some(&index) {
+                target += 1;
+            }
+            relabel[LABEL_OLDEST as usize + index] = LABEL_OLDEST + target as Label;
+        }
+        let mut sizes = [[0; 2]; LABELS];
+        for (label, by_type) in self.sizes.iter().enumerate() {
+            let target = &mut sizes[relabel[label] as usize];
+            target[0] += by_type[0];
+            target[1] += by_type[1];
+        }
+        *self.sizes = sizes;
+        self.window = kept.iter().map(|index| self.window[*index]).collect();
+        relabel
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn sequence_grows_and_births_follow_the_clock() {
+        let mut window = Generations::new(100, 8, u64::MAX);
+        assert_eq!(
+            (
+                window.max_seq(),
+                window.youngest(),
+                window.unseen_since_ms()
+            ),
+            (0, 2, None)
+        );
+        assert!(window.advance(1100).is_none());
+        assert!(window.advance(900).is_none());
+        let births: Vec<u64> = window.iter().map(|(_, g)| g.birth_ms).collect();
+        assert_eq!(births, [100, 1100, 1100]);
+        assert_eq!((window.max_seq(), window.youngest()), (2, 4));
+        assert_eq!(window.unseen_since_ms(), Some(1100));
+    }
+
+    #[test]
+    fn min_seq_is_the_oldest_with_pages_of_the_type() {
+        let mut window = Generations::new(0, 8, u64::MAX);
+        for now_ms in [1000, 2000, 3000] {
+            assert!(window.advance(now_ms).is_none());
+        }
+        window.sizes_mut()[3] = [5, 0];
+        window.sizes_mut()[4] = [0, 7];
+        assert_eq!(window.min_seq(PageType::Anon), 1);
+        assert_eq!(window.min_seq(PageType::File), 2);
+        window.sizes_mut()[4] = [0, 0];
+        assert_eq!(window.min_seq(PageType::File), window.max_seq());
+        assert_eq!(window.pages(), [5, 0]);
+    }
+
+    #[test]
+    fn older_than_takes_only_whole_intervals() {
+        let mut window = Generations::new(0, 8, u64::MAX);
+        for now_ms in [1000, 2000, 3000] {
+            assert!(window.advance(now_ms).is_none());
+        }
+        // Generations: [0,1000) [1000,2000) [2000,3000) [3000,now]; unseen since 1000.
+        assert_eq!(window.labels_older_than(3500, 2500), Some((1, 2)));
+        assert_eq!(window.labels_older_than(3500, 2501), None);
+        assert_eq!(window.labels_older_than(3500, 1500), Some((1, 3)));
+        assert_eq!(window.labels_older_than(3500, 0), Some((1, 4)));
+        assert_eq!(window.labels_older_than(3500, 9999), None);
+        assert_eq!(window.age_bounds_ms(3, 3500), Some((1500, Some(2500))));
+        assert_eq!(window.age_bounds_ms(5, 3500), Some((0, Some(500))));
+        assert_eq!(window.age_bounds_ms(1, 3500), Some((2500, None)));
+        assert_eq!(window.age_bounds_ms(0, 3500), None);
+        assert_eq!(window.age_bounds_ms(6, 3500), None);
+    }
+
+    #[test]
+    fn ten_minutes_at_one_second_keep_a_twelfth() {
+        let mut window = Generations::new(0, GENERATIONS_MAX, 600_000);
+        for tick in 1..=5000u64 {
+            let now_ms = tick * 1000;
+            let _ = window.advance(now_ms);
+            let births: Vec<u64> = window.iter().map(|(_, g)| g.birth_ms).collect();
+            for pair in births.windows(2) {
+                let (older, younger) = (now_ms - pair[0], now_ms - pair[1]);
+                let width = older - younger;
+                assert!(
+                    younger > 600_000 || width <= (older / 12).max(1000),
+                    "at {now_ms}: {younger}..{older}"
+                );
+            }
+        }
+    }
+
+    proptest! {
+        /// Coalescing loses no page, keeps every label's age within its new bounds, keeps order.
+        #[test]
+        fn coalescing_keeps_bounds(
+            capacity in 2usize..=GENERATIONS_MAX,
+            horizon in prop_oneof![Just(u64::MAX), 1u64..100_000],
+            steps in prop::collection::vec(0u64..5000, 1..400),
+        ) {
+            let mut window = Generations::new(0, capacity, horizon);
+            let mut now_ms = 0;
+            let mut pages = 0;
+            for (i, step) in steps.into_iter().enumerate() {
+                now_ms += step;
+                let young = window.youngest() as usize;
+                window.sizes_mut()[young][i % 2] += 3;
+                pages += 3;
+                let before = window.clone();
+                if let Some(relabel) = window.advance(now_ms) {
+                    for label in LABEL_UNSEEN..=before.youngest() {
+                        let new = relabel[label as usize];
+                        prop_assert!(new >= LABEL_UNSEEN && new < window.youngest());
+                        if label == LABEL_UNSEEN { prop_assert_eq!(new, label); continue; }
+                        prop_assert!(new <= label && new >= relabel[label as usize - 1]);
+                        let (lo, hi) = before.age_bounds_ms(label, now_ms).unwrap();
+                        let (new_lo, new_hi) = window.age_bounds_ms(new, now_ms).unwrap();
+                        prop_assert!(new_lo <= lo && new_hi >= hi);
+                    }
+                }
+                prop_assert!(window.len() <= capacity);
+                prop_assert_eq!(window.pages().iter().sum::<u64>(), pages);
+                prop_assert_eq!(window.max_seq(), i as u64 + 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The bounds of age bins.
+
+use std::str::FromStr;
+
+/// Most bounds a list can have.
+pub const INTERVALS_MAX: usize = 31;
+/// Most bins: one for each bound, and one for everything older.
+pub const BINS_MAX: usize = INTERVALS_MAX + 1;
+
+/// Upper bounds of age bins in milliseconds, strictly increasing, at most [`INTERVALS_MAX`].
+/// Empty means one bin for everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Intervals(Vec<u64>);
+
+/// Why a list of bounds was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IntervalError {
+    /// More than [`INTERVALS_MAX`].
+    #[error("{count} age bounds given, at most {INTERVALS_MAX} are possible")]
+    TooMany {
+        /// How many were given.
+        count: usize,
+    },
+    /// A bound not above the one before.
+    #[error("age bounds must increase: {next_ms} ms follows {before_ms} ms")]
+    NotIncreasing {
+        /// The bound before.
+        before_ms: u64,
+        /// The one that is not above it.
+        next_ms: u64,
+    },
+    /// A bound of zero: its bin could hold nothing.
+    #[error("an age bound of 0 holds nothing: start above it")]
+    Zero,
+    /// Nothing between two commas.
+    #[error("an age bound is missing in {list:?}")]
+    Blank {
+        /// The list as given.
+        list: String,
+    },
+    /// Not a number, a unit nobody knows, or too large.
+    #[error("{text:?} is not an age: write a number and ms, s, m, h or d, like 30s or 1.5m")]
+    NotAnAge {
+        /// What was given.
+        text: String,
+    },
+}
+
+impl Intervals {
+    /// Bounds in milliseconds.
+    ///
+    /// # Errors
+    /// Too many, not strictly increasing, or zero.
+    pub fn new(bounds_ms: Vec<u64>) -> Result<Self, IntervalError> {
+        if bounds_ms.len() > INTERVALS_MAX {
+            return Err(IntervalError::TooMany {
+                count: bounds_ms.len(),
+            });
+        }
+        if bounds_ms.first() == Some(&0) {
+            return Err(IntervalError::Zero);
+        }
+        if let Some(pair) = bounds_ms.windows(2).find(|pair| pair[0] >= pair[1]) {
+            return Err(IntervalError::NotIncreasing {
+                before_ms: pair[0],
+                next_ms: pair[1],
+            });
+        }
+        Ok(Intervals(bounds_ms))
+    }
+
+    /// Bounds as the kernel's `page_age_intervals` takes them: milliseconds without a unit,
+    /// separated by commas, nothing else.
+    ///
+    /// # Errors
+    /// Blanks, signs and anything but digits; and those of [`new`](Self::new).
+    pub fn from_milliseconds(list: &str) -> Result<Self, IntervalError> {
+        Self::parse(list.strip_suffix('\n').unwrap_or(list), |text| {
+            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            digits.then(|| text.parse().ok()).flatten()
+        })
+    }
+
+    /// The bounds.
+    pub fn bounds_ms(&self) -> &[u64] {
+        &self.0
+    }
+
+    /// The smallest width of a bin: looks need come no more often to tell bins apart. `None`
+    /// without bounds.
+    pub fn finest_ms(&self) -> Option<u64> {
+        let widths = self.0.windows(2).map(|pair| pair[1] - pair[0]);
+        self.0.first().copied().into_iter().chain(widths).min()
+    }
+
+    /// The last bound: beyond it ages need not be told apart.
+    pub fn horizon_ms(&self) -> u64 {
+        self.0.last().copied().unwrap_or(0)
+    }
+
+    fn parse(list: &str, age_ms: impl Fn(&str) -> Option<u64>) -> Result<Self, IntervalError> {
+        if list.is_empty() {
+            return Ok(Intervals::default());
+        }
+        let bound = |text: &str| match text.is_empty() {
+            true => Err(IntervalError::Blank {
+                list: list.to_owned(),
+            }),
+            false => age_ms(text).ok_or_else(|| IntervalError::NotAnAge {
+                text: text.to_owned(),
+            }),
+        };
+        Self::new(list.split(',').map(bound).collect::<Result<_, _>>()?)
+    }
+}
+
+impl FromStr for Intervals {
+    type Err = IntervalError;
+
+    /// Bounds with units, as people write them: `1s,5s,30s,2m,10m`. Blanks around a bound are
+    /// allowed; a number without a unit is in milliseconds.
+    fn from_str(list: &str) -> Result<Self, IntervalError> {
+        if list.trim().is_empty() {
+            return Err(IntervalError::Blank {
+                list: list.to_owned(),
+            });
+        }
+        let list: Vec<&str> = list.split(',').map(str::trim).collect();
+        Self::parse(&list.join(","), parse_age_ms)
+    }
+}
+
+/// An age with a unit (`ms`, `s`, `m`, `h`, `d`; none: ms) and a decimal fraction at most.
+fn parse_age_ms(text: &str) -> Option<u64> {
+    let split = text
+        .find(|c: char| c != '.' && !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let unit_ms: u64 = match unit.trim_start() {
+        "" | "ms" => 1,
+        "s" => 1000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() || fraction.len() > 9 || fraction.contains('.') {
+        return None;
+    }
+    let scale = 10u128.pow(fraction.len() as u32);
+    let value: u128 = format!("{whole}{fraction}").parse().ok()?;
+    let value_ms = value.checked_mul(u128::from(unit_ms))? / scale;
+    u64::try_from(value_ms).ok().filter(|ms| *ms < u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(count: u64) -> String {
+        (1..=count)
+            .map(|i| (i * 1000).to_string())
+            .collect::<Vec<_>>()
+            .join(",")
+    }
+
+    #[test]
+    fn units_fractions_and_blanks() {
+        let parse = |text: &str| text.parse::<Intervals>().map(|i| i.0);
+        assert_eq!(
+            parse("1s,5s,30s,2m,10m").unwrap(),
+            [1000, 5000, 30_000, 120_000, 600_000]
+        );
+        assert_eq!(
+            parse(" 250 , 1.5s, 1 h ,2d").unwrap(),
+            [250, 1500, 3_600_000, 172_800_000]
+        );
+        for bad in [
+            "1x",
+            "s",
+            "-1s",
+            "1..5s",
+            ".5s",
+            "1e3",
+            "99999999999999999999d",
+            "1s 2s",
+        ] {
+            assert!(
+                matches!(parse(bad), Err(IntervalError::NotAnAge { .. })),
+                "{bad}: {:?}",
+                parse(bad)
+            );
+        }
+        for bad in ["", " ", "1s,,2s", "1s,", ",1s"] {
+            assert!(
+                matches!(parse(bad), Err(IntervalError::Blank { .. })),
+                "{bad}"
+            );
+        }
+        assert_eq!(parse("0,1s"), Err(IntervalError::Zero));
+        assert_eq!(parse("0.4ms"), Err(IntervalError::Zero));
+    }
+
+    #[test]
+    fn order_is_strict() {
+        let error = IntervalError::NotIncreasing {
+            before_ms: 5000,
+            next_ms: 5000,
+        };
+        assert_eq!("1s,5s,5s".parse::<Intervals>(), Err(error));
+        let error = IntervalError::NotIncreasing {
+            before_ms: 5000,
+            next_ms: 1000,
+        };
+        assert_eq!("5s,1000".parse::<Intervals>(), Err(error));
+    }
+
+    #[test]
+    fn thirty_one_but_not_more() {
+        assert_eq!(list(31).parse::<Intervals>().unwrap().bounds_ms().len(), 31);
+        for count in [32, 40] {
+            let error = IntervalError::TooMany {
+                count: count as usize,
+            };
+            assert_eq!(list(count).parse::<Intervals>(), Err(error.clone()));
+            assert_eq!(Intervals::from_milliseconds(&list(count)), Err(error));
+        }
+    }
+
+    #[test]
+    fn the_kernels_file_takes_digits_and_commas_only() {
+        let parse = Intervals::from_milliseconds;
+        assert_eq!(
+            parse("6000,10000,15000\n").unwrap().0,
+            [6000, 10_000, 15_000]
+        );
+        assert_eq!(parse("").unwrap(), Intervals::default());
+        assert_eq!(parse("\n").unwrap(), Intervals::default());
+        for bad in ["1s", "1000, 2000", " 1000", "+5", "0x10"] {
+            assert!(
+                matches!(parse(bad), Err(IntervalError::NotAnAge { .. })),
+                "{bad}"
+            );
+        }
+        assert!(matches!(
+            parse("1000,,2000"),
+            Err(IntervalError::Blank { .. })
+        ));
+    }
+
+    #[test]
+    fn the_finest_bin_sets_the_pace() {
+        let finest = |text: &str| text.parse::<Intervals>().unwrap().finest_ms();
+        assert_eq!(finest("1s,5s,30s"), Some(1000));
+        assert_eq!(finest("10s,12s,60s"), Some(2000));
+        assert_eq!(Intervals::default().finest_ms(), None);
+        assert_eq!(Intervals::default().horizon_ms(), 0);
+    }
+}
