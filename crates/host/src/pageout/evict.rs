@@ -3,10 +3,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::mover::{Mover, Present, Recheck, VECTOR_MAX};
+use super::mover::{Mover, Present, VECTOR_MAX};
 use super::pass::{Pass, PassEnd};
 use super::plan::{Batch, PageoutLimits, Plan, Queue};
 use super::rate::{Clock, TokenBucket};
+use super::recheck::Recheck;
 use super::report::{PageoutReport, SkipReason};
 use super::runs::{Run, RunSet};
 use super::target::PageoutError;
@@ -96,13 +97,11 @@ impl<'a> Eviction<'a> {
         cancel: &'a AtomicBool,
     ) -> Self {
         let started_ns = clock.now_ns();
-        let mut report = PageoutReport {
+        let report = PageoutReport {
             asked_bytes: plan.asked_bytes(),
+            skipped_bytes: *plan.skipped(),
             ..Default::default()
         };
-        report
-            .skipped_bytes
-            .add(SkipReason::PartialHuge, plan.partial_huge_bytes());
         Self {
             mover,
             recheck,

@@ -63,31 +63,6 @@ pub trait Mover {
     fn check(&mut self) -> Result<(), PageoutError>;
 }
 
-/// Tells which pages have been touched, right before they are paged out.
-///
-/// Implemented by the eyes that read accessed bits, and by closures.
-pub trait Recheck {
-    /// The pages of `runs` that have not been touched since they were called cold. More than was
-    /// given is ignored.
-    fn idle(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError>;
-}
-
-impl<F: FnMut(&RunSet) -> Result<RunSet, PageoutError>> Recheck for F {
-    fn idle(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError> {
-        self(runs)
-    }
-}
-
-/// Takes the plan as it is. For plans of memory known to be idle for other reasons.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoRecheck;
-
-impl Recheck for NoRecheck {
-    fn idle(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError> {
-        Ok(runs.clone())
-    }
-}
-
 /// The address space of a process, as it is when this is opened.
 ///
 /// The kernel binds an open `pagemap` to the address space, not to the process: after an exec it

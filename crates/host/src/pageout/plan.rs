@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What to page out of one address space, and within which limits.
 
+use super::report::{SkipReason, Skipped};
 use super::runs::{Run, RunSet};
+use crate::vma::{VmaKind, VmaTable};
 
 /// Size of a huge page mapped by one entry of the page middle directory (x86-64, and others with
 /// 4 KiB pages).
@@ -13,7 +15,7 @@ pub const HUGE_BYTES: u64 = 2 << 20;
 pub struct Plan {
     base: RunSet,
     huge: RunSet,
-    partial_bytes: u64,
+    skipped: Skipped,
 }
 
 impl Plan {
@@ -30,20 +32,23 @@ impl Plan {
         let base = RunSet::from_runs(base)
             .shrunk_to(page_bytes)
             .subtract(&huge);
-        if split_huge {
-            return Self {
-                base: base.union(&huge),
-                huge: RunSet::default(),
-                partial_bytes: 0,
-            };
-        }
-        let whole = huge.shrunk_to(HUGE_BYTES);
-        let partial_bytes = huge.bytes() - whole.bytes();
-        Self {
+        let mut plan = Self {
             base,
-            huge: whole,
-            partial_bytes,
+            ..Self::default()
+        };
+        if split_huge {
+            plan.base = plan.base.union(&huge);
+        } else {
+            plan.keep_whole(huge);
         }
+        plan
+    }
+
+    fn keep_whole(&mut self, huge: RunSet) {
+        let whole = huge.shrunk_to(HUGE_BYTES);
+        self.skipped
+            .add(SkipReason::PartialHuge, huge.bytes() - whole.bytes());
+        self.huge = whole;
     }
 
     /// Memory mapped by small pages only.
@@ -61,22 +66,40 @@ impl Plan {
         &self.huge
     }
 
-    /// Parts of huge pages that were asked for and are left alone.
-    pub fn partial_huge_bytes(&self) -> u64 {
-        self.partial_bytes
+    /// What was asked for and is left out, by reason.
+    pub fn skipped(&self) -> &Skipped {
+        &self.skipped
     }
 
     /// All that was asked for.
     pub fn asked_bytes(&self) -> u64 {
-        self.base.bytes() + self.huge.bytes() + self.partial_bytes
+        self.base.bytes() + self.huge.bytes() + self.skipped.total_bytes()
     }
 
-    /// Leaves out `ranges`, for example mlocked mappings. Returns how many bytes that were.
-    pub fn exclude(&mut self, ranges: &RunSet) -> u64 {
+    /// Leaves out `ranges`; they are reported under `reason`.
+    pub fn exclude(&mut self, ranges: &RunSet, reason: SkipReason) {
         let before = self.base.bytes() + self.huge.bytes();
         self.base = self.base.subtract(ranges);
-        self.huge = self.huge.subtract(ranges).shrunk_to(HUGE_BYTES);
-        before - (self.base.bytes() + self.huge.bytes())
+        let huge = self.huge.subtract(ranges);
+        self.skipped
+            .add(reason, before - (self.base.bytes() + huge.bytes()));
+        self.keep_whole(huge);
+    }
+
+    /// Leaves out the mappings that the kernel does not page out: mlocked (known after
+    /// [`VmaTable::mark_locked`]), hugetlb, device memory. Not needed, as the eviction goes on after
+    /// what the kernel refuses, but it saves the calls.
+    pub fn exclude_unevictable(&mut self, table: &VmaTable) {
+        let fixed = |kind| matches!(kind, VmaKind::Hugetlb | VmaKind::Special);
+        let ranges = table
+            .vmas()
+            .iter()
+            .filter(|vma| vma.locked || fixed(vma.kind));
+        let ranges = ranges.map(|vma| Run {
+            start: vma.range.start,
+            end: vma.range.end,
+        });
+        self.exclude(&ranges.collect(), SkipReason::Unevictable);
     }
 }
 
@@ -185,5 +208,74 @@ impl Queue {
         for part in &mut self.parts {
             part.0.clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    #[test]
+    fn overlaps_count_once_and_parts_of_pages_not_at_all() {
+        let plan = Plan::of_base([
+            Run::new(PAGE, 3 * PAGE),
+            Run::new(2 * PAGE, PAGE),
+            Run::new(9, 5),
+        ]);
+        assert_eq!(plan.asked_bytes(), 3 * PAGE);
+        assert_eq!(plan.base().runs(), [Run::new(PAGE, 3 * PAGE)]);
+        // Given as both, it is huge.
+        let run = Run::new(HUGE_BYTES, HUGE_BYTES);
+        let plan = Plan::new([run], [run], false);
+        assert_eq!((plan.base().bytes(), plan.huge().bytes()), (0, HUGE_BYTES));
+    }
+
+    #[test]
+    fn what_is_left_out_stays_in_the_sum() {
+        let huge = [Run::new(HUGE_BYTES + PAGE, 3 * HUGE_BYTES)];
+        let mut plan = Plan::new([Run::new(0, 10 * PAGE)], huge, false);
+        assert_eq!(plan.asked_bytes(), 3 * HUGE_BYTES + 10 * PAGE);
+        assert_eq!(plan.skipped().bytes(SkipReason::PartialHuge), HUGE_BYTES);
+        let locked = RunSet::from_runs([Run::new(0, 4 * PAGE), Run::new(2 * HUGE_BYTES, PAGE)]);
+        plan.exclude(&locked, SkipReason::Unevictable);
+        assert_eq!(plan.skipped().bytes(SkipReason::Unevictable), 5 * PAGE);
+        assert_eq!(plan.huge().runs(), [Run::new(3 * HUGE_BYTES, HUGE_BYTES)]);
+        assert_eq!(
+            plan.skipped().bytes(SkipReason::PartialHuge),
+            2 * HUGE_BYTES - PAGE
+        );
+        assert_eq!(plan.asked_bytes(), 3 * HUGE_BYTES + 10 * PAGE);
+    }
+
+    #[test]
+    fn batches_hand_out_everything_once_within_bounds() {
+        let runs = [
+            Run::new(0, 7 * PAGE),
+            Run::new(9 * PAGE, PAGE),
+            Run::new(20 * PAGE, 30 * PAGE),
+        ];
+        let plan = Plan::new(runs, [Run::new(HUGE_BYTES, 5 * HUGE_BYTES)], false);
+        let mut queue = Queue::new(&plan);
+        let (mut base, mut huge) = (Vec::new(), Vec::new());
+        while let Some(batch) = queue.next(5 * PAGE, 2) {
+            assert!(batch.runs.bytes() <= (5 * PAGE).max(batch.unit_bytes));
+            assert!(batch.runs.runs().len() <= 2);
+            let seen = if batch.unit_bytes == HUGE_BYTES {
+                &mut huge
+            } else {
+                &mut base
+            };
+            seen.extend_from_slice(batch.runs.runs());
+        }
+        assert_eq!(
+            base.iter().map(|run| run.bytes()).sum::<u64>(),
+            plan.base().bytes()
+        );
+        assert_eq!(&RunSet::from_runs(base), plan.base());
+        assert_eq!(huge.len(), 5);
+        assert_eq!(&RunSet::from_runs(huge), plan.huge());
+        assert_eq!((queue.bytes(), queue.unit_bytes()), (0, None));
     }
 }

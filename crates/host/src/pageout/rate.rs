@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Time, and a limit of bytes a second.
 
+use crate::clock;
+
 /// The clock eviction runs by; tests have one that does not wait.
 pub trait Clock {
     /// Monotonic time.
@@ -17,23 +19,16 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now_ns(&self) -> u64 {
-        ns_of(rustix::time::ClockId::Monotonic)
+        clock::monotonic_ns()
     }
 
     fn cpu_ns(&self) -> u64 {
-        ns_of(rustix::time::ClockId::ThreadCPUTime)
+        clock::thread_cpu_ns()
     }
 
     fn sleep_ns(&self, ns: u64) {
         std::thread::sleep(std::time::Duration::from_nanos(ns));
     }
-}
-
-fn ns_of(clock: rustix::time::ClockId) -> u64 {
-    let time = rustix::time::clock_gettime(clock);
-    (time.tv_sec as u64)
-        .saturating_mul(1_000_000_000)
-        .saturating_add(time.tv_nsec as u64)
 }
 
 /// A token bucket: on average `rate_bytes_per_s`, in bursts of a tenth of a second's worth.

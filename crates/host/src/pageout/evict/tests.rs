@@ -9,8 +9,8 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::pageout::fake::{FakeClock, FakeMover, Fault, PAGE, Page, Place};
-use crate::pageout::mover::NoRecheck;
 use crate::pageout::plan::HUGE_BYTES;
+use crate::pageout::recheck::NoRecheck;
 
 const BASE: u64 = 0x7f00_0000_0000;
 

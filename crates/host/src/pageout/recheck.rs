@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The second look, right before the call: MADV_PAGEOUT evicts young pages as well (mm/madvise.c,
+//! `reclaim_pages` ignores references).
+
+use agewise_engine::table::PageBits;
+
+use super::runs::{Run, RunSet};
+use super::target::PageoutError;
+use crate::eye::{AccessSource, AddressRange, EyeError, PAGE_BYTES, SightSink, TableSight, Target};
+use crate::process::ProcessError;
+
+/// Tells which pages have been touched, right before they are paged out.
+///
+/// Implemented by the eyes that read accessed bits, and by closures.
+pub trait Recheck {
+    /// The pages of `runs` that have not been touched since they were called cold. More than was
+    /// given is ignored.
+    fn idle(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError>;
+}
+
+impl<F: FnMut(&RunSet) -> Result<RunSet, PageoutError>> Recheck for F {
+    fn idle(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError> {
+        self(runs)
+    }
+}
+
+/// Takes the plan as it is. For plans of memory known to be idle for other reasons.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoRecheck;
+
+impl Recheck for NoRecheck {
+    fn idle(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError> {
+        Ok(runs.clone())
+    }
+}
+
+/// Looks through an eye. What it cannot read it does not call idle.
+pub struct EyeRecheck<'a> {
+    source: &'a mut dyn AccessSource,
+    target: Target,
+}
+
+impl<'a> EyeRecheck<'a> {
+    /// The source must tell pages apart ([`crate::eye::Resolution::Page`]), and must not clear as
+    /// it reads: the next scan would miss what this look has seen.
+    pub fn new(source: &'a mut dyn AccessSource, target: Target) -> Self {
+        Self { source, target }
+    }
+}
+
+impl Recheck for EyeRecheck<'_> {
+    fn idle(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError> {
+        let ranges: Vec<AddressRange> = runs
+            .runs()
+            .iter()
+            .map(|run| AddressRange {
+                start: run.start,
+                end: run.end,
+            })
+            .collect();
+        let mut sink = IdleSink::default();
+        match self.source.scan(&self.target, &ranges, &mut sink) {
+            Ok(_) => Ok(sink.0),
+            Err(error) => Err(pageout_error(self.target.pid, error)),
+        }
+    }
+}
+
+fn pageout_error(pid: u32, error: EyeError) -> PageoutError {
+    if error.is_target_gone() {
+        return ProcessError::Gone { pid }.into();
+    }
+    PageoutError::Recheck {
+        reason: error.to_string(),
+    }
+}
+
+/// Collects what is present and not young.
+#[derive(Default)]
+struct IdleSink(RunSet);
+
+impl SightSink for IdleSink {
+    fn table(&mut self, sight: &TableSight<'_>) {
+        let mut idle: PageBits = sight.bits.present;
+        for (idle, young) in idle.iter_mut().zip(sight.bits.young) {
+            *idle &= !young;
+        }
+        for (word, mut bits) in idle.into_iter().enumerate() {
+            while bits != 0 {
+                let first = bits.trailing_zeros();
+                let length = (bits >> first).trailing_ones();
+                let page = word as u64 * 64 + u64::from(first);
+                self.0.push(Run::new(
+                    sight.va + page * PAGE_BYTES,
+                    u64::from(length) * PAGE_BYTES,
+                ));
+                // A word of ones only would be shifted out in full.
+                bits &= u64::MAX.checked_shl(first + length).unwrap_or(0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agewise_engine::table::TableBits;
+
+    use super::*;
+    use crate::eye::Leaf;
+    use crate::eye::fake::{FakeSource, FakeTable};
+
+    fn source(present: PageBits, young: PageBits) -> FakeSource {
+        let bits = TableBits {
+            present,
+            young,
+            ..TableBits::default()
+        };
+        let mut source = FakeSource::new();
+        source.set(
+            7,
+            2 << 20,
+            FakeTable {
+                bits,
+                leaf: Leaf::Page,
+            },
+        );
+        source
+    }
+
+    #[test]
+    fn young_and_absent_pages_are_not_idle() {
+        let (mut present, mut young) = ([u64::MAX; 8], [0; 8]);
+        young[0] = 0b1010;
+        young[7] = 1 << 63;
+        present[2] = 0;
+        let mut source = source(present, young);
+        let mut eye = EyeRecheck::new(&mut source, Target::by_pid(7));
+        let at = |page: u64| (2 << 20) + page * PAGE_BYTES;
+        let run = |first, end| Run {
+            start: at(first),
+            end: at(end),
+        };
+        let idle = eye.idle(&RunSet::from_runs([run(0, 512)])).unwrap();
+        assert_eq!(
+            idle.runs(),
+            [run(0, 1), run(2, 3), run(4, 128), run(192, 511)]
+        );
+        let idle = eye
+            .idle(&RunSet::from_runs([run(1, 3), run(60, 70)]))
+            .unwrap();
+        assert_eq!(idle.runs(), [run(2, 3), run(60, 70)]);
+    }
+
+    #[test]
+    fn a_target_that_is_gone_and_a_blind_eye_are_told_apart() {
+        let runs = RunSet::from_runs([Run::new(2 << 20, PAGE_BYTES)]);
+        let mut source = source([0; 8], [0; 8]);
+        source.fail(7, |pid| EyeError::Changed { pid });
+        assert!(
+            EyeRecheck::new(&mut source, Target::by_pid(7))
+                .idle(&runs)
+                .unwrap_err()
+                .is_gone()
+        );
+        source.fail(7, |_| EyeError::Unsupported {
+            what: "walking",
+            why: "no BTF".to_owned(),
+        });
+        let error = EyeRecheck::new(&mut source, Target::by_pid(7))
+            .idle(&runs)
+            .unwrap_err();
+        assert!(error.to_string().contains("no BTF"), "{error}");
+        assert!(!error.is_gone());
+    }
+}
