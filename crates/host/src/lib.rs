@@ -3,6 +3,7 @@
 //! is decided in `agewise-engine`.
 
 pub mod cgroup;
+pub mod clear;
 pub mod clock;
 pub mod damon;
 pub mod error;

@@ -1,0 +1,658 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Clearing accessed bits: nearly all of what watching costs, so only what has to be, only when it
+//! tells something, and by the cheapest means.
+//!
+//! Two means, and what each does besides:
+//!
+//! | | `process_madvise(MADV_COLD)` on runs just seen young | write to `/proc/PID/clear_refs` |
+//! |---|---|---|
+//! | clears | the ranges given | every page of the process (or all anonymous, or all file ones) |
+//! | our CPU | 45 ns a page in long ranges; plus a TLB flush a range: 0.3 us, 18 us while the target runs on another virtual CPU | 24 to 30 ns a present page |
+//! | target stands still | no: mmap lock for reading, a few 100 us a call | all its page faults and mappings: mmap lock for writing, 7 ms/GiB |
+//! | TLB | flushed: the next access is seen | not flushed: accesses through a TLB entry still there are missed, 0.05 to 0.3 % of a hot set |
+//! | kernel's LRU | moves the pages to the inactive list: under pressure the kernel takes them before others (unless they are accessed again, which it notices by the accessed bit) | also clears PG_referenced: a second chance less |
+//! | MGLRU | the pages go to the oldest generation | as above |
+//! | pages others map too | left alone | cleared |
+//! | mlocked, hugetlb | refused | mlocked: cleared |
+//! | part of a huge page | splits it: whole ones are given, or none | cleared as a whole |
+//! | needs | CAP_SYS_NICE and the right to trace the target (not for ourselves) | to be its user |
+//!
+//! And the target pays too, whatever the means: some 400 ns for each page whose bit it sets again.
+//! So the [`book`] puts clears off where they would tell nothing.
+//!
+//! One [`Clearer`] serves one process. In each scan: [`begin`](Clearer::begin), then
+//! [`judge`](Clearer::judge) every sight as it comes (it says what the young bits mean) and
+//! [`clear`](Clearer::clear) at the end of each batch, so that little time passes between the read
+//! of a table and its clear: an access in between is lost to pages that are cleared. At the end
+//! [`finish`](Clearer::finish).
+
+use std::collections::HashMap;
+use std::io;
+
+use agewise_engine::table::PageBits;
+use serde::Serialize;
+
+use crate::clock::thread_cpu_ns;
+use crate::eye::{AddressRange, Leaf, TABLE_BYTES, TableSight};
+use crate::vma::{Vma, VmaKind};
+use book::{Book, PutOff};
+use cost::CostModel;
+use hand::{ClearHand, MAX_RANGES, RefsScope};
+use runs::{Run, Runs};
+use shared::MapCounts;
+
+pub mod book;
+pub mod cost;
+pub mod hand;
+pub mod runs;
+pub mod shared;
+
+/// Which means may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Means {
+    /// Whichever costs less, within the limits.
+    Auto,
+    /// `MADV_COLD` only.
+    Cold,
+    /// `clear_refs` only.
+    Refs,
+}
+
+/// How to clear.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClearPolicy {
+    /// Which means.
+    pub means: Means,
+    /// No page is cleared again sooner: what the finest bin of the histogram needs, not more.
+    pub min_interval_ns: u64,
+    /// Share of the pages of a steady, hot table that may wrongly be taken for young because its
+    /// clear was put off. 0: exact, every young page is cleared in every scan.
+    pub tolerance: f64,
+    /// No clear is put off longer.
+    pub max_put_off_ns: u64,
+    /// CPU time for clearing in one scan; tables take turns to stay within it. `None`: no limit.
+    pub budget_ns: Option<u64>,
+    /// No range is longer: how long one call holds the target's mmap lock (16 MiB: 0.2 ms).
+    pub max_run_bytes: u64,
+    /// Largest share of time for which `clear_refs` may hold up page faults of the target.
+    pub max_stall_share: f64,
+    /// Longest such time; beyond it `clear_refs` is not used (except by [`Means::Refs`]).
+    pub max_stall_ns: u64,
+}
+
+impl Default for ClearPolicy {
+    /// Wrong by at most 0.5 % of a table's pages, for at most 60 s.
+    fn default() -> Self {
+        ClearPolicy {
+            means: Means::Auto,
+            min_interval_ns: 0,
+            tolerance: 0.005,
+            max_put_off_ns: 60_000_000_000,
+            budget_ns: None,
+            max_run_bytes: 16 << 20,
+            max_stall_share: 0.005,
+            max_stall_ns: 100_000_000,
+        }
+    }
+}
+
+impl ClearPolicy {
+    /// Nothing is put off: as true as accessed bits can be, at the full price.
+    pub fn exact() -> Self {
+        ClearPolicy {
+            tolerance: 0.0,
+            ..Self::default()
+        }
+    }
+}
+
+/// What the young bits of a sight mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The pages to be taken for accessed since `since_ns`.
+    pub young: PageBits,
+    /// Beginning of the time the bits tell of, `CLOCK_MONOTONIC` ns. `None` in the first scan:
+    /// accessed at some time since they were mapped.
+    pub since_ns: Option<u64>,
+    /// The sight had young bits that are too old to be believed; they are not in `young`. The next
+    /// scan will be exact. Take the pages for as old as they were.
+    pub stale: bool,
+}
+
+/// What one scan cleared, and what that cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ClearReport {
+    /// This scan cleared (it was not too soon).
+    pub due: bool,
+    /// Tables and leaves with young pages.
+    pub tables_young: u64,
+    /// Of these, cleared by `MADV_COLD`.
+    pub tables_cleared: u64,
+    /// Of these, put off.
+    pub tables_put_off: u64,
+    /// Of these, whose bits were too old to be believed.
+    pub tables_stale: u64,
+    /// Address ranges given to `MADV_COLD`.
+    pub ranges: u64,
+    /// Present pages in them.
+    pub range_pages: u64,
+    /// Ranges the kernel refused: locked meanwhile, unmapped meanwhile.
+    pub ranges_refused: u64,
+    /// System calls.
+    pub calls: u64,
+    /// Writes to `clear_refs`.
+    pub refs_writes: u64,
+    /// Present pages of mappings that nothing clears: hugetlb, or shared ones while `clear_refs`
+    /// would hold up the target for too long. Their young bits stay.
+    pub uncleared_pages: u64,
+    /// CPU time, ns.
+    pub cpu_ns: u64,
+}
+
+/// Why nothing could be cleared.
+#[derive(Debug, thiserror::Error)]
+pub enum ClearError {
+    /// The process is gone.
+    #[error("process {pid} is gone: its accessed bits need no clearing any more")]
+    Gone {
+        /// Its pid.
+        pid: u32,
+    },
+    /// Neither means is permitted.
+    #[error(
+        "accessed bits of process {pid} cannot be cleared: {source}; run as root, or as its user \
+         (clear_refs), or with CAP_SYS_NICE and CAP_SYS_PTRACE (MADV_COLD)"
+    )]
+    Denied {
+        /// Its pid.
+        pid: u32,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Anything else.
+    #[error("cannot clear accessed bits of process {pid}: {source}")]
+    System {
+        /// Its pid.
+        pid: u32,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl ClearError {
+    fn new(pid: u32, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::ESRCH | libc::ENOENT) => ClearError::Gone { pid },
+            Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => ClearError::Denied { pid, source },
+            _ => ClearError::System { pid, source },
+        }
+    }
+}
+
+/// How the pages of a mapping are cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Cold,
+    Refs(RefsScope),
+    Nothing,
+}
+
+/// One mapping during a scan.
+#[derive(Clone, Copy, Debug)]
+struct Mapping {
+    start: u64,
+    is_file: bool,
+    way: Way,
+    /// Pages asked whether others map them, and how many said yes.
+    probed: (u8, u8),
+}
+
+/// What is remembered of a mapping: whether others map its pages, and when that was asked.
+#[derive(Clone, Copy, Debug)]
+struct Sharing {
+    shared: bool,
+    scan: u32,
+}
+
+/// Pages asked per mapping.
+const PROBES: u8 = 8;
+/// Clearing scans after which a mapping is asked again.
+const PROBE_AGAIN: u32 = 32;
+
+/// Clears the accessed bits of one process, scan after scan.
+#[derive(Debug)]
+pub struct Clearer {
+    pid: u32,
+    policy: ClearPolicy,
+    cost: CostModel,
+    book: Book,
+    runs: Runs,
+    counts: MapCounts,
+    sharing: HashMap<u64, Sharing>,
+    mappings: Vec<Mapping>,
+    put_off: PutOff,
+    scan: u32,
+    last_clear_ns: Option<u64>,
+    last_refs_ns: Option<u64>,
+    now_ns: u64,
+    /// This scan clears everything by one write at its end.
+    by_refs: bool,
+    cold_denied: bool,
+    /// Young pages wait for `clear_refs`: anonymous, file.
+    wanted: [bool; 2],
+    /// Present pages of this scan by scope: anonymous, file.
+    present: [u64; 2],
+    report: ClearReport,
+    last: ClearReport,
+    last_present: u64,
+}
+
+impl Clearer {
+    /// For the process `pid`.
+    pub fn new(pid: u32, policy: ClearPolicy) -> Self {
+        let cost = CostModel::default();
+        Clearer {
+            pid,
+            policy,
+            cost,
+            book: Book::default(),
+            runs: Runs::new(cost.worth_bridging(), policy.max_run_bytes),
+            counts: MapCounts::open(),
+            sharing: HashMap::new(),
+            mappings: Vec::new(),
+            put_off: PutOff {
+                tolerance: policy.tolerance,
+                max_ns: policy.max_put_off_ns,
+                rotate: 1,
+            },
+            scan: 0,
+            last_clear_ns: None,
+            last_refs_ns: None,
+            now_ns: 0,
+            by_refs: false,
+            cold_denied: false,
+            wanted: [false; 2],
+            present: [0; 2],
+            report: ClearReport::default(),
+            last: ClearReport::default(),
+            last_present: 0,
+        }
+    }
+
+    /// What clearing costs here, as far as it is known.
+    pub fn cost(&self) -> &CostModel {
+        &self.cost
+    }
+
+    /// Bytes of memory held, about.
+    pub fn memory_bytes(&self) -> usize {
+        self.book.memory_bytes()
+            + self.mappings.capacity() * size_of::<Mapping>()
+            + self.sharing.capacity() * 2 * size_of::<Sharing>()
+    }
+
+    /// A scan begins at `now_ns` over these mappings, in the order of the ranges given to the eye.
+    pub fn begin<'v>(&mut self, now_ns: u64, vmas: impl IntoIterator<Item = &'v Vma>) {
+        self.now_ns = now_ns;
+        let due = self
+            .last_clear_ns
+            .is_none_or(|last| now_ns.saturating_sub(last) >= self.policy.min_interval_ns);
+        if self.report.due {
+            self.last = self.report;
+            self.last_present = self.present.iter().sum();
+        }
+        self.report = ClearReport {
+            due,
+            ..Default::default()
+        };
+        self.present = [0; 2];
+        self.wanted = [false; 2];
+        self.runs.take(true);
+        self.runs.set_bridge(self.cost.worth_bridging());
+        if due {
+            self.scan += 1;
+            self.book.begin(now_ns);
+            self.by_refs = self.choose_refs(now_ns);
+            self.put_off.rotate = self.turns();
+        }
+        self.mappings.clear();
+        for vma in vmas {
+            let is_file = !matches!(vma.kind, VmaKind::Anon);
+            let mapping = Mapping {
+                start: vma.range.start,
+                is_file,
+                way: self.way(vma, is_file),
+                probed: (0, 0),
+            };
+            self.mappings.push(mapping);
+        }
+    }
+
+    fn way(&self, vma: &Vma, is_file: bool) -> Way {
+        let refs = Way::Refs(if is_file {
+            RefsScope::File
+        } else {
+            RefsScope::Anon
+        });
+        match vma.kind {
+            VmaKind::Hugetlb | VmaKind::Special => Way::Nothing,
+            _ if self.by_refs || self.cold_denied => refs,
+            _ if self.policy.means == Means::Cold => Way::Cold,
+            _ if vma.locked => refs,
+            _ if self
+                .sharing
+                .get(&vma.range.start)
+                .is_some_and(|known| known.shared) =>
+            {
+                refs
+            }
+            _ => Way::Cold,
+        }
+    }
+
+    /// One write instead of many ranges: where it costs less than half, and does not hold the
+    /// target up for too long. It also gives up all that was put off, so it must win clearly.
+    fn choose_refs(&self, now_ns: u64) -> bool {
+        match self.policy.means {
+            Means::Refs => return true,
+            Means::Cold => return false,
+            Means::Auto => {}
+        }
+        if self.cold_denied {
+            return true;
+        }
+        let cold = self.cost.cold_ns(self.last.ranges, self.last.range_pages);
+        let refs = self.cost.refs_ns(self.last_present);
+        self.last.ranges > 0 && refs < cold / 2.0 && self.may_stall(refs, now_ns)
+    }
+
+    fn may_stall(&self, stall_ns: f64, now_ns: u64) -> bool {
+        let pause = self
+            .last_refs_ns
+            .map_or(f64::MAX, |last| now_ns.saturating_sub(last) as f64);
+        stall_ns <= self.policy.max_stall_ns as f64
+            && stall_ns <= pause * self.policy.max_stall_share
+    }
+
+    /// In how many turns the tables are cleared, to stay within the budget.
+    fn turns(&self) -> u32 {
+        let Some(budget) = self.policy.budget_ns else {
+            return 1;
+        };
+        if self.last.ranges == 0 {
+            return self.put_off.rotate;
+        }
+        // What the last scan cost, as if it had not taken turns.
+        let whole = self
+            .last
+            .cpu_ns
+            .saturating_mul(u64::from(self.put_off.rotate));
+        whole.div_ceil(budget.max(1)).clamp(1, 64) as u32
+    }
+
+    /// What the young bits of `sight` mean; what of it is to be cleared is noted.
+    pub fn judge(&mut self, sight: &TableSight<'_>) -> Judged {
+        let young = sight.bits.young;
+        let present = count(&sight.bits.present);
+        let table = sight.va / TABLE_BYTES;
+        let Some(&mapping) = self.mappings.get(sight.range) else {
+            return Judged {
+                young,
+                since_ns: None,
+                stale: false,
+            };
+        };
+        self.present[usize::from(mapping.is_file)] += present;
+        let in_book = sight.leaf == Leaf::Page && sight.covered == [u64::MAX; 8];
+        if young == PageBits::default() {
+            if in_book && self.report.due {
+                self.book.idle(table);
+            }
+            return Judged {
+                young,
+                since_ns: self.since_ns(mapping.way),
+                stale: false,
+            };
+        }
+        self.report.tables_young += 1;
+        if !self.report.due {
+            let since_ns = if in_book {
+                self.book.since_ns(table)
+            } else {
+                self.since_ns(mapping.way)
+            };
+            return Judged {
+                young,
+                since_ns,
+                stale: false,
+            };
+        }
+        self.probe(sight);
+        let since_ns = self.since_ns(mapping.way);
+        match mapping.way {
+            Way::Nothing => {
+                self.report.uncleared_pages += present;
+                Judged {
+                    young,
+                    since_ns: None,
+                    stale: false,
+                }
+            }
+            Way::Refs(scope) => {
+                self.wanted[usize::from(scope == RefsScope::File)] = true;
+                Judged {
+                    young,
+                    since_ns,
+                    stale: false,
+                }
+            }
+            Way::Cold if in_book => self.judge_by_book(sight, table),
+            Way::Cold => {
+                self.note(sight);
+                Judged {
+                    young,
+                    since_ns,
+                    stale: false,
+                }
+            }
+        }
+    }
+
+    fn judge_by_book(&mut self, sight: &TableSight<'_>, table: u64) -> Judged {
+        let bits = &sight.bits;
+        let verdict = self
+            .book
+            .judge(table, &bits.present, &bits.young, &self.put_off);
+        if verdict.clear {
+            self.note(sight);
+        } else {
+            self.report.tables_put_off += 1;
+        }
+        self.report.tables_stale += u64::from(verdict.stale);
+        let young = if verdict.stale {
+            PageBits::default()
+        } else {
+            bits.young
+        };
+        Judged {
+            young,
+            since_ns: verdict.since_ns,
+            stale: verdict.stale,
+        }
+    }
+
+    /// The last time everything of this kind was clear.
+    fn since_ns(&self, way: Way) -> Option<u64> {
+        match way {
+            Way::Refs(_) if !self.by_refs => self.last_refs_ns.or(self.last_clear_ns),
+            _ => self.last_clear_ns,
+        }
+    }
+
+    fn note(&mut self, sight: &TableSight<'_>) {
+        self.report.tables_cleared += 1;
+        if sight.leaf == Leaf::Page {
+            self.runs.table(
+                sight.range,
+                sight.va,
+                &sight.bits.young,
+                &sight.bits.present,
+            );
+        } else if sight.covered == [u64::MAX; 8] {
+            self.runs.leaf(sight.range, sight.va);
+        }
+    }
+
+    /// Ask a few young pages of the mapping whether others map them too.
+    fn probe(&mut self, sight: &TableSight<'_>) {
+        let mapping = &mut self.mappings[sight.range];
+        if mapping.way != Way::Cold || mapping.probed.0 >= PROBES {
+            return;
+        }
+        let known = self.sharing.get(&mapping.start);
+        if mapping.probed.0 == 0 && known.is_some_and(|k| self.scan - k.scan < PROBE_AGAIN) {
+            return;
+        }
+        // At most two of a table, so that they come from all over the mapping.
+        let bits = sight
+            .bits
+            .young
+            .iter()
+            .enumerate()
+            .filter(|(_, word)| **word != 0)
+            .take(2);
+        for (word, bits) in bits {
+            let page = word * 64 + bits.trailing_zeros() as usize;
+            let shared = sight.pfn(page).and_then(|pfn| self.counts.is_shared(pfn));
+            if let Some(shared) = shared {
+                mapping.probed.0 += 1;
+                mapping.probed.1 += u8::from(shared);
+            }
+        }
+        let (asked, shared) = mapping.probed;
+        if asked > 0 {
+            let sharing = Sharing {
+                shared: shared * 2 >= asked,
+                scan: self.scan,
+            };
+            self.sharing.insert(mapping.start, sharing);
+        }
+    }
+
+    /// Clear what was noted since the last call. Best at the end of each batch of sights.
+    ///
+    /// # Errors
+    /// [`ClearError`].
+    pub fn clear(&mut self, hand: &mut dyn ClearHand) -> Result<(), ClearError> {
+        let runs = self.runs.take(true);
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let began = thread_cpu_ns();
+        let result = self.cold(hand, &runs);
+        let cpu_ns = thread_cpu_ns() - began;
+        let pages: u64 = runs.iter().map(|run| u64::from(run.present_pages)).sum();
+        self.report.cpu_ns += cpu_ns;
+        self.report.range_pages += pages;
+        self.report.ranges += runs.len() as u64;
+        match result {
+            Ok(()) => {
+                self.cost.learn_cold(runs.len() as u64, pages, cpu_ns);
+                Ok(())
+            }
+            Err(error) if is_denied(&error) && self.policy.means == Means::Auto => {
+                // From now on by clear_refs; this scan's at its end.
+                self.cold_denied = true;
+                self.wanted = [true; 2];
+                Ok(())
+            }
+            Err(error) => Err(ClearError::new(self.pid, error)),
+        }
+    }
+
+    fn cold(&mut self, hand: &mut dyn ClearHand, runs: &[Run]) -> io::Result<()> {
+        let ranges: Vec<AddressRange> = runs.iter().map(|run| run.range).collect();
+        let mut rest = ranges.as_slice();
+        while !rest.is_empty() {
+            let batch = &rest[..rest.len().min(MAX_RANGES)];
+            self.report.calls += 1;
+            let done = match hand.cold(batch) {
+                Ok(done) => done,
+                Err(error) if is_refusal(&error) => 0,
+                Err(error) => return Err(error),
+            };
+            let refused = usize::from(done < batch.len());
+            self.report.ranges_refused += refused as u64;
+            rest = &rest[done + refused..];
+        }
+        Ok(())
+    }
+
+    /// The scan has ended: clear what is left, by `clear_refs` where that is the way.
+    ///
+    /// # Errors
+    /// [`ClearError`].
+    pub fn finish(&mut self, hand: &mut dyn ClearHand) -> Result<ClearReport, ClearError> {
+        self.clear(hand)?;
+        if self.report.due {
+            self.finish_refs(hand)?;
+            self.last_clear_ns = Some(self.now_ns);
+        }
+        let starts: Vec<u64> = self.mappings.iter().map(|mapping| mapping.start).collect();
+        self.sharing
+            .retain(|start, _| starts.binary_search(start).is_ok());
+        Ok(self.report)
+    }
+
+    fn finish_refs(&mut self, hand: &mut dyn ClearHand) -> Result<(), ClearError> {
+        let [anon, file] = self.present;
+        let (scope, pages) = match self.wanted {
+            [false, false] => return Ok(()),
+            [true, false] => (RefsScope::Anon, anon),
+            [false, true] => (RefsScope::File, file),
+            [true, true] => (RefsScope::All, anon + file),
+        };
+        let must = self.by_refs || self.cold_denied;
+        if !must && !self.may_stall(self.cost.refs_ns(pages), self.now_ns) {
+            self.report.uncleared_pages += pages;
+            return Ok(());
+        }
+        let began = thread_cpu_ns();
+        hand.refs(scope)
+            .map_err(|error| ClearError::new(self.pid, error))?;
+        let cpu_ns = thread_cpu_ns() - began;
+        self.report.cpu_ns += cpu_ns;
+        self.report.refs_writes += 1;
+        self.cost.learn_refs(pages, cpu_ns);
+        self.last_refs_ns = Some(self.now_ns);
+        if scope == RefsScope::All {
+            self.book.all_cleared();
+        }
+        Ok(())
+    }
+
+    /// The process called exec: everything known of its memory is void.
+    pub fn forget(&mut self) {
+        *self = Clearer {
+            cost: self.cost,
+            ..Clearer::new(self.pid, self.policy)
+        };
+    }
+}
+
+fn count(bits: &PageBits) -> u64 {
+    bits.iter().map(|word| u64::from(word.count_ones())).sum()
+}
+
+/// This range is refused, others may not be: locked, unmapped, hugetlb.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EINVAL | libc::ENOMEM | libc::EFAULT)
+    )
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS))
+}

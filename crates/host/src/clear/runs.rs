@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From young bits to address ranges worth a call. Pure.
+
+use agewise_engine::table::{PAGES_PER_TABLE, PageBits};
+
+use crate::eye::{AddressRange, PAGE_BYTES, TABLE_BYTES};
+
+/// One range to be cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Its addresses.
+    pub range: AddressRange,
+    /// Present pages inside.
+    pub present_pages: u32,
+}
+
+/// Collects runs in rising order of address.
+#[derive(Clone, Debug)]
+pub struct Runs {
+    done: Vec<Run>,
+    /// The last run and the present pages seen behind it, while it may still grow.
+    open: Option<(Run, u32)>,
+    /// Range of the target that `open` lies in: ranges never span two mappings.
+    of: usize,
+    bridge_pages: u32,
+    max_bytes: u64,
+}
+
+impl Runs {
+    /// `bridge_pages`: present pages between two young ones that are passed over rather than left
+    /// out; `max_bytes`: no run is longer (a call holds the target's mmap lock, for reading).
+    pub fn new(bridge_pages: u32, max_bytes: u64) -> Self {
+        let max_bytes = max_bytes.max(TABLE_BYTES);
+        Runs {
+            done: Vec::new(),
+            open: None,
+            of: 0,
+            bridge_pages,
+            max_bytes,
+        }
+    }
+
+    /// From now on bridge that many pages.
+    pub fn set_bridge(&mut self, bridge_pages: u32) {
+        self.bridge_pages = bridge_pages;
+    }
+
+    /// Add a table of base pages: `wanted` pages must be covered, `present` ones cost when passed.
+    /// `of` is the mapping it belongs to.
+    pub fn table(&mut self, of: usize, va: u64, wanted: &PageBits, present: &PageBits) {
+        self.enter(of);
+        if wanted.iter().all(|&word| word == u64::MAX) {
+            self.add(va, va + TABLE_BYTES, PAGES_PER_TABLE as u32);
+            return;
+        }
+        for word in 0..wanted.len() {
+            let (want, have) = (wanted[word], present[word]);
+            let base = va + word as u64 * 64 * PAGE_BYTES;
+            if want == 0 {
+                self.pass(have.count_ones());
+                continue;
+            }
+            let mut rest = want;
+            let mut at = 0;
+            while rest != 0 {
+                let first = rest.trailing_zeros();
+                let length = (rest >> first).trailing_ones();
+                self.pass((have & mask(at, first)).count_ones());
+                at = first + length;
+                let present = (have & mask(first, at)).count_ones();
+                let page = |bit: u32| base + u64::from(bit) * PAGE_BYTES;
+                self.add(page(first), page(at), present);
+                rest &= !mask(0, at);
+            }
+            self.pass((have & mask(at, 64)).count_ones());
+        }
+    }
+
+    /// Add a 2 MiB leaf as a whole: part of one would make the kernel split it.
+    pub fn leaf(&mut self, of: usize, va: u64) {
+        self.enter(of);
+        // To the kernel it is one page.
+        self.add(va, va + TABLE_BYTES, 1);
+    }
+
+    /// Runs complete so far; with `all`, also the one that could still grow.
+    pub fn take(&mut self, all: bool) -> Vec<Run> {
+        if all {
+            self.close();
+        }
+        std::mem::take(&mut self.done)
+    }
+
+    fn enter(&mut self, of: usize) {
+        if self.of != of {
+            self.close();
+            self.of = of;
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some((run, _)) = self.open.take() {
+            self.done.push(run);
+        }
+    }
+
+    /// Present pages that nobody wants.
+    fn pass(&mut self, pages: u32) {
+        if let Some((_, passed)) = &mut self.open {
+            *passed = passed.saturating_add(pages);
+            if *passed > self.bridge_pages {
+                self.close();
+            }
+        }
+    }
+
+    fn add(&mut self, start: u64, end: u64, present: u32) {
+        if let Some((run, passed)) = &mut self.open {
+            if end - run.range.start <= self.max_bytes {
+                run.range.end = end;
+                run.present_pages += *passed + present;
+                *passed = 0;
+                return;
+            }
+            self.close();
+        }
+        let range = AddressRange { start, end };
+        self.open = Some((
+            Run {
+                range,
+                present_pages: present,
+            },
+            0,
+        ));
+    }
+}
+
+/// Bits `from..to`.
+fn mask(from: u32, to: u32) -> u64 {
+    if from >= to {
+        return 0;
+    }
+    (u64::MAX >> (64 - (to - from))) << from
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bits(pages: &[usize]) -> PageBits {
+        let mut bits = PageBits::default();
+        for page in pages {
+            bits[page / 64] |= 1 << (page % 64);
+        }
+        bits
+    }
+
+    const ALL: PageBits = [u64::MAX; 8];
+
+    #[test]
+    fn a_gap_is_bridged_up_to_the_limit() {
+        let mut runs = Runs::new(3, 1 << 30);
+        runs.table(0, 0, &bits(&[10, 14, 19]), &ALL);
+        let got = runs.take(true);
+        assert_eq!(got.len(), 2);
+        assert_eq!(
+            got[0].range,
+            AddressRange {
+                start: 10 * 4096,
+                end: 15 * 4096
+            }
+        );
+        assert_eq!(got[0].present_pages, 5);
+        assert_eq!(
+            got[1].range,
+            AddressRange {
+                start: 19 * 4096,
+                end: 20 * 4096
+            }
+        );
+    }
+
+    #[test]
+    fn holes_cost_nothing_and_tables_join() {
+        let mut runs = Runs::new(0, 1 << 30);
+        runs.table(0, 0, &bits(&[1, 511]), &bits(&[1, 511]));
+        runs.table(0, TABLE_BYTES, &bits(&[7]), &bits(&[7]));
+        let got = runs.take(true);
+        assert_eq!(got.len(), 1);
+        assert_eq!(
+            got[0].range,
+            AddressRange {
+                start: 4096,
+                end: TABLE_BYTES + 8 * 4096
+            }
+        );
+        assert_eq!(got[0].present_pages, 3);
+    }
+
+    #[test]
+    fn mappings_never_join_and_long_runs_are_cut() {
+        let mut runs = Runs::new(1000, 2 * TABLE_BYTES);
+        runs.leaf(0, 0);
+        runs.leaf(1, TABLE_BYTES);
+        runs.leaf(1, 2 * TABLE_BYTES);
+        runs.table(1, 3 * TABLE_BYTES, &ALL, &ALL);
+        let got: Vec<_> = runs
+            .take(true)
+            .iter()
+            .map(|run| (run.range.start / TABLE_BYTES, run.range.len()))
+            .collect();
+        assert_eq!(
+            got,
+            [(0, TABLE_BYTES), (1, 2 * TABLE_BYTES), (3, TABLE_BYTES)]
+        );
+    }
+
+    proptest! {
+        /// Every wanted page is in exactly one run; a run begins and ends with a wanted page;
+        /// no gap inside holds more present pages than allowed; page counts are right.
+        #[test]
+        fn runs_cover_what_is_wanted_and_little_else(
+            present in prop::collection::vec(any::<[u64; 8]>(), 1..4),
+            picks in prop::collection::vec(any::<[u64; 8]>(), 4),
+            sparse in any::<bool>(),
+            bridge in 0u32..40,
+            max_tables in 1u64..4,
+        ) {
+            let mut runs = Runs::new(bridge, max_tables * TABLE_BYTES);
+            let (mut have, mut want) = (Vec::new(), Vec::new());
+            for (index, present) in present.iter().enumerate() {
+                let wanted: PageBits = std::array::from_fn(|word| {
+                    let pick = picks[index][word];
+                    present[word] & if sparse { pick & pick >> 3 & pick >> 7 & pick << 5 } else { pick }
+                });
+                runs.table(0, index as u64 * TABLE_BYTES, &wanted, present);
+                for page in 0..512 {
+                    have.push(present[page / 64] >> (page % 64) & 1 == 1);
+                    want.push(wanted[page / 64] >> (page % 64) & 1 == 1);
+                }
+            }
+            let got = runs.take(true);
+            let mut covered = vec![false; have.len()];
+            for run in &got {
+                let (from, to) = ((run.range.start / 4096) as usize, (run.range.end / 4096) as usize);
+                prop_assert!(want[from] && want[to - 1]);
+                prop_assert!(run.range.len() <= max_tables * TABLE_BYTES);
+                let present = have[from..to].iter().filter(|&&h| h).count();
+                prop_assert_eq!(run.present_pages as usize, present);
+                let mut gap = 0;
+                for page in from..to {
+                    prop_assert!(!covered[page]);
+                    covered[page] = true;
+                    gap = if want[page] { 0 } else { gap + u32::from(have[page]) };
+                    prop_assert!(gap <= bridge);
+                }
+            }
+            for page in 0..want.len() {
+                prop_assert!(!want[page] || covered[page]);
+            }
+        }
+    }
+}
