@@ -2,7 +2,6 @@
 //! What a look costs per page: 1 GiB of 4 KiB pages (512 tables), a look and an advance each time.
 
 use agewise_engine::agemap::{AgeMap, Facts};
-use agewise_engine::generations::PageType;
 use agewise_engine::table::TableBits;
 use agewise_engine::workingset::{Histogram, OldestPages};
 use divan::counter::ItemsCount;
@@ -63,7 +62,7 @@ fn look(map: &mut AgeMap, tables: &[TableBits], now_ms: u64) {
         look.table(Facts {
             index,
             bits,
-            page_type: PageType::Anon,
+            files: [0; 8],
             parts: &[],
         })
         .unwrap();

@@ -56,10 +56,11 @@ fn show(map: &mut AgeMap, looked: &Looked) -> LookCounts {
             let bits = bits_of(index, looked, page_type);
             if bits != TableBits::default() {
                 let even = bits.present.map(|word| word & 0x5555_5555_5555_5555);
+                let files = [u64::MAX * page_type as u64; 8];
                 look.table(Facts {
                     index,
                     bits: &bits,
-                    page_type,
+                    files,
                     parts: &[(1, even)],
                 })
                 .unwrap();
@@ -253,7 +254,7 @@ fn anon(index: u64, bits: &TableBits) -> Facts<'_> {
     Facts {
         index,
         bits,
-        page_type: PageType::Anon,
+        files: [0; 8],
         parts: &[],
     }
 }

@@ -20,8 +20,9 @@ pub struct Facts<'a> {
     pub index: u64,
     /// The bits. Those outside one's own range must be zero.
     pub bits: &'a TableBits,
-    /// What backs the pages. Ranges of different type that share a table come as several facts.
-    pub page_type: PageType,
+    /// Which of the pages are file pages; the others are anon. Bits of pages that are not there mean
+    /// nothing.
+    pub files: PageBits,
     /// Pages to count apart.
     pub parts: &'a [(Part, PageBits)],
 }
@@ -100,17 +101,15 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Takes in what was seen of one table. Several facts of the same table add up.
+    /// Takes in what was seen of one table. Ranges that share a table come as several facts of it,
+    /// which add up.
     ///
     /// # Errors
     /// [`OutOfOrder`], and nothing was taken in.
     pub fn table(&mut self, facts: Facts<'_>) -> Result<(), OutOfOrder> {
-        let files = match facts.page_type {
-            PageType::Anon => [0; WORDS_PER_TABLE],
-            PageType::File => {
-                std::array::from_fn(|w| facts.bits.present[w] | facts.bits.swapped[w])
-            }
-        };
+        let files = std::array::from_fn(|w| {
+            facts.files[w] & (facts.bits.present[w] | facts.bits.swapped[w])
+        });
         if let Some(pending) = &mut self.pending {
             if facts.index < pending.index {
                 return Err(OutOfOrder {
