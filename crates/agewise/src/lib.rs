@@ -4,6 +4,7 @@
 
 pub mod cli;
 pub mod command;
+pub mod lean;
 pub mod output;
 pub mod signal;
 pub mod units;

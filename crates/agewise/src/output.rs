@@ -39,3 +39,24 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
                 .is_some_and(|error| error.io_error_kind() == Some(io::ErrorKind::BrokenPipe)),
         })
 }
+
+/// `text` as one field of CSV (RFC 4180): quoted where it needs to be.
+pub fn csv_field(text: &str) -> std::borrow::Cow<'_, str> {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\"")).into()
+    } else {
+        text.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_csv_are_quoted_where_needed() {
+        assert_eq!(csv_field("plain"), "plain");
+        assert_eq!(csv_field("a,b"), "\"a,b\"");
+        assert_eq!(csv_field("say \"x\""), "\"say \"\"x\"\"\"");
+    }
+}

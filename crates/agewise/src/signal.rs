@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -25,6 +25,8 @@ pub const STOP_SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 pub struct Stop {
     /// The signal that came last; 0 for none.
     signal: Arc<AtomicUsize>,
+    /// Whether one came.
+    flag: Arc<AtomicBool>,
     /// Readable once a signal came.
     wake: OwnedFd,
     registered: Vec<SigId>,
@@ -37,16 +39,19 @@ impl Stop {
     /// The operating system's, when it has no file descriptor left.
     pub fn install() -> io::Result<Self> {
         let signal = Arc::new(AtomicUsize::new(0));
+        let flag = Arc::new(AtomicBool::new(false));
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let mut registered = Vec::new();
         for number in STOP_SIGNALS {
             let note = Arc::clone(&signal);
+            let raise = Arc::clone(&flag);
             let waker = wake.try_clone()?;
-            // SAFETY: the handler stores an atomic and writes to an eventfd, both of which are
+            // SAFETY: the handler stores atomics and writes to an eventfd, both of which are
             // async-signal-safe; it neither allocates nor takes a lock.
             let id = unsafe {
                 signal_hook::low_level::register(number, move || {
                     note.store(number as usize, Ordering::SeqCst);
+                    raise.store(true, Ordering::SeqCst);
                     let _ = rustix::io::write(&waker, &1u64.to_ne_bytes());
                 })
             }?;
@@ -54,6 +59,7 @@ impl Stop {
         }
         Ok(Self {
             signal,
+            flag,
             wake,
             registered,
         })
@@ -65,6 +71,11 @@ impl Stop {
             0 => None,
             number => i32::try_from(number).ok(),
         }
+    }
+
+    /// Becomes true when an end is asked for: for what takes a flag to stop at.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.flag
     }
 
     /// Sleeps for `duration` or until an end is asked for; true in the latter case.

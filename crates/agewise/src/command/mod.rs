@@ -6,6 +6,7 @@ pub mod completions;
 pub mod demo;
 pub mod exercise;
 pub mod man;
+pub mod reclaim;
 pub mod run;
 
 use std::process::ExitCode;

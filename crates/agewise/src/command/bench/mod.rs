@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise bench`: what agewise costs on this machine, how true it sees, and whether it harms.
 
+pub mod evict;
 pub mod proc_files;
 pub mod statistics;
 pub mod tally;

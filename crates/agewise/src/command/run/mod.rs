@@ -3,3 +3,5 @@
 
 pub mod child;
 pub mod family;
+pub mod meter;
+pub mod summary;

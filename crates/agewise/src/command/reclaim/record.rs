@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What `agewise reclaim` prints: the plan, what happened to each process, and the sum; as lines of
+//! JSON, as CSV, or as text.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use agewise_host::pageout::{PageoutReport, SkipReason};
+use serde::Serialize;
+
+use crate::output::{self, Format};
+use crate::units::{bytes_text, duration_text};
+
+/// Lines of text for single processes; the sum covers the rest.
+const LINES_MAX: usize = 20;
+
+/// What is cold in one process.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Planned {
+    /// `plan`.
+    pub record: &'static str,
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Its resident memory.
+    pub resident_bytes: u64,
+    /// Memory not touched for longer than asked that only swap can take.
+    pub cold_anon_bytes: u64,
+    /// Memory not touched for longer than asked that a file backs.
+    pub cold_file_bytes: u64,
+}
+
+/// What happened to one process, or with pid 0 to all of them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Reclaimed {
+    /// `result`, or `total` for the last line.
+    pub record: &'static str,
+    /// The process; 0 for the sum.
+    pub pid: u32,
+    /// Its name; empty for the sum.
+    pub comm: String,
+    /// Resident memory before.
+    pub resident_before_bytes: u64,
+    /// Resident memory right after.
+    pub resident_after_bytes: u64,
+    /// Asked, left, kept and skipped.
+    #[serde(flatten)]
+    pub report: PageoutReport,
+    /// Of what left, how much was back when it was looked at again.
+    pub refaulted_bytes: u64,
+    /// How long after leaving it was looked at again; 0 if it was not.
+    pub refault_watch_ms: u64,
+    /// Nothing was moved, only planned.
+    pub dry_run: bool,
+    /// Why it ended early; empty if it did not.
+    pub error: String,
+}
+
+impl Reclaimed {
+    /// The sum of all.
+    pub fn total(results: &[Self], dry_run: bool) -> Self {
+        let mut total = Self {
+            record: "total",
+            pid: 0,
+            comm: String::new(),
+            resident_before_bytes: 0,
+            resident_after_bytes: 0,
+            report: PageoutReport::default(),
+            refaulted_bytes: 0,
+            refault_watch_ms: 0,
+            dry_run,
+            error: String::new(),
+        };
+        for result in results {
+            total.resident_before_bytes += result.resident_before_bytes;
+            total.resident_after_bytes += result.resident_after_bytes;
+            total.report.add(&result.report);
+            total.refaulted_bytes += result.refaulted_bytes;
+            total.refault_watch_ms = total.refault_watch_ms.max(result.refault_watch_ms);
+        }
+        total
+    }
+}
+
+/// Prints the plan.
+///
+/// # Errors
+/// Those of `out`.
+pub fn print_plan(
+    out: &mut impl Write,
+    format: Format,
+    plan: &[Planned],
+    older_than: Duration,
+) -> io::Result<()> {
+    match format {
+        Format::Json => plan
+            .iter()
+            .try_for_each(|planned| output::json_line(out, planned)),
+        // A CSV file has one header: it holds the results.
+        Format::Csv => Ok(()),
+        Format::Text => {
+            let cold: u64 = plan
+                .iter()
+                .map(|p| p.cold_anon_bytes + p.cold_file_bytes)
+                .sum();
+            let (cold, older) = (bytes_text(cold), duration_text(older_than));
+            writeln!(out, "plan: {cold} not touched for {older}")?;
+            writeln!(
+                out,
+                "  {:>8}  {:<16}  {:>10}  {:>10}  {:>10}",
+                "PID", "COMMAND", "RESIDENT", "COLD ANON", "COLD FILE"
+            )?;
+            for planned in plan.iter().take(LINES_MAX) {
+                writeln!(
+                    out,
+                    "  {:>8}  {:<16}  {:>10}  {:>10}  {:>10}",
+                    planned.pid,
+                    planned.comm,
+                    bytes_text(planned.resident_bytes),
+                    bytes_text(planned.cold_anon_bytes),
+                    bytes_text(planned.cold_file_bytes)
+                )?;
+            }
+            more(out, plan.len())
+        }
+    }
+}
+
+fn more(out: &mut impl Write, count: usize) -> io::Result<()> {
+    match count.checked_sub(LINES_MAX) {
+        None | Some(0) => Ok(()),
+        Some(left) => writeln!(out, "  … and {left} more; --format json shows all"),
+    }
+}
+
+/// Prints what happened.
+///
+/// # Errors
+/// Those of `out`.
+pub fn print_results(
+    out: &mut impl Write,
+    format: Format,
+    results: &[Reclaimed],
+    total: &Reclaimed,
+) -> io::Result<()> {
+    match format {
+        Format::Json => results
+            .iter()
+            .chain([total])
+            .try_for_each(|result| output::json_line(out, result)),
+        Format::Csv => print_csv(out, results.iter().chain([total])),
+        Format::Text => {
+            if results.len() > 1 {
+                for result in results.iter().take(LINES_MAX) {
+                    writeln!(
+                        out,
+                        "  {:>8}  {:<16}  left {:>10}  resident {:>10} -> {:>10}{}",
+                        result.pid,
+                        result.comm,
+                        bytes_text(result.report.left_bytes),
+                        bytes_text(result.resident_before_bytes),
+                        bytes_text(result.resident_after_bytes),
+                        if result.error.is_empty() {
+                            ""
+                        } else {
+                            "  ended early"
+                        }
+                    )?;
+                }
+                more(out, results.len())?;
+            }
+            for result in results.iter().filter(|result| !result.error.is_empty()) {
+                writeln!(out, "  {} ({}): {}", result.pid, result.comm, result.error)?;
+            }
+            print_total(out, total)
+        }
+    }
+}
+
+fn print_total(out: &mut impl Write, total: &Reclaimed) -> io::Result<()> {
+    let report = &total.report;
+    let mut line = |name: &str, bytes: u64, note: &str| {
+        let bytes = bytes_text(bytes);
+        writeln!(
+            out,
+            "  {name:<12} {bytes:>10}{}{note}",
+            if note.is_empty() { "" } else { "  " }
+        )
+    };
+    line("asked", report.asked_bytes, "")?;
+    if total.dry_run {
+        line(
+            "would leave",
+            report.rehearsed_bytes,
+            "nothing was moved (--dry-run)",
+        )?;
+    } else {
+        let anon = bytes_text(report.left_anon_bytes);
+        let file = bytes_text(report.left_file_bytes);
+        line(
+            "left",
+            report.left_bytes,
+            &format!("{anon} to swap, {file} of files and shared memory"),
+        )?;
+    }
+    if report.young_again_bytes > 0 {
+        line(
+            "touched",
+            report.young_again_bytes,
+            "since it was called cold: left alone",
+        )?;
+    }
+    if report.kept_bytes > 0 {
+        line(
+            "kept",
+            report.kept_bytes,
+            "by the kernel: shared, pinned, under writeback, or touched at once",
+        )?;
+    }
+    for (reason, bytes) in report.skipped_bytes.iter() {
+        line("skipped", bytes, reason.explanation())?;
+    }
+    if total.dry_run {
+        return Ok(());
+    }
+    if total.refault_watch_ms > 0 {
+        let watch = duration_text(Duration::from_millis(total.refault_watch_ms));
+        line(
+            "refaulted",
+            total.refaulted_bytes,
+            &format!("within {watch}"),
+        )?;
+    }
+    let before = bytes_text(total.resident_before_bytes);
+    let after = bytes_text(total.resident_after_bytes);
+    let cost = duration_text(Duration::from_nanos(report.cpu_ns));
+    let time = duration_text(Duration::from_nanos(report.elapsed_ns));
+    writeln!(
+        out,
+        "  resident     {before:>10}  -> {after}; {cost} CPU, {time}"
+    )
+}
+
+fn print_csv<'a>(
+    out: &mut impl Write,
+    results: impl Iterator<Item = &'a Reclaimed>,
+) -> io::Result<()> {
+    write!(
+        out,
+        "record,pid,comm,resident_before_bytes,resident_after_bytes,asked_bytes,left_bytes,\
+         left_anon_bytes,left_file_bytes,young_again_bytes,kept_bytes,rehearsed_bytes"
+    )?;
+    for reason in SkipReason::ALL {
+        write!(out, ",skipped_{}_bytes", reason.name())?;
+    }
+    writeln!(
+        out,
+        ",refaulted_bytes,refault_watch_ms,calls,cpu_ns,elapsed_ns,dry_run,error"
+    )?;
+    for result in results {
+        let report = &result.report;
+        write!(
+            out,
+            "{},{},{},{},{},{},{},{},{},{},{},{}",
+            result.record,
+            result.pid,
+            output::csv_field(&result.comm),
+            result.resident_before_bytes,
+            result.resident_after_bytes,
+            report.asked_bytes,
+            report.left_bytes,
+            report.left_anon_bytes,
+            report.left_file_bytes,
+            report.young_again_bytes,
+            report.kept_bytes,
+            report.rehearsed_bytes
+        )?;
+        for reason in SkipReason::ALL {
+            write!(out, ",{}", report.skipped_bytes.bytes(reason))?;
+        }
+        writeln!(
+            out,
+            ",{},{},{},{},{},{},{}",
+            result.refaulted_bytes,
+            result.refault_watch_ms,
+            report.calls,
+            report.cpu_ns,
+            report.elapsed_ns,
+            result.dry_run,
+            output::csv_field(&result.error)
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(pid: u32, left_bytes: u64) -> Reclaimed {
+        let mut report = PageoutReport {
+            asked_bytes: left_bytes + 8192,
+            left_bytes,
+            left_anon_bytes: left_bytes,
+            cpu_ns: 3_000_000,
+            elapsed_ns: 250_000_000,
+            ..Default::default()
+        };
+        report.skipped_bytes.add(SkipReason::NoSwap, 8192);
+        Reclaimed {
+            record: "result",
+            pid,
+            comm: "re,dis".into(),
+            resident_before_bytes: 512 << 20,
+            resident_after_bytes: (512 << 20) - left_bytes,
+            report,
+            refaulted_bytes: 4096,
+            refault_watch_ms: 10_000,
+            dry_run: false,
+            error: String::new(),
+        }
+    }
+
+    fn printed(format: Format) -> String {
+        let results = [result(10, 256 << 20), result(11, 128 << 20)];
+        let mut out = Vec::new();
+        print_results(
+            &mut out,
+            format,
+            &results,
+            &Reclaimed::total(&results, false),
+        )
+        .expect("out");
+        String::from_utf8(out).expect("UTF-8")
+    }
+
+    #[test]
+    fn text_tells_what_became_of_everything() {
+        let text = printed(Format::Text);
+        // A first line that is not indented, or the common indentation would be lost.
+        insta::assert_snapshot!(format!("result\n{text}"), @r"
+        result
+                10  re,dis            left  256.0 MiB  resident  512.0 MiB ->  256.0 MiB
+                11  re,dis            left  128.0 MiB  resident  512.0 MiB ->  384.0 MiB
+          asked         384.0 MiB
+          left          384.0 MiB  384.0 MiB to swap, 0 B of files and shared memory
+          skipped        16.0 KiB  anonymous memory needs swap space, and none is free
+          refaulted       8.0 KiB  within 10 s
+          resident        1.0 GiB  -> 640.0 MiB; 6 ms CPU, 500 ms
+        ");
+    }
+
+    #[test]
+    fn csv_has_as_many_fields_as_its_header() {
+        let text = printed(Format::Csv);
+        let mut lines = text.lines();
+        let fields = lines.next().expect("header").split(',').count();
+        for line in lines {
+            // The one quoted comma of the name aside.
+            assert_eq!(
+                line.replace("\"re,dis\"", "redis").split(',').count(),
+                fields,
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn json_has_one_object_a_line_and_a_total() {
+        let lines: Vec<serde_json::Value> = printed(Format::Json)
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect();
+        assert_eq!(lines.len(), 3);
+        assert_eq!(lines[2]["record"], "total");
+        assert_eq!(lines[2]["left_bytes"], 384u64 << 20);
+        assert_eq!(lines[2]["refaulted_bytes"], 8192);
+    }
+}
