@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Paging out real processes to a zram device of our own.
+
+mod child;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use agewise_host::eye::Target as EyeTarget;
+use agewise_host::pageout::*;
+use agewise_host::pagewalk::PageWalk;
+use agewise_host::process::{Process, ProcessError};
+use agewise_host::swap::{ZramDevice, ZramOptions};
+
+use child::{Layout, PAGE, Target};
+
+/// Not a test: what the other tests start.
+#[test]
+#[ignore = "the process that the tests act upon"]
+fn child_process() {
+    child::run();
+}
+
+/// A swap device, one test at a time: swapping one off brings back what another has moved.
+struct Swap(
+    Option<ZramDevice>,
+    #[allow(dead_code)] MutexGuard<'static, ()>,
+);
+
+fn swap(test: &str) -> Option<Swap> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    match ZramDevice::create(&ZramOptions::new(512 << 20)) {
+        Ok(device) => Some(Swap(Some(device), guard)),
+        Err(error) => {
+            println!("SKIP {test}: {error}");
+            None
+        }
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        if let Some(device) = self.0.take() {
+            device.remove().unwrap();
+        }
+    }
+}
+
+fn pages(base: u64, first: u64, count: u64) -> Run {
+    Run::new(base + first * PAGE, count * PAGE)
+}
+
+fn evict(
+    mover: &mut ProcessMover<'_>,
+    plan: &Plan,
+    limits: PageoutLimits,
+    eye: &mut dyn Recheck,
+) -> (Result<(), PageoutError>, PageoutReport, Evicted) {
+    let cancel = AtomicBool::new(false);
+    let mut eviction = Eviction::new(plan, limits, mover, eye, &SystemClock, &cancel);
+    let result = eviction.run(|_| ());
+    let (report, evicted) = (eviction.report().clone(), eviction.evicted());
+    assert_eq!(report.accounted_bytes(), report.asked_bytes, "{report:?}");
+    (result, report, evicted)
+}
+
+#[test]
+fn cold_memory_leaves_comes_back_unharmed_and_is_counted() {
+    let Some(_swap) = swap("cold_memory_leaves_comes_back_unharmed_and_is_counted") else {
+        return;
+    };
+    let layout = Layout {
+        anon_pages: 8192,
+        file_pages: 1024,
+        ..Layout::default()
+    };
+    let mut target = Target::start(layout);
+    let process = Process::open(target.pid()).unwrap();
+    let mut mover = ProcessMover::open(&process, false).unwrap();
+    let rss_before = process.rss_bytes().unwrap();
+    let plan = Plan::of_base([pages(target.anon, 0, 8192), pages(target.file, 0, 1024)]);
+    let (result, report, evicted) =
+        evict(&mut mover, &plan, PageoutLimits::default(), &mut NoRecheck);
+    result.unwrap();
+    println!("{report:?}, {:?} ns a page", report.cpu_ns_per_page(PAGE));
+    assert!(
+        report.left_anon_bytes >= 8192 * PAGE * 99 / 100,
+        "{report:?}"
+    );
+    assert!(
+        report.left_file_bytes >= 1024 * PAGE * 99 / 100,
+        "{report:?}"
+    );
+    assert_eq!(report.calls, 5, "8 MiB a call");
+    let rss_fell = rss_before.saturating_sub(process.rss_bytes().unwrap());
+    assert!(
+        rss_fell >= 9000 * PAGE,
+        "resident memory fell by {rss_fell}"
+    );
+
+    let mut watch = RefaultWatch::new(evicted);
+    assert_eq!(watch.look(&mut mover).unwrap().refaulted_bytes(), 0);
+    target.tell("touch 100 50");
+    let count = watch.look(&mut mover).unwrap();
+    assert_eq!(
+        (count.refaulted_anon_bytes, count.refaulted_file_bytes),
+        (50 * PAGE, 0)
+    );
+    target.tell("check");
+    let count = watch.look(&mut mover).unwrap();
+    assert_eq!(count.refaulted_bytes(), report.left_bytes);
+    assert_eq!((count.out_bytes, count.freed_bytes), (0, 0));
+}
+
+#[test]
+fn mlocked_memory_and_holes_are_skipped_and_a_stopped_process_is_no_obstacle() {
+    let name = "mlocked_memory_and_holes_are_skipped_and_a_stopped_process_is_no_obstacle";
+    let Some(_swap) = swap(name) else { return };
+    let mut target = Target::start(Layout {
+        anon_pages: 4096,
+        ..Layout::default()
+    });
+    target.tell("lock 1000 100");
+    target.tell("lock 2000 1");
+    target.tell("unmap 3000 500");
+    target.signal(rustix::process::Signal::STOP);
+    let process = Process::open(target.pid()).unwrap();
+    let mut mover = ProcessMover::open(&process, false).unwrap();
+    let plan = Plan::of_base([pages(target.anon, 0, 4096)]);
+    let (result, report, _) = evict(&mut mover, &plan, PageoutLimits::default(), &mut NoRecheck);
+    result.unwrap();
+    let skipped = |reason| report.skipped_bytes.bytes(reason) / PAGE;
+    assert_eq!(skipped(SkipReason::Unevictable), 101);
+    assert_eq!(skipped(SkipReason::Absent) + skipped(SkipReason::Hole), 500);
+    assert!(report.left_bytes >= 3495 * PAGE * 99 / 100, "{report:?}");
+    let locked = RunSet::from_runs([pages(target.anon, 1000, 100), pages(target.anon, 2000, 1)]);
+    assert_eq!(mover.present(&locked).unwrap().all(), locked);
+    target.signal(rustix::process::Signal::CONT);
+    target.tell("touch 0 3000");
+}
+
+#[test]
+fn a_hole_that_opens_between_looking_and_calling_is_skipped() {
+    let name = "a_hole_that_opens_between_looking_and_calling_is_skipped";
+    let Some(_swap) = swap(name) else { return };
+    let mut target = Target::start(Layout {
+        anon_pages: 1024,
+        ..Layout::default()
+    });
+    let process = Process::open(target.pid()).unwrap();
+    let mut mover = ProcessMover::open(&process, false).unwrap();
+    let plan = Plan::of_base([pages(target.anon, 0, 300), pages(target.anon, 400, 600)]);
+    let mut eye = |runs: &RunSet| {
+        target.tell("unmap 500 100");
+        Ok(runs.clone())
+    };
+    let (result, report, _) = evict(&mut mover, &plan, PageoutLimits::default(), &mut eye);
+    result.unwrap();
+    assert_eq!(report.skipped_bytes.bytes(SkipReason::Hole), 100 * PAGE);
+    assert!(report.left_bytes >= 795 * PAGE, "{report:?}");
+}
+
+#[test]
+fn huge_pages_leave_whole_and_are_never_split_for_a_part() {
+    let name = "huge_pages_leave_whole_and_are_never_split_for_a_part";
+    let Some(_swap) = swap(name) else { return };
+    let mut target = Target::start(Layout {
+        anon_pages: 4096,
+        thp: true,
+        ..Layout::default()
+    });
+    let process = Process::open(target.pid()).unwrap();
+    let huge_bytes = || anon_huge_bytes(&process);
+    if huge_bytes() < 16 << 20 {
+        return println!("SKIP {name}: no transparent huge pages here");
+    }
+    let mut mover = ProcessMover::open(&process, false).unwrap();
+    // From page 100: the whole huge pages are 512..2560.
+    let plan = Plan::new([], [pages(target.anon, 100, 2500)], false);
+    assert_eq!(plan.huge().bytes(), 4 * HUGE_BYTES);
+    let (result, report, _) = evict(&mut mover, &plan, PageoutLimits::default(), &mut NoRecheck);
+    result.unwrap();
+    assert_eq!(
+        report.skipped_bytes.bytes(SkipReason::PartialHuge),
+        (412 + 40) * PAGE
+    );
+    assert!(report.left_bytes >= 4 * HUGE_BYTES * 99 / 100, "{report:?}");
+    assert_eq!(huge_bytes(), 4 * HUGE_BYTES, "the others are as they were");
+    target.tell("check");
+}
+
+/// From smaps_rollup: anonymous memory in huge pages.
+fn anon_huge_bytes(process: &Process) -> u64 {
+    let text = std::fs::read_to_string(process.path("smaps_rollup")).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("AnonHugePages:"))
+        .unwrap();
+    line.split_ascii_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        * 1024
+}
+
+#[test]
+fn what_is_touched_again_stays() {
+    let Some(_swap) = swap("what_is_touched_again_stays") else {
+        return;
+    };
+    let mut walk = match PageWalk::open() {
+        Ok(walk) => walk,
+        Err(error) => return println!("SKIP what_is_touched_again_stays: {error}"),
+    };
+    let mut target = Target::start(Layout {
+        anon_pages: 4096,
+        ..Layout::default()
+    });
+    let process = Process::open(target.pid()).unwrap();
+    let mut mover = ProcessMover::open(&process, false).unwrap();
+    // Everything idle, then a part touched after the plan was made.
+    std::fs::write(process.path("clear_refs"), "1").unwrap();
+    let plan = Plan::of_base([pages(target.anon, 0, 4096)]);
+    target.tell("touch 1000 500");
+    let mut eye = EyeRecheck::new(&mut walk, EyeTarget::from(&process));
+    let (result, report, _) = evict(&mut mover, &plan, PageoutLimits::default(), &mut eye);
+    result.unwrap();
+    // clear_refs flushes no TLB: of what was touched a little may not show (measured: none to 0.2 %).
+    let hot = RunSet::from_runs([pages(target.anon, 1000, 500)]);
+    assert!(report.young_again_bytes >= 495 * PAGE, "{report:?}");
+    assert!(mover.present(&hot).unwrap().all().bytes() >= 495 * PAGE);
+    assert!(report.left_bytes >= 3550 * PAGE, "{report:?}");
+    target.tell("check");
+}
+
+#[test]
+fn exec_and_exit_half_way_end_it_quietly() {
+    let Some(_swap) = swap("exec_and_exit_half_way_end_it_quietly") else {
+        return;
+    };
+    for command in ["exec", "exit"] {
+        let mut target = Target::start(Layout {
+            anon_pages: 2048,
+            ..Layout::default()
+        });
+        let process = Process::open(target.pid()).unwrap();
+        let mut mover = ProcessMover::open(&process, false).unwrap();
+        let plan = Plan::of_base([pages(target.anon, 0, 2048)]);
+        let limits = PageoutLimits {
+            call_bytes_max: 512 * PAGE,
+            ..Default::default()
+        };
+        let mut looks = 0;
+        let mut eye = |runs: &RunSet| {
+            looks += 1;
+            if looks == 3 && command == "exec" {
+                target.tell(command);
+            } else if looks == 3 {
+                target.send(command);
+                target.wait();
+            }
+            Ok(runs.clone())
+        };
+        let (result, report, evicted) = evict(&mut mover, &plan, limits, &mut eye);
+        result.unwrap();
+        assert!(report.left_bytes >= 1000 * PAGE, "{command}: {report:?}");
+        let gone = report.skipped_bytes.bytes(SkipReason::ProcessGone)
+            + report.skipped_bytes.bytes(SkipReason::Hole);
+        assert!(gone >= 512 * PAGE, "{command}: {report:?}");
+        // Nothing of the new program was counted as refaulted, or touched.
+        let count = RefaultWatch::new(evicted).look(&mut mover).unwrap();
+        assert_eq!(count.refaulted_bytes(), 0);
+        if command == "exec" {
+            assert!(process.is_alive(), "the new program goes on");
+        }
+    }
+}
+
+#[test]
+fn limits_bind_on_a_real_process() {
+    let Some(_swap) = swap("limits_bind_on_a_real_process") else {
+        return;
+    };
+    let target = Target::start(Layout {
+        anon_pages: 4096,
+        ..Layout::default()
+    });
+    let process = Process::open(target.pid()).unwrap();
+    let mut mover = ProcessMover::open(&process, false).unwrap();
+    let plan = Plan::of_base([pages(target.anon, 0, 4096)]);
+    let limits = PageoutLimits {
+        rehearse: true,
+        ..Default::default()
+    };
+    let (_, report, _) = evict(&mut mover, &plan, limits, &mut NoRecheck);
+    assert_eq!(
+        (report.rehearsed_bytes, report.left_bytes),
+        (4096 * PAGE, 0)
+    );
+    assert_eq!(
+        mover.present(plan.base()).unwrap().all().bytes(),
+        4096 * PAGE
+    );
+
+    let limits = PageoutLimits {
+        bytes_max: 1000 * PAGE,
+        ..Default::default()
+    };
+    let (_, report, _) = evict(&mut mover, &plan, limits, &mut NoRecheck);
+    assert!(
+        (990 * PAGE..=1000 * PAGE).contains(&report.left_bytes),
+        "{report:?}"
+    );
+
+    let floor_bytes = process.rss_bytes().unwrap() - 500 * PAGE;
+    let limits = PageoutLimits {
+        floor_bytes,
+        ..Default::default()
+    };
+    let (_, report, _) = evict(&mut mover, &plan, limits, &mut NoRecheck);
+    // The kernel's count of resident pages lags by some dozen a CPU.
+    assert!((1..=600 * PAGE).contains(&report.left_bytes), "{report:?}");
+
+    let limits = PageoutLimits {
+        bytes_max: 1000 * PAGE,
+        rate_bytes_per_s: Some(8 << 20),
+        call_bytes_max: 256 << 10,
+        ..Default::default()
+    };
+    let (_, report, _) = evict(&mut mover, &plan, limits, &mut NoRecheck);
+    let at_least_ns = (report.left_bytes - (1 << 20)) as u128 * 1_000_000_000 / (8 << 20);
+    assert!(u128::from(report.elapsed_ns) >= at_least_ns, "{report:?}");
+}
+
+#[test]
+fn some_processes_are_never_touched() {
+    let ourselves = Process::open(std::process::id()).unwrap();
+    let refused = ProcessMover::open(&ourselves, true).unwrap_err();
+    assert!(matches!(refused, PageoutError::Ourselves { .. }));
+    let init = Process::open(1).unwrap();
+    assert!(matches!(
+        ProcessMover::open(&init, false),
+        Err(PageoutError::Init { pid: 1 })
+    ));
+    let mut target = Target::start(Layout {
+        anon_pages: 1,
+        ..Layout::default()
+    });
+    let process = Process::open(target.pid()).unwrap();
+    target.send("exit");
+    target.wait();
+    let refused = ProcessMover::open(&process, false).unwrap_err();
+    assert!(refused.is_gone(), "{refused}");
+    match Process::open(2) {
+        Ok(kthreadd) if kthreadd.comm().unwrap() == "kthreadd" => {
+            let refused = ProcessMover::open(&kthreadd, false).unwrap_err();
+            assert!(matches!(
+                refused,
+                PageoutError::Process(ProcessError::KernelThread { .. })
+            ));
+        }
+        _ => println!("SKIP kernel threads: none visible here"),
+    }
+}
