@@ -105,10 +105,12 @@ const REFS_SHIFT: u32 = 16;
 const GEN_SHIFT: u32 = 18;
 const ZONE_SHIFT: u32 = 21;
 const ORDER_SHIFT: u32 = 23;
+const LIST_SHIFT: u32 = 27;
 const REFS_MASK: u32 = 0b11 << REFS_SHIFT;
 const GEN_MASK: u32 = 0b111 << GEN_SHIFT;
 const ZONE_MASK: u32 = 0b11 << ZONE_SHIFT;
 const ORDER_MASK: u32 = 0b1111 << ORDER_SHIFT;
+const LIST_MASK: u32 = 0b11 << LIST_SHIFT;
 
 /// What the policies know of one folio.
 #[derive(Clone, Copy, Debug)]
@@ -207,6 +209,21 @@ impl Folio {
         let field = slot.map_or(0, |slot| slot + 1);
         debug_assert!(field <= 4);
         self.flags = (self.flags & !GEN_MASK) | (field << GEN_SHIFT);
+    }
+
+    /// The slot (0..=3) of the generation list it sits on, which a promotion leaves behind. The
+    /// kernel needs no such field: its lists have no ends to keep.
+    #[inline]
+    #[must_use]
+    pub fn list_slot(&self) -> u32 {
+        (self.flags & LIST_MASK) >> LIST_SHIFT
+    }
+
+    /// Sets the slot of the list it sits on.
+    #[inline]
+    pub fn set_list_slot(&mut self, slot: u32) {
+        debug_assert!(slot <= 3);
+        self.flags = (self.flags & !LIST_MASK) | (slot << LIST_SHIFT);
     }
 
     /// Index of its zone in the node, 0..=3 (DMA, DMA32, NORMAL, MOVABLE).
@@ -440,6 +457,7 @@ mod tests {
         let folio = &mut table[Pfn(0)];
         folio.set_refs(3);
         folio.set_generation(Some(3));
+        folio.set_list_slot(3);
         folio.set(Flag::Pinned);
         assert_eq!(
             (
@@ -451,6 +469,7 @@ mod tests {
             (3, Some(3), 3, 9)
         );
         folio.set_generation(None);
+        folio.set_list_slot(0);
         folio.set_refs(0);
         folio.clear(Flag::Pinned);
         assert_eq!(

@@ -59,7 +59,7 @@ pub struct Lruvec {
 pub struct Memcg {
     /// Parent; [`MemcgId::NONE`] for the root.
     pub parent: MemcgId,
-    /// Children in creation order, dead ones removed.
+    /// Children in creation order; removed ones as long as they may hold folios.
     pub children: Vec<MemcgId>,
     /// One lruvec a node, in node order.
     pub lruvecs: Vec<LruvecId>,
@@ -69,6 +69,8 @@ pub struct Memcg {
     pub swappiness: u32,
     /// False once removed; it lingers while pages are charged to it.
     pub online: bool,
+    /// Times it was reclaimed although within `memory.low` (`memory.events` low).
+    pub low_events: u64,
 }
 
 /// Reclaim flags of a node (`PGDAT_*`), set and used by the classic path.
@@ -185,6 +187,7 @@ impl Lru {
             mms: mglru::MmList::default(),
             swappiness,
             online: true,
+            low_events: 0,
         });
         if parent != MemcgId::NONE {
             self.memcgs[parent.index()].children.push(memcg);
@@ -199,11 +202,11 @@ impl Lru {
         debug_assert!(memcg != MemcgId::ROOT, "the root cannot be removed");
         let parent = self.memcgs[memcg.index()].parent;
         self.memcgs[memcg.index()].online = false;
-        self.memcgs[parent.index()]
-            .children
-            .retain(|&child| child != memcg);
         mglru::memcg_lru_offline(self, memcg);
         if self.mglru.profile.reparents_on_offline {
+            self.memcgs[parent.index()]
+                .children
+                .retain(|&child| child != memcg);
             self.reparent(memcg, parent, now_ns);
         }
     }
@@ -254,6 +257,19 @@ impl Lru {
             at = self.memcgs[at.index()].parent;
         }
         true
+    }
+
+    /// The cgroups at and below `root`, parents first, children in creation order
+    /// (`mem_cgroup_iter`). Where folios do not move to the parent, removed ones stay in their place.
+    #[must_use]
+    pub fn tree_order(&self, root: MemcgId) -> Vec<MemcgId> {
+        let mut order = Vec::with_capacity(self.memcgs.len());
+        let mut pending = vec![root];
+        while let Some(memcg) = pending.pop() {
+            order.push(memcg);
+            pending.extend(self.memcgs[memcg.index()].children.iter().rev());
+        }
+        order
     }
 
     /// Pages of the "active" or "inactive" kind on all lists of a lruvec, as `memory.stat` tells

@@ -102,7 +102,8 @@ impl Pte {
     }
 }
 
-/// A last-level page table.
+/// A last-level page table. Its entries map folios of one page; a 2 MiB folio is mapped by a
+/// [`Pmd::Leaf`] and has to be split before single pages of it can be mapped.
 pub type PteTable = [Pte; PAGES_PER_PMD as usize];
 
 /// What covers one 2 MiB-aligned range.
@@ -126,7 +127,7 @@ pub struct Mapping {
 }
 
 /// A mapped range of an address space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vma {
     /// First page.
     pub start_vpn: u64,

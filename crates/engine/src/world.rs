@@ -6,7 +6,7 @@
 //! Every method states a fact or carries out a decision; none decides. The lab's simulated machine
 //! is the main implementation; tests bring small ones.
 
-use crate::folio::{FolioTable, Pfn};
+use crate::folio::{Flag, FolioTable, Pfn};
 use crate::ids::{MemcgId, MmId, NodeId};
 use crate::page_table::{Mapping, Pmd, Vma};
 
@@ -77,10 +77,20 @@ pub trait World {
     /// Whether the mm can be read-locked now; false makes a walk skip it (contention).
     fn try_lock_mm(&mut self, mm: MmId) -> bool;
 
+    /// Whether the table that covers `vpn` can be locked now.
+    fn try_lock_table(&mut self, _mm: MmId, _vpn: u64) -> bool {
+        true
+    }
+
     // ---- reverse map
 
     /// The `index`-th place where the folio is mapped, in rmap order.
     fn mapping(&self, pfn: Pfn, index: usize) -> Option<Mapping>;
+
+    /// Whether the reverse map of the folio can be locked now; false makes reclaim keep it.
+    fn try_lock_rmap(&mut self, _pfn: Pfn) -> bool {
+        true
+    }
 
     // ---- what becomes of an isolated folio
 
@@ -91,6 +101,11 @@ pub trait World {
     /// Removes every mapping (clears `Mapped`, moves PTE dirty bits to the folio). False when one
     /// could not be removed.
     fn unmap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool;
+
+    /// A page table said the folio is dirty: sets `Dirty` and accounts for it (`folio_mark_dirty`).
+    fn mark_dirty(&mut self, folios: &mut FolioTable, pfn: Pfn) {
+        folios[pfn].set(Flag::Dirty);
+    }
 
     /// Writes a dirty, unmapped folio out.
     fn pageout(&mut self, folios: &mut FolioTable, pfn: Pfn) -> PageoutOutcome;

@@ -12,6 +12,12 @@ use crate::world::World;
 pub struct State {}
 
 impl State {
+    /// The folio at the tail of a list, or `Pfn::NONE`.
+    #[must_use]
+    pub fn oldest(&self, _folio_type: FolioType, _active: bool) -> Pfn {
+        Pfn::NONE
+    }
+
     /// Exact pages on a list.
     #[must_use]
     pub fn pages(&self, _folio_type: FolioType, _active: bool) -> u64 {

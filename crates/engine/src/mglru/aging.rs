@@ -7,6 +7,7 @@ use crate::ids::LruvecId;
 use crate::lru::{Lru, Lruvec};
 
 use super::control::history_slot;
+use super::insert::relist;
 use super::profile::{Profile, UsageCount};
 use super::{MAX_NR_GENS, MAX_SWAPPINESS, MIN_NR_GENS, NR_ZONES, SWAPPINESS_ANON_ONLY};
 use super::{generation_of, settings::Settings};
@@ -76,17 +77,14 @@ fn inc_min_seq(lru: &mut Lru, lruvec: LruvecId, folio_type: FolioType, swappines
     if evictable(folio_type, swappiness) {
         for zone in 0..NR_ZONES {
             loop {
-                let mut list = lruvec.mglru.lists[old][t][zone];
-                let pfn = list.tail();
+                let pfn = lruvec.mglru.lists[old][t][zone].tail();
                 if !pfn.is_some() {
                     break;
                 }
-                list.remove(folios, pfn);
-                lruvec.mglru.lists[old][t][zone] = list;
                 work.list_moves += 1;
                 count_protected(lruvec, settings, &folios[pfn], hist);
-                let slot = inc_generation(folios, lruvec, &settings.profile, pfn) as usize;
-                lruvec.mglru.lists[slot][t][zone].push_tail(folios, pfn);
+                let slot = inc_generation(folios, lruvec, &settings.profile, pfn);
+                relist(folios, &mut lruvec.mglru, pfn, slot, true);
             }
         }
     }

@@ -1,26 +1,303 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Evicting from the oldest generation.
+//! One round of eviction: which type, which tiers, isolate, reclaim, put back (`evict_folios`).
 
-use crate::ids::{LruvecId, NodeId};
+use crate::folio::{Flag, FolioType, Pfn};
+use crate::ids::LruvecId;
 use crate::lru::Lru;
 use crate::reclaim::ScanControl;
+use crate::reclaim::shrink_folios::{BatchOutcome, shrink_folios};
 use crate::world::World;
 
-/// Reclaims from one lruvec for a cgroup's limit or a proactive request
-/// (`lru_gen_shrink_lruvec`).
-pub(crate) fn shrink_lruvec<W: World>(
+use super::aging::{evictable, evictable_min_seq, try_inc_min_seq};
+use super::control::{ControlPosition, history_slot};
+use super::isolate::{Scan, scan_folios};
+use super::profile::{TypeChoice, UsageCount};
+use super::{MAX_LRU_BATCH, MAX_NR_TIERS, MAX_SWAPPINESS, MIN_NR_GENS};
+
+/// What to evict: a type, and the tier threshold if the choice of the type settled it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    folio_type: FolioType,
+    threshold: Option<usize>,
+}
+
+/// Evicts once; returns the pages examined, 0 for no progress.
+/// `Rounds` profiles: up to 64 isolated out of 4096 examined.
+pub(super) fn evict_round<W: World>(
     lru: &mut Lru,
     world: &mut W,
     lruvec: LruvecId,
     sc: &mut ScanControl,
-) {
-    lru.drain_cpu(sc.cpu);
-    let _ = (world, lruvec);
+    swappiness: u32,
+) -> u64 {
+    let mut choice = choose(lru, lruvec, sc, swappiness);
+    let mut batch = std::mem::take(&mut lru.mglru_machine.isolated);
+    let mut scanned = 0;
+    lru.work.lru_locks += 1;
+    for _ in attempts(swappiness) {
+        let scan = scan(lru, lruvec, sc, choice, MAX_LRU_BATCH, &mut batch);
+        if scan.isolated > 0 || scan.exhausted {
+            scanned = scan.examined;
+            break;
+        }
+        choice = other(choice);
+    }
+    let Lru { lruvecs, mglru, .. } = lru;
+    let state = &mut lruvecs[lruvec.index()];
+    scanned += u64::from(try_inc_min_seq(state, mglru, swappiness));
+    let leading = if swappiness > 0 {
+        FolioType::Anon
+    } else {
+        FolioType::File
+    };
+    if state.mglru.nr_gens(leading) == MIN_NR_GENS as u64 {
+        scanned = 0;
+    }
+    reclaim_batch(lru, world, lruvec, sc, choice.folio_type, &mut batch);
+    lru.mglru_machine.isolated = batch;
+    scanned
 }
 
-/// Global reclaim from a node at the priority of `sc`: cgroups in the order of the memcg LRU
-/// (`lru_gen_shrink_node`).
-pub fn shrink_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut ScanControl) {
-    lru.drain_cpu(sc.cpu);
-    let _ = (world, node);
+/// Evicts once; returns the pages examined, at most `budget`.
+pub(super) fn evict_batch<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    lruvec: LruvecId,
+    sc: &mut ScanControl,
+    swappiness: u32,
+    budget: u64,
+) -> u64 {
+    let Lru { lruvecs, mglru, .. } = lru;
+    try_inc_min_seq(&mut lruvecs[lruvec.index()], mglru, swappiness);
+    let mut choice = choose(lru, lruvec, sc, swappiness);
+    let mut batch = std::mem::take(&mut lru.mglru_machine.isolated);
+    let mut scanned = 0;
+    lru.work.lru_locks += 1;
+    for _ in attempts(swappiness) {
+        let scan = scan(lru, lruvec, sc, choice, budget, &mut batch);
+        scanned += scan.examined;
+        if scan.isolated > 0 {
+            break;
+        }
+        if scan.examined == 0 {
+            choice = other(choice);
+        }
+    }
+    if scanned > 0 {
+        let Lru { lruvecs, mglru, .. } = lru;
+        try_inc_min_seq(&mut lruvecs[lruvec.index()], mglru, swappiness);
+    }
+    reclaim_batch(lru, world, lruvec, sc, choice.folio_type, &mut batch);
+    lru.mglru_machine.isolated = batch;
+    scanned
+}
+
+/// One attempt for each evictable type.
+fn attempts(swappiness: u32) -> impl Iterator<Item = FolioType> {
+    FolioType::ALL
+        .into_iter()
+        .filter(move |&t| evictable(t, swappiness))
+}
+
+fn other(choice: Choice) -> Choice {
+    Choice {
+        folio_type: choice.folio_type.other(),
+        threshold: None,
+    }
+}
+
+fn scan(
+    lru: &mut Lru,
+    lruvec: LruvecId,
+    sc: &mut ScanControl,
+    choice: Choice,
+    budget: u64,
+    batch: &mut Vec<Pfn>,
+) -> Scan {
+    let threshold = if lru.mglru.ablation.no_protection {
+        MAX_NR_TIERS - 1
+    } else {
+        choice.threshold.unwrap_or_else(|| {
+            let state = &lru.lruvecs[lruvec.index()].mglru;
+            let slot = history_slot(state.min_seq[choice.folio_type.index()], lru.mglru.history);
+            state
+                .control
+                .tier_threshold(&lru.mglru.profile, slot, choice.folio_type, None)
+        })
+    };
+    scan_folios(lru, lruvec, sc, choice.folio_type, threshold, budget, batch)
+}
+
+/// The type to evict from (`get_type_to_scan`).
+pub(super) fn choose(lru: &Lru, lruvec: LruvecId, sc: &ScanControl, swappiness: u32) -> Choice {
+    let state = &lru.lruvecs[lruvec.index()].mglru;
+    let [min_anon, min_file] = state.min_seq;
+    let by_tier_zero = lru.mglru.profile.type_choice == TypeChoice::TierZero;
+    let obvious = match swappiness {
+        0 => Some(FolioType::File),
+        _ if by_tier_zero && min_anon < min_file => Some(FolioType::Anon),
+        1 => Some(FolioType::File),
+        MAX_SWAPPINESS.. => Some(FolioType::Anon),
+        _ if by_tier_zero && !sc.io_allowed => Some(FolioType::File),
+        _ => None,
+    };
+    if let Some(folio_type) = obvious {
+        return Choice {
+            folio_type,
+            threshold: None,
+        };
+    }
+    let gain = |folio_type| match folio_type {
+        FolioType::Anon => u64::from(swappiness),
+        FolioType::File => u64::from(MAX_SWAPPINESS - swappiness),
+    };
+    let tiers = if by_tier_zero { 1 } else { MAX_NR_TIERS };
+    let slot =
+        |folio_type: FolioType| history_slot(state.min_seq[folio_type.index()], lru.mglru.history);
+    let profile = &lru.mglru.profile;
+    let position = |folio_type: FolioType| -> ControlPosition {
+        state.control.position(
+            profile,
+            slot(folio_type),
+            folio_type,
+            0..tiers,
+            gain(folio_type),
+        )
+    };
+    let folio_type = if position(FolioType::Anon).tolerates(&position(FolioType::File)) {
+        FolioType::File
+    } else {
+        FolioType::Anon
+    };
+    // Before 6.14 the tiers of the chosen type are held against tier 0 of the other one.
+    let threshold = by_tier_zero.then(|| {
+        state.control.tier_threshold(
+            profile,
+            slot(folio_type),
+            folio_type,
+            Some((position(folio_type.other()), gain(folio_type))),
+        )
+    });
+    Choice {
+        folio_type,
+        threshold,
+    }
+}
+
+/// Reclaims isolated folios and puts the survivors back. What is clean and unmapped by now has
+/// missed its rotation at the end of writeback and is tried once more.
+fn reclaim_batch<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    lruvec: LruvecId,
+    sc: &mut ScanControl,
+    folio_type: FolioType,
+    batch: &mut Vec<Pfn>,
+) {
+    if batch.is_empty() {
+        return;
+    }
+    let taken = batch.iter().map(|&pfn| lru.folios[pfn].nr_pages()).sum();
+    let mut retried = std::mem::take(&mut lru.mglru_machine.retried);
+    let outcome = shrink_folios(lru, world, lruvec, sc, batch, false);
+    account(lru, world, lruvec, sc, taken, &outcome);
+    put_back(lru, lruvec, sc, folio_type, batch, Some(&mut retried));
+    if !retried.is_empty() {
+        let outcome = shrink_folios(lru, world, lruvec, sc, &mut retried, false);
+        account(lru, world, lruvec, sc, 0, &outcome);
+        put_back(lru, lruvec, sc, folio_type, &mut retried, None);
+    }
+    lru.mglru_machine.retried = retried;
+}
+
+/// Adds up what a batch came to, and wakes the flusher if all of it was dirty and unqueued.
+fn account<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    lruvec: LruvecId,
+    sc: &mut ScanControl,
+    taken: u64,
+    outcome: &BatchOutcome,
+) {
+    sc.nr_reclaimed += outcome.reclaimed;
+    sc.seen.dirty += outcome.seen.dirty;
+    sc.seen.unqueued_dirty += outcome.seen.unqueued_dirty;
+    sc.seen.congested += outcome.seen.congested;
+    sc.seen.writeback += outcome.seen.writeback;
+    sc.seen.immediate += outcome.seen.immediate;
+    if lru.mglru.profile.flusher_per_batch && taken > 0 && outcome.seen.unqueued_dirty == taken {
+        world.wake_flusher(lru.lruvecs[lruvec.index()].node);
+    }
+}
+
+/// Puts survivors back where they belong, never in the oldest generation. With `retry`, what may
+/// have missed its rotation is handed back there instead.
+fn put_back(
+    lru: &mut Lru,
+    lruvec: LruvecId,
+    sc: &mut ScanControl,
+    folio_type: FolioType,
+    batch: &mut Vec<Pfn>,
+    mut retry: Option<&mut Vec<Pfn>>,
+) {
+    lru.work.lru_locks += 1;
+    for pfn in batch.drain(..) {
+        let folio = &mut lru.folios[pfn];
+        if folio.has(Flag::Mlocked) {
+            folio.set(Flag::Unevictable);
+            folio.clear(Flag::Active);
+        } else if let Some(retry) = retry.as_deref_mut().filter(|_| may_retry(lru, pfn)) {
+            sc.nr_scanned -= lru.folios[pfn].nr_pages();
+            retry.push(pfn);
+            continue;
+        } else {
+            reject(lru, lruvec, folio_type, pfn);
+        }
+        lru.folios[pfn].set(Flag::Lru);
+        lru.list_add(pfn, false);
+    }
+    let state = &mut lru.lruvecs[lruvec.index()].mglru;
+    lru.mglru_machine.walk.flush(state);
+}
+
+/// Whether a survivor may just have missed the rotation at the end of its writeback.
+fn may_retry(lru: &Lru, pfn: Pfn) -> bool {
+    let folio = &lru.folios[pfn];
+    let mut busy =
+        Flag::Active as u32 | Flag::Mapped as u32 | Flag::Dirty as u32 | Flag::Writeback as u32;
+    if lru.mglru.profile.usage == UsageCount::WorkingsetSecond {
+        busy |= Flag::Referenced as u32 | Flag::Locked as u32;
+    }
+    !folio.has_any(busy)
+}
+
+/// Marks a survivor so that it does not come back to the oldest generation.
+fn reject(lru: &mut Lru, lruvec: LruvecId, folio_type: FolioType, pfn: Pfn) {
+    let profile = lru.mglru.profile;
+    let state = &lru.lruvecs[lruvec.index()].mglru;
+    let folio = &mut lru.folios[pfn];
+    match profile.usage {
+        UsageCount::WorkingsetSecond => {
+            let waits = folio.has(Flag::Reclaim)
+                && folio.has_any(Flag::Dirty as u32 | Flag::Writeback as u32);
+            if !waits {
+                profile.clear_uses(folio);
+                folio.set(Flag::Active);
+            }
+        }
+        UsageCount::WorkingsetLast => {
+            let seq = profile.insertion_seq(folio, state.max_seq, state.min_seq, false);
+            if seq == state.min_seq[folio_type.index()] {
+                profile.clear_uses(folio);
+                folio.set(Flag::Active);
+            }
+        }
+    }
+}
+
+/// Whether nothing can be evicted before an aging.
+#[inline]
+pub(super) fn out_of_generations(lru: &Lru, lruvec: LruvecId, swappiness: u32) -> bool {
+    let state = &lru.lruvecs[lruvec.index()].mglru;
+    evictable_min_seq(state.min_seq, swappiness) + MIN_NR_GENS as u64 > state.max_seq
 }

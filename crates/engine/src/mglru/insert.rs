@@ -5,6 +5,7 @@ use crate::folio::{Flag, FolioList, FolioTable, FolioType, Pfn};
 use crate::ids::LruvecId;
 use crate::lru::{Lru, Lruvec};
 
+use super::generation::State;
 use super::profile::Profile;
 use super::{MAX_NR_GENS, MAX_SWAPPINESS, NR_ZONES, aging, generation_of};
 
@@ -25,6 +26,7 @@ pub fn add_folio(
     let slot = generation_of(seq);
     profile.settle(folio);
     folio.set_generation(Some(slot));
+    folio.set_list_slot(slot);
     let (folio_type, zone) = (folio.folio_type().index(), folio.zone());
     state.nr_pages[slot as usize][folio_type][zone] += folio.nr_pages().cast_signed();
     let list = &mut state.lists[slot as usize][folio_type][zone];
@@ -46,9 +48,26 @@ pub fn del_folio(folios: &mut FolioTable, lruvec: &mut Lruvec, pfn: Pfn, reclaim
         folio.set(Flag::Active);
     }
     folio.set_generation(None);
+    let list_slot = folio.list_slot() as usize;
     let (folio_type, zone) = (folio.folio_type().index(), folio.zone());
     state.nr_pages[slot as usize][folio_type][zone] -= folio.nr_pages().cast_signed();
-    state.lists[slot as usize][folio_type][zone].remove(folios, pfn);
+    state.lists[list_slot][folio_type][zone].remove(folios, pfn);
+}
+
+/// Moves a folio to the list of a slot.
+#[inline]
+pub(super) fn relist(folios: &mut FolioTable, state: &mut State, pfn: Pfn, slot: u32, tail: bool) {
+    let folio = &mut folios[pfn];
+    let from = folio.list_slot() as usize;
+    folio.set_list_slot(slot);
+    let (t, zone) = (folio.folio_type().index(), folio.zone());
+    state.lists[from][t][zone].remove(folios, pfn);
+    let list = &mut state.lists[slot as usize][t][zone];
+    if tail {
+        list.push_tail(folios, pfn);
+    } else {
+        list.push_head(folios, pfn);
+    }
 }
 
 /// Moves all folios of a removed cgroup's lruvec to its parent's (`lru_gen_reparent_memcg`, 7.2):

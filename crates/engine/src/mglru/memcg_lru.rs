@@ -4,7 +4,7 @@
 
 use rand::RngExt;
 
-use crate::ids::{LruvecId, MemcgId};
+use crate::ids::{LruvecId, MemcgId, NodeId};
 use crate::lru::Lru;
 
 /// `MEMCG_NR_GENS`: an old, a young, and one so that a stale read of the old does not name the young.
@@ -51,6 +51,8 @@ pub struct MemcgLru {
     pub(super) seq: u64,
     /// Lruvecs by generation and bin, first to be reclaimed first.
     pub(super) bins: [[Vec<LruvecId>; MEMCG_NR_BINS]; MEMCG_NR_GENS],
+    /// With tree iteration: the cgroup direct reclaim visited last.
+    pub(super) cursor: Option<MemcgId>,
 }
 
 impl MemcgLru {
@@ -109,6 +111,14 @@ fn unlist(lru: &mut Lru, lruvec: LruvecId) {
     order.bins[generation][bin].retain(|&other| other != lruvec);
     if generation == order.old() && order.is_empty(generation) {
         order.seq += 1;
+    }
+}
+
+/// A cgroup is over its soft limit on a node: it is reclaimed first (`lru_gen_soft_reclaim`).
+pub fn soft_limit_exceeded(lru: &mut Lru, memcg: MemcgId, node: NodeId) {
+    let lruvec = lru.lruvec_id(memcg, node);
+    if lru.lruvecs[lruvec.index()].mglru.position.segment != Segment::Head {
+        rotate(lru, lruvec, Rotation::Head);
     }
 }
 

@@ -1,31 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The multi-gen LRU (`mm/vmscan.c`, `mm/workingset.c`, `include/linux/mm_inline.h`), as pure policy.
 
-#![allow(dead_code, reason = "eviction and walks follow in the next commits")]
-
 mod aging;
 mod bloom;
 mod control;
 mod evict;
 mod generation;
+mod global;
 mod insert;
+mod isolate;
+mod look_around;
 mod memcg_lru;
+mod min_ttl;
 mod mm_list;
 pub mod profile;
 mod refault;
 mod settings;
+mod shrink;
+mod switch;
+mod walk;
 
-pub(crate) use evict::shrink_lruvec;
-pub use evict::shrink_node;
 pub use generation::State;
+pub use global::shrink_node;
 pub(crate) use insert::{add_folio, del_folio, reparent};
-pub use memcg_lru::MemcgLru;
+pub(crate) use look_around::{look_around, report_dirtied};
+pub use memcg_lru::{MemcgLru, soft_limit_exceeded};
 pub(crate) use memcg_lru::{memcg_lru_offline, memcg_lru_online};
+pub use min_ttl::age_node;
 pub use mm_list::{MmList, MmTable};
 pub(crate) use mm_list::{mm_add, mm_del};
 pub use profile::Profile;
 pub(crate) use refault::{eviction_shadow, refault};
 pub use settings::{Machine, Settings};
+pub(crate) use shrink::shrink_lruvec;
+pub use switch::{Switch, set_enabled};
 
 /// `MIN_NR_GENS`: the two youngest generations are never evicted.
 pub const MIN_NR_GENS: usize = 2;
@@ -53,6 +61,15 @@ pub const MAX_SWAPPINESS: u32 = 200;
 
 /// Evict anon only (`SWAPPINESS_ANON_ONLY`).
 pub const SWAPPINESS_ANON_ONLY: u32 = 201;
+
+/// Length of a clock tick (`CONFIG_HZ=250`): births and `min_ttl` are kept in ticks.
+pub const JIFFY_NS: u64 = 4_000_000;
+
+/// Whole ticks of a time.
+#[inline]
+fn jiffies(ns: u64) -> u64 {
+    ns / JIFFY_NS
+}
 
 /// The slot of a generation: sequence numbers wrap around the lists (`lru_gen_from_seq`).
 #[inline]

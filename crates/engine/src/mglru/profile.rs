@@ -96,6 +96,8 @@ pub struct Profile {
     pub protect_to_head: bool,
     /// Dirty and writeback folios are moved up by sorting, not isolated (v6).
     pub sorts_dirty: bool,
+    /// Whether a reclaimer that must not start I/O leaves folios that need it where they are.
+    pub isolation_needs_io: bool,
     /// Whether kswapd may write dirty file folios (before 2026).
     pub kswapd_writes_files: bool,
     /// The flusher is woken after each isolated batch, not after the whole pass.
@@ -166,6 +168,7 @@ pub const V7_2: Profile = Profile {
     file_may_lead: true,
     protect_to_head: true,
     sorts_dirty: false,
+    isolation_needs_io: false,
     kswapd_writes_files: false,
     flusher_per_batch: true,
     kswapd_ages_all: false,
@@ -193,6 +196,7 @@ pub const V6_12: Profile = Profile {
     file_may_lead: false,
     protect_to_head: false,
     sorts_dirty: false,
+    isolation_needs_io: true,
     kswapd_writes_files: true,
     flusher_per_batch: false,
     kswapd_ages_all: false,
@@ -389,16 +393,16 @@ impl Profile {
     }
 
     /// An accessed bit found by rmap, without a walk object (`lru_gen_set_refs`): whether the folio
-    /// is to be activated.
+    /// is to be activated, unless it is in the youngest generation already.
     #[inline]
-    pub fn sighted_by_rmap(&self, folio: &mut Folio) -> bool {
+    pub fn sighted_by_rmap(&self, folio: &mut Folio, youngest: bool) -> bool {
         if self.first_sighting_promotes {
             if folio.generation().is_none() {
                 folio.set(Flag::Referenced);
-                return false;
+            } else if !youngest {
+                self.clear_uses(folio);
             }
-            self.clear_uses(folio);
-            return true;
+            return folio.generation().is_some();
         }
         if !folio.has_any(Flag::Referenced as u32 | Flag::Workingset as u32) {
             folio.set(Flag::Referenced);

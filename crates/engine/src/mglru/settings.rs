@@ -3,7 +3,11 @@
 
 use rand_pcg::Pcg32;
 
+use crate::folio::{Folio, Pfn};
+
+use super::generation::State;
 use super::profile::{Ablation, MemcgOrder, Profile};
+use super::{MAX_NR_GENS, MIN_LRU_BATCH, NR_ZONES};
 
 /// Settings of the multi-gen LRU. Changing them takes effect at the next decision.
 #[derive(Clone, Debug)]
@@ -47,9 +51,52 @@ impl Default for Settings {
     }
 }
 
+/// What a reclaimer that has walked carries along (`struct lru_gen_mm_walk`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Walk {
+    /// The reclaimer has one: kswapd and proactive requests always, others after an aging.
+    pub(super) present: bool,
+    /// Changes of sizes not yet told to the lruvec, by slot, type and zone.
+    nr_pages: [[[i64; NR_ZONES]; 2]; MAX_NR_GENS],
+    /// Pages moved since the last flush.
+    pub(super) batched: u64,
+}
+
+impl Walk {
+    /// Counts a move between generations.
+    #[inline]
+    pub(super) fn count_move(&mut self, folio: &Folio, old: u32, new: u32) {
+        let (t, zone) = (folio.folio_type().index(), folio.zone());
+        let nr_pages = folio.nr_pages();
+        self.nr_pages[old as usize][t][zone] -= nr_pages.cast_signed();
+        self.nr_pages[new as usize][t][zone] += nr_pages.cast_signed();
+        self.batched += nr_pages;
+    }
+
+    /// Tells a lruvec the changes (`reset_batch_size`).
+    pub(super) fn flush(&mut self, state: &mut State) {
+        if self.batched == 0 {
+            return;
+        }
+        self.batched = 0;
+        let held = self.nr_pages.as_flattened_mut().as_flattened_mut();
+        let kept = state.nr_pages.as_flattened_mut().as_flattened_mut();
+        for (kept, held) in kept.iter_mut().zip(held) {
+            *kept += std::mem::take(held);
+        }
+    }
+}
+
 /// State of the machine that no lruvec owns.
 #[derive(Clone, Debug)]
 pub struct Machine {
+    /// Folios found dirty in page tables, to be told to the world.
+    pub(super) dirtied: Vec<Pfn>,
+    /// Folios isolated by the current round, and those it tries again.
+    pub(super) isolated: Vec<Pfn>,
+    pub(super) retried: Vec<Pfn>,
+    /// The current reclaimer's walk object.
+    pub(super) walk: Walk,
     /// Random bins and chances.
     pub(crate) rng: Pcg32,
 }
@@ -59,6 +106,10 @@ impl Machine {
     #[must_use]
     pub fn new(seed: u64) -> Machine {
         Machine {
+            dirtied: Vec::new(),
+            isolated: Vec::with_capacity(MIN_LRU_BATCH as usize),
+            retried: Vec::with_capacity(MIN_LRU_BATCH as usize),
+            walk: Walk::default(),
             rng: Pcg32::new(seed, 0x0a02_bdbf_7bb3_c0a7),
         }
     }

@@ -2,6 +2,9 @@
 //! What both LRUs share: the control block of a reclaim call, the fate of isolated folios, and the
 //! loops over priorities (memory cgroup limit, direct, kswapd).
 
+pub(crate) mod references;
+pub mod shrink_folios;
+
 use crate::ids::MemcgId;
 
 /// `DEF_PRIORITY`: a first pass looks at 1/4096 of a list.
@@ -64,6 +67,15 @@ pub struct ScanControl {
     pub classic: crate::classic::ScanBalance,
     /// What the isolated folios of this call looked like.
     pub seen: Seen,
+}
+
+impl ScanControl {
+    /// Whether the whole machine is reclaimed, not one cgroup (`root_reclaim`).
+    #[inline]
+    #[must_use]
+    pub fn is_global(&self) -> bool {
+        self.target == MemcgId::ROOT
+    }
 }
 
 /// States of isolated folios, in pages (`sc->nr`).

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Switching between the two LRUs at run time with every page in place (`lru_gen_change_state`).
+
+use crate::folio::FolioType;
+use crate::ids::LruvecId;
+use crate::lru::{Lru, Mode};
+
+use super::insert::{add_folio, del_folio};
+use super::{MAX_LRU_BATCH, MAX_NR_GENS, NR_ZONES};
+
+/// A switch under way: lruvecs are converted one after the other, 4096 folios at a time, and
+/// reclaim may run in between.
+#[derive(Clone, Copy, Debug)]
+pub struct Switch {
+    multi_gen: bool,
+    next: LruvecId,
+}
+
+impl Switch {
+    /// Begins a switch; `None` if the machine is in that mode already. In 7.2 reclaim looks at both
+    /// structures until the switch is done; in 6.12 only at the new one.
+    pub fn begin(lru: &mut Lru, multi_gen: bool) -> Option<Switch> {
+        let mode = if multi_gen {
+            Mode::MultiGen
+        } else {
+            Mode::Classic
+        };
+        if lru.mode == mode {
+            return None;
+        }
+        lru.mode = if lru.mglru.profile.has_switching_state {
+            Mode::Switching
+        } else {
+            mode
+        };
+        Some(Switch {
+            multi_gen,
+            next: LruvecId(0),
+        })
+    }
+
+    /// Converts up to 4096 folios. Returns whether the switch is done.
+    pub fn step(&mut self, lru: &mut Lru) -> bool {
+        let Some(lruvec) = lru.lruvecs.get_mut(self.next.index()) else {
+            lru.mode = if self.multi_gen {
+                Mode::MultiGen
+            } else {
+                Mode::Classic
+            };
+            return true;
+        };
+        lruvec.mglru.enabled = self.multi_gen;
+        lru.work.lru_locks += 1;
+        let drained = if self.multi_gen {
+            fill(lru, self.next)
+        } else {
+            drain(lru, self.next)
+        };
+        if drained {
+            self.next.0 += 1;
+        }
+        false
+    }
+}
+
+/// Switches at once.
+pub fn set_enabled(lru: &mut Lru, multi_gen: bool) {
+    if let Some(mut switch) = Switch::begin(lru, multi_gen) {
+        while !switch.step(lru) {}
+    }
+}
+
+/// Moves folios from the classic lists to generations; true when none is left (`fill_evictable`).
+fn fill(lru: &mut Lru, lruvec: LruvecId) -> bool {
+    let mut remaining = MAX_LRU_BATCH;
+    for folio_type in FolioType::ALL {
+        for active in [false, true] {
+            loop {
+                let state = &mut lru.lruvecs[lruvec.index()];
+                let pfn = state.classic.oldest(folio_type, active);
+                if !pfn.is_some() {
+                    break;
+                }
+                crate::classic::del_folio(&mut lru.folios, state, pfn);
+                add_folio(&mut lru.folios, state, &lru.mglru.profile, pfn, false);
+                lru.work.list_moves += 1;
+                remaining -= 1;
+                if remaining == 0 {
+                    return false;
+                }
+            }
+        }
+    }
+    true
+}
+
+/// Moves folios from generations to the classic lists; true when none is left
+/// (`drain_evictable`).
+fn drain(lru: &mut Lru, lruvec: LruvecId) -> bool {
+    let mut remaining = MAX_LRU_BATCH;
+    for slot in 0..MAX_NR_GENS {
+        for folio_type in 0..2 {
+            for zone in 0..NR_ZONES {
+                loop {
+                    let state = &mut lru.lruvecs[lruvec.index()];
+                    let pfn = state.mglru.lists[slot][folio_type][zone].tail();
+                    if !pfn.is_some() {
+                        break;
+                    }
+                    del_folio(&mut lru.folios, state, pfn, false);
+                    crate::classic::add_folio(&mut lru.folios, state, pfn, false);
+                    lru.work.list_moves += 1;
+                    remaining -= 1;
+                    if remaining == 0 {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+    true
+}

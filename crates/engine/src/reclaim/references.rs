@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Was an isolated folio used? The accessed bits of its mappings and its own flag
+//! (`folio_referenced`, `folio_check_references`).
+
+use crate::folio::{Flag, FolioType, Pfn};
+use crate::ids::MemcgId;
+use crate::lru::Lru;
+use crate::mglru;
+use crate::page_table::Pmd;
+use crate::reclaim::ScanControl;
+use crate::world::World;
+
+/// What the references say about a folio (`enum folio_references`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum References {
+    /// Unused.
+    Reclaim,
+    /// Unused since its flag was set: reclaim if clean.
+    ReclaimClean,
+    /// Used once.
+    Keep,
+    /// In use.
+    Activate,
+}
+
+/// Accessed bits of the mappings of a folio, now cleared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Accessed {
+    /// Mappings through which it was accessed.
+    pub young: u32,
+    /// A locked VMA maps it.
+    pub locked: bool,
+    /// One of the young mappings is executable.
+    pub exec: bool,
+    /// The reverse map could not be locked.
+    pub contended: bool,
+}
+
+/// Reads and clears the accessed bits of a folio's mappings (`folio_referenced`). Mappings without
+/// recency, and in cgroup reclaim those of other cgroups, do not count. Under multi-gen each young
+/// entry found makes rmap look at its neighbours.
+pub(crate) fn accessed<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    pfn: Pfn,
+    sc: &ScanControl,
+) -> Accessed {
+    let mut accessed = Accessed::default();
+    if !lru.folios[pfn].has(Flag::Mapped) {
+        return accessed;
+    }
+    if !world.try_lock_rmap(pfn) {
+        accessed.contended = true;
+        return accessed;
+    }
+    let look_around = lru.mode.is_multi_gen() && !lru.mglru.ablation.no_look_around;
+    let mut index = 0;
+    while let Some(mapping) = world.mapping(pfn, index) {
+        index += 1;
+        lru.work.rmap_visits += 1;
+        let Some(vma) = world
+            .vma_from(mapping.mm, mapping.vpn)
+            .filter(|vma| vma.contains(mapping.vpn))
+        else {
+            continue;
+        };
+        if vma.no_recency || !counts_for(lru, mapping.mm, sc.target) {
+            continue;
+        }
+        if vma.locked {
+            accessed.locked = true;
+            return accessed;
+        }
+        let entry = (mapping.vpn % crate::page_table::PAGES_PER_PMD) as usize;
+        let young = match world.pmd(mapping.mm, mapping.vpn) {
+            Pmd::None => false,
+            Pmd::Leaf(pte) => pte.young() && pte.test_clear_young(),
+            Pmd::Table(table) if !table[entry].young() => false,
+            Pmd::Table(table) => {
+                table[entry].test_clear_young();
+                if look_around && !vma.special {
+                    mglru::look_around(lru, table, &vma, mapping, pfn, sc.cpu);
+                }
+                true
+            }
+        };
+        if young {
+            accessed.young += 1;
+            accessed.exec |= vma.exec;
+        }
+    }
+    mglru::report_dirtied(lru, world);
+    accessed
+}
+
+/// Whether the accesses of an address space count when `target` is reclaimed (`mm_match_cgroup`).
+fn counts_for(lru: &Lru, mm: crate::ids::MmId, target: MemcgId) -> bool {
+    target == MemcgId::ROOT
+        || lru
+            .mms
+            .memcg(mm)
+            .is_some_and(|memcg| lru.is_descendant(memcg, target))
+}
+
+/// What the references of an isolated folio say (`folio_check_references`).
+pub(crate) fn check<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    pfn: Pfn,
+    sc: &ScanControl,
+) -> References {
+    let accessed = accessed(lru, world, pfn, sc);
+    let multi_gen = lru.mode.is_multi_gen();
+    let profile = &lru.mglru.profile;
+    let by_steps = multi_gen && !profile.first_sighting_promotes;
+    let folio = &mut lru.folios[pfn];
+    if accessed.locked {
+        return References::Activate;
+    }
+    if accessed.contended {
+        return References::Keep;
+    }
+    if by_steps {
+        return if accessed.young == 0 {
+            References::Reclaim
+        } else if profile.sighted_by_rmap(folio, false) {
+            References::Activate
+        } else {
+            References::Keep
+        };
+    }
+    let was_referenced = folio.test_clear(Flag::Referenced);
+    if accessed.young > 0 {
+        folio.set(Flag::Referenced);
+        let executable_file = accessed.exec && folio.folio_type() == FolioType::File;
+        return if was_referenced || accessed.young > 1 || executable_file {
+            References::Activate
+        } else {
+            References::Keep
+        };
+    }
+    if was_referenced && folio.folio_type() == FolioType::File {
+        References::ReclaimClean
+    } else {
+        References::Reclaim
+    }
+}

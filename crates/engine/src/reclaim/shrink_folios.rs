@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The fate of isolated folios (`shrink_folio_list`), shared by both LRUs.
+
+use crate::folio::{Flag, FolioType, Pfn};
+use crate::ids::LruvecId;
+use crate::lru::Lru;
+use crate::reclaim::references::{self, References};
+use crate::reclaim::{Reclaimer, ScanControl, Seen};
+use crate::world::{PageoutOutcome, World};
+
+/// What came of a batch, in pages.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BatchOutcome {
+    /// Freed.
+    pub reclaimed: u64,
+    /// Written out, successfully or not yet.
+    pub pageouts: u64,
+    /// Survived as active, by type.
+    pub activated: [u64; 2],
+    /// What they looked like; `taken` and `file_taken` are the caller's.
+    pub seen: Seen,
+}
+
+/// What to do with one folio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It is gone.
+    Freed,
+    /// Back to the lists as it is.
+    Keep,
+    /// Back to the lists, active.
+    Activate,
+}
+
+/// Reclaims what can be reclaimed of a batch of isolated folios, oldest first. On return the batch
+/// holds the survivors in the same order, `Active` set on those that shall be. Counts `pgsteal`,
+/// `pgactivate` and `sc.nr_scanned`; `sc.nr_reclaimed` and `pgscan` are the caller's.
+pub fn shrink_folios<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    lruvec: LruvecId,
+    sc: &mut ScanControl,
+    batch: &mut Vec<Pfn>,
+    ignore_references: bool,
+) -> BatchOutcome {
+    let mut outcome = BatchOutcome::default();
+    let mut survivors = 0;
+    for index in 0..batch.len() {
+        let pfn = batch[index];
+        let nr_pages = lru.folios[pfn].nr_pages();
+        let folio_type = lru.folios[pfn].folio_type().index();
+        let fate = decide(lru, world, sc, pfn, ignore_references, &mut outcome);
+        let events = &mut lru.lruvecs[lruvec.index()].events;
+        match fate {
+            Fate::Freed => {
+                outcome.reclaimed += nr_pages;
+                events.pgsteal[folio_type] += nr_pages;
+                continue;
+            }
+            Fate::Activate if !lru.folios[pfn].has(Flag::Mlocked) => {
+                lru.folios[pfn].set(Flag::Active);
+                outcome.activated[folio_type] += nr_pages;
+                events.pgactivate += nr_pages;
+            }
+            Fate::Activate | Fate::Keep => {}
+        }
+        batch[survivors] = pfn;
+        survivors += 1;
+    }
+    batch.truncate(survivors);
+    outcome
+}
+
+/// The decision for one folio, in the order of the kernel's tests.
+fn decide<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    sc: &mut ScanControl,
+    pfn: Pfn,
+    ignore_references: bool,
+    outcome: &mut BatchOutcome,
+) -> Fate {
+    let folio = &lru.folios[pfn];
+    if folio.has(Flag::Locked) {
+        return Fate::Keep;
+    }
+    sc.nr_scanned += folio.nr_pages();
+    if folio.has_any(Flag::Mlocked as u32 | Flag::Unevictable as u32) {
+        return Fate::Activate;
+    }
+    let mapped = folio.has(Flag::Mapped);
+    if mapped && !sc.may_unmap {
+        return Fate::Keep;
+    }
+    // Before 6.14 a walk that met the isolated folio says so by this flag.
+    if lru.mode.is_multi_gen()
+        && lru.mglru.profile.first_sighting_promotes
+        && !ignore_references
+        && mapped
+        && folio.has(Flag::Referenced)
+    {
+        return Fate::Keep;
+    }
+    count_dirty(folio, &mut outcome.seen);
+    if folio.has(Flag::Writeback) {
+        return under_writeback(lru, sc, pfn, &mut outcome.seen);
+    }
+    let references = if ignore_references {
+        References::Reclaim
+    } else {
+        references::check(lru, world, pfn, sc)
+    };
+    match references {
+        References::Activate => Fate::Activate,
+        References::Keep => Fate::Keep,
+        References::Reclaim | References::ReclaimClean => {
+            let clean_only = references == References::ReclaimClean;
+            reclaim(lru, world, sc, pfn, clean_only, outcome)
+        }
+    }
+}
+
+/// Dirty and writeback states count for file folios only (`folio_check_dirty_writeback`).
+fn count_dirty(folio: &crate::folio::Folio, seen: &mut Seen) {
+    if folio.folio_type() == FolioType::Anon {
+        return;
+    }
+    let nr_pages = folio.nr_pages();
+    let (dirty, writeback) = (folio.has(Flag::Dirty), folio.has(Flag::Writeback));
+    if dirty || writeback {
+        seen.dirty += nr_pages;
+    }
+    if dirty && !writeback {
+        seen.unqueued_dirty += nr_pages;
+    }
+    if writeback && folio.has(Flag::Reclaim) {
+        seen.congested += nr_pages;
+    }
+}
+
+/// A folio under writeback is not waited for: it is marked and comes back to the tail when
+/// writeback ends.
+fn under_writeback(lru: &mut Lru, sc: &ScanControl, pfn: Pfn, seen: &mut Seen) -> Fate {
+    let folio = &mut lru.folios[pfn];
+    let node = lru.lruvecs[folio.lruvec.index()].node;
+    let nr_pages = folio.nr_pages();
+    if sc.reclaimer == Reclaimer::Kswapd
+        && folio.has(Flag::Reclaim)
+        && lru.node_flags[node.index()].writeback
+    {
+        seen.immediate += nr_pages;
+    } else {
+        folio.set(Flag::Reclaim);
+        seen.writeback += nr_pages;
+    }
+    Fate::Activate
+}
+
+/// Swap, unmap, write, free: what is left to do for a folio that nobody used.
+fn reclaim<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    sc: &ScanControl,
+    pfn: Pfn,
+    clean_only: bool,
+    outcome: &mut BatchOutcome,
+) -> Fate {
+    let folio = &lru.folios[pfn];
+    if folio.has(Flag::Swapbacked) && !folio.has(Flag::Swapcache) {
+        if !sc.io_allowed || folio.has(Flag::Pinned) {
+            return Fate::Keep;
+        }
+        if !world.add_to_swap(&mut lru.folios, pfn) {
+            return Fate::Activate;
+        }
+    }
+    if lru.folios[pfn].has(Flag::Mapped) {
+        lru.work.unmaps += 1;
+        if !world.unmap(&mut lru.folios, pfn) {
+            return Fate::Activate;
+        }
+    }
+    let folio = &lru.folios[pfn];
+    if folio.has(Flag::Pinned) {
+        return Fate::Activate;
+    }
+    let referenced_elsewhere = folio.has(Flag::BatchPending);
+    if folio.has(Flag::Dirty)
+        && let Some(fate) = write(lru, world, sc, pfn, clean_only, outcome)
+    {
+        return fate;
+    }
+    if referenced_elsewhere {
+        return Fate::Keep;
+    }
+    let shadow = lru.eviction_shadow(pfn, sc.target);
+    world.free_evicted(&mut lru.folios, pfn, shadow);
+    Fate::Freed
+}
+
+/// A dirty folio: `None` if it is clean now and can be freed.
+fn write<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    sc: &ScanControl,
+    pfn: Pfn,
+    clean_only: bool,
+    outcome: &mut BatchOutcome,
+) -> Option<Fate> {
+    let folio = &mut lru.folios[pfn];
+    if folio.folio_type() == FolioType::File {
+        let node = lru.lruvecs[folio.lruvec.index()].node;
+        let kswapd_may = lru.mglru.profile.kswapd_writes_files
+            && sc.reclaimer == Reclaimer::Kswapd
+            && folio.has(Flag::Reclaim)
+            && lru.node_flags[node.index()].dirty;
+        if !kswapd_may {
+            // The flusher writes it; then it is rotated to the tail.
+            folio.set(Flag::Reclaim);
+            return Some(Fate::Activate);
+        }
+    }
+    let referenced_elsewhere = folio.has(Flag::BatchPending);
+    if clean_only || !sc.io_allowed || !sc.may_writepage || referenced_elsewhere {
+        return Some(Fate::Keep);
+    }
+    folio.set(Flag::Reclaim);
+    let nr_pages = folio.nr_pages();
+    match world.pageout(&mut lru.folios, pfn) {
+        PageoutOutcome::Written => {
+            lru.folios[pfn].clear(Flag::Reclaim);
+            outcome.pageouts += nr_pages;
+            None
+        }
+        PageoutOutcome::Writeback => {
+            outcome.pageouts += nr_pages;
+            Some(Fate::Keep)
+        }
+        PageoutOutcome::Keep => {
+            lru.folios[pfn].clear(Flag::Reclaim);
+            Some(Fate::Keep)
+        }
+        PageoutOutcome::Activate => {
+            lru.folios[pfn].clear(Flag::Reclaim);
+            Some(Fate::Activate)
+        }
+    }
+}
