@@ -1,3 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The lab: a simulated machine, its workloads, the field's traces and the experiments on them.
 //! Same build and same seed give the same bytes out.
+
+pub mod curve;
+pub mod policy;
+pub mod trace;

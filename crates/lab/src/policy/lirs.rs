@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//! LIRS: pages with a short time between their last two accesses (LIR) stay; all others (HIR) pass
+//! through a small queue.
+//!
+//! Source: Jiang and Zhang, "LIRS: an efficient low inter-reference recency set replacement policy",
+//! SIGMETRICS 2002. The names S (recency stack) and Q (queue of resident HIR pages) are the paper's.
+//! HIR pages get 1 % of the pool. S is held to twice the pool, by forgetting the pages that left
+//! memory longest ago: the paper leaves its size open.
+
+use super::list::{Links, List};
+use super::{Policy, PolicySpec, Simulation};
+
+pub(super) static SPEC: PolicySpec = PolicySpec {
+    name: "lirs",
+    aliases: &[],
+    summary: "LIRS, 1 % for pages with a long reuse time, stack at most twice the pool",
+    simulation: Simulation::Online(|capacity| Box::new(Lirs::new(capacity))),
+};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Status {
+    Absent,
+    Lir,
+    ResidentHir,
+    /// Not in memory, still in S.
+    Ghost,
+}
+
+struct Lirs {
+    stack_max: usize,
+    lir_max: usize,
+    hir_max: usize,
+    lir_count: usize,
+    /// S; the front is the top.
+    stack: List,
+    stack_links: Links,
+    /// Q: the front came last.
+    queue: List,
+    /// Ghosts by when they left memory. A page is in Q or here, so they share links.
+    ghosts: List,
+    queue_links: Links,
+    status: Vec<Status>,
+    in_stack: Vec<bool>,
+}
+
+impl Lirs {
+    fn new(capacity: usize) -> Self {
+        let hir_max = (capacity / 100).max(1);
+        Self {
+            stack_max: capacity.saturating_mul(2),
+            lir_max: capacity - hir_max,
+            hir_max,
+            lir_count: 0,
+            stack: List::default(),
+            stack_links: Links::default(),
+            queue: List::default(),
+            ghosts: List::default(),
+            queue_links: Links::default(),
+            status: Vec::new(),
+            in_stack: Vec::new(),
+        }
+    }
+
+    fn to_top_of_stack(&mut self, page: u32) {
+        if std::mem::replace(&mut self.in_stack[page as usize], true) {
+            self.stack.move_to_front(&mut self.stack_links, page);
+        } else {
+            self.stack.push_front(&mut self.stack_links, page);
+        }
+    }
+
+    /// Takes HIR pages off the bottom of S, so that a LIR page is there.
+    fn prune(&mut self) {
+        while let Some(page) = self.stack.back() {
+            match self.status[page as usize] {
+                Status::Lir => return,
+                Status::Ghost => {
+                    self.ghosts.remove(&mut self.queue_links, page);
+                    self.status[page as usize] = Status::Absent;
+                }
+                Status::ResidentHir | Status::Absent => {}
+            }
+            self.leave_stack(page);
+        }
+    }
+
+    fn leave_stack(&mut self, page: u32) {
+        self.stack.remove(&mut self.stack_links, page);
+        self.in_stack[page as usize] = false;
+    }
+
+    /// Evicts the oldest page of Q; it stays in S as a ghost if it is there.
+    fn evict_hir(&mut self) {
+        let Some(page) = self.queue.pop_back(&mut self.queue_links) else {
+            return;
+        };
+        if self.in_stack[page as usize] {
+            self.status[page as usize] = Status::Ghost;
+            self.ghosts.push_front(&mut self.queue_links, page);
+        } else {
+            self.status[page as usize] = Status::Absent;
+        }
+    }
+
+    /// Turns the LIR page at the bottom of S into a HIR page.
+    fn demote_lir(&mut self) {
+        let Some(page) = self.stack.back() else {
+            return;
+        };
+        self.leave_stack(page);
+        self.lir_count -= 1;
+        if self.queue.len() >= self.hir_max {
+            self.evict_hir();
+        }
+        self.queue.push_front(&mut self.queue_links, page);
+        self.status[page as usize] = Status::ResidentHir;
+        self.prune();
+    }
+
+    /// Makes a page at the top of S a LIR page, at the cost of the one at the bottom if there are
+    /// enough. Its status comes first: pruning must not take it for a HIR page.
+    fn make_lir(&mut self, page: u32) {
+        self.status[page as usize] = Status::Lir;
+        self.lir_count += 1;
+        if self.lir_count > self.lir_max {
+            self.demote_lir();
+        }
+    }
+
+    fn limit_stack(&mut self) {
+        while self.stack.len() > self.stack_max {
+            let Some(page) = self.ghosts.pop_back(&mut self.queue_links) else {
+                return;
+            };
+            self.status[page as usize] = Status::Absent;
+            self.leave_stack(page);
+        }
+    }
+
+    fn hit_resident_hir(&mut self, page: u32) {
+        let had_recent_access = self.in_stack[page as usize];
+        if self.lir_max > 0 {
+            self.to_top_of_stack(page);
+        }
+        if had_recent_access {
+            self.queue.remove(&mut self.queue_links, page);
+            self.make_lir(page);
+        } else {
+            self.queue.move_to_front(&mut self.queue_links, page);
+        }
+    }
+
+    fn miss_ghost(&mut self, page: u32) {
+        self.ghosts.remove(&mut self.queue_links, page);
+        self.to_top_of_stack(page);
+        self.make_lir(page);
+    }
+
+    fn miss(&mut self, page: u32) {
+        if self.lir_count < self.lir_max {
+            self.to_top_of_stack(page);
+            self.make_lir(page);
+            return;
+        }
+        if self.queue.len() >= self.hir_max {
+            self.evict_hir();
+        }
+        // A pool of one page has no room for LIR pages: it is a queue alone, and S stays empty.
+        if self.lir_max > 0 {
+            self.to_top_of_stack(page);
+        }
+        self.queue.push_front(&mut self.queue_links, page);
+        self.status[page as usize] = Status::ResidentHir;
+    }
+}
+
+impl Policy for Lirs {
+    fn reserve(&mut self, page_count: usize) {
+        self.stack_links.reserve(page_count);
+        self.queue_links.reserve(page_count);
+        self.status
+            .resize(page_count.max(self.status.len()), Status::Absent);
+        self.in_stack
+            .resize(page_count.max(self.in_stack.len()), false);
+    }
+
+    fn access(&mut self, page: u32) -> bool {
+        let status = self.status[page as usize];
+        match status {
+            Status::Lir => {
+                self.to_top_of_stack(page);
+                self.prune();
+            }
+            Status::ResidentHir => self.hit_resident_hir(page),
+            Status::Ghost => self.miss_ghost(page),
+            Status::Absent => self.miss(page),
+        }
+        self.limit_stack();
+        matches!(status, Status::Lir | Status::ResidentHir)
+    }
+
+    fn resident_pages(&self) -> usize {
+        self.lir_count + self.queue.len()
+    }
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! S3-FIFO: a small FIFO that most pages leave soon, a main FIFO with a 2-bit counter, and a ghost.
+//!
+//! Source: Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023. The small queue
+//! is 10 % of the pool and the ghost remembers 90 %. A page that leaves the small queue after two or
+//! more accesses goes to the main one. Until the first eviction, what does not fit in the small queue
+//! goes to the main queue: that is the authors' own later refinement of the paper, which would let the
+//! small queue grow to the whole pool.
+
+use super::list::{Links, List};
+use super::{Policy, PolicySpec, Simulation};
+
+pub(super) static SPEC: PolicySpec = PolicySpec {
+    name: "s3fifo",
+    aliases: &["s3-fifo"],
+    summary: "S3-FIFO, small queue 10 %, ghost 90 %, two accesses promote",
+    simulation: Simulation::Online(|capacity| Box::new(S3Fifo::new(capacity))),
+};
+
+/// Accesses in the small queue that move a page to the main one.
+const PROMOTE_ACCESSES: u8 = 2;
+/// What the 2-bit counter of the main queue holds at most.
+const COUNT_MAX: u8 = 3;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Absent,
+    Small,
+    Main,
+    Ghost,
+}
+
+struct S3Fifo {
+    capacity: usize,
+    small_max: usize,
+    main_max: usize,
+    ghost_max: usize,
+    has_evicted: bool,
+    links: Links,
+    small: List,
+    main: List,
+    ghost: List,
+    /// Where a page is, and its accesses since it came there.
+    pages: Vec<(Place, u8)>,
+}
+
+impl S3Fifo {
+    fn new(capacity: usize) -> Self {
+        let small_max = (capacity / 10).max(1);
+        Self {
+            capacity,
+            small_max,
+            main_max: capacity - small_max,
+            ghost_max: (capacity as u128 * 9 / 10) as usize,
+            has_evicted: false,
+            links: Links::default(),
+            small: List::default(),
+            main: List::default(),
+            ghost: List::default(),
+            pages: Vec::new(),
+        }
+    }
+
+    fn evict(&mut self) {
+        self.has_evicted = true;
+        if self.main.len() > self.main_max || self.small.len() == 0 {
+            self.evict_main();
+        } else {
+            self.evict_small();
+        }
+    }
+
+    /// Evicts a page of the small queue, unless all of them have earned the main one.
+    fn evict_small(&mut self) {
+        while let Some(page) = self.small.pop_back(&mut self.links) {
+            if self.pages[page as usize].1 >= PROMOTE_ACCESSES {
+                self.insert(page, Place::Main);
+                continue;
+            }
+            self.pages[page as usize].0 = Place::Absent;
+            self.remember(page);
+            return;
+        }
+    }
+
+    fn evict_main(&mut self) {
+        while let Some(page) = self.main.pop_back(&mut self.links) {
+            let (place, accesses) = &mut self.pages[page as usize];
+            if *accesses == 0 {
+                *place = Place::Absent;
+                return;
+            }
+            *accesses -= 1;
+            self.main.push_front(&mut self.links, page);
+        }
+    }
+
+    fn remember(&mut self, page: u32) {
+        if self.ghost_max == 0 {
+            return;
+        }
+        if self.ghost.len() == self.ghost_max
+            && let Some(oldest) = self.ghost.pop_back(&mut self.links)
+        {
+            self.pages[oldest as usize].0 = Place::Absent;
+        }
+        self.insert(page, Place::Ghost);
+    }
+
+    fn insert(&mut self, page: u32, place: Place) {
+        let list = match place {
+            Place::Small => &mut self.small,
+            Place::Ghost => &mut self.ghost,
+            Place::Main | Place::Absent => &mut self.main,
+        };
+        list.push_front(&mut self.links, page);
+        self.pages[page as usize] = (place, 0);
+    }
+}
+
+impl Policy for S3Fifo {
+    fn reserve(&mut self, page_count: usize) {
+        self.links.reserve(page_count);
+        self.pages
+            .resize(page_count.max(self.pages.len()), (Place::Absent, 0));
+    }
+
+    #[inline]
+    fn access(&mut self, page: u32) -> bool {
+        let (place, accesses) = &mut self.pages[page as usize];
+        let remembered = match *place {
+            Place::Small | Place::Main => {
+                *accesses = (*accesses + 1).min(COUNT_MAX);
+                return true;
+            }
+            Place::Ghost => {
+                *place = Place::Absent;
+                self.ghost.remove(&mut self.links, page);
+                true
+            }
+            Place::Absent => false,
+        };
+        while self.resident_pages() >= self.capacity {
+            self.evict();
+        }
+        let small_is_full = !self.has_evicted && self.small.len() >= self.small_max;
+        let to_main = remembered || small_is_full;
+        self.insert(page, if to_main { Place::Main } else { Place::Small });
+        false
+    }
+
+    fn resident_pages(&self) -> usize {
+        self.small.len() + self.main.len()
+    }
+}

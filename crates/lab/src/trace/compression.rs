@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Compression, recognised by the first bytes of the file and never by its name.
+
+use std::io::{BufRead, BufReader, Read};
+
+/// How a file is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all.
+    Plain,
+    /// gzip (RFC 1952), one or more members.
+    Gzip,
+    /// xz, one or more streams.
+    Xz,
+    /// Zstandard (RFC 8878), one or more frames.
+    Zstd,
+}
+
+/// Magic numbers of formats that are recognised only to say what to do about them.
+const UNREADABLE: [(&[u8], &str); 4] = [
+    (b"BZh", "bzip2"),
+    (b"PK\x03\x04", "zip"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+    (b"7z\xbc\xaf\x27\x1c", "7z"),
+];
+
+impl Compression {
+    /// The compression these first bytes belong to.
+    ///
+    /// # Errors
+    /// The name of a compression that is recognised but not supported.
+    pub fn of(first_bytes: &[u8]) -> Result<Self, &'static str> {
+        if first_bytes.starts_with(&[0x1f, 0x8b]) {
+            return Ok(Self::Gzip);
+        }
+        if first_bytes.starts_with(&[0xfd, b'7', b'z', b'X', b'Z', 0]) {
+            return Ok(Self::Xz);
+        }
+        if first_bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+            return Ok(Self::Zstd);
+        }
+        match UNREADABLE
+            .iter()
+            .find(|(magic, _)| first_bytes.starts_with(magic))
+        {
+            Some((_, name)) => Err(name),
+            None => Ok(Self::Plain),
+        }
+    }
+
+    /// Its name in messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Gzip => "gzip",
+            Self::Xz => "xz",
+            Self::Zstd => "zstd",
+        }
+    }
+
+    /// A reader of the decompressed bytes. Memory is bounded by the window of the compression.
+    ///
+    /// # Errors
+    /// What the decompressor says of its header.
+    pub fn decompress<R: Read + Send + 'static>(
+        self,
+        file: BufReader<R>,
+    ) -> std::io::Result<Box<dyn Read + Send>> {
+        Ok(match self {
+            Self::Plain => Box::new(file),
+            Self::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
+            Self::Xz => Box::new(lzma_rust2::XzReader::new(file, true)),
+            Self::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(file)?),
+        })
+    }
+}
+
+/// Opens the decompressed content of `file`.
+///
+/// # Errors
+/// What reading the first bytes says, or that the compression is not supported.
+pub fn open<R: Read + Send + 'static>(
+    file: R,
+) -> std::io::Result<(Compression, Box<dyn Read + Send>)> {
+    let mut file = BufReader::with_capacity(1 << 16, file);
+    let compression = Compression::of(file.fill_buf()?).map_err(|name| {
+        std::io::Error::new(
+            std::io::ErrorKind::Unsupported,
+            format!("{name} is not supported: decompress it, or use gzip, xz or zstd"),
+        )
+    })?;
+    Ok((compression, compression.decompress(file)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn read_back(bytes: Vec<u8>) -> (Compression, Vec<u8>) {
+        let (compression, mut reader) = open(std::io::Cursor::new(bytes)).unwrap();
+        let mut content = Vec::new();
+        reader.read_to_end(&mut content).unwrap();
+        (compression, content)
+    }
+
+    #[test]
+    fn content_tells_the_compression() {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(b"1\n2\n").unwrap();
+        let mut two_members = gzip.finish().unwrap();
+        two_members.extend_from_within(..);
+        assert_eq!(
+            read_back(two_members),
+            (Compression::Gzip, b"1\n2\n1\n2\n".to_vec())
+        );
+
+        let zstd = zstd::encode_all(&b"1\n2\n"[..], 1).unwrap();
+        assert_eq!(read_back(zstd), (Compression::Zstd, b"1\n2\n".to_vec()));
+        assert_eq!(
+            read_back(b"1\n".to_vec()),
+            (Compression::Plain, b"1\n".to_vec())
+        );
+        assert_eq!(read_back(Vec::new()), (Compression::Plain, Vec::new()));
+    }
+
+    #[test]
+    fn an_unsupported_compression_is_named() {
+        let error = open(std::io::Cursor::new(b"BZh91AY".to_vec()))
+            .err()
+            .unwrap();
+        assert!(
+            error.to_string().contains("bzip2 is not supported"),
+            "{error}"
+        );
+    }
+}

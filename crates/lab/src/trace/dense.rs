@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A trace held in memory as dense page numbers, 4 bytes an access, for many runs over the same trace.
+
+use std::path::Path;
+
+use super::access::Access;
+use super::error::TraceError;
+use super::page_index::PageIndex;
+use super::stream::{AccessStream, TraceSource};
+
+/// The longest trace held in memory: positions in it are 32-bit numbers with one value to spare.
+pub const ACCESSES_MAX: usize = (u32::MAX - 1) as usize;
+
+/// The accesses of a trace as numbers `0..page_count`, in the order the pages are first seen.
+///
+/// Costs 4 bytes an access and 8 bytes a page.
+#[derive(Debug, Clone, Default)]
+pub struct DenseTrace {
+    accesses: Vec<u32>,
+    pages: Vec<u64>,
+}
+
+impl DenseTrace {
+    /// Reads a whole trace.
+    ///
+    /// # Errors
+    /// Those of reading; [`TraceError::Limit`] with more than [`ACCESSES_MAX`] accesses.
+    pub fn read(source: &TraceSource) -> Result<Self, TraceError> {
+        let mut stream = source.open()?;
+        Self::from_stream(&source.path, &mut stream)
+    }
+
+    /// Reads the rest of a stream. `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`DenseTrace::read`].
+    pub fn from_stream(path: &Path, stream: &mut AccessStream) -> Result<Self, TraceError> {
+        Self::from_stream_where(path, stream, |_| true)
+    }
+
+    /// Reads those accesses of the rest of a stream that `keep` chooses.
+    ///
+    /// # Errors
+    /// As [`DenseTrace::read`].
+    pub fn from_stream_where(
+        path: &Path,
+        stream: &mut AccessStream,
+        keep: impl Fn(&Access) -> bool,
+    ) -> Result<Self, TraceError> {
+        let mut index = PageIndex::new();
+        let mut accesses = Vec::new();
+        let mut batch = Vec::new();
+        while stream.next_batch(&mut batch)? {
+            for access in batch.iter().filter(|access| keep(access)) {
+                let number = index.number(access.page).ok_or_else(|| TraceError::Limit {
+                    path: path.to_path_buf(),
+                    what: "more than 2^32 - 2 different pages; sample it first (agewise trace \
+                           sample)"
+                        .into(),
+                })?;
+                accesses.push(number);
+            }
+            if accesses.len() > ACCESSES_MAX {
+                return Err(TraceError::Limit {
+                    path: path.to_path_buf(),
+                    what: format!(
+                        "more than {ACCESSES_MAX} accesses; sample it first (agewise trace sample)"
+                    ),
+                });
+            }
+        }
+        Ok(Self {
+            accesses,
+            pages: index.pages().to_vec(),
+        })
+    }
+
+    /// Numbers the pages of a list.
+    #[must_use]
+    pub fn from_pages(pages: &[u64]) -> Self {
+        let mut index = PageIndex::new();
+        let accesses = pages
+            .iter()
+            .map(|&page| index.number(page).unwrap_or(0))
+            .collect();
+        Self {
+            accesses,
+            pages: index.pages().to_vec(),
+        }
+    }
+
+    /// The accesses, as page numbers.
+    #[must_use]
+    pub fn accesses(&self) -> &[u32] {
+        &self.accesses
+    }
+
+    /// The pages of the trace, by their numbers.
+    #[must_use]
+    pub fn pages(&self) -> &[u64] {
+        &self.pages
+    }
+
+    /// Different pages: the footprint.
+    #[must_use]
+    pub fn page_count(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// The same trace with runs of accesses of one page taken for one.
+    #[must_use]
+    pub fn collapsed(&self) -> Self {
+        let mut accesses = self.accesses.clone();
+        accesses.dedup();
+        Self {
+            accesses,
+            pages: self.pages.clone(),
+        }
+    }
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A decompressed file read in lines or in records, which always knows where it is.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::compression;
+use super::error::TraceError;
+
+/// The buffer, and with it the longest line.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// The content of a trace file.
+pub struct Input {
+    path: PathBuf,
+    content: &'static str,
+    source: Box<dyn Read + Send>,
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// Offset of `buffer[start]` in the decompressed content.
+    offset: u64,
+    /// Offset and number (from 1) of the line or record handed out last; number 0 before any line.
+    record_offset: u64,
+    line: u64,
+    finished: bool,
+    /// An error met while looking ahead, handed out once the bytes before it are used up.
+    pending: Option<std::io::Error>,
+}
+
+impl Input {
+    /// Opens a file and recognises its compression.
+    ///
+    /// # Errors
+    /// [`TraceError::Open`] when it cannot be opened or its first bytes cannot be read.
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        let as_error = |source| TraceError::Open {
+            path: path.to_path_buf(),
+            source,
+        };
+        let file = File::open(path).map_err(as_error)?;
+        if file.metadata().map_err(as_error)?.is_dir() {
+            return Err(as_error(std::io::Error::other(
+                "is a directory, not a trace file",
+            )));
+        }
+        Self::from_reader(path, file)
+    }
+
+    /// The same over any reader; `path` is only for messages.
+    ///
+    /// # Errors
+    /// As [`Input::open`].
+    pub fn from_reader<R: Read + Send + 'static>(
+        path: &Path,
+        reader: R,
+    ) -> Result<Self, TraceError> {
+        let (compression, source) =
+            compression::open(reader).map_err(|source| TraceError::Open {
+                path: path.to_path_buf(),
+                source,
+            })?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            content: compression.name(),
+            source,
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            offset: 0,
+            record_offset: 0,
+            line: 0,
+            finished: false,
+            pending: None,
+        })
+    }
+
+    /// The file, for messages.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The compression that was recognised.
+    #[must_use]
+    pub fn compression(&self) -> &'static str {
+        self.content
+    }
+
+    /// Bytes used up so far.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Up to `wanted` bytes of what comes next, without using them up. Fewer at the end of the file.
+    /// An error of the decompressor is kept for the read that runs into it.
+    pub fn peek(&mut self, wanted: usize) -> &[u8] {
+        let wanted = wanted.min(BUFFER_BYTES);
+        while self.end - self.start < wanted && self.pending.is_none() && !self.finished {
+            if let Err(error) = self.fill() {
+                self.pending = Some(error);
+            }
+        }
+        &self.buffer[self.start..self.end.min(self.start + wanted)]
+    }
+
+    /// The next line without its end (`\n` or `\r\n`), or `None` at the end of the file.
+    ///
+    /// # Errors
+    /// [`TraceError::Read`], or [`TraceError::Malformed`] for a line of more than 256 KiB.
+    pub fn next_line(&mut self, format: &'static str) -> Result<Option<&[u8]>, TraceError> {
+        let mut searched = 0;
+        let length = loop {
+            let unread = &self.buffer[self.start..self.end];
+            if let Some(found) = memchr::memchr(b'\n', &unread[searched..]) {
+                break searched + found;
+            }
+            searched = unread.len();
+            if self.finished {
+                if searched == 0 {
+                    return Ok(None);
+                }
+                break searched;
+            }
+            if searched == BUFFER_BYTES {
+                let what = format!("no line end within {BUFFER_BYTES} bytes: this is not text");
+                self.begin_record();
+                return Err(self.malformed(format, what));
+            }
+            self.fill_or_error()?;
+        };
+        self.begin_record();
+        self.line += 1;
+        let first = self.start;
+        self.consume((length + 1).min(self.end - self.start));
+        let line = &self.buffer[first..first + length];
+        Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
+    }
+
+    /// The next record of `N` bytes, or `None` at the end of the file.
+    ///
+    /// # Errors
+    /// [`TraceError::Read`], or [`TraceError::Truncated`] when the file ends inside the record.
+    pub fn next_record<const N: usize>(
+        &mut self,
+        format: &'static str,
+    ) -> Result<Option<[u8; N]>, TraceError> {
+        const { assert!(N <= BUFFER_BYTES) };
+        while self.end - self.start < N && !self.finished {
+            self.fill_or_error()?;
+        }
+        self.begin_record();
+        let unread = &self.buffer[self.start..self.end];
+        match unread.first_chunk::<N>() {
+            Some(record) => {
+                let record = *record;
+                self.consume(N);
+                Ok(Some(record))
+            }
+            None if unread.is_empty() => Ok(None),
+            None => Err(TraceError::Truncated {
+                path: self.path.clone(),
+                format,
+                offset: self.record_offset,
+                got: unread.len(),
+                expected: N,
+            }),
+        }
+    }
+
+    /// Fills `out` with the bytes that come next and says how many there were; fewer only at the end.
+    ///
+    /// # Errors
+    /// [`TraceError::Read`].
+    pub fn read_bytes(&mut self, out: &mut [u8]) -> Result<usize, TraceError> {
+        self.begin_record();
+        let mut filled = 0;
+        while filled < out.len() {
+            if self.start == self.end {
+                if self.finished {
+                    break;
+                }
+                self.fill_or_error()?;
+                continue;
+            }
+            let take = (out.len() - filled).min(self.end - self.start);
+            out[filled..filled + take].copy_from_slice(&self.buffer[self.start..self.start + take]);
+            filled += take;
+            self.consume(take);
+        }
+        Ok(filled)
+    }
+
+    /// A [`TraceError::Malformed`] at the line or record handed out last.
+    #[must_use]
+    pub fn malformed(&self, format: &'static str, what: impl Into<String>) -> TraceError {
+        TraceError::Malformed {
+            path: self.path.clone(),
+            format,
+            offset: self.record_offset,
+            line: self.line,
+            what: what.into(),
+        }
+    }
+
+    /// Refuses a file of printable text where a binary format was named: its bytes would otherwise
+    /// pass for keys.
+    ///
+    /// # Errors
+    /// [`TraceError::WrongFormat`].
+    pub fn refuse_text(&mut self, format: &'static str) -> Result<(), TraceError> {
+        let head = self.peek(4096);
+        let printable = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | 0x20..=0x7e);
+        if head.len() >= 8 && head.iter().all(printable) {
+            return Err(TraceError::WrongFormat {
+                path: self.path.clone(),
+                format,
+                what: "it is text, and the format is binary".into(),
+            });
+        }
+        Ok(())
+    }
+
+    fn begin_record(&mut self) {
+        self.record_offset = self.offset;
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.start += bytes;
+        self.offset += bytes as u64;
+    }
+
+    fn fill_or_error(&mut self) -> Result<(), TraceError> {
+        let result = match self.pending.take() {
+            Some(error) => Err(error),
+            None => self.fill(),
+        };
+        result.map_err(|source| TraceError::Read {
+            path: self.path.clone(),
+            offset: self.offset + (self.end - self.start) as u64,
+            content: self.content,
+            source,
+        })
+    }
+
+    /// Reads more behind what is unread. The caller has used up something, or asks for less than the
+    /// buffer holds.
+    fn fill(&mut self) -> std::io::Result<()> {
+        if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        let got = loop {
+            match self.source.read(&mut self.buffer[self.end..]) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                other => break other?,
+            }
+        };
+        self.end += got;
+        self.finished = got == 0;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(bytes: &[u8]) -> Input {
+        Input::from_reader(Path::new("test"), std::io::Cursor::new(bytes.to_vec())).unwrap()
+    }
+
+    #[test]
+    fn lines_end_in_any_way() {
+        let mut input = input(b"1\r\n\n2");
+        assert_eq!(input.next_line("x").unwrap(), Some(&b"1"[..]));
+        assert_eq!(input.next_line("x").unwrap(), Some(&b""[..]));
+        assert_eq!(input.next_line("x").unwrap(), Some(&b"2"[..]));
+        let error = input.malformed("x", "bad").to_string();
+        assert!(error.contains("byte 4 (line 3)"), "{error}");
+        assert_eq!(input.next_line("x").unwrap(), None);
+    }
+
+    #[test]
+    fn a_record_cut_short_is_truncated() {
+        let mut input = input(&[0, 0, 0, 1, 0, 0]);
+        assert_eq!(input.next_record::<4>("x").unwrap(), Some([0, 0, 0, 1]));
+        let error = input.next_record::<4>("x").unwrap_err().to_string();
+        assert!(error.contains("byte 4 has 2 of 4 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_damaged_stream_gives_what_came_before() {
+        let text: String = (0..200_000).map(|n| format!("{n}\n")).collect();
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut gzip, text.as_bytes()).unwrap();
+        let whole = gzip.finish().unwrap();
+        let mut input = input(&whole[..whole.len() / 2]);
+        let mut lines = 0;
+        let error = loop {
+            match input.next_line("x") {
+                Ok(Some(_)) => lines += 1,
+                Ok(None) => panic!("the end was not noticed"),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(lines > 1000 && error.contains("gzip"), "{lines} {error}");
+    }
+
+    #[test]
+    fn an_endless_line_is_refused() {
+        let mut input = input(&vec![b'7'; BUFFER_BYTES + 10]);
+        assert!(
+            input
+                .next_line("x")
+                .unwrap_err()
+                .to_string()
+                .contains("not text")
+        );
+    }
+}

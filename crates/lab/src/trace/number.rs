@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Numbers in text traces, with errors that say what is wrong with them.
+
+/// Reads a decimal number of at most 64 bits.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn decimal(text: &[u8]) -> Result<u64, String> {
+    if text.is_empty() {
+        return Err("a number is missing".into());
+    }
+    let mut value = 0u64;
+    for &byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return Err(describe(text));
+        }
+        value = value
+            .checked_mul(10)
+            .and_then(|tens| tens.checked_add(u64::from(digit)))
+            .ok_or_else(|| format!("{} does not fit in 64 bits", lossy(text)))?;
+    }
+    Ok(value)
+}
+
+/// Reads a hexadecimal number of at most 64 bits, without prefix.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn hexadecimal(text: &[u8]) -> Result<u64, String> {
+    if text.is_empty() {
+        return Err("a hexadecimal number is missing".into());
+    }
+    let mut value = 0u64;
+    for &byte in text {
+        let digit = (byte as char)
+            .to_digit(16)
+            .ok_or_else(|| format!("{:?} is not a hexadecimal number", lossy(text)))?;
+        if value >> 60 != 0 {
+            return Err(format!("{} does not fit in 64 bits", lossy(text)));
+        }
+        value = value << 4 | u64::from(digit);
+    }
+    Ok(value)
+}
+
+/// Reads `0x` hexadecimal or decimal.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn either(text: &[u8]) -> Result<u64, String> {
+    match text
+        .strip_prefix(b"0x")
+        .or_else(|| text.strip_prefix(b"0X"))
+    {
+        Some(digits) => hexadecimal(digits),
+        None => decimal(text),
+    }
+}
+
+/// Words of a line, parted by spaces or tabs.
+pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|byte| matches!(byte, b' ' | b'\t'))
+        .filter(|word| !word.is_empty())
+}
+
+/// A short, printable form of what was read.
+pub fn lossy(text: &[u8]) -> String {
+    let shown = &text[..text.len().min(40)];
+    let dots = if shown.len() < text.len() { "..." } else { "" };
+    format!("{}{dots}", String::from_utf8_lossy(shown).escape_debug())
+}
+
+fn describe(text: &[u8]) -> String {
+    if text.len() > 1 && text[0] == b'-' && text[1..].iter().all(u8::is_ascii_digit) {
+        format!("{} is negative", lossy(text))
+    } else {
+        format!("\"{}\" is not a decimal number", lossy(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_exact() {
+        assert_eq!(decimal(b"18446744073709551615"), Ok(u64::MAX));
+        assert!(
+            decimal(b"18446744073709551616")
+                .unwrap_err()
+                .contains("64 bits")
+        );
+        assert!(decimal(b"-1").unwrap_err().contains("negative"));
+        assert!(decimal(b"1x").unwrap_err().contains("not a decimal"));
+        assert_eq!(hexadecimal(b"fFffffffffffffff"), Ok(u64::MAX));
+        assert!(
+            hexadecimal(b"10000000000000000")
+                .unwrap_err()
+                .contains("64 bits")
+        );
+        assert_eq!(either(b"0x10"), Ok(16));
+        assert_eq!(either(b"10"), Ok(10));
+    }
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//! agewise's own page trace: compact, indexed, and readable up to where it was cut off.
+//!
+//! `docs/page-trace.md` has the format byte by byte.
+
+mod layout;
+mod reader;
+mod record;
+mod writer;
+
+pub use layout::{Header, Order};
+pub use reader::{FORMAT, Frame, frames, open_at};
+pub use writer::PageTraceWriter;

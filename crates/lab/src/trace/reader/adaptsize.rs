@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The text of the AdaptSize authors: `time key size` a line. The key is the page, the size is ignored.
+
+use crate::trace::access::Request;
+use crate::trace::error::TraceError;
+use crate::trace::format::{Format, ReadOptions, RequestReader, lines_all};
+use crate::trace::input::Input;
+use crate::trace::number;
+
+/// AdaptSize text.
+pub static FORMAT: Format = Format {
+    name: "adaptsize",
+    summary: "text, \"time key size\"; the size is ignored",
+    name_hints: &["adaptsize", "adapt_size"],
+    description_hints: &[&["time id size"], &["time key size"], &["adaptsize"]],
+    recognise: |head| {
+        lines_all(head, |line| {
+            let mut words = number::words(line);
+            let numeric = words
+                .by_ref()
+                .take(3)
+                .filter(|word| number::decimal(word).is_ok());
+            numeric.count() == 3 && words.next().is_none()
+        })
+    },
+    open: |input, _: &ReadOptions| Ok(Box::new(AdaptSize { input })),
+};
+
+struct AdaptSize {
+    input: Input,
+}
+
+impl RequestReader for AdaptSize {
+    fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
+        loop {
+            let Some(line) = self.input.next_line(FORMAT.name)? else {
+                return Ok(None);
+            };
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            return match parse(line) {
+                Ok(page) => Ok(Some(Request::page(page))),
+                Err(what) => Err(self.input.malformed(FORMAT.name, what)),
+            };
+        }
+    }
+}
+
+/// The page of a line. The time counts requests in some traces and milliseconds in others, so it is
+/// checked and not kept.
+fn parse(line: &[u8]) -> Result<u64, String> {
+    let mut words = number::words(line);
+    let mut next = |name: &str| {
+        words
+            .next()
+            .ok_or_else(|| format!("the {name} is missing; expected \"time key size\""))
+    };
+    number::decimal(next("time")?)?;
+    let page = number::decimal(next("key")?)?;
+    number::decimal(next("size")?)?;
+    if words.next().is_some() {
+        return Err("more than 3 columns".into());
+    }
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{error, pages};
+    use super::*;
+
+    #[test]
+    fn the_key_is_the_second_column() {
+        assert_eq!(pages(&FORMAT, b"1 7 68\n2 9 7454"), [7, 9]);
+        assert!(error(&FORMAT, b"1 7\n").contains("size is missing"));
+        assert!(error(&FORMAT, b"1 7 8 9\n").contains("more than 3"));
+    }
+}

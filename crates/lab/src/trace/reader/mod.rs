@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One reader a file. Each has a `FORMAT` that the registry lists.
+
+pub mod adaptsize;
+pub mod arc;
+pub mod cache2k;
+pub mod corda;
+pub mod csv;
+pub mod damon;
+pub mod lackey;
+pub mod lirs;
+pub mod oracle_general;
+pub mod ucsd;
+
+#[cfg(test)]
+pub(crate) mod testing;
