@@ -27,5 +27,6 @@ pub struct Cli {
 pub enum Command {
     Completions(command::completions::Args),
     Exercise(command::exercise::Args),
+    Lab(command::lab::Args),
     Man(command::man::Args),
 }

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod completions;
 pub mod demo;
 pub mod exercise;
+pub mod lab;
 pub mod man;
 pub mod reclaim;
 pub mod run;
@@ -18,6 +19,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Completions(args) => completions::run(&args),
         Command::Exercise(args) => exercise::run(&args),
+        Command::Lab(args) => lab::run(&args),
         Command::Man(args) => man::run(&args),
     }
 }

@@ -26,8 +26,8 @@ enum Place {
 
 struct Arc {
     capacity: usize,
-    /// What T1 should hold.
-    p: usize,
+    /// What T1 should hold; in parts of a page.
+    p: f64,
     links: Links,
     t1: List,
     t2: List,
@@ -40,7 +40,7 @@ impl Arc {
     fn new(capacity: usize) -> Self {
         Self {
             capacity,
-            p: 0,
+            p: 0.0,
             links: Links::default(),
             t1: List::default(),
             t2: List::default(),
@@ -53,7 +53,8 @@ impl Arc {
     /// REPLACE of the paper: makes a ghost of the tail of T1 or T2.
     fn replace(&mut self, page_was_in_b2: bool) {
         let t1_len = self.t1.len();
-        let from_t1 = t1_len > 0 && (t1_len > self.p || (t1_len == self.p && page_was_in_b2));
+        let from_t1 =
+            t1_len > 0 && (t1_len as f64 > self.p || (t1_len as f64 == self.p && page_was_in_b2));
         if from_t1 || self.t2.len() == 0 {
             if let Some(page) = self.t1.pop_back(&mut self.links) {
                 self.b1.push_front(&mut self.links, page);
@@ -118,16 +119,15 @@ impl Policy for Arc {
                 return true;
             }
             Place::B1 => {
-                // Whole steps, as every implementation in use takes them.
-                let step = (self.b2.len() / self.b1.len()).max(1);
-                self.p = (self.p + step).min(self.capacity);
+                let step = (self.b2.len() as f64 / self.b1.len() as f64).max(1.0);
+                self.p = (self.p + step).min(self.capacity as f64);
                 self.replace(false);
                 self.b1.remove(&mut self.links, page);
                 self.t2.push_front(&mut self.links, page);
             }
             Place::B2 => {
-                let step = (self.b1.len() / self.b2.len()).max(1);
-                self.p = self.p.saturating_sub(step);
+                let step = (self.b1.len() as f64 / self.b2.len() as f64).max(1.0);
+                self.p = (self.p - step).max(0.0);
                 self.replace(true);
                 self.b2.remove(&mut self.links, page);
                 self.t2.push_front(&mut self.links, page);

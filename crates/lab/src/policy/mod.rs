@@ -78,6 +78,7 @@ pub static POLICIES: &[&PolicySpec] = &[
     &clock::SPEC,
     &arc::SPEC,
     &lirs::SPEC,
+    &lirs::PAPER_SPEC,
     &s3_fifo::SPEC,
     &sieve::SPEC,
     &w_tiny_lfu::SPEC,

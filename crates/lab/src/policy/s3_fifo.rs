@@ -3,9 +3,8 @@
 //!
 //! Source: Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023. The small queue
 //! is 10 % of the pool and the ghost remembers 90 %. A page that leaves the small queue after two or
-//! more accesses goes to the main one. Until the first eviction, what does not fit in the small queue
-//! goes to the main queue: that is the authors' own later refinement of the paper, which would let the
-//! small queue grow to the whole pool.
+//! more accesses goes to the main one. A pool that is not full yet lets the small queue grow beyond its
+//! share, as in the paper (the authors' later code fills the main queue first).
 
 use super::list::{Links, List};
 use super::{Policy, PolicySpec, Simulation};
@@ -32,10 +31,8 @@ enum Place {
 
 struct S3Fifo {
     capacity: usize,
-    small_max: usize,
     main_max: usize,
     ghost_max: usize,
-    has_evicted: bool,
     links: Links,
     small: List,
     main: List,
@@ -49,10 +46,8 @@ impl S3Fifo {
         let small_max = (capacity / 10).max(1);
         Self {
             capacity,
-            small_max,
             main_max: capacity - small_max,
             ghost_max: (capacity as u128 * 9 / 10) as usize,
-            has_evicted: false,
             links: Links::default(),
             small: List::default(),
             main: List::default(),
@@ -62,7 +57,6 @@ impl S3Fifo {
     }
 
     fn evict(&mut self) {
-        self.has_evicted = true;
         if self.main.len() > self.main_max || self.small.len() == 0 {
             self.evict_main();
         } else {
@@ -143,9 +137,14 @@ impl Policy for S3Fifo {
         while self.resident_pages() >= self.capacity {
             self.evict();
         }
-        let small_is_full = !self.has_evicted && self.small.len() >= self.small_max;
-        let to_main = remembered || small_is_full;
-        self.insert(page, if to_main { Place::Main } else { Place::Small });
+        self.insert(
+            page,
+            if remembered {
+                Place::Main
+            } else {
+                Place::Small
+            },
+        );
         false
     }
 

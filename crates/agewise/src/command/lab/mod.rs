@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise lab`: the simulated machine and the yardsticks. One subcommand a file.
+
+pub mod verify_policies;
+
+use std::process::ExitCode;
+
+/// Replay traces and workloads on simulated memory, and compare reclaim policies.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands of `agewise lab`.
+#[derive(Debug, clap::Subcommand)]
+#[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
+pub enum Command {
+    VerifyPolicies(verify_policies::Args),
+}
+
+/// Runs the subcommand asked for.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::VerifyPolicies(args) => verify_policies::run(args),
+    }
+}
