@@ -4,7 +4,7 @@ CARGO_FLAGS ?= --locked
 TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
 AGEWISE = $(TARGET_DIR)/release/agewise
 
-.PHONY: setup build run test lint bench man bpf bpf-check clean
+.PHONY: setup build run test test-vm lint bench man bpf bpf-check clean
 
 # Says what is missing to build agewise; as root on Debian and its kin, installs it.
 setup:
@@ -20,6 +20,10 @@ run: build
 
 test: setup
 	$(CARGO) test $(CARGO_FLAGS) --workspace
+
+# Eyes and hands that need another kernel than this one, in a virtual machine. Optional.
+test-vm: setup
+	scripts/test-vm $(KERNELS)
 
 lint: setup
 	$(CARGO) fmt --check

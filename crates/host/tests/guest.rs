@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Eyes and hands that only some kernels have: the multi-gen LRU behind debugfs, and DAMON without
+//! another owner. `make test-vm` runs these in a virtual machine with a distribution's kernel, one
+//! at a time, as root; elsewhere they count as ignored.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use agewise_engine::damon::attrs::Attrs;
+use agewise_engine::damon::lru_sort;
+use agewise_engine::damon::monitor::Profile;
+use agewise_engine::damon::quota::Quota;
+use agewise_engine::damon::scheme::{AccessPattern, Action, Scheme};
+use agewise_engine::damon::space::TargetId;
+use agewise_host::damon::{Damon, DamonError, Owner, Setup, Watched};
+use agewise_host::eye::{AccessSource, AddressRange, TableSight, Target};
+use agewise_host::lru_gen::{CommandError, LruGen};
+use agewise_host::pagewalk::PageWalk;
+use agewise_host::root::SysRoot;
+
+const PAGES: usize = 4096;
+const CHILD: &str = "AGEWISE_GUEST_CHILD";
+
+/// A process of its own cgroup with 16 MiB of anonymous memory, touched once or over and over.
+struct Toucher {
+    child: Child,
+    group: PathBuf,
+    start: u64,
+}
+
+impl Toucher {
+    fn start(name: &str, over_and_over: bool) -> Toucher {
+        let group = cgroup_root().join(name);
+        std::fs::create_dir(&group).expect("a cgroup of our own");
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "child_touches_memory",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(CHILD, if over_and_over { "always" } else { "once" })
+            .env("AGEWISE_GUEST_CGROUP", &group)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let start = lines
+            .map_while(Result::ok)
+            .find_map(|line| {
+                line.split_once("ready ")
+                    .and_then(|(_, hex)| hex.parse().ok())
+            })
+            .expect("the child says where its memory is");
+        Toucher {
+            child,
+            group,
+            start,
+        }
+    }
+
+    fn path_in_hierarchy(&self) -> String {
+        format!("/{}", self.group.file_name().unwrap().to_str().unwrap())
+    }
+
+    fn resident_pages(&self) -> u64 {
+        let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.child.id())).unwrap();
+        statm.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Toucher {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir(&self.group);
+    }
+}
+
+/// The cgroup v2 hierarchy of the guest.
+fn cgroup_root() -> PathBuf {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    let line = mounts
+        .lines()
+        .find(|line| line.split(' ').nth(2) == Some("cgroup2"));
+    Path::new(
+        line.expect("cgroup v2 is mounted")
+            .split(' ')
+            .nth(1)
+            .unwrap(),
+    )
+    .to_owned()
+}
+
+#[test]
+#[ignore = "the child of the other tests, not a test"]
+fn child_touches_memory() {
+    let Ok(how) = std::env::var(CHILD) else {
+        return;
+    };
+    let group = PathBuf::from(std::env::var("AGEWISE_GUEST_CGROUP").unwrap());
+    std::fs::write(group.join("cgroup.procs"), "0").unwrap();
+    let mut memory = vec![0u8; PAGES * 4096];
+    let mut round = 0u64;
+    loop {
+        round += 1;
+        for page in 0..PAGES {
+            // A volatile write: the memory is looked at from outside.
+            // SAFETY: the index lies within the vector.
+            unsafe { std::ptr::write_volatile(memory.as_mut_ptr().add(page * 4096), round as u8) };
+        }
+        if round == 1 {
+            println!("ready {}", memory.as_ptr() as u64);
+        }
+        std::thread::sleep(Duration::from_millis(if how == "once" {
+            600_000
+        } else {
+            10
+        }));
+    }
+}
+
+#[test]
+#[ignore = "needs a kernel with CONFIG_LRU_GEN: make test-vm"]
+fn the_kernels_generations_are_read_aged_and_evicted() {
+    let toucher = Toucher::start("aged", false);
+    let lru_gen = LruGen::new(SysRoot::default());
+    assert!(
+        lru_gen
+            .features()
+            .unwrap()
+            .is_some_and(|features| features.core)
+    );
+    let look = || {
+        let table = lru_gen.read().unwrap();
+        let memcg = table
+            .at(&toucher.path_in_hierarchy())
+            .expect("the cgroup is listed")
+            .clone();
+        let lruvec = memcg.lruvecs[0].clone();
+        let anon: u64 = lruvec
+            .generations
+            .iter()
+            .map(|generation| generation.anon_pages)
+            .sum();
+        (memcg.id, lruvec.max_seq().unwrap(), anon)
+    };
+    let (id, first_seq, anon) = look();
+    assert!(anon >= PAGES as u64 * 9 / 10, "{anon} anon pages listed");
+    for seq in first_seq..first_seq + 3 {
+        lru_gen.age(id, 0, seq, 200, true).unwrap();
+    }
+    let (_, aged_seq, _) = look();
+    assert_eq!(aged_seq, first_seq + 3);
+    lru_gen.evict(id, 0, aged_seq - 2, 200, 1000).unwrap();
+    let (_, _, left) = look();
+    assert!(anon - left >= 900, "{} pages evicted of 1000", anon - left);
+    let refused = lru_gen.age(id, 0, aged_seq + 5, 200, true).unwrap_err();
+    assert!(matches!(refused, CommandError::Invalid { .. }), "{refused}");
+    let refused = lru_gen.evict(id, 0, aged_seq, 200, 10).unwrap_err();
+    assert!(matches!(refused, CommandError::Invalid { .. }), "{refused}");
+}
+
+fn every_region(action: Action) -> Scheme {
+    let pattern = AccessPattern {
+        size_bytes: 0..=u64::MAX,
+        nr_accesses: 0..=u32::MAX,
+        age: 0..=u32::MAX,
+    };
+    Scheme::new(pattern, action, Quota::unlimited())
+}
+
+#[test]
+#[ignore = "needs a kernel whose DAMON has no other owner: make test-vm"]
+fn the_kernels_monitor_finds_what_a_process_touches() {
+    let toucher = Toucher::start("watched", true);
+    let damon = Damon::new(SysRoot::default());
+    assert_eq!(damon.owner().unwrap(), Owner::Nobody);
+    let setup = Setup {
+        watched: Watched::Processes(vec![toucher.child.id()]),
+        attrs: Attrs::default(),
+        schemes: vec![every_region(Action::Stat)],
+    };
+    let session = damon.start(&setup).unwrap();
+    assert!(session.pid().unwrap() > 0);
+    assert!(matches!(damon.start(&setup), Err(DamonError::Owned { .. })));
+    std::thread::sleep(Duration::from_secs(3));
+    let (start, end) = (toucher.start, toucher.start + PAGES as u64 * 4096);
+    let regions = session.tried_regions(0).unwrap();
+    let touched: u64 = regions
+        .iter()
+        .filter(|region| region.nr_accesses > 0)
+        .map(|region| region.end.min(end).saturating_sub(region.start.max(start)))
+        .sum();
+    assert!(
+        touched > (end - start) / 2,
+        "{touched} bytes of {} seen accessed",
+        end - start
+    );
+    assert!(session.stats().unwrap()[0].nr_tried > 0);
+    drop(session);
+    assert_eq!(damon.owner().unwrap(), Owner::Nobody);
+}
+
+#[test]
+#[ignore = "needs a kernel whose DAMON has no other owner: make test-vm"]
+fn the_kernels_monitor_pages_out_idle_memory_and_sorts() {
+    let toucher = Toucher::start("idle", false);
+    let before = toucher.resident_pages();
+    let damon = Damon::new(SysRoot::default());
+    let mut pageout = every_region(Action::Pageout);
+    pageout.pattern.nr_accesses = 0..=0;
+    pageout.pattern.age = 5..=u32::MAX;
+    let setup = Setup {
+        watched: Watched::Processes(vec![toucher.child.id()]),
+        attrs: Attrs::default(),
+        schemes: vec![pageout],
+    };
+    let session = damon.start(&setup).unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    let applied = session.stats().unwrap()[0].sz_applied;
+    drop(session);
+    let after = toucher.resident_pages();
+    assert!(
+        before - after >= PAGES as u64 / 2,
+        "resident pages {before} -> {after}"
+    );
+    // How much of what left a kernel counts as applied differs: 7.2 counts less than 6.12.
+    assert!(applied > 0);
+
+    let sort = lru_sort::Params::default()
+        .monitor(Profile::V7_2, TargetId(0), 1)
+        .unwrap();
+    let setup = Setup {
+        watched: Watched::Physical(Vec::new()),
+        attrs: *sort.attrs(),
+        schemes: sort.schemes().to_vec(),
+    };
+    match damon.start(&setup) {
+        Ok(session) => assert_eq!(session.stats().unwrap().len(), 2),
+        // Without ranges some kernels refuse physical memory.
+        Err(DamonError::Refused { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+    assert_eq!(damon.owner().unwrap(), Owner::Nobody);
+}
+
+#[test]
+#[ignore = "checks the page-table walker on other kernels: make test-vm"]
+fn the_walker_reads_page_tables_on_this_kernel() {
+    let toucher = Toucher::start("walked", false);
+    let mut walker = PageWalk::open().unwrap();
+    let range = AddressRange {
+        start: toucher.start & !4095,
+        end: (toucher.start & !4095) + PAGES as u64 * 4096,
+    };
+    let target = Target::by_pid(toucher.child.id());
+    let (mut present, mut young) = (0, 0);
+    let mut sink = |sight: &TableSight<'_>| {
+        present += sight
+            .bits
+            .present
+            .iter()
+            .map(|word| word.count_ones())
+            .sum::<u32>();
+        young += sight
+            .bits
+            .young
+            .iter()
+            .map(|word| word.count_ones())
+            .sum::<u32>();
+    };
+    let report = walker.scan(&target, &[range], &mut sink).unwrap();
+    assert!(report.complete);
+    assert_eq!(present as usize, PAGES);
+    assert_eq!(young as usize, PAGES, "all were just written");
+}
