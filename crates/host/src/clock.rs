@@ -8,6 +8,11 @@ pub fn monotonic_ns() -> u64 {
     nanos(clock_gettime(ClockId::Monotonic))
 }
 
+/// `CLOCK_BOOTTIME`, ns: as `CLOCK_MONOTONIC`, and goes on while the machine sleeps.
+pub fn boottime_ns() -> u64 {
+    nanos(clock_gettime(ClockId::Boottime))
+}
+
 /// CPU time of the calling thread, kernel and user, ns: what something cost.
 pub fn thread_cpu_ns() -> u64 {
     nanos(clock_gettime(ClockId::ThreadCPUTime))

@@ -2,6 +2,7 @@
 //! Eyes and hands on a real Linux machine. Readers hold no policy; what to do with what they see
 //! is decided in `agewise-engine`.
 
+pub mod agent;
 pub mod cgroup;
 pub mod clear;
 pub mod clock;

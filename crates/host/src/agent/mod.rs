@@ -1,0 +1,589 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The agent: looks at its targets at a steady pace and knows the age of their pages.
+//!
+//! A tick: find the processes, read their mappings, walk their page tables, classify, clear the
+//! accessed bits, report. It decides nothing: what an observation means is the engine's business,
+//! what to do about it the caller's.
+//!
+//! Ages are differences of a real clock, never counts of ticks: a late tick makes intervals wider,
+//! not wrong. Processes may come, go and exec between ticks and during them; one that cannot be
+//! looked at keeps the ages it had, and is reported.
+
+mod report;
+mod share;
+mod space;
+mod target;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use agewise_engine::workingset::{Intervals, OldestPages};
+
+use crate::cgroup::CgroupError;
+use crate::clear::ClearPolicy;
+use crate::clock::thread_cpu_ns;
+use crate::eye::{AccessSource, PAGE_BYTES};
+use crate::memory::{self, MemInfo, NodeMap, Zone};
+use crate::root::Roots;
+
+pub use report::{CostReport, SubjectReport};
+pub use space::Space;
+pub use target::{PROCESSES_MAX, Resolved, ResolvedSubject, Subject, Targets};
+
+use share::{FrameSet, Sharing};
+use space::{LookCost, Nodes, Shared, clock_ms};
+
+/// Shortest time between scans: below it an observer mostly observes itself.
+pub const SCAN_INTERVAL_MIN_MS: u64 = 100;
+
+/// How to observe.
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// Bounds of the age bins.
+    pub intervals: Intervals,
+    /// Time between scans; `None`: as often as the finest bin needs, and no more.
+    pub scan_interval_ms: Option<u64>,
+    /// Where pages go that were never seen accessed.
+    pub oldest: OldestPages,
+    /// How accessed bits are cleared. Its shortest interval is set from the scan interval.
+    pub clear: ClearPolicy,
+}
+
+impl AgentConfig {
+    /// Observes at the pace that the intervals need.
+    pub fn new(intervals: Intervals) -> Self {
+        AgentConfig {
+            intervals,
+            scan_interval_ms: None,
+            oldest: OldestPages::AtLeast,
+            clear: ClearPolicy::default(),
+        }
+    }
+
+    /// Time between scans that this configuration asks for.
+    pub fn scan_interval_ms(&self) -> u64 {
+        let wanted = self
+            .scan_interval_ms
+            .or(self.intervals.finest_ms())
+            .unwrap_or(10_000);
+        wanted.max(SCAN_INTERVAL_MIN_MS)
+    }
+}
+
+/// What a tick found, in processes and pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TickReport {
+    /// Subjects that still exist.
+    pub subjects: usize,
+    /// Processes looked at.
+    pub processes: usize,
+    /// Processes that were gone before they could be looked at to the end.
+    pub vanished: usize,
+    /// Processes that could not be looked at, or whose bits could not be cleared.
+    pub failed: usize,
+    /// Present pages.
+    pub present_pages: u64,
+    /// Pages seen accessed since the tick before.
+    pub young_pages: u64,
+    /// Pages that came back from swap since the tick before.
+    pub refaulted_pages: u64,
+    /// Present pages whose accessed bits could not be cleared: they seem accessed all the time.
+    pub uncleared_pages: u64,
+    /// There are more cgroups or processes than the limits allow.
+    pub truncated: bool,
+    /// CPU time, ns.
+    pub cpu_ns: u64,
+}
+
+/// Observes targets through an eye.
+pub struct Agent {
+    eye: Box<dyn AccessSource>,
+    roots: Roots,
+    targets: Targets,
+    config: AgentConfig,
+    nodes: Nodes,
+    resolved: Resolved,
+    spaces: BTreeMap<u32, Space>,
+    /// Processes that may not be looked at: their subjects, and why.
+    refused: Vec<(Vec<usize>, String)>,
+    ticks: u64,
+    last_tick_ms: u64,
+    sharing: Sharing,
+    young_frames: FrameSet,
+    counted_frames: Vec<FrameSet>,
+    cost: Cost,
+}
+
+/// CPU ns of the first tick, and of all ticks but the first (of the first while there is no other).
+#[derive(Clone, Copy, Debug, Default)]
+struct Cost {
+    first_ns: u64,
+    scans: u64,
+    began_ms: u64,
+    total_ns: u64,
+    walk_ns: u64,
+    classify_ns: u64,
+    clear_ns: u64,
+    present_pages: u64,
+}
+
+impl Agent {
+    /// An agent for these targets on this machine.
+    ///
+    /// # Errors
+    /// The process table or the cgroup hierarchy cannot be read.
+    pub fn new(
+        eye: Box<dyn AccessSource>,
+        roots: Roots,
+        targets: Targets,
+        mut config: AgentConfig,
+    ) -> Result<Self, CgroupError> {
+        // A scan that comes a little early must still clear.
+        config.clear.min_interval_ns = config.scan_interval_ms() * 500_000;
+        let nodes = find_nodes(&roots)?;
+        let now_ms = clock_ms();
+        Ok(Agent {
+            eye,
+            roots,
+            targets,
+            config,
+            nodes,
+            resolved: Resolved::default(),
+            spaces: BTreeMap::new(),
+            refused: Vec::new(),
+            ticks: 0,
+            last_tick_ms: now_ms,
+            sharing: Sharing::default(),
+            young_frames: FrameSet::default(),
+            counted_frames: Vec::new(),
+            cost: Cost::default(),
+        })
+    }
+
+    /// How it observes.
+    pub fn config(&self) -> &AgentConfig {
+        &self.config
+    }
+
+    /// The eye it looks through.
+    pub fn eye(&mut self) -> &mut dyn AccessSource {
+        &mut *self.eye
+    }
+
+    /// What it observes.
+    pub fn targets(&self) -> &Targets {
+        &self.targets
+    }
+
+    /// Observes other targets from the next tick on; processes that are in both keep their ages.
+    pub fn set_targets(&mut self, targets: Targets) {
+        self.targets = targets;
+    }
+
+    /// The processes observed, ascending by pid.
+    pub fn spaces(&self) -> impl Iterator<Item = &Space> {
+        self.spaces.values()
+    }
+
+    /// One process.
+    pub fn space(&self, pid: u32) -> Option<&Space> {
+        self.spaces.get(&pid)
+    }
+
+    /// The subjects as the last tick found them, and the pids of each.
+    pub fn subjects(&self) -> impl Iterator<Item = (&ResolvedSubject, Vec<u32>)> {
+        self.resolved
+            .subjects
+            .iter()
+            .enumerate()
+            .map(|(index, subject)| {
+                let of = self
+                    .spaces
+                    .values()
+                    .filter(|space| space.subjects.contains(&index));
+                (subject, of.map(|space| space.process.pid()).collect())
+            })
+    }
+
+    /// The clock ages are told by (`CLOCK_MONOTONIC`), ms.
+    pub fn now_ms() -> u64 {
+        clock_ms()
+    }
+
+    /// When the last tick was.
+    pub fn last_tick_ms(&self) -> u64 {
+        self.last_tick_ms
+    }
+
+    /// Looks at everything once.
+    ///
+    /// # Errors
+    /// The process table or the cgroup hierarchy cannot be read. Whatever happens to one process
+    /// is in the report.
+    pub fn tick(&mut self) -> Result<TickReport, CgroupError> {
+        let began_ns = thread_cpu_ns();
+        let previous_ms = self.last_tick_ms;
+        let first = self.ticks == 0;
+        self.ticks += 1;
+        self.last_tick_ms = clock_ms();
+        self.resolved = self.targets.resolve(&self.roots.proc)?;
+        let mut report = TickReport {
+            subjects: self
+                .resolved
+                .subjects
+                .iter()
+                .filter(|s| s.gone.is_none())
+                .count(),
+            truncated: self.resolved.truncated,
+            ..TickReport::default()
+        };
+        self.find_spaces((!first).then_some(previous_ms), &mut report);
+        self.read_mappings(&mut report);
+        let domains = self.find_shared();
+        let mut walk_ns = 0;
+        if self.eye.abilities().pfn {
+            for space in self.spaces.values() {
+                // What fails here fails again below, and is told there.
+                walk_ns += space
+                    .peek(&mut *self.eye, &mut self.young_frames)
+                    .unwrap_or(0);
+            }
+        }
+        let mut cost = LookCost {
+            walk_ns,
+            ..LookCost::default()
+        };
+        self.look(&domains, &mut report, &mut cost);
+        self.mark_gone();
+        report.cpu_ns = thread_cpu_ns() - began_ns;
+        if first {
+            self.cost.first_ns = report.cpu_ns;
+        }
+        if self.ticks <= 2 {
+            // What is paid once is no part of the pace: the steady state begins now.
+            self.cost = Cost {
+                first_ns: self.cost.first_ns,
+                ..Cost::default()
+            };
+            self.cost.began_ms = self.last_tick_ms;
+        }
+        self.cost.scans += 1;
+        self.cost.total_ns += report.cpu_ns;
+        self.cost.walk_ns += cost.walk_ns;
+        self.cost.classify_ns += cost.classify_ns;
+        self.cost.clear_ns += cost.clear_ns;
+        self.cost.present_pages += report.present_pages;
+        Ok(report)
+    }
+
+    /// Opens processes that are new, and forgets those that are gone or are of no target any more.
+    fn find_spaces(&mut self, watched_since_ms: Option<u64>, report: &mut TickReport) {
+        let tick = self.ticks;
+        self.refused.clear();
+        for (pid, subjects) in &self.resolved.processes {
+            let same = self
+                .spaces
+                .get(pid)
+                .is_some_and(|space| space.process.check().is_ok());
+            if !same {
+                self.spaces.remove(pid);
+                let process = match target::open(&self.roots.proc, *pid) {
+                    Ok(Some(process)) => process,
+                    Ok(None) => continue,
+                    Err(error) if error.is_gone() => {
+                        report.vanished += 1;
+                        continue;
+                    }
+                    Err(error) => {
+                        report.failed += 1;
+                        self.refused.push((subjects.clone(), error.to_string()));
+                        continue;
+                    }
+                };
+                let born_ms = watched_since_ms.and_then(|since_ms| {
+                    started_ms(process.start_ticks()).filter(|ms| *ms >= since_ms)
+                });
+                let horizon_ms = self.config.intervals.horizon_ms();
+                let space = Space::new(process, self.config.clear, horizon_ms, born_ms);
+                self.spaces.insert(*pid, space);
+            }
+            if let Some(space) = self.spaces.get_mut(pid) {
+                let start_ticks = space.process.start_ticks();
+                let is_of = |subject: &&usize| {
+                    let wanted = self.resolved.subjects[**subject].start_ticks;
+                    wanted.is_none_or(|wanted| wanted == start_ticks)
+                };
+                space.subjects.clear();
+                space.subjects.extend(subjects.iter().filter(is_of));
+                space.tick = tick;
+            }
+        }
+        self.spaces
+            .retain(|_, space| space.tick == tick && !space.subjects.is_empty());
+    }
+
+    fn read_mappings(&mut self, report: &mut TickReport) {
+        self.spaces.retain(|_, space| match space.read_mappings() {
+            Ok(()) => {
+                space.trouble = None;
+                true
+            }
+            Err(error) if error.is_gone() => {
+                report.vanished += 1;
+                false
+            }
+            Err(error) => {
+                report.failed += 1;
+                space.trouble = Some(error.to_string());
+                true
+            }
+        });
+    }
+
+    /// Finds the mappings whose pages may be shared, and the sets of subjects in which pages count
+    /// once: each subject of several processes, or all together.
+    fn find_shared(&mut self) -> Vec<usize> {
+        self.sharing.clear();
+        for (number, space) in (0..).zip(self.spaces.values()) {
+            self.sharing.add(number, space.looked_at());
+        }
+        self.sharing.finish();
+        for space in self.spaces.values_mut() {
+            let shareable: Vec<bool> = space
+                .looked_at()
+                .map(|vma| self.sharing.may_be_shared(vma))
+                .collect();
+            space.shareable = shareable;
+        }
+        self.young_frames.clear();
+        let domains: Vec<usize> = if self.targets.share_pages() {
+            vec![0]
+        } else {
+            let mut several = BTreeSet::new();
+            let mut once = BTreeSet::new();
+            for subject in self.spaces.values().flat_map(|space| &space.subjects) {
+                if !once.insert(*subject) {
+                    several.insert(*subject);
+                }
+            }
+            several.into_iter().collect()
+        };
+        self.counted_frames
+            .resize_with(domains.len(), FrameSet::default);
+        self.counted_frames.iter_mut().for_each(FrameSet::clear);
+        domains
+    }
+
+    fn look(&mut self, domains: &[usize], report: &mut TickReport, cost: &mut LookCost) {
+        let all_in_one = self.targets.share_pages();
+        let mut gone = Vec::new();
+        for (pid, space) in &mut self.spaces {
+            if space.trouble.is_some() {
+                continue;
+            }
+            let wanted = self
+                .counted_frames
+                .iter_mut()
+                .zip(domains)
+                .filter_map(|(set, domain)| {
+                    (all_in_one || space.subjects.contains(domain)).then_some((*domain, set))
+                });
+            let counted = wanted
+                .enumerate()
+                .map(|(at, (_, set))| (part_of(&self.nodes, at), set))
+                .take(PARTS_MAX / self.nodes.ids.len() - 1)
+                .collect();
+            let shared = Shared {
+                young: &self.young_frames,
+                counted,
+                nodes: &self.nodes,
+            };
+            match space.look(&mut *self.eye, shared) {
+                Ok(look) => {
+                    report.processes += 1;
+                    report.present_pages += look.counts.present;
+                    report.young_pages += look.counts.young;
+                    report.refaulted_pages += look.counts.refaulted;
+                    report.uncleared_pages += look.clear.uncleared_pages;
+                    cost.walk_ns += look.walk_ns;
+                    cost.classify_ns += look.classify_ns;
+                    cost.clear_ns += look.clear_ns;
+                }
+                Err(error) if error.is_gone() => {
+                    report.vanished += 1;
+                    gone.push(*pid);
+                }
+                Err(error) => {
+                    report.failed += 1;
+                    space.trouble = Some(error.to_string());
+                }
+            }
+        }
+        // A process that called exec is found again by the next tick, with nothing known of it.
+        for pid in gone {
+            self.spaces.remove(&pid);
+        }
+    }
+
+    /// Says of the processes among the subjects which have exited.
+    fn mark_gone(&mut self) {
+        for (index, subject) in self.resolved.subjects.iter_mut().enumerate() {
+            let of = |subjects: &[usize]| subjects.contains(&index);
+            let is_known = self.spaces.values().any(|space| of(&space.subjects))
+                || self.refused.iter().any(|(subjects, _)| of(subjects));
+            if subject.start_ticks.is_some() && !is_known {
+                subject.gone = Some("the process has exited".to_owned());
+            }
+        }
+    }
+
+    /// What is known after the last tick.
+    pub fn report(&self) -> Vec<SubjectReport> {
+        let now_ms = self.last_tick_ms;
+        let oldest = self.config.oldest;
+        let mut reports: Vec<SubjectReport> = self
+            .resolved
+            .subjects
+            .iter()
+            .map(|subject| {
+                let mut report = SubjectReport::new(
+                    subject.name.clone(),
+                    subject.cgroup.is_some(),
+                    &self.nodes.ids,
+                    &self.config.intervals,
+                );
+                report.gone = subject.gone.clone();
+                report
+            })
+            .collect();
+        let several = |subject: usize| {
+            self.spaces
+                .values()
+                .filter(|space| space.subjects.contains(&subject))
+                .count()
+                > 1
+        };
+        for space in self.spaces.values() {
+            let mut place = 0;
+            for subject in &space.subjects {
+                let part = if self.targets.share_pages() {
+                    Some(part_of(&self.nodes, 0))
+                } else if several(*subject) {
+                    place += 1;
+                    Some(part_of(&self.nodes, place - 1))
+                } else {
+                    None
+                };
+                reports[*subject].add(space, part.map(usize::from), now_ms, oldest);
+            }
+        }
+        for (subjects, why) in &self.refused {
+            for subject in subjects {
+                reports[*subject].troubles.push(why.clone());
+            }
+        }
+        for (report, subject) in reports.iter_mut().zip(&self.resolved.subjects) {
+            report.finish();
+            report.unmapped_cache_bytes = self.unmapped_cache_bytes(subject);
+        }
+        reports
+    }
+
+    /// Page cache that no process maps.
+    fn unmapped_cache_bytes(&self, subject: &ResolvedSubject) -> Option<u64> {
+        let cgroup = subject.cgroup.as_ref()?;
+        if cgroup.is_root() {
+            let info = MemInfo::of_machine(&self.roots.proc).ok()?;
+            return Some(
+                info.file_bytes
+                    .saturating_sub(info.mapped_bytes.max(info.shmem_bytes)),
+            );
+        }
+        let stat = cgroup.stat().ok()?;
+        Some(
+            stat.file_bytes
+                .saturating_sub(stat.file_mapped_bytes.max(stat.shmem_bytes)),
+        )
+    }
+
+    /// What it cost so far.
+    pub fn cost(&self) -> CostReport {
+        let scans = self.cost.scans.max(1) as f64;
+        let gib = (self.cost.present_pages * PAGE_BYTES) as f64 / f64::from(1 << 30);
+        let per_scan = |ns: u64| ns as f64 / 1e6 / scans;
+        let per_gib = |ns: u64| {
+            if gib > 0.0 {
+                ns as f64 / 1e6 / gib
+            } else {
+                0.0
+            }
+        };
+        let agemap_bytes: usize = self.spaces.values().map(|s| s.map.memory_bytes()).sum();
+        let slots: u64 = self
+            .spaces
+            .values()
+            .map(|space| space.map.page_slots())
+            .sum();
+        // The last scan stands for the interval that follows it.
+        let elapsed_ms =
+            self.last_tick_ms.saturating_sub(self.cost.began_ms) + self.config.scan_interval_ms();
+        CostReport {
+            scans: self.ticks,
+            first_scan_cpu_ms: self.cost.first_ns as f64 / 1e6,
+            cpu_ms_per_scan: per_scan(self.cost.total_ns),
+            walk_ms_per_scan: per_scan(self.cost.walk_ns),
+            classify_ms_per_scan: per_scan(self.cost.classify_ns),
+            clear_ms_per_scan: per_scan(self.cost.clear_ns),
+            cpu_ms_per_gib: per_gib(self.cost.total_ns),
+            walk_ms_per_gib: per_gib(self.cost.walk_ns),
+            classify_ms_per_gib: per_gib(self.cost.classify_ns),
+            clear_ms_per_gib: per_gib(self.cost.clear_ns),
+            core_percent: self.cost.total_ns as f64 / 1e6 / elapsed_ms as f64 * 100.0,
+            scan_interval_ms: self.config.scan_interval_ms(),
+            agemap_bytes: agemap_bytes as u64,
+            agemap_bytes_per_page: agemap_bytes as f64 / slots.max(1) as f64,
+        }
+    }
+
+    /// Bytes of memory that observation takes, besides what the eye holds.
+    pub fn memory_bytes(&self) -> usize {
+        self.spaces.values().map(Space::memory_bytes).sum::<usize>()
+            + self.young_frames.memory_bytes()
+            + self
+                .counted_frames
+                .iter()
+                .map(FrameSet::memory_bytes)
+                .sum::<usize>()
+    }
+}
+
+/// Parts of a look that a byte can name.
+const PARTS_MAX: usize = 255;
+
+/// The first part of the pages that others count, for set number `at` of a process.
+fn part_of(nodes: &Nodes, at: usize) -> u8 {
+    ((1 + at) * nodes.ids.len()).min(PARTS_MAX) as u8
+}
+
+fn find_nodes(roots: &Roots) -> Result<Nodes, CgroupError> {
+    let mut ids = memory::online_nodes(&roots.sys)?;
+    ids.sort_unstable();
+    if ids.is_empty() {
+        ids.push(0);
+    }
+    let map = match ids.len() {
+        1 => None,
+        _ => Some(NodeMap::new(&Zone::all(&roots.proc)?)),
+    };
+    Ok(Nodes { ids, map })
+}
+
+/// When a process started, by the clock of ages. Ticks count from boot and go on while the machine
+/// sleeps; the clock does not: after a sleep a process seems to have started too late, never too
+/// early, and only by what was slept.
+fn started_ms(start_ticks: u64) -> Option<u64> {
+    let per_second = rustix::param::clock_ticks_per_second();
+    let since_boot_ms = start_ticks.checked_mul(1000)?.checked_div(per_second)?;
+    let slept_ms =
+        crate::clock::boottime_ns().saturating_sub(crate::clock::monotonic_ns()) / 1_000_000;
+    Some(since_boot_ms.saturating_sub(slept_ms))
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the agent knows after a tick, in the terms of the working-set report.
+
+use agewise_engine::generations::{ByType, LABEL_UNSEEN, LABELS, Sizes};
+use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
+use serde::Serialize;
+
+use super::space::Space;
+use crate::eye::PAGE_BYTES;
+
+/// The ages of one subject.
+#[derive(Clone, Debug)]
+pub struct SubjectReport {
+    /// Pid and name, or the path of the cgroup.
+    pub name: String,
+    /// It is a cgroup.
+    pub is_cgroup: bool,
+    /// Processes counted.
+    pub processes: usize,
+    /// A histogram in bytes for each NUMA node, by id.
+    pub nodes: Vec<(u32, Histogram)>,
+    /// Resident memory: the sum of the histograms.
+    pub resident_bytes: ByType<u64>,
+    /// The part of it that was never seen accessed: its age is at least `observed_ms`, or the time
+    /// for which its process has been observed, if that is less.
+    pub unseen_bytes: ByType<u64>,
+    /// Pages of its processes that are in swap.
+    pub swapped_bytes: u64,
+    /// Page cache charged to the cgroup that no process maps: its age is not known to accessed
+    /// bits, and it is in no histogram. `None` where it is not known: for single processes.
+    pub unmapped_cache_bytes: Option<u64>,
+    /// Bytes that came back from swap since the observation began.
+    pub refaulted_bytes: u64,
+    /// For how long it has been observed: the longest of its processes.
+    pub observed_ms: u64,
+    /// Processes that could not be looked at, and why.
+    pub troubles: Vec<String>,
+    /// Why it is not observed any more.
+    pub gone: Option<String>,
+}
+
+/// What the scans so far cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CostReport {
+    /// Scans of all targets.
+    pub scans: u64,
+    /// CPU time of the first scan, which finds the accessed bits of all memory set and clears them.
+    /// It is no part of what follows, as soon as there is another.
+    pub first_scan_cpu_ms: f64,
+    /// CPU time of a scan, all told: finding processes, mappings, walk, classification, clearing.
+    pub cpu_ms_per_scan: f64,
+    /// Reading page tables.
+    pub walk_ms_per_scan: f64,
+    /// Keeping ages.
+    pub classify_ms_per_scan: f64,
+    /// Clearing accessed bits.
+    pub clear_ms_per_scan: f64,
+    /// All of it for each GiB of resident memory.
+    pub cpu_ms_per_gib: f64,
+    /// Reading and classifying for each GiB.
+    pub walk_ms_per_gib: f64,
+    /// Keeping ages for each GiB.
+    pub classify_ms_per_gib: f64,
+    /// Clearing for each GiB.
+    pub clear_ms_per_gib: f64,
+    /// Share of one core, percent.
+    pub core_percent: f64,
+    /// Time from one scan to the next.
+    pub scan_interval_ms: u64,
+    /// Age maps, a byte a page slot and what belongs to them.
+    pub agemap_bytes: u64,
+    /// The same for each page slot of the tables they mirror.
+    pub agemap_bytes_per_page: f64,
+}
+
+impl SubjectReport {
+    pub(super) fn new(name: String, is_cgroup: bool, nodes: &[u32], intervals: &Intervals) -> Self {
+        SubjectReport {
+            name,
+            is_cgroup,
+            processes: 0,
+            nodes: nodes
+                .iter()
+                .map(|id| (*id, Histogram::new(intervals)))
+                .collect(),
+            resident_bytes: [0; 2],
+            unseen_bytes: [0; 2],
+            swapped_bytes: 0,
+            unmapped_cache_bytes: None,
+            refaulted_bytes: 0,
+            observed_ms: 0,
+            troubles: Vec::new(),
+            gone: None,
+        }
+    }
+
+    /// Adds the pages of a process; `counted_part` is the first part of those that others count.
+    pub(super) fn add(
+        &mut self,
+        space: &Space,
+        counted_part: Option<usize>,
+        now_ms: u64,
+        oldest: OldestPages,
+    ) {
+        let window = space.map.generations();
+        let nodes = self.nodes.len();
+        for (ordinal, (_, histogram)) in self.nodes.iter_mut().enumerate() {
+            let mut sizes = match ordinal {
+                0 => (1..nodes).fold(*window.sizes(), |left, node| less(left, part(space, node))),
+                node => part(space, node).copied().unwrap_or([[0; 2]; LABELS]),
+            };
+            if let Some(first) = counted_part {
+                sizes = less(sizes, part(space, first + ordinal));
+            }
+            histogram.add_window(window, &sizes, now_ms, oldest);
+            for page_type in 0..2 {
+                let pages: u64 = sizes.iter().map(|by_type| by_type[page_type]).sum();
+                self.resident_bytes[page_type] += pages * PAGE_BYTES;
+                self.unseen_bytes[page_type] +=
+                    sizes[usize::from(LABEL_UNSEEN)][page_type] * PAGE_BYTES;
+            }
+        }
+        self.processes += 1;
+        self.swapped_bytes += space.map.swapped().iter().sum::<u64>() * PAGE_BYTES;
+        self.refaulted_bytes += space.refaulted_pages * PAGE_BYTES;
+        let since_ms = window.unseen_since_ms().unwrap_or(now_ms);
+        self.observed_ms = self.observed_ms.max(now_ms.saturating_sub(since_ms));
+        if let Some(trouble) = &space.trouble {
+            self.troubles.push(format!(
+                "{} ({}): {trouble}",
+                space.process.pid(),
+                space.comm
+            ));
+        }
+    }
+
+    /// Turns pages into bytes once all processes are in.
+    pub(super) fn finish(&mut self) {
+        for (_, histogram) in &mut self.nodes {
+            *histogram = histogram.scaled(PAGE_BYTES);
+        }
+    }
+
+    /// The histogram of all nodes together.
+    pub fn histogram(&self) -> Histogram {
+        let mut nodes = self.nodes.iter().map(|(_, histogram)| histogram);
+        let first = nodes.next().cloned().expect("a machine has a node");
+        nodes.fold(first, |mut sum, histogram| {
+            sum.add(histogram);
+            sum
+        })
+    }
+}
+
+fn part(space: &Space, part: usize) -> Option<&Sizes> {
+    u8::try_from(part)
+        .ok()
+        .and_then(|part| space.map.part_sizes(part))
+}
+
+fn less(mut sizes: Sizes, part: Option<&Sizes>) -> Sizes {
+    for (label, by_type) in part.into_iter().flatten().enumerate() {
+        sizes[label][0] = sizes[label][0].saturating_sub(by_type[0]);
+        sizes[label][1] = sizes[label][1].saturating_sub(by_type[1]);
+    }
+    sizes
+}

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One process under observation: its mappings, its ages, how its accessed bits are cleared.
+
+use std::ops::ControlFlow;
+
+use agewise_engine::agemap::{AgeMap, Facts, Look, LookCounts, Part};
+use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits};
+
+use super::share::{self, FrameSet};
+use crate::clear::hand::KernelHand;
+use crate::clear::{ClearError, ClearPolicy, ClearReport, Clearer};
+use crate::clock::{monotonic_ns, thread_cpu_ns};
+use crate::error::FileError;
+use crate::eye::{
+    AccessSource, AddressRange, Batch, EyeError, PAGE_BYTES, SightSink, TABLE_BYTES, TableSight,
+    Target,
+};
+use crate::memory::NodeMap;
+use crate::process::Process;
+use crate::vma::{Vma, VmaKind, VmaTable};
+
+/// Milliseconds of the clock that ages are told by.
+pub(super) fn clock_ms() -> u64 {
+    monotonic_ns() / 1_000_000
+}
+
+/// A process under observation.
+#[derive(Debug)]
+pub struct Space {
+    pub(super) process: Process,
+    pub(super) comm: String,
+    pub(super) vmas: VmaTable,
+    pub(super) map: AgeMap,
+    clearer: Clearer,
+    /// The mappings that are looked at, and whether their pages may be shared.
+    pub(super) ranges: Vec<AddressRange>,
+    kinds: Vec<VmaKind>,
+    pub(super) shareable: Vec<bool>,
+    /// Sets of subjects it is counted in, by index.
+    pub(super) subjects: Vec<usize>,
+    pub(super) refaulted_pages: u64,
+    pub(super) looks: u64,
+    pub(super) last_look_ms: u64,
+    /// The tick that last found it.
+    pub(super) tick: u64,
+    /// Why the last look or clear failed.
+    pub(super) trouble: Option<String>,
+}
+
+/// What one look at one process cost, CPU ns.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LookCost {
+    pub walk_ns: u64,
+    pub classify_ns: u64,
+    pub clear_ns: u64,
+    pub counts: LookCounts,
+    pub clear: ClearReport,
+}
+
+/// Why a process was not looked at to the end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SpaceError {
+    #[error(transparent)]
+    Eye(#[from] EyeError),
+    #[error(transparent)]
+    Maps(#[from] FileError),
+    #[error(transparent)]
+    Clear(#[from] ClearError),
+}
+
+impl SpaceError {
+    /// The process is gone, or another one now: nothing is wrong with us.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            SpaceError::Eye(error) => error.is_target_gone(),
+            SpaceError::Maps(error) => error.is_not_found(),
+            SpaceError::Clear(error) => matches!(error, ClearError::Gone { .. }),
+        }
+    }
+}
+
+/// What all processes of a tick have in common.
+pub(super) struct Shared<'a> {
+    /// Frames seen young in any mapping that may be shared.
+    pub young: &'a FrameSet,
+    /// Frames already counted, for each set of subjects this process is counted in.
+    pub counted: Vec<(Part, &'a mut FrameSet)>,
+    pub nodes: &'a Nodes,
+}
+
+/// The NUMA nodes, where there are several.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    /// Node ids, ascending; never empty.
+    pub ids: Vec<u32>,
+    pub map: Option<NodeMap>,
+}
+
+impl Nodes {
+    /// The position of the node of a frame.
+    pub fn ordinal(&self, frame: u64) -> usize {
+        let node = self.map.as_ref().and_then(|map| map.node_of(frame));
+        node.and_then(|node| self.ids.iter().position(|id| *id == node))
+            .unwrap_or(0)
+    }
+}
+
+impl Space {
+    /// Begins to observe. `born_ms`: when it started, if its target was being observed by then.
+    pub(super) fn new(
+        process: Process,
+        policy: ClearPolicy,
+        horizon_ms: u64,
+        born_ms: Option<u64>,
+    ) -> Self {
+        let map = match born_ms {
+            Some(born_ms) => AgeMap::newborn(born_ms, horizon_ms),
+            None => AgeMap::new(clock_ms(), horizon_ms),
+        };
+        Space {
+            comm: process.comm().unwrap_or_default(),
+            clearer: Clearer::new(process.pid(), policy),
+            vmas: VmaTable::new(),
+            map,
+            ranges: Vec::new(),
+            kinds: Vec::new(),
+            shareable: Vec::new(),
+            subjects: Vec::new(),
+            refaulted_pages: 0,
+            looks: 0,
+            last_look_ms: clock_ms(),
+            tick: 0,
+            trouble: None,
+            process,
+        }
+    }
+
+    /// The process.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// The ages of its pages.
+    pub fn map(&self) -> &AgeMap {
+        &self.map
+    }
+
+    /// Its mappings, as they were at the last look.
+    pub fn vmas(&self) -> &VmaTable {
+        &self.vmas
+    }
+
+    /// Why the last look or clear failed, if it did.
+    pub fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// Bytes of memory that observing it takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.map.memory_bytes() + self.clearer.memory_bytes() + size_of_val(self.vmas.vmas())
+    }
+
+    /// Reads its mappings.
+    pub(super) fn read_mappings(&mut self) -> Result<(), SpaceError> {
+        self.vmas.read(self.process.pid())?;
+        self.ranges.clear();
+        self.kinds.clear();
+        self.shareable.clear();
+        for vma in self.vmas.vmas().iter().filter(|vma| is_looked_at(vma)) {
+            self.ranges.push(vma.range);
+            self.kinds.push(vma.kind);
+        }
+        Ok(())
+    }
+
+    /// The mappings that are looked at.
+    pub(super) fn looked_at(&self) -> impl Iterator<Item = &Vma> {
+        self.vmas.vmas().iter().filter(|vma| is_looked_at(vma))
+    }
+
+    /// Notes the frames that are young in mappings that may be shared. Clears nothing.
+    pub(super) fn peek(
+        &self,
+        eye: &mut dyn AccessSource,
+        young: &mut FrameSet,
+    ) -> Result<u64, SpaceError> {
+        let ranges: Vec<AddressRange> = self
+            .ranges
+            .iter()
+            .zip(&self.shareable)
+            .filter_map(|(range, shareable)| shareable.then_some(*range))
+            .collect();
+        if ranges.is_empty() {
+            return Ok(0);
+        }
+        let mut sink = |sight: &TableSight<'_>| {
+            share::frames(sight, &sight.bits.young, |_, frame| {
+                young.insert(frame);
+            });
+        };
+        let report = eye.scan(&Target::from(&self.process), &ranges, &mut sink)?;
+        Ok(report.cost.cpu_ns)
+    }
+
+    /// Looks at all of it once, and clears.
+    pub(super) fn look(
+        &mut self,
+        eye: &mut dyn AccessSource,
+        shared: Shared<'_>,
+    ) -> Result<LookCost, SpaceError> {
+        let began = thread_cpu_ns();
+        let target = Target::from(&self.process);
+        let now_ns = monotonic_ns();
+        self.clearer.begin(
+            now_ns,
+            self.vmas.vmas().iter().filter(|vma| is_looked_at(vma)),
+        );
+        let (scanned, counts, failed) = {
+            let mut sink = Sink {
+                look: self.map.look(),
+                clearer: &mut self.clearer,
+                hand: KernelHand::new(&self.process),
+                kinds: &self.kinds,
+                shareable: &self.shareable,
+                shared,
+                parts: Vec::new(),
+                failed: None,
+            };
+            let scanned = eye.scan(&target, &self.ranges, &mut sink);
+            // A look that broke off is dropped, which keeps what it did not reach.
+            let counts = match scanned {
+                Ok(_) => sink.look.finish(),
+                Err(_) => LookCounts::default(),
+            };
+            (scanned, counts, sink.failed)
+        };
+        let scanned = match scanned {
+            Ok(report) => report,
+            Err(error) => {
+                if matches!(error, EyeError::Changed { .. }) {
+                    self.clearer.forget();
+                }
+                return Err(error.into());
+            }
+        };
+        let cleared = match failed {
+            Some(error) => Err(error),
+            None => self.clearer.finish(&mut KernelHand::new(&self.process)),
+        };
+        self.map.advance(now_ns / 1_000_000);
+        self.looks += 1;
+        self.last_look_ms = now_ns / 1_000_000;
+        self.refaulted_pages += counts.refaulted;
+        let clear = cleared?;
+        let total_ns = thread_cpu_ns() - began;
+        let classify_ns = total_ns.saturating_sub(scanned.cost.cpu_ns + clear.cpu_ns);
+        Ok(LookCost {
+            walk_ns: scanned.cost.cpu_ns,
+            classify_ns,
+            clear_ns: clear.cpu_ns,
+            counts,
+            clear,
+        })
+    }
+}
+
+/// Memory that has an age and is resident memory of the process.
+fn is_looked_at(vma: &Vma) -> bool {
+    !matches!(vma.kind, VmaKind::Special | VmaKind::Hugetlb)
+}
+
+struct Sink<'a> {
+    look: Look<'a>,
+    clearer: &'a mut Clearer,
+    hand: KernelHand<'a>,
+    kinds: &'a [VmaKind],
+    shareable: &'a [bool],
+    shared: Shared<'a>,
+    parts: Vec<(Part, PageBits)>,
+    failed: Option<ClearError>,
+}
+
+impl Sink<'_> {
+    /// Which pages are file pages. What was written in a private mapping of a file is anonymous;
+    /// the kernel maps the file's own pages there clean and read-only.
+    fn files(&self, sight: &TableSight<'_>) -> PageBits {
+        match self.kinds.get(sight.range) {
+            Some(VmaKind::FileShared) => [u64::MAX; 8],
+            Some(VmaKind::FilePrivate) => {
+                std::array::from_fn(|w| sight.bits.present[w] & !sight.bits.dirty[w])
+            }
+            _ => [0; 8],
+        }
+    }
+
+    /// Pages of other nodes than the first, and pages that another process counts.
+    fn note_parts(&mut self, sight: &TableSight<'_>, is_shareable: bool, bits: &mut TableBits) {
+        let several_nodes = self.shared.nodes.map.is_some();
+        let nodes = self.shared.nodes.ids.len();
+        self.parts.clear();
+        if !several_nodes && !is_shareable {
+            return;
+        }
+        let mut masks: Vec<(usize, PageBits)> = Vec::new();
+        let mut set = |part: usize, page: usize| {
+            let at = masks
+                .iter()
+                .position(|(of, _)| *of == part)
+                .unwrap_or_else(|| {
+                    masks.push((part, [0; 8]));
+                    masks.len() - 1
+                });
+            masks[at].1[page / 64] |= 1 << (page % 64);
+        };
+        let shared = &mut self.shared;
+        let present = sight.bits.present;
+        share::frames(sight, &present, |page, frame| {
+            let node = if several_nodes {
+                shared.nodes.ordinal(frame)
+            } else {
+                0
+            };
+            if node > 0 {
+                set(node, page);
+            }
+            if !is_shareable {
+                return;
+            }
+            for (part, counted) in &mut shared.counted {
+                if counted.insert(frame) {
+                    set(usize::from(*part) + node, page);
+                }
+            }
+            let own_young = sight.bits.young[page / 64] >> (page % 64) & 1 == 1;
+            if !own_young && shared.young.contains(frame) {
+                bits.young[page / 64] |= 1 << (page % 64);
+            }
+        });
+        debug_assert!(masks.iter().all(|(part, _)| *part < nodes * 128));
+        self.parts
+            .extend(masks.iter().map(|(part, mask)| (*part as Part, *mask)));
+    }
+}
+
+impl SightSink for Sink<'_> {
+    fn table(&mut self, sight: &TableSight<'_>) {
+        let mut bits = sight.bits;
+        bits.young = self.clearer.judge(sight).young;
+        let is_shareable = self.shareable.get(sight.range).copied().unwrap_or(false);
+        self.note_parts(sight, is_shareable, &mut bits);
+        let facts = Facts {
+            index: sight.va / TABLE_BYTES,
+            bits: &bits,
+            files: self.files(sight),
+            parts: &self.parts,
+        };
+        // The eye shows tables upwards; one that did not would be shown to us again next time.
+        let taken = self.look.table(facts);
+        debug_assert!(taken.is_ok());
+    }
+
+    fn unreadable(&mut self, range: AddressRange) {
+        self.look
+            .keep(range.start / TABLE_BYTES..range.end.div_ceil(TABLE_BYTES));
+    }
+
+    fn batch_end(&mut self, _: &Batch) -> ControlFlow<()> {
+        if self.failed.is_none() {
+            self.failed = self.clearer.clear(&mut self.hand).err();
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Bytes of one table's worth of pages, for readers of the constants above.
+const _: () = assert!(TABLE_BYTES == PAGE_BYTES * PAGES_PER_TABLE as u64);

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is observed, and which processes that is now.
+
+use std::collections::HashMap;
+
+use crate::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
+use crate::process::{self, Process, ProcessError};
+use crate::root::ProcRoot;
+
+/// Most processes observed at a time. More than that is said, not silently cut.
+pub const PROCESSES_MAX: usize = 16_384;
+
+/// Something whose memory is reported as one.
+#[derive(Debug)]
+pub enum Subject {
+    /// One process.
+    Process {
+        /// Its pid.
+        pid: u32,
+        /// Its start time, so that a reused pid is another process.
+        start_ticks: u64,
+        /// Its name when it was given.
+        comm: String,
+    },
+    /// The processes of a memory cgroup and of the cgroups below it.
+    Cgroup(Cgroup),
+}
+
+impl Subject {
+    /// A process that runs now.
+    ///
+    /// # Errors
+    /// No such process, a kernel thread, a zombie.
+    pub fn process(root: &ProcRoot, pid: u32) -> Result<Self, ProcessError> {
+        let process = Process::open_user(root, pid)?;
+        Ok(Subject::Process {
+            pid,
+            start_ticks: process.start_ticks(),
+            comm: process.comm()?,
+        })
+    }
+
+    /// How reports call it.
+    pub fn name(&self) -> String {
+        match self {
+            Subject::Process { pid, comm, .. } => format!("{pid} ({comm})"),
+            Subject::Cgroup(cgroup) => cgroup.path().to_owned(),
+        }
+    }
+}
+
+/// What is observed.
+#[derive(Debug)]
+pub enum Targets {
+    /// These, each by itself: a page that two of them share counts in both.
+    Listed(Vec<Subject>),
+    /// Every cgroup of the machine. A page that processes of several cgroups share counts once in
+    /// all, in the cgroup of the first of them, as the kernel charges it to one.
+    AllCgroups {
+        /// The hierarchy that accounts memory.
+        hierarchy: Hierarchy,
+        /// How many cgroups to tell apart; the memory of others counts for the nearest above them.
+        limits: TreeLimits,
+    },
+    /// Every process of the machine, each by itself.
+    AllProcesses,
+}
+
+/// The processes of the subjects at one moment.
+#[derive(Debug, Default)]
+pub struct Resolved {
+    /// Subjects, in the order in which they are reported.
+    pub subjects: Vec<ResolvedSubject>,
+    /// Processes, ascending by pid, with the subjects each is part of.
+    pub processes: Vec<(u32, Vec<usize>)>,
+    /// There are more cgroups or processes than the limits allow.
+    pub truncated: bool,
+}
+
+/// One subject at one moment.
+#[derive(Debug)]
+pub struct ResolvedSubject {
+    /// How reports call it.
+    pub name: String,
+    /// A process, known by its start time.
+    pub start_ticks: Option<u64>,
+    /// A cgroup.
+    pub cgroup: Option<Cgroup>,
+    /// Why it has no processes any more.
+    pub gone: Option<String>,
+}
+
+impl Targets {
+    /// Each page counts once among all subjects together, not once for each.
+    pub fn share_pages(&self) -> bool {
+        matches!(self, Targets::AllCgroups { .. })
+    }
+
+    /// Finds the processes.
+    ///
+    /// # Errors
+    /// The process table or the cgroup hierarchy as a whole cannot be read. A subject that is gone
+    /// says so by itself.
+    pub fn resolve(&self, root: &ProcRoot) -> Result<Resolved, CgroupError> {
+        match self {
+            Targets::Listed(subjects) => listed(subjects),
+            Targets::AllCgroups { hierarchy, limits } => all_cgroups(root, hierarchy, *limits),
+            Targets::AllProcesses => Ok(all_processes(root)?),
+        }
+    }
+}
+
+fn listed(subjects: &[Subject]) -> Result<Resolved, CgroupError> {
+    let mut resolved = Resolved::default();
+    let mut of: Vec<(u32, usize)> = Vec::new();
+    for (index, subject) in subjects.iter().enumerate() {
+        let mut found = ResolvedSubject {
+            name: subject.name(),
+            start_ticks: None,
+            cgroup: None,
+            gone: None,
+        };
+        match subject {
+            Subject::Process {
+                pid, start_ticks, ..
+            } => {
+                found.start_ticks = Some(*start_ticks);
+                of.push((*pid, index));
+            }
+            Subject::Cgroup(cgroup) => {
+                found.cgroup = Some(cgroup.clone());
+                match cgroup.check().and_then(|()| cgroup.procs(true)) {
+                    Ok(pids) => of.extend(pids.into_iter().map(|pid| (pid, index))),
+                    Err(error) => found.gone = Some(error.to_string()),
+                }
+            }
+        }
+        resolved.subjects.push(found);
+    }
+    resolved.take(of);
+    Ok(resolved)
+}
+
+fn all_cgroups(
+    root: &ProcRoot,
+    hierarchy: &Hierarchy,
+    limits: TreeLimits,
+) -> Result<Resolved, CgroupError> {
+    let top = Cgroup::open(hierarchy, "/")?;
+    let listing = top.descendants(limits)?;
+    let mut resolved = Resolved {
+        truncated: listing.truncated,
+        ..Resolved::default()
+    };
+    let mut by_path = HashMap::new();
+    for cgroup in std::iter::once(top).chain(listing.cgroups) {
+        by_path.insert(cgroup.path().to_owned(), resolved.subjects.len());
+        resolved.subjects.push(ResolvedSubject {
+            name: cgroup.path().to_owned(),
+            start_ticks: None,
+            cgroup: Some(cgroup),
+            gone: None,
+        });
+    }
+    let mut of = Vec::new();
+    for pid in pids(root)? {
+        let Ok(process) = Process::open_user(root, pid) else {
+            continue;
+        };
+        let Ok(memberships) = process.cgroups() else {
+            continue;
+        };
+        if process.is_self() {
+            continue;
+        }
+        let path = hierarchy
+            .path_of(&memberships)
+            .unwrap_or_else(|| "/".to_owned());
+        of.extend(above(&path).filter_map(|path| Some((pid, *by_path.get(path)?))));
+    }
+    resolved.take(of);
+    Ok(resolved)
+}
+
+/// A path and all paths above it, `/` last.
+fn above(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(path), |path| match path.rfind('/') {
+        Some(0) if path.len() > 1 => Some("/"),
+        Some(0) | None => None,
+        Some(at) => Some(&path[..at]),
+    })
+}
+
+fn all_processes(root: &ProcRoot) -> Result<Resolved, crate::error::FileError> {
+    let mut resolved = Resolved::default();
+    let mut of = Vec::new();
+    for pid in pids(root)? {
+        let Ok(process) = Process::open_user(root, pid) else {
+            continue;
+        };
+        let Ok(comm) = process.comm() else { continue };
+        if process.is_self() {
+            continue;
+        }
+        of.push((pid, resolved.subjects.len()));
+        resolved.subjects.push(ResolvedSubject {
+            name: format!("{pid} ({comm})"),
+            start_ticks: Some(process.start_ticks()),
+            cgroup: None,
+            gone: None,
+        });
+    }
+    resolved.take(of);
+    Ok(resolved)
+}
+
+fn pids(root: &ProcRoot) -> Result<Vec<u32>, crate::error::FileError> {
+    root.pids()
+}
+
+impl Resolved {
+    /// Takes pairs of process and subject.
+    fn take(&mut self, mut of: Vec<(u32, usize)>) {
+        of.sort_unstable();
+        of.dedup();
+        for (pid, subject) in of {
+            let full = self.processes.len() == PROCESSES_MAX;
+            match self.processes.last_mut() {
+                Some((last, subjects)) if *last == pid => subjects.push(subject),
+                _ if full => self.truncated = true,
+                _ => self.processes.push((pid, vec![subject])),
+            }
+        }
+    }
+}
+
+/// Opens a process of a resolved list; `None` if it is not to be observed.
+///
+/// # Errors
+/// It is gone, or may not be looked at.
+pub(super) fn open(root: &ProcRoot, pid: u32) -> Result<Option<Process>, ProcessError> {
+    match process::Process::open_user(root, pid) {
+        Ok(process) if process.is_self() => Ok(None),
+        Ok(process) => Ok(Some(process)),
+        Err(ProcessError::KernelThread { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_lies_below_all_above_it() {
+        assert_eq!(
+            above("/a/b/c").collect::<Vec<_>>(),
+            ["/a/b/c", "/a/b", "/a", "/"]
+        );
+        assert_eq!(above("/").collect::<Vec<_>>(), ["/"]);
+    }
+
+    #[test]
+    fn a_process_of_several_subjects_is_one_process() {
+        let mut resolved = Resolved::default();
+        resolved.take(vec![(7, 1), (5, 0), (7, 0), (7, 1)]);
+        assert_eq!(resolved.processes, [(5, vec![0]), (7, vec![0, 1])]);
+    }
+}
