@@ -12,7 +12,7 @@ use crate::classic;
 use crate::folio::{Flag, FolioList, FolioTable, FolioType, Pfn};
 use crate::ids::{LruvecId, MemcgId, MmId, NodeId};
 use crate::mglru;
-use crate::reclaim::ScanControl;
+use crate::reclaim::{self, ScanControl};
 use crate::work::{Events, Work};
 use crate::world::World;
 
@@ -52,6 +52,8 @@ pub struct Lruvec {
     pub classic: classic::State,
     /// Generations, controller and walk state.
     pub mglru: mglru::State,
+    /// Cursor and congestion of the reclaims that target it.
+    pub reclaim: reclaim::LruvecState,
 }
 
 /// A memory cgroup as the policies know it; limits and usage are the world's.
@@ -108,6 +110,8 @@ pub struct Lru {
     pub cpus: Vec<CpuBatches>,
     /// One a node.
     pub node_flags: Vec<NodeFlags>,
+    /// One a node: what reclaim remembers between calls.
+    pub nodes: Vec<reclaim::NodeState>,
     /// Which LRU decides.
     pub mode: Mode,
     /// Multi-gen: what differs between kernel versions, and run-time settings.
@@ -154,6 +158,7 @@ impl Lru {
             mms: mglru::MmTable::default(),
             cpus: vec![CpuBatches::default(); config.cpus.max(1)],
             node_flags: vec![NodeFlags::default(); config.nodes.max(1) as usize],
+            nodes: vec![reclaim::NodeState::default(); config.nodes.max(1) as usize],
             mode: config.mode,
             mglru: config.mglru,
             mglru_machine: mglru::Machine::new(config.seed),
@@ -178,6 +183,7 @@ impl Lru {
                 unevictable: FolioList::default(),
                 classic: classic::State::default(),
                 mglru: mglru::State::new(now_ns, self.mode.is_multi_gen()),
+                reclaim: reclaim::LruvecState::default(),
             });
         }
         self.memcgs.push(Memcg {

@@ -125,6 +125,11 @@ pub trait World {
     /// Free swap a cgroup may still use, in pages; 0 without swap.
     fn swap_free_pages(&self, memcg: MemcgId) -> u64;
 
+    /// Whether the machine has any swap, full or not (`total_swap_pages`).
+    fn has_swap(&self) -> bool {
+        self.swap_free_pages(MemcgId::ROOT) > 0
+    }
+
     /// Zones of a node, DMA first; absent zones have no managed pages.
     fn zones(&self, node: NodeId) -> [ZoneState; 4];
 
@@ -134,6 +139,9 @@ pub trait World {
 
     /// A reclaimer sleeps (congestion, too many isolated, no progress) for at most `timeout_ns`.
     fn throttle(&mut self, node: NodeId, reason: Throttle, timeout_ns: u64);
+
+    /// What those who sleep for `reason` on this node wait for has come: they may go on.
+    fn wake_throttled(&mut self, _node: NodeId, _reason: Throttle) {}
 
     /// Kills a task to make room (`min_ttl`, or no reclaim possible). False when the OOM lock could
     /// not be taken or there is nobody to kill.

@@ -1,60 +1,94 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The classic LRU: active and inactive lists.
+//! The classic LRU: active and inactive lists of anon and file pages, with scan balance by cost and
+//! the refault test on nonresident ages. The baseline the multi-gen LRU is compared with.
+//!
+//! Rules are those of `mm/vmscan.c`, `mm/swap.c` and `mm/workingset.c` of 6.12 and 7.2, which agree
+//! in all that decides which page goes; [`Settings`] holds the little that differs. Most decisions
+//! read list sizes through statistics that are flushed only every two seconds ([`stats`]), not the
+//! lists themselves; that lag explains most of the kernel's counts.
 
-use crate::folio::{FolioTable, FolioType, Pfn};
-use crate::ids::{LruvecId, MemcgId};
-use crate::lru::{Lru, Lruvec};
-use crate::reclaim::ScanControl;
-use crate::world::World;
+pub mod access;
+pub mod active;
+pub mod balance;
+pub mod cost;
+pub mod inactive;
+mod isolate;
+mod lists;
+pub mod shrink;
+pub mod stats;
+pub mod workingset;
 
-/// Classic state of one lruvec.
-#[derive(Clone, Debug, Default)]
-pub struct State {}
+pub(crate) use access::{add_folio, del_folio, mark_accessed, reparent};
+pub use balance::ScanBalance;
+pub use lists::{List, State};
+pub use shrink::shrink_lruvec;
+pub use stats::flush_stats;
+pub(crate) use workingset::{eviction_shadow, refault};
 
-impl State {
-    /// The folio at the tail of a list, or `Pfn::NONE`.
+/// What differs between kernels and runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Every decision reads sizes as they are now, as if statistics were flushed all the time.
+    /// Off in every kernel; shows what the lag costs.
+    pub exact_stats: bool,
+    /// Bytes are multiplied by this before the inactive target is computed, for machines that are
+    /// simulated at a fraction of their size. 1 for none.
+    pub size_scale: u64,
+    /// A cost of zero still runs the decay of the balance (6.12); 7.2 returns before it.
+    pub zero_cost_decays: bool,
+    /// Entries one isolation may pass over because of their zone before it takes ineligible pages
+    /// like any other (`SWAP_CLUSTER_MAX_SKIPPED`, 7.2). `None`: no limit (6.12).
+    pub max_zone_skips: Option<u64>,
+    /// A node whose kswapd gave up gets it back only once it is balanced (7.2), not as soon as anyone
+    /// reclaims anything on it (6.12).
+    pub balanced_node_revives_kswapd: bool,
+    /// Bits a shadow has for the age, by type.
+    pub timestamp_bits: [u32; 2],
+    /// Low bits of the age that do not fit into a shadow and are dropped, by type.
+    pub bucket_order: [u32; 2],
+}
+
+impl Settings {
+    /// Linux 7.2.
     #[must_use]
-    pub fn oldest(&self, _folio_type: FolioType, _active: bool) -> Pfn {
-        Pfn::NONE
+    pub fn linux_7_2() -> Settings {
+        Settings {
+            exact_stats: false,
+            size_scale: 1,
+            zero_cost_decays: false,
+            max_zone_skips: Some(32 << 10),
+            balanced_node_revives_kswapd: true,
+            timestamp_bits: [31, 36],
+            bucket_order: [0, 0],
+        }
     }
 
-    /// Exact pages on a list.
+    /// Linux 6.12.
     #[must_use]
-    pub fn pages(&self, _folio_type: FolioType, _active: bool) -> u64 {
-        0
+    pub fn linux_6_12() -> Settings {
+        Settings {
+            zero_cost_decays: true,
+            max_zone_skips: None,
+            balanced_node_revives_kswapd: false,
+            timestamp_bits: [36, 36],
+            ..Settings::linux_7_2()
+        }
+    }
+
+    /// Sets how much of the age is dropped on a machine of `total_pages` pages
+    /// (`workingset_init`): as many bits as its page numbers have beyond the shadow's.
+    #[must_use]
+    pub fn for_memory(mut self, total_pages: u64) -> Settings {
+        let page_bits = u64::BITS - total_pages.saturating_sub(1).leading_zeros();
+        self.bucket_order = self
+            .timestamp_bits
+            .map(|bits| page_bits.saturating_sub(bits));
+        self
     }
 }
 
-/// Settings of the classic LRU.
-#[derive(Clone, Debug, Default)]
-pub struct Settings {}
-
-/// Scan balance of one reclaim pass.
-#[derive(Clone, Debug, Default)]
-pub struct ScanBalance {}
-
-/// Puts a folio on the list its flags name, at the tail if `rotate`. `Flag::Active` stays set while
-/// it is on an active list.
-pub(crate) fn add_folio(_: &mut FolioTable, _: &mut Lruvec, _: Pfn, _rotate: bool) {}
-
-/// Takes a folio off its list; flags stay.
-pub(crate) fn del_folio(_: &mut FolioTable, _: &mut Lruvec, _: Pfn) {}
-
-/// An access through a file descriptor.
-pub(crate) fn mark_accessed(_: &mut Lru, _: Pfn, _cpu: usize) {}
-
-/// An evicted page came back: activates it if its refault distance is short.
-pub(crate) fn refault<W: World>(_: &mut Lru, _: &W, _: Pfn, _shadow: u64) {}
-
-/// Ages the lruvec and its ancestors up to `target`, and packs the shadow of an evicted folio
-/// ([`crate::shadow::Shadow`]).
-pub(crate) fn eviction_shadow(_: &mut Lru, _: Pfn, _target: MemcgId) -> u64 {
-    0
+impl Default for Settings {
+    fn default() -> Self {
+        Settings::linux_7_2()
+    }
 }
-
-/// Moves the lists of a removed cgroup's lruvec to its parent's ([`Lru::adopt`], then
-/// `FolioList::append_tail`).
-pub(crate) fn reparent(_: &mut Lru, _from: LruvecId, _to: LruvecId) {}
-
-/// Reclaims from one lruvec at the priority of `sc`.
-pub(crate) fn shrink_lruvec<W: World>(_: &mut Lru, _: &mut W, _: LruvecId, _: &mut ScanControl) {}

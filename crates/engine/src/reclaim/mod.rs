@@ -2,16 +2,31 @@
 //! What both LRUs share: the control block of a reclaim call, the fate of isolated folios, and the
 //! loops over priorities (memory cgroup limit, direct, kswapd).
 
+pub mod charge;
+pub mod direct;
+pub mod kswapd;
+pub mod memcg_limit;
+pub mod node;
+pub mod oom;
 pub(crate) mod references;
 pub mod shrink_folios;
+pub mod throttle;
+pub mod tree;
+pub mod watermark;
 
-use crate::ids::MemcgId;
+use crate::ids::{MemcgId, NodeId};
 
 /// `DEF_PRIORITY`: a first pass looks at 1/4096 of a list.
 pub const DEF_PRIORITY: u32 = 12;
 
 /// `SWAP_CLUSTER_MAX`: pages a reclaim call asks for, and the classic LRU's chunk.
 pub const SWAP_CLUSTER_MAX: u64 = 32;
+
+/// `MAX_RECLAIM_RETRIES`: fruitless rounds before a caller gives up.
+pub const MAX_RECLAIM_RETRIES: u32 = 16;
+
+/// Index of the highest zone.
+pub const TOP_ZONE: usize = 3;
 
 /// Who reclaims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +78,8 @@ pub struct ScanControl {
     pub memcg_full_walk: bool,
     /// CPU whose batches are drained.
     pub cpu: usize,
+    /// Node the reclaimer runs on: visited first.
+    pub local_node: NodeId,
     /// Classic LRU: the pass's scan balance.
     pub classic: crate::classic::ScanBalance,
     /// What the isolated folios of this call looked like.
@@ -70,12 +87,85 @@ pub struct ScanControl {
 }
 
 impl ScanControl {
+    /// A call that may do everything: unmap, swap, write and I/O.
+    #[must_use]
+    pub fn new(reclaimer: Reclaimer, target: MemcgId, nr_to_reclaim: u64) -> ScanControl {
+        ScanControl {
+            reclaimer,
+            target,
+            nr_to_reclaim,
+            nr_reclaimed: 0,
+            nr_scanned: 0,
+            priority: DEF_PRIORITY,
+            order: 0,
+            reclaim_idx: TOP_ZONE,
+            may_swap: true,
+            may_unmap: true,
+            may_writepage: true,
+            io_allowed: true,
+            swappiness: None,
+            memcg_low_reclaim: false,
+            memcg_low_skipped: false,
+            memcg_full_walk: false,
+            cpu: 0,
+            local_node: NodeId(0),
+            classic: crate::classic::ScanBalance::default(),
+            seen: Seen::default(),
+        }
+    }
+
+    /// Reclaim below one cgroup, not of the machine (`cgroup_reclaim`).
+    #[inline]
+    #[must_use]
+    pub fn is_cgroup_reclaim(&self) -> bool {
+        matches!(self.reclaimer, Reclaimer::MemcgLimit | Reclaimer::Proactive)
+    }
+
     /// Whether the whole machine is reclaimed, not one cgroup (`root_reclaim`).
     #[inline]
     #[must_use]
     pub fn is_global(&self) -> bool {
         self.target == MemcgId::ROOT
     }
+
+    /// Whether the node's background thread reclaims.
+    #[inline]
+    #[must_use]
+    pub fn is_kswapd(&self) -> bool {
+        self.reclaimer == Reclaimer::Kswapd
+    }
+}
+
+/// What reclaim remembers of a node between calls (`pg_data_t`).
+#[derive(Clone, Debug, Default)]
+pub struct NodeState {
+    /// Runs of kswapd in a row that reclaimed nothing. At [`MAX_RECLAIM_RETRIES`] the node is
+    /// hopeless: kswapd stays asleep and direct reclaimers are not throttled.
+    pub kswapd_failures: u32,
+    /// Folios off their lists in other reclaimers' hands, in pages by type.
+    pub isolated_pages: [u64; 2],
+    /// The chunk in work, kept to save allocations.
+    pub(crate) chunk: Vec<crate::folio::Pfn>,
+}
+
+impl NodeState {
+    /// Whether kswapd has given up (`kswapd_failures >= MAX_RECLAIM_RETRIES`).
+    #[inline]
+    #[must_use]
+    pub fn is_hopeless(&self) -> bool {
+        self.kswapd_failures >= MAX_RECLAIM_RETRIES
+    }
+}
+
+/// What reclaim remembers of a lruvec between calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LruvecState {
+    /// Where the last partial walk of the cgroups below stopped.
+    pub cursor: tree::TreeCursor,
+    /// A cgroup reclaim saw nothing but folios under writeback (`LRUVEC_CGROUP_CONGESTED`).
+    pub cgroup_congested: bool,
+    /// kswapd saw the same (`LRUVEC_NODE_CONGESTED`).
+    pub node_congested: bool,
 }
 
 /// States of isolated folios, in pages (`sc->nr`).

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Deactivation: moving the oldest active pages to the inactive list.
+
+use super::cost::note_cost;
+use super::isolate::isolate;
+use super::lists::List;
+use super::workingset::age_nonresident;
+use crate::folio::{Flag, FolioType, Pfn};
+use crate::ids::LruvecId;
+use crate::lru::Lru;
+use crate::reclaim::{ScanControl, references};
+use crate::world::World;
+
+/// Looks at up to one chunk of an active list (`shrink_active_list`): pages go to the inactive list
+/// with clear accessed bits, whatever these said, and are workingset from now on. Only code
+/// (executable file mappings) that was used stays active. The referenced flag survives, so a page
+/// that reclaim once activated needs one more sighting only.
+pub fn shrink_active<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    lruvec: LruvecId,
+    list: List,
+    nr_to_scan: u64,
+    sc: &ScanControl,
+) {
+    lru.drain_cpu(sc.cpu);
+    let node = lru.lruvecs[lruvec.index()].node.index();
+    let mut chunk = std::mem::take(&mut lru.nodes[node].chunk);
+    let isolated = isolate(lru, lruvec, list, nr_to_scan, sc, &mut chunk);
+    lru.lruvecs[lruvec.index()].events.pgrefill += isolated.scanned_pages;
+    let mut rotated_pages = 0;
+    let mut deactivated_pages = 0;
+    for &pfn in &chunk {
+        if lru.folios[pfn].has(Flag::Mlocked) {
+            continue;
+        }
+        let accessed = references::accessed(lru, world, pfn, sc);
+        let folio = &mut lru.folios[pfn];
+        if accessed.young > 0 && accessed.exec && folio.folio_type() == FolioType::File {
+            rotated_pages += folio.nr_pages();
+        } else {
+            folio.clear(Flag::Active);
+            folio.set(Flag::Workingset);
+            deactivated_pages += folio.nr_pages();
+        }
+    }
+    // Those that stay active go first; both keep their order, oldest first.
+    for stays in [true, false] {
+        for &pfn in &chunk {
+            if !lru.folios[pfn].has(Flag::Lru) && lru.folios[pfn].has(Flag::Active) == stays {
+                put_back(lru, pfn, sc.cpu);
+            }
+        }
+    }
+    lru.lruvecs[lruvec.index()].events.pgdeactivate += deactivated_pages;
+    if rotated_pages > 0 {
+        note_cost(lru, lruvec, list.folio_type(), 0, rotated_pages);
+    }
+    lru.nodes[node].chunk = chunk;
+}
+
+/// Puts an isolated folio back on the list its flags name (`move_folios_to_lru`); activations age
+/// the lruvec.
+pub(super) fn put_back(lru: &mut Lru, pfn: Pfn, cpu: usize) {
+    let folio = &mut lru.folios[pfn];
+    if folio.has(Flag::Mlocked) {
+        lru.batch_add(cpu, pfn);
+        return;
+    }
+    folio.set(Flag::Lru);
+    let (lruvec, pages, active) = (folio.lruvec, folio.nr_pages(), folio.has(Flag::Active));
+    lru.list_add(pfn, false);
+    if active {
+        age_nonresident(lru, lruvec, pages);
+    }
+}

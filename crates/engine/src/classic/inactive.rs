@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reclaim from the tail of an inactive list.
+
+use super::active::put_back;
+use super::cost::note_cost;
+use super::isolate::isolate;
+use super::lists::List;
+use crate::folio::FolioType;
+use crate::ids::{LruvecId, NodeId};
+use crate::lru::Lru;
+use crate::reclaim::shrink_folios::shrink_folios;
+use crate::reclaim::throttle::throttle;
+use crate::reclaim::{ScanControl, Seen};
+use crate::world::{Throttle, World};
+
+/// Reclaims from up to one chunk of an inactive list (`shrink_inactive_list`). Returns the pages
+/// reclaimed.
+pub fn shrink_inactive<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    lruvec: LruvecId,
+    list: List,
+    nr_to_scan: u64,
+    sc: &mut ScanControl,
+) -> u64 {
+    let folio_type = list.folio_type();
+    let node = lru.lruvecs[lruvec.index()].node;
+    if too_many_isolated(lru, node, folio_type, sc) {
+        throttle(lru, world, node, Throttle::Isolated);
+        if too_many_isolated(lru, node, folio_type, sc) {
+            return 0;
+        }
+    }
+    lru.drain_cpu(sc.cpu);
+    let mut chunk = std::mem::take(&mut lru.nodes[node.index()].chunk);
+    let isolated = isolate(lru, lruvec, list, nr_to_scan, sc, &mut chunk);
+    lru.lruvecs[lruvec.index()].events.pgscan[folio_type.index()] += isolated.scanned_pages;
+    let mut reclaimed = 0;
+    if isolated.taken_pages > 0 {
+        let outcome = shrink_folios(lru, world, lruvec, sc, &mut chunk, false);
+        reclaimed = outcome.reclaimed;
+        for &pfn in &chunk {
+            put_back(lru, pfn, sc.cpu);
+        }
+        let rotated = isolated.scanned_pages - reclaimed;
+        note_cost(lru, lruvec, folio_type, outcome.pageouts, rotated);
+        if outcome.seen.unqueued_dirty == isolated.taken_pages {
+            world.wake_flusher(node);
+        }
+        remember(
+            &mut sc.seen,
+            &outcome.seen,
+            folio_type,
+            isolated.taken_pages,
+        );
+    }
+    lru.nodes[node.index()].chunk = chunk;
+    reclaimed
+}
+
+/// Whether other reclaimers hold so many folios off the lists that more scanning only makes the
+/// lists look shorter than they are (`too_many_isolated`): more than an eighth of the inactive
+/// ones for an ordinary allocation, which leaves room for those that must not wait. kswapd never
+/// waits.
+fn too_many_isolated(lru: &Lru, node: NodeId, folio_type: FolioType, sc: &ScanControl) -> bool {
+    let isolated = lru.nodes[node.index()].isolated_pages[folio_type.index()];
+    if isolated == 0 || sc.is_kswapd() {
+        return false;
+    }
+    let list = List::new(folio_type, false);
+    let inactive: u64 = lru
+        .lruvecs
+        .iter()
+        .filter(|lruvec| lruvec.node == node)
+        .map(|lruvec| lruvec.classic.total_pages(list))
+        .sum();
+    let allowed = if sc.io_allowed {
+        inactive >> 3
+    } else {
+        inactive
+    };
+    isolated > allowed
+}
+
+/// Adds what one chunk looked like to what the pass has seen.
+fn remember(pass: &mut Seen, chunk: &Seen, folio_type: FolioType, taken_pages: u64) {
+    pass.dirty += chunk.dirty;
+    pass.unqueued_dirty += chunk.unqueued_dirty;
+    pass.congested += chunk.congested;
+    pass.writeback += chunk.writeback;
+    pass.immediate += chunk.immediate;
+    pass.taken += taken_pages;
+    if folio_type == FolioType::File {
+        pass.file_taken += taken_pages;
+    }
+}

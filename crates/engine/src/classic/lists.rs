@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The four evictable lists of a lruvec and their exact sizes.
+
+use super::stats::Counts;
+use crate::folio::{Flag, Folio, FolioList, FolioTable, FolioType, Pfn};
+
+/// One list of a lruvec (`enum lru_list`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum List {
+    /// Anon pages, next in turn to be looked at by reclaim.
+    InactiveAnon = 0,
+    /// Anon pages that have shown repeated use.
+    ActiveAnon = 1,
+    /// File pages, next in turn.
+    InactiveFile = 2,
+    /// File pages that have shown repeated use.
+    ActiveFile = 3,
+}
+
+impl List {
+    /// All lists, in the order reclaim scans them.
+    pub const ALL: [List; 4] = [
+        List::InactiveAnon,
+        List::ActiveAnon,
+        List::InactiveFile,
+        List::ActiveFile,
+    ];
+
+    /// The list a folio belongs to by its flags (`folio_lru_list`).
+    #[inline]
+    #[must_use]
+    pub fn of(folio: &Folio) -> List {
+        List::new(folio.folio_type(), folio.has(Flag::Active))
+    }
+
+    /// The list of a type.
+    #[inline]
+    #[must_use]
+    pub fn new(folio_type: FolioType, active: bool) -> List {
+        match (folio_type, active) {
+            (FolioType::Anon, false) => List::InactiveAnon,
+            (FolioType::Anon, true) => List::ActiveAnon,
+            (FolioType::File, false) => List::InactiveFile,
+            (FolioType::File, true) => List::ActiveFile,
+        }
+    }
+
+    /// The type of pages on it.
+    #[inline]
+    #[must_use]
+    pub fn folio_type(self) -> FolioType {
+        match self {
+            List::InactiveAnon | List::ActiveAnon => FolioType::Anon,
+            List::InactiveFile | List::ActiveFile => FolioType::File,
+        }
+    }
+
+    /// Whether it is an active list.
+    #[inline]
+    #[must_use]
+    pub fn is_active(self) -> bool {
+        matches!(self, List::ActiveAnon | List::ActiveFile)
+    }
+
+    /// Index into arrays of lists.
+    #[inline]
+    #[must_use]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Classic state of one lruvec.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    lists: [FolioList; 4],
+    /// Pages of each list by zone, exact.
+    sizes: [[u64; 4]; 4],
+    /// What scanning and refaults of each type have cost lately, in the kernel's unit (one rotated
+    /// page; a page of I/O counts 32).
+    pub cost: [u64; 2],
+    /// Pages of this lruvec and its descendants evicted or activated so far: the clock of refault
+    /// distances.
+    pub nonresident_age: u64,
+    /// Refault activations at the end of the last reclaim (`refaults`), as then flushed.
+    pub activations_snapshot: [u64; 2],
+    /// Sizes and activations of the subtree as last flushed.
+    pub flushed: Counts,
+}
+
+impl State {
+    /// A list.
+    #[inline]
+    #[must_use]
+    pub fn list(&self, list: List) -> &FolioList {
+        &self.lists[list.index()]
+    }
+
+    /// The folio that has been on a list longest, or `Pfn::NONE`.
+    #[inline]
+    #[must_use]
+    pub fn oldest(&self, folio_type: FolioType, active: bool) -> Pfn {
+        self.list(List::new(folio_type, active)).tail()
+    }
+
+    /// Pages of a list in zones `0..=reclaim_idx` (`lruvec_lru_size`), exact.
+    #[inline]
+    #[must_use]
+    pub fn size_pages(&self, list: List, reclaim_idx: usize) -> u64 {
+        self.sizes[list.index()].iter().take(reclaim_idx + 1).sum()
+    }
+
+    /// Pages of a type on its active or inactive list, exact.
+    #[must_use]
+    pub fn pages(&self, folio_type: FolioType, active: bool) -> u64 {
+        self.total_pages(List::new(folio_type, active))
+    }
+
+    /// Pages of a list, exact.
+    #[inline]
+    #[must_use]
+    pub fn total_pages(&self, list: List) -> u64 {
+        self.sizes[list.index()].iter().sum()
+    }
+
+    /// Puts a folio at the newest (or oldest) end of the list its flags name.
+    #[inline]
+    pub fn add(&mut self, folios: &mut FolioTable, pfn: Pfn, tail: bool) {
+        let list = List::of(&folios[pfn]).index();
+        self.sizes[list][folios[pfn].zone()] += folios[pfn].nr_pages();
+        if tail {
+            self.lists[list].push_tail(folios, pfn);
+        } else {
+            self.lists[list].push_head(folios, pfn);
+        }
+    }
+
+    /// Takes a folio off the list its flags name.
+    #[inline]
+    pub fn remove(&mut self, folios: &mut FolioTable, pfn: Pfn) {
+        let list = List::of(&folios[pfn]).index();
+        self.sizes[list][folios[pfn].zone()] -= folios[pfn].nr_pages();
+        self.lists[list].remove(folios, pfn);
+    }
+
+    /// Appends all lists of a lruvec that goes away to the oldest ends of these.
+    pub(super) fn adopt(&mut self, folios: &mut FolioTable, from: &mut State) {
+        for list in List::ALL.map(List::index) {
+            self.lists[list].append_tail(folios, &mut from.lists[list]);
+            for (size, more) in self.sizes[list].iter_mut().zip(&mut from.sizes[list]) {
+                *size += std::mem::take(more);
+            }
+        }
+    }
+
+    /// Puts folios that were taken off `list` without accounting back at its newest end, the first
+    /// taken ending up oldest of them.
+    #[inline]
+    pub(super) fn splice_head(
+        &mut self,
+        folios: &mut FolioTable,
+        list: List,
+        skipped: &mut FolioList,
+    ) {
+        let own = &mut self.lists[list.index()];
+        skipped.append_tail(folios, own);
+        *own = *skipped;
+        *skipped = FolioList::default();
+    }
+
+    /// The list itself, for isolation, which moves entries without changing sizes.
+    #[inline]
+    pub(super) fn list_mut(&mut self, list: List) -> &mut FolioList {
+        &mut self.lists[list.index()]
+    }
+
+    /// Takes isolated pages out of the sizes.
+    #[inline]
+    pub(super) fn account_taken(&mut self, list: List, taken_by_zone: &[u64; 4]) {
+        for (size, taken) in self.sizes[list.index()].iter_mut().zip(taken_by_zone) {
+            *size -= taken;
+        }
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//! List sizes as most decisions see them: through the statistics tree of the memory cgroups.
+//!
+//! Readers of `lruvec_page_state` see the value of the last flush, summed over the subtree. A
+//! periodic work flushes every two seconds and a reader of `memory.stat` flushes too; the
+//! rate-limited flush of the reclaim and refault paths acts only if the periodic one is late. The
+//! world calls [`flush_stats`] when either happens. Between two flushes the inactive test, the
+//! refault test, cache trimming and the decay of costs run open loop.
+
+use super::lists::List;
+use crate::folio::FolioType;
+use crate::ids::LruvecId;
+use crate::lru::Lru;
+
+/// Sizes and refault activations of a lruvec with those of all descendants, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Pages of the four lists, by [`List::index`].
+    pub pages: [u64; 4],
+    /// Refault activations ever counted, by type.
+    pub activations: [u64; 2],
+}
+
+impl Counts {
+    /// Pages of one list.
+    #[inline]
+    #[must_use]
+    pub fn pages(&self, list: List) -> u64 {
+        self.pages[list.index()]
+    }
+
+    /// Pages of all four lists.
+    #[inline]
+    #[must_use]
+    pub fn total_pages(&self) -> u64 {
+        self.pages.iter().sum()
+    }
+
+    /// Inactive and active pages of a type.
+    #[inline]
+    #[must_use]
+    pub fn inactive_active(&self, folio_type: FolioType) -> (u64, u64) {
+        (
+            self.pages(List::new(folio_type, false)),
+            self.pages(List::new(folio_type, true)),
+        )
+    }
+
+    fn add(&mut self, other: &Counts) {
+        for (sum, value) in self.pages.iter_mut().zip(other.pages) {
+            *sum += value;
+        }
+        for (sum, value) in self.activations.iter_mut().zip(other.activations) {
+            *sum += value;
+        }
+    }
+}
+
+/// Brings the flushed copies of the whole tree up to date. Cost: linear in lruvecs.
+pub fn flush_stats(lru: &mut Lru) {
+    for id in 0..lru.lruvecs.len() {
+        lru.lruvecs[id].classic.flushed = own_counts(lru, id);
+    }
+    // Children are made after their parents, so one pass from the youngest sums every subtree.
+    for memcg in (0..lru.memcgs.len()).rev() {
+        let parent = lru.memcgs[memcg].parent.index();
+        if parent >= lru.memcgs.len() {
+            continue;
+        }
+        for node in 0..lru.memcgs[memcg].lruvecs.len() {
+            let own = lru.memcgs[memcg].lruvecs[node].index();
+            let above = lru.memcgs[parent].lruvecs[node].index();
+            let counts = lru.lruvecs[own].classic.flushed;
+            lru.lruvecs[above].classic.flushed.add(&counts);
+        }
+    }
+}
+
+/// Sizes and activations as decisions read them: flushed, or exact if so set.
+#[inline]
+#[must_use]
+pub fn counts(lru: &Lru, lruvec: LruvecId) -> Counts {
+    if lru.classic.exact_stats {
+        exact_counts(lru, lruvec)
+    } else {
+        lru.lruvecs[lruvec.index()].classic.flushed
+    }
+}
+
+/// Sizes and activations of a subtree as they are now.
+#[must_use]
+pub fn exact_counts(lru: &Lru, lruvec: LruvecId) -> Counts {
+    let mut sum = own_counts(lru, lruvec.index());
+    let (memcg, node) = {
+        let lruvec = &lru.lruvecs[lruvec.index()];
+        (lruvec.memcg.index(), lruvec.node.index())
+    };
+    for &child in &lru.memcgs[memcg].children {
+        let child = lru.memcgs[child.index()].lruvecs[node];
+        sum.add(&exact_counts(lru, child));
+    }
+    sum
+}
+
+fn own_counts(lru: &Lru, lruvec: usize) -> Counts {
+    let lruvec = &lru.lruvecs[lruvec];
+    Counts {
+        pages: List::ALL.map(|list| lruvec.classic.total_pages(list)),
+        activations: lruvec.events.workingset_activate,
+    }
+}

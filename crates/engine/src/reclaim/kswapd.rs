@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The background thread of a node: keeps free memory above the watermarks (`kswapd`).
+//!
+//! A state machine that the world steps, so that everything else on the machine goes on between two
+//! priorities: [`Kswapd::wake`] when an allocation fails the low watermark, [`Kswapd::step`] until
+//! it says to wait.
+
+use super::node::shrink_node;
+use super::tree::TreeWalk;
+use super::watermark::node_is_balanced;
+use super::{DEF_PRIORITY, Reclaimer, SWAP_CLUSTER_MAX, ScanControl, TOP_ZONE};
+use crate::classic::List;
+use crate::classic::active::shrink_active;
+use crate::classic::balance::{lruvec_inactive_is_low, snapshot_refaults};
+use crate::folio::FolioType;
+use crate::ids::{MemcgId, NodeId};
+use crate::lru::{Lru, Mode};
+use crate::mglru;
+use crate::world::{Throttle, World};
+
+/// How long kswapd dozes before it trusts that the node stays balanced, in ns.
+pub const NAP_NS: u64 = 100_000_000;
+
+/// A request to kswapd: the strongest of all since it last looked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Request {
+    order: u32,
+    highest_zone: usize,
+}
+
+/// What kswapd does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// More to do: step again, when the CPU time of this step is over.
+    Run,
+    /// Step again after [`NAP_NS`], or as soon as it is woken.
+    Nap,
+    /// Nothing to do until woken.
+    Sleep,
+}
+
+/// Counters of kswapd, under their kernel names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Runs (`pageoutrun`).
+    pub pageoutrun: u64,
+    /// Woken before the nap was over.
+    pub kswapd_low_wmark_hit_quickly: u64,
+    /// Unbalanced again when the nap was over.
+    pub kswapd_high_wmark_hit_quickly: u64,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Sleeping,
+    /// Dozing; the flag tells whether it was woken meanwhile.
+    Napping {
+        woken: bool,
+    },
+    /// About to begin a run.
+    Starting,
+    /// Between two priorities of a run.
+    Running(Box<ScanControl>),
+    /// After a run: balanced enough to nap?
+    Finished,
+}
+
+/// kswapd of one node.
+#[derive(Clone, Debug)]
+pub struct Kswapd {
+    node: NodeId,
+    cpu: usize,
+    /// Asked for and not yet begun.
+    pending: Option<Request>,
+    /// The run under way, or the last one.
+    current: Request,
+    /// The order the last run could do anything for.
+    reclaim_order: u32,
+    state: State,
+    /// What it went through.
+    pub counters: Counters,
+}
+
+impl Kswapd {
+    /// kswapd of `node`, asleep; it runs on `cpu`.
+    #[must_use]
+    pub fn new(node: NodeId, cpu: usize) -> Kswapd {
+        Kswapd {
+            node,
+            cpu,
+            pending: None,
+            current: Request {
+                order: 0,
+                highest_zone: TOP_ZONE,
+            },
+            reclaim_order: 0,
+            state: State::Sleeping,
+            counters: Counters::default(),
+        }
+    }
+
+    /// The node it works for.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Whether it waits to be woken or for its nap to end.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        matches!(
+            self.state,
+            State::Sleeping | State::Napping { woken: false }
+        )
+    }
+
+    /// An allocation of `2^order` pages up to zone `highest_zone` found no zone above its low
+    /// watermark (`wakeup_kswapd`). True if kswapd was waiting and is to be stepped now, instead of
+    /// at the end of its nap if it was napping.
+    pub fn wake<W: World>(
+        &mut self,
+        lru: &Lru,
+        world: &W,
+        order: u32,
+        highest_zone: usize,
+    ) -> bool {
+        let asked = self.pending.unwrap_or(Request {
+            order: 0,
+            highest_zone: 0,
+        });
+        self.pending = Some(Request {
+            order: asked.order.max(order),
+            highest_zone: asked.highest_zone.max(highest_zone),
+        });
+        if !self.is_waiting() {
+            return false;
+        }
+        let hopeless = lru.nodes[self.node.index()].is_hopeless();
+        if hopeless || node_is_balanced(&world.zones(self.node), order, highest_zone) {
+            return false;
+        }
+        self.state = match self.state {
+            State::Napping { .. } => State::Napping { woken: true },
+            _ => State::Starting,
+        };
+        true
+    }
+
+    /// One step: a priority of a run, or the decision whether to sleep.
+    pub fn step<W: World>(&mut self, lru: &mut Lru, world: &mut W) -> Next {
+        match std::mem::replace(&mut self.state, State::Sleeping) {
+            State::Sleeping => Next::Sleep,
+            State::Napping { woken } => self.end_nap(lru, world, woken),
+            State::Starting => self.start(lru, world),
+            State::Running(sc) => self.run(lru, world, sc),
+            State::Finished => self.try_to_sleep(lru, world),
+        }
+    }
+
+    fn start<W: World>(&mut self, lru: &mut Lru, world: &mut W) -> Next {
+        self.take_request();
+        self.pending = None;
+        self.counters.pageoutrun += 1;
+        let sc = ScanControl {
+            order: self.current.order,
+            reclaim_idx: self.current.highest_zone,
+            cpu: self.cpu,
+            local_node: self.node,
+            ..ScanControl::new(Reclaimer::Kswapd, MemcgId::ROOT, 0)
+        };
+        self.run(lru, world, Box::new(sc))
+    }
+
+    /// One priority of `balance_pgdat`.
+    fn run<W: World>(&mut self, lru: &mut Lru, world: &mut W, mut sc: Box<ScanControl>) -> Next {
+        let zones = world.zones(self.node);
+        if node_is_balanced(&zones, sc.order, sc.reclaim_idx) {
+            return self.finish(lru, sc.order);
+        }
+        let before = sc.nr_reclaimed;
+        age_node(lru, world, self.node, &mut sc);
+        sc.nr_scanned = 0;
+        sc.nr_to_reclaim = zones[..=sc.reclaim_idx]
+            .iter()
+            .filter(|zone| zone.managed_pages > 0)
+            .map(|zone| zone.high_pages.max(SWAP_CLUSTER_MAX))
+            .sum();
+        shrink_node(lru, world, self.node, &mut sc);
+        // Enough for this order, if not contiguous: go on for single pages.
+        if sc.order > 0 && sc.nr_reclaimed >= 2 << sc.order {
+            sc.order = 0;
+        }
+        let reclaimed = sc.nr_reclaimed - before;
+        let scanned_enough = sc.nr_scanned.max(reclaimed) >= sc.nr_to_reclaim;
+        if !scanned_enough || reclaimed == 0 {
+            if sc.priority == 1 {
+                return self.end_of_priorities(lru, sc);
+            }
+            sc.priority -= 1;
+        }
+        self.state = State::Running(sc);
+        Next::Run
+    }
+
+    /// The last priority is through and the node is still not balanced.
+    fn end_of_priorities(&mut self, lru: &mut Lru, mut sc: Box<ScanControl>) -> Next {
+        if sc.nr_reclaimed > 0 {
+            return self.finish(lru, sc.order);
+        }
+        if sc.classic.cache_trim_mode_failed && !sc.classic.no_cache_trim_mode {
+            sc.classic.no_cache_trim_mode = true;
+            sc.priority = DEF_PRIORITY;
+            self.state = State::Running(sc);
+            return Next::Run;
+        }
+        lru.nodes[self.node.index()].kswapd_failures += 1;
+        self.finish(lru, sc.order)
+    }
+
+    fn finish(&mut self, lru: &mut Lru, order: u32) -> Next {
+        snapshot_refaults(lru, MemcgId::ROOT, self.node);
+        self.reclaim_order = order;
+        self.state = State::Finished;
+        Next::Run
+    }
+
+    /// Turns to what was asked for meanwhile: single pages, unless more.
+    fn take_request(&mut self) {
+        self.current = Request {
+            order: self.pending.map_or(0, |asked| asked.order),
+            highest_zone: self
+                .pending
+                .map_or(self.current.highest_zone, |asked| asked.highest_zone),
+        };
+        self.reclaim_order = self.current.order;
+    }
+
+    /// Between runs: naps if the node is balanced or hopeless (`kswapd_try_to_sleep`).
+    fn try_to_sleep<W: World>(&mut self, lru: &mut Lru, world: &mut W) -> Next {
+        if self.reclaim_order >= self.current.order {
+            self.take_request();
+        }
+        if self.may_sleep(lru, world) {
+            self.state = State::Napping { woken: false };
+            return Next::Nap;
+        }
+        self.counters.kswapd_high_wmark_hit_quickly += 1;
+        self.state = State::Starting;
+        Next::Run
+    }
+
+    fn end_nap<W: World>(&mut self, lru: &mut Lru, world: &mut W, woken: bool) -> Next {
+        if woken {
+            self.counters.kswapd_low_wmark_hit_quickly += 1;
+        } else if self.may_sleep(lru, world) {
+            self.state = State::Sleeping;
+            return Next::Sleep;
+        } else {
+            self.counters.kswapd_high_wmark_hit_quickly += 1;
+        }
+        self.state = State::Starting;
+        Next::Run
+    }
+
+    /// Whether the node needs no kswapd now (`prepare_kswapd_sleep`); a balanced node is no longer
+    /// congested.
+    fn may_sleep<W: World>(&mut self, lru: &mut Lru, world: &mut W) -> bool {
+        if lru.nodes[self.node.index()].is_hopeless() {
+            return true;
+        }
+        let zones = world.zones(self.node);
+        if !node_is_balanced(&zones, self.reclaim_order, self.current.highest_zone) {
+            return false;
+        }
+        let root = lru.lruvec_id(MemcgId::ROOT, self.node).index();
+        lru.lruvecs[root].reclaim.node_congested = false;
+        lru.lruvecs[root].reclaim.cgroup_congested = false;
+        lru.node_flags[self.node.index()] = crate::lru::NodeFlags::default();
+        world.wake_throttled(self.node, Throttle::Congested);
+        true
+    }
+}
+
+/// Background ageing before each priority, so that anon pages get the chance to be used again
+/// before they are reclaimed (`kswapd_age_node`).
+fn age_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut ScanControl) {
+    if lru.mode != Mode::Classic {
+        mglru::age_node(lru, world, node, sc);
+        return;
+    }
+    let root = lru.lruvec_id(MemcgId::ROOT, node);
+    if !world.has_swap() || !lruvec_inactive_is_low(lru, root, FolioType::Anon) {
+        return;
+    }
+    let mut walk = TreeWalk::full(MemcgId::ROOT);
+    while let Some(memcg) = walk.next(lru) {
+        let lruvec = lru.lruvec_id(memcg, node);
+        shrink_active(lru, world, lruvec, List::ActiveAnon, SWAP_CLUSTER_MAX, sc);
+    }
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When a reclaimer sleeps, and for how long (`reclaim_throttle`).
+
+use super::ScanControl;
+use crate::ids::NodeId;
+use crate::lru::Lru;
+use crate::world::{Throttle, World};
+
+/// A timer tick of the reference kernels (`CONFIG_HZ=250`), in ns.
+pub const TICK_NS: u64 = 4_000_000;
+
+/// The longest sleep for a reason, in ns; less if the reason goes away.
+#[must_use]
+pub fn timeout_ns(reason: Throttle) -> u64 {
+    match reason {
+        Throttle::Writeback => 100_000_000,
+        Throttle::Isolated => 20_000_000,
+        Throttle::NoProgress | Throttle::Congested => TICK_NS,
+    }
+}
+
+/// Sends the reclaimer to sleep. On a hopeless node nobody waits for progress that will not come.
+pub fn throttle<W: World>(lru: &Lru, world: &mut W, node: NodeId, reason: Throttle) {
+    let waits_for_progress = matches!(reason, Throttle::NoProgress | Throttle::Congested);
+    if waits_for_progress && lru.nodes[node.index()].is_hopeless() {
+        return;
+    }
+    world.throttle(node, reason, timeout_ns(reason));
+}
+
+/// After each priority of a direct reclaim: wakes those who wait for progress if there was more
+/// than an eighth of the scan, else waits for it itself before the last resort
+/// (`consider_reclaim_throttle`).
+pub fn consider<W: World>(lru: &Lru, world: &mut W, node: NodeId, sc: &ScanControl) {
+    if sc.nr_reclaimed > sc.nr_scanned >> 3 {
+        world.wake_throttled(node, Throttle::NoProgress);
+    } else if !sc.is_kswapd() && !sc.is_cgroup_reclaim() && sc.priority == 1 && sc.nr_reclaimed == 0
+    {
+        throttle(lru, world, node, Throttle::NoProgress);
+    }
+}

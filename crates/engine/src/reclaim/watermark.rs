@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Watermarks: when kswapd runs and when allocations must reclaim themselves.
+
+use crate::world::ZoneState;
+
+/// A zone as the watermark computation sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZoneSpan {
+    /// Managed pages.
+    pub managed_pages: u64,
+    /// `ZONE_MOVABLE` or highmem: allocations of the kernel itself do not come from it.
+    pub movable: bool,
+}
+
+/// Watermarks of one zone, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Watermarks {
+    /// Below it only reclaimers themselves may allocate.
+    pub min_pages: u64,
+    /// Below it kswapd is woken.
+    pub low_pages: u64,
+    /// Up to it kswapd reclaims.
+    pub high_pages: u64,
+}
+
+/// `vm.watermark_scale_factor` unless set, in 1/10000 of a zone.
+pub const DEFAULT_SCALE_FACTOR: u64 = 10;
+
+/// The allowed range of `vm.watermark_scale_factor`.
+pub const SCALE_FACTOR_RANGE: std::ops::RangeInclusive<u64> = 1..=3000;
+
+/// `vm.min_free_kbytes` of a machine with `lowmem_kb` KiB outside of highmem
+/// (`calculate_min_free_kbytes`; up to 5.8 the cap was 65536).
+#[must_use]
+pub fn min_free_kb(lowmem_kb: u64) -> u64 {
+    lowmem_kb.saturating_mul(16).isqrt().clamp(128, 262_144)
+}
+
+/// The watermarks of each zone (`__setup_per_zone_wmarks`): `min` by its share of managed pages,
+/// `low` and `high` one and two distances above, where the distance is a quarter of the share or
+/// `scale_factor` ten-thousandths of the zone, whichever is more. A movable zone keeps a small `min`
+/// of its own.
+#[must_use]
+pub fn watermarks(zones: &[ZoneSpan], min_free_kb: u64, scale_factor: u64) -> Vec<Watermarks> {
+    let min_free_pages = min_free_kb >> 2;
+    let lowmem: u64 = zones
+        .iter()
+        .filter(|zone| !zone.movable)
+        .map(|zone| zone.managed_pages)
+        .sum();
+    zones
+        .iter()
+        .map(|zone| {
+            let managed = zone.managed_pages;
+            let share = mul_div(min_free_pages, managed, lowmem.max(1));
+            let min_pages = if zone.movable {
+                (managed / 1024).clamp(32, 128)
+            } else {
+                share
+            };
+            let distance = (share >> 2).max(mul_div(managed, scale_factor, 10_000));
+            Watermarks {
+                min_pages,
+                low_pages: min_pages + distance,
+                high_pages: min_pages + 2 * distance,
+            }
+        })
+        .collect()
+}
+
+fn mul_div(a: u64, b: u64, c: u64) -> u64 {
+    u64::try_from(u128::from(a) * u128::from(b) / u128::from(c)).unwrap_or(u64::MAX)
+}
+
+/// Whether an allocation of `2^order` pages leaves the zone above `mark` (`__zone_watermark_ok`,
+/// without fragmentation).
+#[inline]
+#[must_use]
+pub fn is_above(zone: &ZoneState, order: u32, mark_pages: u64) -> bool {
+    let unusable = (1_u64 << order) - 1;
+    zone.free_pages.saturating_sub(unusable) > mark_pages
+}
+
+/// Whether any zone up to `highest` is above its high watermark (`pgdat_balanced`). A node without
+/// such zones is.
+#[must_use]
+pub fn node_is_balanced(zones: &[ZoneState; 4], order: u32, highest: usize) -> bool {
+    let mut managed = zones[..=highest.min(3)]
+        .iter()
+        .filter(|zone| zone.managed_pages > 0)
+        .peekable();
+    managed.peek().is_none() || managed.any(|zone| is_above(zone, order, zone.high_pages))
+}
+
+/// Whether an allocation up to zone `highest` finds a zone above its low watermark: if not, it wakes
+/// kswapd.
+#[must_use]
+pub fn is_above_low(zones: &[ZoneState; 4], order: u32, highest: usize) -> bool {
+    any_above(zones, order, highest, |zone| zone.low_pages)
+}
+
+/// Whether an allocation finds a zone above its min watermark: if not, it reclaims itself.
+#[must_use]
+pub fn is_above_min(zones: &[ZoneState; 4], order: u32, highest: usize) -> bool {
+    any_above(zones, order, highest, |zone| zone.min_pages)
+}
+
+fn any_above(
+    zones: &[ZoneState; 4],
+    order: u32,
+    highest: usize,
+    mark: impl Fn(&ZoneState) -> u64,
+) -> bool {
+    zones[..=highest.min(3)]
+        .iter()
+        .any(|zone| zone.managed_pages > 0 && is_above(zone, order, mark(zone)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn min_free_follows_the_square_root() {
+        // 16 GiB: sqrt(16 * 16777216) = 16384.
+        assert_eq!(min_free_kb(16 << 20), 16_384);
+        assert_eq!(min_free_kb(512), 128);
+        assert_eq!(min_free_kb(8 << 30), 262_144);
+    }
+
+    #[test]
+    fn distances_are_the_larger_of_quarter_and_scale() {
+        let zones = [ZoneSpan {
+            managed_pages: 4 << 20,
+            movable: false,
+        }];
+        // 16 GiB: min 4096 pages; a quarter is 1024, 0.1 % is 4194.
+        let marks = watermarks(&zones, 16_384, DEFAULT_SCALE_FACTOR)[0];
+        assert_eq!(
+            (marks.min_pages, marks.low_pages, marks.high_pages),
+            (4096, 4096 + 4194, 4096 + 2 * 4194)
+        );
+        // 1 GiB: min 1024 pages; a quarter is 256, 0.1 % is 262.
+        let small = [ZoneSpan {
+            managed_pages: 262_144,
+            movable: false,
+        }];
+        let marks = watermarks(&small, min_free_kb(1 << 20), DEFAULT_SCALE_FACTOR)[0];
+        assert_eq!((marks.min_pages, marks.low_pages), (1024, 1024 + 262));
+    }
+
+    #[test]
+    fn a_movable_zone_has_a_small_min_but_the_full_distance() {
+        let zones = [
+            ZoneSpan {
+                managed_pages: 1_000_000,
+                movable: false,
+            },
+            ZoneSpan {
+                managed_pages: 1_000_000,
+                movable: true,
+            },
+        ];
+        let marks = watermarks(&zones, 40_000, 1);
+        assert_eq!(marks[0].min_pages, 10_000);
+        assert_eq!(marks[1].min_pages, 128);
+        assert_eq!(marks[1].low_pages, 128 + 2500);
+    }
+
+    #[test]
+    fn one_zone_above_high_balances_a_node() {
+        let zone = |free_pages| ZoneState {
+            managed_pages: 1000,
+            free_pages,
+            min_pages: 10,
+            low_pages: 20,
+            high_pages: 30,
+        };
+        let zones = [zone(10), zone(31), ZoneState::default(), zone(5)];
+        assert!(node_is_balanced(&zones, 0, 3));
+        assert!(!node_is_balanced(&zones, 0, 0));
+        assert!(!node_is_balanced(&zones, 2, 1));
+        assert!(node_is_balanced(&[ZoneState::default(); 4], 0, 3));
+        assert!(is_above_low(&zones, 0, 1) && !is_above_min(&zones, 0, 0));
+    }
+}
