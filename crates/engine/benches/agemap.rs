@@ -43,7 +43,9 @@ fn looks(load: Load) -> Vec<Vec<TableBits>> {
         Load::AllYoung => u64::MAX,
         Load::HotCold => u64::MAX * (table % 2),
         Load::Random => random(&mut state),
-        Load::Sparse if table.is_multiple_of(2) => (0..4).fold(u64::MAX, |w, _| w & random(&mut state)),
+        Load::Sparse if table.is_multiple_of(2) => {
+            (0..4).fold(u64::MAX, |w, _| w & random(&mut state))
+        }
         Load::Sparse => 0,
     };
     let mut table = |at: u64| TableBits {

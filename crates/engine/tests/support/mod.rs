@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod naive;
+pub mod node;
 pub mod trace;
 
 use agewise_engine::classic;
