@@ -29,4 +29,5 @@ pub enum Command {
     Exercise(command::exercise::Args),
     Lab(command::lab::Args),
     Man(command::man::Args),
+    Report(command::report::Args),
 }

@@ -7,7 +7,9 @@ pub mod demo;
 pub mod exercise;
 pub mod lab;
 pub mod man;
+pub mod observe;
 pub mod reclaim;
+pub mod report;
 pub mod run;
 
 use std::process::ExitCode;
@@ -21,5 +23,6 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Exercise(args) => exercise::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Man(args) => man::run(&args),
+        Command::Report(args) => report::run(&args),
     }
 }

@@ -505,6 +505,16 @@ impl Agent {
         )
     }
 
+    /// All subjects are gone: there is nothing to observe any more, and nothing will come.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.targets, Targets::Listed(_))
+            && self
+                .resolved
+                .subjects
+                .iter()
+                .all(|subject| subject.gone.is_some())
+    }
+
     /// What it cost so far.
     pub fn cost(&self) -> CostReport {
         let scans = self.cost.scans.max(1) as f64;

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise report`: how much memory is how old.
+
+mod print;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use agewise_host::agent::{Agent, SubjectReport};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::observe::{self, AgeArgs, millis};
+use crate::output::Format;
+use crate::signal::Stop;
+use crate::units;
+
+/// Say how old the memory of processes or cgroups is.
+///
+/// Looks at the accessed bits of their page tables again and again, clears them, and counts for
+/// every page how long ago it was last seen accessed. At the end (or every `--follow`) prints a
+/// histogram for each target and NUMA node:
+///
+///   N0
+///   1000 anon=137368 file=24530
+///   5000 anon=34342 file=0
+///   18446744073709551615 anon=4925624 file=892892
+///
+/// A line counts the bytes whose age in milliseconds lies above the bound of the line before and up
+/// to its own. Lines that start with # say more: totals, memory in swap, page cache that no process
+/// maps (accessed bits do not tell its age), what could not be looked at, and what looking cost.
+///
+/// Anon is memory that would go to swap (private and shared memory, tmpfs), file what would be
+/// written back or dropped. A page that several processes of a target map counts once, and is as
+/// young as its last access through any of them. Resident memory that was never seen accessed is at
+/// least as old as the observation; it is counted at that age, or in the last bin with
+/// `--unseen oldest`. To see ages of minutes, observe for minutes.
+///
+/// Reading page tables needs root. Clearing accessed bits does not change what programs compute;
+/// it is noticed by the kernel's own reclaim, which uses the same bits.
+///
+/// Exit status: 0 done; 1 an error; 2 a wrong argument; 3 every target was gone before the end;
+/// 128 + the signal when interrupted (what was known by then is printed).
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    #[command(flatten)]
+    ages: AgeArgs,
+
+    /// Observe this long, then report: 30s, or without end with --follow, unless given.
+    #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
+    duration: Option<Duration>,
+
+    /// Report again and again, this often, until interrupted or until --duration, if given.
+    #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
+    follow: Option<Duration>,
+
+    /// With --all: tell cgroups apart down to this many levels; those below count for theirs above.
+    #[arg(long, value_name = "LEVELS", default_value_t = 5)]
+    depth: usize,
+
+    /// Report at most so many targets, the first in the order of --sort; 0 for all of them.
+    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    top: usize,
+
+    /// The order of targets.
+    #[arg(long, value_enum, default_value_t = Sort::Resident)]
+    sort: Sort,
+
+    /// How to print.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Whose memory.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = true)]
+struct TargetArgs {
+    /// A process; may be given again, or as a list.
+    #[arg(
+        long,
+        value_name = "PID",
+        value_delimiter = ',',
+        conflicts_with = "all"
+    )]
+    pid: Vec<u32>,
+
+    /// A memory cgroup with all cgroups below it: its path below the hierarchy, or its directory.
+    #[arg(long, value_name = "PATH", conflicts_with = "all")]
+    cgroup: Vec<String>,
+
+    /// Every memory cgroup of the machine (v1 or v2), each with all below it.
+    ///
+    /// A page that several cgroups share counts once, in the first of them.
+    #[arg(long)]
+    all: bool,
+}
+
+/// The order of targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Sort {
+    /// Most resident memory first.
+    Resident,
+    /// Most resident anon memory first.
+    Anon,
+    /// Most resident file memory first.
+    File,
+    /// Most old memory first: by the oldest bin that differs.
+    Cold,
+    /// Most memory in swap first.
+    Swapped,
+    /// By name; cgroups right before those below them.
+    Name,
+}
+
+/// Every target was gone.
+const EXIT_TARGETS_GONE: u8 = 3;
+
+/// Runs the command.
+///
+/// # Errors
+/// Targets that are not there, missing privileges, output that cannot be written.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let targets = match args.targets.all {
+        true => observe::all_cgroups(args.depth)?,
+        false => observe::listed(&args.targets.pid, &args.targets.cgroup)?,
+    };
+    let duration = match args.follow {
+        Some(_) => args.duration,
+        None => Some(args.duration.unwrap_or(DEFAULT_DURATION)),
+    };
+    let period = args
+        .follow
+        .into_iter()
+        .chain(duration)
+        .min()
+        .unwrap_or(DEFAULT_DURATION);
+    let (mut agent, note) = observe::open_agent(targets, args.ages.config(period))?;
+    if let Some(note) = note {
+        eprintln!("agewise: {note}");
+    }
+    let stop = Stop::install()?;
+    let mut printer = print::Printer::new(std::io::stdout().lock(), args.format);
+    follow(
+        &mut agent,
+        &stop,
+        duration,
+        args.follow,
+        |agent, truncated| {
+            let mut reports = agent.report();
+            let gone = reports.iter().all(|report| report.gone.is_some());
+            let cut = sort_and_cut(&mut reports, args.sort, args.top);
+            printer.print(&reports, &agent.cost(), cut, truncated)?;
+            Ok(!gone)
+        },
+    )
+}
+
+/// How long to observe when nobody says.
+const DEFAULT_DURATION: Duration = Duration::from_secs(30);
+
+/// Ticks at the agent's pace and reports at the times asked for. `report` says whether there is
+/// anything left to observe.
+fn follow(
+    agent: &mut Agent,
+    stop: &Stop,
+    duration: Option<Duration>,
+    period: Option<Duration>,
+    mut report: impl FnMut(&Agent, bool) -> anyhow::Result<bool>,
+) -> anyhow::Result<ExitCode> {
+    let began = Instant::now();
+    let interval = Duration::from_millis(agent.config().scan_interval_ms());
+    let end = duration.map(|duration| began + duration);
+    let bar = progress(duration.filter(|_| period.is_none()));
+    let mut next_report = period.map(|period| began + period);
+    let mut next_tick = began;
+    loop {
+        let tick = agent.tick()?;
+        let now = Instant::now();
+        let ended = end.is_some_and(|end| now >= end) || stop.requested().is_some();
+        let due = next_report.is_some_and(|at| now >= at);
+        // Nothing left to look at: waiting would tell nothing.
+        let empty = tick.subjects == 0 || agent.is_finished();
+        if ended || due || empty {
+            if ended || empty {
+                bar.finish_and_clear();
+            }
+            let left = report(agent, tick.truncated)?;
+            if let Some(signal) = stop.requested().filter(|_| period.is_none()) {
+                return Ok(ExitCode::from(Stop::exit_code(signal)));
+            }
+            if !left {
+                return Ok(ExitCode::from(EXIT_TARGETS_GONE));
+            }
+            if ended {
+                return Ok(ExitCode::SUCCESS);
+            }
+            if let (Some(at), Some(period)) = (next_report, period) {
+                next_report = Some(later(at, period, now));
+            }
+        }
+        bar.set_position(millis(began.elapsed()));
+        next_tick = later(next_tick, interval, now);
+        let wake = end
+            .into_iter()
+            .chain([next_tick])
+            .min()
+            .unwrap_or(next_tick);
+        wait(stop, &bar, began, wake);
+    }
+}
+
+/// The next time after `now` at whole periods from `at`: what was missed is not made up for.
+fn later(at: Instant, period: Duration, now: Instant) -> Instant {
+    let behind = now.saturating_duration_since(at);
+    let periods = (behind.as_nanos() / period.as_nanos().max(1) + 1).min(u128::from(u32::MAX));
+    at + period * periods as u32
+}
+
+/// Waits, and moves the bar meanwhile.
+fn wait(stop: &Stop, bar: &ProgressBar, began: Instant, until: Instant) {
+    const STEP: Duration = Duration::from_millis(500);
+    loop {
+        let step = if bar.is_hidden() {
+            until
+        } else {
+            until.min(Instant::now() + STEP)
+        };
+        if stop.wait_until(step) || step >= until {
+            return;
+        }
+        bar.set_position(millis(began.elapsed()));
+    }
+}
+
+/// A bar on standard error, if that is a terminal and the end is known.
+fn progress(duration: Option<Duration>) -> ProgressBar {
+    let Some(duration) = duration else {
+        return ProgressBar::hidden();
+    };
+    let style = ProgressStyle::with_template("observing {wide_bar} {elapsed} of {msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(millis(duration))
+        .with_style(style)
+        .with_message(units::duration_text(duration))
+}
+
+/// Sorts; returns how many targets were cut off.
+fn sort_and_cut(reports: &mut Vec<SubjectReport>, sort: Sort, top: usize) -> usize {
+    let total = |report: &SubjectReport| report.resident_bytes.iter().sum::<u64>();
+    let descending = |key: &dyn Fn(&SubjectReport) -> Vec<u64>,
+                      reports: &mut Vec<SubjectReport>| {
+        reports.sort_by_cached_key(|report| (std::cmp::Reverse(key(report)), report.name.clone()));
+    };
+    match sort {
+        Sort::Resident => descending(&|report| vec![total(report)], reports),
+        Sort::Anon => descending(&|report| vec![report.resident_bytes[0]], reports),
+        Sort::File => descending(&|report| vec![report.resident_bytes[1]], reports),
+        Sort::Swapped => descending(&|report| vec![report.swapped_bytes], reports),
+        Sort::Cold => descending(
+            &|report| {
+                let histogram = report.histogram();
+                histogram
+                    .bins()
+                    .iter()
+                    .rev()
+                    .map(|bin| bin.amounts.iter().sum())
+                    .collect()
+            },
+            reports,
+        ),
+        Sort::Name => {
+            reports.sort_by_cached_key(|report| {
+                report
+                    .name
+                    .split('/')
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            });
+        }
+    }
+    let keep = if top == 0 {
+        reports.len()
+    } else {
+        top.min(reports.len())
+    };
+    let cut = reports.len() - keep;
+    reports.truncate(keep);
+    cut
+}

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How reports are printed.
+
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use agewise_host::agent::{CostReport, SubjectReport};
+use serde::Serialize;
+
+use crate::output::{self, Format};
+use crate::units::{bytes_text, duration_text};
+
+/// Prints reports, one set after the other.
+pub struct Printer<W> {
+    out: W,
+    format: Format,
+    printed: bool,
+}
+
+/// One subject as JSON.
+#[derive(Serialize)]
+struct AgesRecord<'a> {
+    record: &'static str,
+    /// Wall clock, ms since 1970.
+    time_ms: u64,
+    target: &'a str,
+    kind: &'static str,
+    processes: usize,
+    nodes: Vec<NodeRecord>,
+    resident_bytes: u64,
+    anon_bytes: u64,
+    file_bytes: u64,
+    unseen_anon_bytes: u64,
+    unseen_file_bytes: u64,
+    swapped_bytes: u64,
+    unmapped_cache_bytes: Option<u64>,
+    refaulted_bytes: u64,
+    observed_ms: u64,
+    troubles: &'a [String],
+    gone: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct NodeRecord {
+    node: u32,
+    bins: Vec<BinRecord>,
+}
+
+#[derive(Serialize)]
+struct BinRecord {
+    upper_ms: u64,
+    anon_bytes: u64,
+    file_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct CostRecord<'a> {
+    record: &'static str,
+    time_ms: u64,
+    #[serde(flatten)]
+    cost: &'a CostReport,
+    /// Targets that `--top` left out.
+    targets_cut: usize,
+    /// The machine has more cgroups or processes than were listed.
+    targets_truncated: bool,
+}
+
+impl<W: Write> Printer<W> {
+    /// Prints to `out`.
+    pub fn new(out: W, format: Format) -> Self {
+        Printer {
+            out,
+            format,
+            printed: false,
+        }
+    }
+
+    /// Prints one set of reports. `cut` targets were left out by a limit of ours; `truncated`: there
+    /// are more than were looked for.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn print(
+        &mut self,
+        reports: &[SubjectReport],
+        cost: &CostReport,
+        cut: usize,
+        truncated: bool,
+    ) -> io::Result<()> {
+        let time_ms = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| {
+                u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+            });
+        match self.format {
+            Format::Text => self.text(reports, cost, cut, truncated)?,
+            Format::Json => self.json(reports, cost, cut, truncated, time_ms)?,
+            Format::Csv => self.csv(reports, time_ms)?,
+        }
+        self.printed = true;
+        self.out.flush()
+    }
+
+    fn text(
+        &mut self,
+        reports: &[SubjectReport],
+        cost: &CostReport,
+        cut: usize,
+        truncated: bool,
+    ) -> io::Result<()> {
+        for report in reports {
+            if self.printed {
+                writeln!(self.out)?;
+            }
+            self.printed = true;
+            text_of(&mut self.out, report)?;
+        }
+        let out = &mut self.out;
+        if cut > 0 {
+            writeln!(out, "# {cut} more targets not shown: --top 0 shows all")?;
+        }
+        if truncated {
+            writeln!(
+                out,
+                "# there are more cgroups or processes than shown: they count for those above them; \
+                 see --depth"
+            )?;
+        }
+        writeln!(
+            out,
+            "# cost: {} scans, one every {}: {:.2} ms CPU each (walk {:.2}, ages {:.2}, clear \
+             {:.2}), {:.2} ms per GiB, {:.2} % of a core; the first took {:.1} ms; age maps {}, \
+             {:.2} bytes a page",
+            cost.scans,
+            duration_text(Duration::from_millis(cost.scan_interval_ms)),
+            cost.cpu_ms_per_scan,
+            cost.walk_ms_per_scan,
+            cost.classify_ms_per_scan,
+            cost.clear_ms_per_scan,
+            cost.cpu_ms_per_gib,
+            cost.core_percent,
+            cost.first_scan_cpu_ms,
+            bytes_text(cost.agemap_bytes),
+            cost.agemap_bytes_per_page,
+        )
+    }
+
+    fn json(
+        &mut self,
+        reports: &[SubjectReport],
+        cost: &CostReport,
+        cut: usize,
+        truncated: bool,
+        time_ms: u64,
+    ) -> io::Result<()> {
+        for report in reports {
+            output::json_line(&mut self.out, &AgesRecord::new(report, time_ms))?;
+        }
+        let record = CostRecord {
+            record: "cost",
+            time_ms,
+            cost,
+            targets_cut: cut,
+            targets_truncated: truncated,
+        };
+        output::json_line(&mut self.out, &record)
+    }
+
+    fn csv(&mut self, reports: &[SubjectReport], time_ms: u64) -> io::Result<()> {
+        if !self.printed {
+            writeln!(
+                self.out,
+                "time_ms,target,kind,node,upper_ms,anon_bytes,file_bytes,resident_bytes,\
+                 swapped_bytes,unmapped_cache_bytes"
+            )?;
+        }
+        for report in reports {
+            for (node, histogram) in &report.nodes {
+                for bin in histogram.bins() {
+                    writeln!(
+                        self.out,
+                        "{time_ms},{},{},{node},{},{},{},{},{},{}",
+                        csv_field(&report.name),
+                        kind(report),
+                        bin.upper_ms,
+                        bin.amounts[0],
+                        bin.amounts[1],
+                        report.resident_bytes.iter().sum::<u64>(),
+                        report.swapped_bytes,
+                        report
+                            .unmapped_cache_bytes
+                            .map_or(String::new(), |b| b.to_string()),
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn text_of(out: &mut impl Write, report: &SubjectReport) -> io::Result<()> {
+    let [anon, file] = report.resident_bytes;
+    writeln!(out, "# {} {}", kind(report), report.name)?;
+    if let Some(gone) = &report.gone {
+        return writeln!(out, "# gone: {gone}");
+    }
+    for (node, histogram) in &report.nodes {
+        write!(out, "N{node}\n{histogram}")?;
+    }
+    writeln!(
+        out,
+        "# resident {} (anon {}, file {}), in swap {}, came back from swap {}; {}",
+        bytes_text(anon + file),
+        bytes_text(anon),
+        bytes_text(file),
+        bytes_text(report.swapped_bytes),
+        bytes_text(report.refaulted_bytes),
+        match report.processes {
+            1 => "1 process".to_owned(),
+            n => format!("{n} processes"),
+        },
+    )?;
+    let unseen: u64 = report.unseen_bytes.iter().sum();
+    if unseen > 0 {
+        writeln!(
+            out,
+            "# never seen accessed: {}; observed for {}, so at least that old",
+            bytes_text(unseen),
+            duration_text(Duration::from_millis(report.observed_ms)),
+        )?;
+    }
+    match report.unmapped_cache_bytes {
+        Some(bytes) => writeln!(
+            out,
+            "# page cache that no process maps: {}, in no line above: accessed bits do not tell \
+             its age",
+            bytes_text(bytes)
+        )?,
+        None => writeln!(
+            out,
+            "# page cache that no process maps belongs to cgroups: see --cgroup"
+        )?,
+    }
+    for trouble in &report.troubles {
+        writeln!(out, "# not looked at: {trouble}")?;
+    }
+    Ok(())
+}
+
+impl<'a> AgesRecord<'a> {
+    fn new(report: &'a SubjectReport, time_ms: u64) -> Self {
+        let [anon_bytes, file_bytes] = report.resident_bytes;
+        let bin = |bin: &agewise_engine::workingset::Bin| BinRecord {
+            upper_ms: bin.upper_ms,
+            anon_bytes: bin.amounts[0],
+            file_bytes: bin.amounts[1],
+        };
+        AgesRecord {
+            record: "ages",
+            time_ms,
+            target: &report.name,
+            kind: kind(report),
+            processes: report.processes,
+            nodes: report
+                .nodes
+                .iter()
+                .map(|(node, histogram)| NodeRecord {
+                    node: *node,
+                    bins: histogram.bins().iter().map(bin).collect(),
+                })
+                .collect(),
+            resident_bytes: anon_bytes + file_bytes,
+            anon_bytes,
+            file_bytes,
+            unseen_anon_bytes: report.unseen_bytes[0],
+            unseen_file_bytes: report.unseen_bytes[1],
+            swapped_bytes: report.swapped_bytes,
+            unmapped_cache_bytes: report.unmapped_cache_bytes,
+            refaulted_bytes: report.refaulted_bytes,
+            observed_ms: report.observed_ms,
+            troubles: &report.troubles,
+            gone: report.gone.as_deref(),
+        }
+    }
+}
+
+fn kind(report: &SubjectReport) -> &'static str {
+    if report.is_cgroup {
+        "cgroup"
+    } else {
+        "process"
+    }
+}
+
+/// A CSV field, quoted where it must be (RFC 4180).
+fn csv_field(text: &str) -> String {
+    match text.contains(['"', ',', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}
