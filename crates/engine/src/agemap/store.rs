@@ -7,6 +7,8 @@ use crate::table::PageBits;
 
 /// Leaves a chunk (32 KiB).
 const LEAVES_PER_CHUNK: usize = 64;
+/// How many of them are taken from the allocator at a time.
+const PLACES_PER_STEP: usize = 8;
 
 /// No leaf: all pages of the table carry the header's label.
 pub(super) const NO_LEAF: u32 = u32::MAX;
@@ -63,10 +65,14 @@ impl<T> Slab<T> {
             .last()
             .is_none_or(|chunk| chunk.len() == LEAVES_PER_CHUNK)
         {
-            self.chunks.push(Vec::with_capacity(LEAVES_PER_CHUNK));
+            self.chunks.push(Vec::new());
         }
         let before = (self.chunks.len() - 1) * LEAVES_PER_CHUNK;
         let chunk = self.chunks.last_mut().expect("a chunk with room");
+        if chunk.len() == chunk.capacity() {
+            // A small process must not pay for a whole chunk.
+            chunk.reserve_exact(PLACES_PER_STEP);
+        }
         chunk.push(thing);
         u32::try_from(before + chunk.len() - 1).expect("fewer leaves than an address space holds")
     }
