@@ -14,6 +14,7 @@ pub mod lru;
 pub mod mglru;
 pub mod page_table;
 pub mod reclaim;
+pub mod refault_distance;
 pub mod shadow;
 pub mod table;
 pub mod work;

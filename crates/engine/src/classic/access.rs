@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How pages enter, leave and climb the lists.
 
-use super::workingset::age_nonresident;
+use super::workingset::age_activation;
 use crate::folio::{Flag, FolioTable, Pfn};
 use crate::ids::LruvecId;
 use crate::lru::{Lru, Lruvec};
@@ -53,5 +53,5 @@ pub fn mark_accessed(lru: &mut Lru, pfn: Pfn, cpu: usize) {
     } else if lru.cpus[cpu].add.contains(pfn) {
         folio.set(Flag::Active);
     }
-    age_nonresident(lru, lruvec, pages);
+    age_activation(lru, lruvec, pages);
 }

@@ -4,7 +4,7 @@
 use super::cost::note_cost;
 use super::isolate::isolate;
 use super::lists::List;
-use super::workingset::age_nonresident;
+use super::workingset::age_activation;
 use crate::folio::{Flag, FolioType, Pfn};
 use crate::ids::LruvecId;
 use crate::lru::Lru;
@@ -71,6 +71,6 @@ pub(super) fn put_back(lru: &mut Lru, pfn: Pfn, cpu: usize) {
     let (lruvec, pages, active) = (folio.lruvec, folio.nr_pages(), folio.has(Flag::Active));
     lru.list_add(pfn, false);
     if active {
-        age_nonresident(lru, lruvec, pages);
+        age_activation(lru, lruvec, pages);
     }
 }

@@ -3,6 +3,7 @@
 
 use super::stats::Counts;
 use crate::folio::{Flag, Folio, FolioList, FolioTable, FolioType, Pfn};
+use crate::refault_distance::Holes;
 
 /// One list of a lruvec (`enum lru_list`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +84,9 @@ pub struct State {
     /// Pages of this lruvec and its descendants evicted or activated so far: the clock of refault
     /// distances.
     pub nonresident_age: u64,
+    /// What share of recent evictions came back, for the refault-distance rule without its first
+    /// throttle.
+    pub holes: Holes,
     /// Refault activations at the end of the last reclaim (`refaults`), as then flushed.
     pub activations_snapshot: [u64; 2],
     /// Sizes and activations of the subtree as last flushed.

@@ -25,6 +25,8 @@ pub use shrink::shrink_lruvec;
 pub use stats::flush_stats;
 pub(crate) use workingset::{eviction_shadow, refault};
 
+use crate::refault_distance::Rule;
+
 /// What differs between kernels and runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -44,6 +46,8 @@ pub struct Settings {
     pub balanced_node_revives_kswapd: bool,
     /// Bits a shadow has for the age, by type.
     pub timestamp_bits: [u32; 2],
+    /// Decides refaults by the refault-distance rework instead of the mainline test.
+    pub refault_distance: Option<Rule>,
     /// Low bits of the age that do not fit into a shadow and are dropped, by type.
     pub bucket_order: [u32; 2],
 }
@@ -60,6 +64,7 @@ impl Settings {
             balanced_node_revives_kswapd: true,
             timestamp_bits: [31, 36],
             bucket_order: [0, 0],
+            refault_distance: None,
         }
     }
 

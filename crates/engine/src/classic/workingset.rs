@@ -22,6 +22,16 @@ pub fn age_nonresident(lru: &mut Lru, lruvec: LruvecId, pages: u64) {
     }
 }
 
+/// Ages a lruvec and its ancestors by an activation, unless evictions alone age
+/// (`workingset_activation`).
+#[inline]
+pub fn age_activation(lru: &mut Lru, lruvec: LruvecId, pages: u64) {
+    let rule = lru.classic.refault_distance;
+    if rule.is_none_or(|rule| rule.activations_age) {
+        age_nonresident(lru, lruvec, pages);
+    }
+}
+
 /// The shadow of a folio about to be evicted by a reclaim of `target`, and the ageing that the
 /// eviction causes (`workingset_eviction`).
 #[must_use]
@@ -33,6 +43,7 @@ pub fn eviction_shadow(lru: &mut Lru, pfn: Pfn, target: MemcgId) -> u64 {
     let lruvec = lru.memcgs[target.index()].lruvecs[node.index()];
     let age = lru.lruvecs[lruvec.index()].classic.nonresident_age;
     age_nonresident(lru, lruvec, pages);
+    lru.lruvecs[lruvec.index()].classic.holes.evicted(pages);
     let stored = age >> lru.classic.bucket_order[folio_type];
     Shadow {
         workingset,
@@ -50,11 +61,15 @@ pub fn refault(lru: &mut Lru, world: &impl World, pfn: Pfn, shadow: u64) {
     let (lruvec, pages, folio_type) = (folio.lruvec, folio.nr_pages(), folio.folio_type());
     lru.lruvecs[lruvec.index()].events.workingset_refault[folio_type.index()] += pages;
     let shadow = Shadow::unpack(shadow);
-    if !is_recent(lru, world, shadow, folio_type) {
+    let recent = is_recent(lru, world, shadow, folio_type);
+    if let Some(evicting) = evicting_lruvec(lru, shadow) {
+        lru.lruvecs[evicting.index()].classic.holes.returned(pages);
+    }
+    if !recent {
         return;
     }
     lru.folios[pfn].set(Flag::Active);
-    age_nonresident(lru, lruvec, pages);
+    age_activation(lru, lruvec, pages);
     lru.lruvecs[lruvec.index()].events.workingset_activate[folio_type.index()] += pages;
     if shadow.workingset {
         lru.folios[pfn].set(Flag::Workingset);
@@ -63,38 +78,47 @@ pub fn refault(lru: &mut Lru, world: &impl World, pfn: Pfn, shadow: u64) {
     }
 }
 
+/// The lruvec whose reclaim evicted a page. If its cgroup is gone its sizes say nothing.
+fn evicting_lruvec(lru: &Lru, shadow: Shadow) -> Option<LruvecId> {
+    let memcg = lru.memcgs.get(shadow.memcg.index())?;
+    memcg
+        .lruvecs
+        .get(shadow.node.index())
+        .copied()
+        .filter(|_| memcg.online)
+}
+
 /// Whether the page would still be there if all other pages it competes with were gone
-/// (`workingset_test_recent`).
+/// (`workingset_test_recent`), or as the refault-distance rule says.
 #[must_use]
 pub fn is_recent(lru: &Lru, world: &impl World, shadow: Shadow, folio_type: FolioType) -> bool {
-    // The cgroup that evicted it decides; if it is gone its sizes say nothing.
-    let Some(memcg) = lru.memcgs.get(shadow.memcg.index()) else {
+    let Some(lruvec) = evicting_lruvec(lru, shadow) else {
         return false;
     };
-    let Some(&lruvec) = memcg.lruvecs.get(shadow.node.index()) else {
-        return false;
-    };
-    if !memcg.online {
-        return false;
-    }
-    let now = lru.lruvecs[lruvec.index()].classic.nonresident_age;
     let counts = stats::counts(lru, lruvec);
+    let free_swap = world.swap_free_pages(shadow.memcg) > 0;
+    let state = &lru.lruvecs[lruvec.index()].classic;
+    let distance = distance(
+        state.nonresident_age,
+        shadow.token,
+        lru.classic.bucket_order[folio_type.index()],
+        lru.classic.timestamp_bits[folio_type.index()],
+    );
+    if let Some(rule) = lru.classic.refault_distance {
+        let distance = rule.effective_distance(distance, &state.holes);
+        return rule.activates(distance, folio_type, &counts, free_swap);
+    }
     let mut size = counts.pages(List::ActiveFile);
     if folio_type == FolioType::Anon {
         size += counts.pages(List::InactiveFile);
     }
-    if world.swap_free_pages(shadow.memcg) > 0 {
+    if free_swap {
         size += counts.pages(List::ActiveAnon);
         if folio_type == FolioType::File {
             size += counts.pages(List::InactiveAnon);
         }
     }
-    distance(
-        now,
-        shadow.token,
-        lru.classic.bucket_order[folio_type.index()],
-        lru.classic.timestamp_bits[folio_type.index()],
-    ) <= size
+    distance <= size
 }
 
 /// Pages evicted or activated since the age was stored; wraps with the width of the shadow.

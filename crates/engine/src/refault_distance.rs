@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The refault-distance rework: a simpler test of whether a page that comes back joins the working
+//! set (source document "refault-distance" by Kairui Song, and the third version of the series,
+//! 2023-09, for how anon and file pages count together).
+//!
+//! Evicted pages form an imaginary, read-only "shadow LRU" behind the inactive list. One counter of
+//! evictions gives the place of each: a page that was evicted `SP` evictions ago is `SP` pages deep.
+//! It would still be in memory had it started on the active list if `SP` is less than that list is
+//! long. Two throttles keep this from activating everything:
+//!
+//! 1. pages that came back leave holes in the shadow LRU that are not filled, so that those far down
+//!    look farther still ([`Rule::holes_widen_distance`]);
+//! 2. once the active side is as long as the inactive one, `SP` is held against the latter: active
+//!    pages are not challenged by ones used once ([`Rule::long_active_throttles`]).
+//!
+//! Only evictions age. The mainline test ages with activations too.
+
+use crate::classic::List;
+use crate::classic::stats::Counts;
+use crate::folio::FolioType;
+
+/// The rule, with a switch for each of its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Throttle 1. Off: distances are shortened by the share of evicted pages that came back.
+    pub holes_widen_distance: bool,
+    /// Throttle 2. Off: distances are held against the active side however long it is.
+    pub long_active_throttles: bool,
+    /// Activations age too, as in the mainline test.
+    pub activations_age: bool,
+}
+
+impl Default for Rule {
+    /// The rule of the document: both throttles, evictions alone age.
+    fn default() -> Self {
+        Rule {
+            holes_widen_distance: true,
+            long_active_throttles: true,
+            activations_age: false,
+        }
+    }
+}
+
+impl Rule {
+    /// Whether a page of a type that is `distance` pages deep in the shadow LRU is to be activated,
+    /// given the sizes of the cgroup that evicted it. Without free swap anon pages are no
+    /// competitors: they cannot make room.
+    #[must_use]
+    pub fn activates(
+        &self,
+        distance: u64,
+        folio_type: FolioType,
+        sizes: &Counts,
+        free_swap: bool,
+    ) -> bool {
+        let swappable = |list| if free_swap { sizes.pages(list) } else { 0 };
+        let active = sizes.pages(List::ActiveFile) + swappable(List::ActiveAnon);
+        let inactive_anon = swappable(List::InactiveAnon);
+        let inactive_file = sizes.pages(List::InactiveFile);
+        let inactive = inactive_anon + inactive_file;
+        if self.long_active_throttles && active >= inactive {
+            return distance < inactive;
+        }
+        // A page competes with the inactive pages of the other type as well.
+        let others = match folio_type {
+            FolioType::Anon => inactive_file,
+            FolioType::File => inactive_anon,
+        };
+        distance < active + others
+    }
+
+    /// A distance as the rule counts it: `evicted` and `returned` say what share of the shadow LRU
+    /// is holes.
+    #[must_use]
+    pub fn effective_distance(&self, distance: u64, holes: &Holes) -> u64 {
+        if self.holes_widen_distance {
+            distance
+        } else {
+            holes.fill(distance)
+        }
+    }
+}
+
+/// How many of the pages evicted lately have come back: an estimate of the holes in the shadow LRU,
+/// kept only to see what throttle 1 does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holes {
+    evicted_pages: u64,
+    returned_pages: u64,
+}
+
+/// Evictions over which the share of holes is averaged.
+const HOLES_WINDOW_PAGES: u64 = 1 << 16;
+
+impl Holes {
+    /// Pages were evicted.
+    pub fn evicted(&mut self, pages: u64) {
+        self.evicted_pages += pages;
+        if self.evicted_pages >= HOLES_WINDOW_PAGES {
+            self.evicted_pages /= 2;
+            self.returned_pages /= 2;
+        }
+    }
+
+    /// Pages came back.
+    pub fn returned(&mut self, pages: u64) {
+        self.returned_pages = (self.returned_pages + pages).min(self.evicted_pages);
+    }
+
+    /// A distance without the holes in between.
+    fn fill(&self, distance: u64) -> u64 {
+        let kept = self.evicted_pages - self.returned_pages;
+        let filled =
+            u128::from(distance) * u128::from(kept) / u128::from(self.evicted_pages.max(1));
+        u64::try_from(filled).unwrap_or(distance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sizes of anon and file lists: inactive and active of each.
+    fn sizes(anon: (u64, u64), file: (u64, u64)) -> Counts {
+        let mut counts = Counts::default();
+        counts.pages[List::InactiveAnon.index()] = anon.0;
+        counts.pages[List::ActiveAnon.index()] = anon.1;
+        counts.pages[List::InactiveFile.index()] = file.0;
+        counts.pages[List::ActiveFile.index()] = file.1;
+        counts
+    }
+
+    /// The first distance that does not activate.
+    fn bound(rule: Rule, folio_type: FolioType, sizes: &Counts, free_swap: bool) -> u64 {
+        (0..)
+            .find(|&distance| !rule.activates(distance, folio_type, sizes, free_swap))
+            .unwrap()
+    }
+
+    #[test]
+    fn the_shorter_list_bounds_the_distance() {
+        use FolioType::File;
+        let rule = Rule::default();
+        assert_eq!(bound(rule, File, &sizes((0, 0), (300, 100)), true), 100);
+        assert_eq!(bound(rule, File, &sizes((0, 0), (100, 300)), true), 100);
+        assert_eq!(bound(rule, File, &sizes((0, 0), (200, 200)), true), 200);
+        assert_eq!(bound(rule, File, &sizes((0, 0), (300, 0)), true), 0);
+    }
+
+    #[test]
+    fn without_the_second_throttle_a_long_active_list_invites_more() {
+        let rule = Rule {
+            long_active_throttles: false,
+            ..Rule::default()
+        };
+        let sizes = sizes((0, 0), (100, 300));
+        assert_eq!(bound(rule, FolioType::File, &sizes, true), 300);
+    }
+
+    #[test]
+    fn anon_lists_count_only_with_free_swap() {
+        use FolioType::{Anon, File};
+        let rule = Rule::default();
+        let sizes = sizes((400, 50), (200, 100));
+        // A = 150 < 600: the other type's inactive pages are competitors, one's own are not.
+        assert_eq!(bound(rule, File, &sizes, true), 150 + 400);
+        assert_eq!(bound(rule, Anon, &sizes, true), 150 + 200);
+        assert_eq!(bound(rule, File, &sizes, false), 100);
+        assert_eq!(bound(rule, Anon, &sizes, false), 100 + 200);
+    }
+
+    #[test]
+    fn holes_are_estimated_by_what_came_back() {
+        let mut holes = Holes::default();
+        assert_eq!(holes.fill(100), 0);
+        holes.evicted(1000);
+        assert_eq!(holes.fill(100), 100);
+        holes.returned(250);
+        assert_eq!(holes.fill(100), 75);
+        holes.returned(10_000);
+        assert_eq!(holes.fill(100), 0);
+        let rule = Rule::default();
+        assert_eq!(rule.effective_distance(100, &holes), 100);
+    }
+}
