@@ -30,4 +30,5 @@ pub enum Command {
     Lab(command::lab::Args),
     Man(command::man::Args),
     Report(command::report::Args),
+    Trace(command::trace::Args),
 }

@@ -6,6 +6,7 @@ pub mod cli;
 pub mod command;
 pub mod lean;
 pub mod output;
+pub mod record;
 pub mod signal;
 pub mod units;
 

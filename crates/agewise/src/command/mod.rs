@@ -11,6 +11,7 @@ pub mod observe;
 pub mod reclaim;
 pub mod report;
 pub mod run;
+pub mod trace;
 
 use std::process::ExitCode;
 
@@ -24,5 +25,6 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Lab(args) => lab::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Trace(args) => trace::run(&args),
     }
 }

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise trace`: traces of page accesses. One subcommand a file.
+
+pub mod record;
+
+use std::process::ExitCode;
+
+/// Read, convert and sample traces of page accesses.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands of `agewise trace`.
+#[derive(Debug, clap::Subcommand)]
+#[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
+pub enum Command {
+    Record(record::Args),
+}
+
+/// Runs the subcommand asked for.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::Record(args) => record::run(args),
+    }
+}

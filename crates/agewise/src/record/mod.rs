@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Recording the page accesses of live processes into a page trace.
+//!
+//! Every interval the page tables are read, and the pages whose accessed bits are set are written
+//! with the time of the look. Their order inside an interval is not known; they are written in
+//! rising order of address, and the trace says so ([`Order::Interval`]).
+
+mod pages;
+mod watched;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+
+use agewise_host::clock;
+use agewise_host::eye::{Abilities, AccessSource, Resolution};
+use agewise_host::process::{Process, ProcessError};
+use agewise_lab::trace::page_trace::{Header, Order, PageTraceWriter};
+use agewise_lab::trace::{AccessKind, Request, TraceError};
+use serde::Serialize;
+
+use pages::PageNames;
+pub use watched::WatchError;
+use watched::Watched;
+
+/// Why a recording cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The trace could not be written. What was written before stays readable.
+    #[error("{0}; what was recorded before stays readable")]
+    Write(#[from] TraceError),
+    /// The eye sees whole mappings only.
+    #[error(
+        "a page trace needs an eye that tells single pages; '{eye}' tells whole mappings only: run \
+         as root on a kernel with BTF (see agewise doctor)"
+    )]
+    Coarse {
+        /// Name of the eye.
+        eye: &'static str,
+    },
+    /// No process could be looked at for a reason other than that it is gone.
+    #[error("process {pid} cannot be recorded: {source}")]
+    Watch {
+        /// The process.
+        pid: u32,
+        /// What failed.
+        source: WatchError,
+    },
+}
+
+/// What was recorded so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Totals {
+    /// Looks at all processes.
+    pub intervals: u64,
+    /// Accesses: pages young in an interval, summed over intervals.
+    pub accesses: u64,
+    /// Most pages of one interval.
+    pub accesses_max: u64,
+    /// Processes met.
+    pub processes: u64,
+    /// CPU time of reading and clearing, ns.
+    pub cpu_ns: u64,
+    /// Bytes of trace.
+    pub trace_bytes: u64,
+    /// Pages that nothing can clear (hugetlb): not recorded.
+    pub uncleared_pages: u64,
+}
+
+/// A recording under way.
+pub struct Recorder<'a, W: Write> {
+    eye: &'a mut dyn AccessSource,
+    writer: PageTraceWriter<W>,
+    names: PageNames,
+    watched: BTreeMap<u32, Watched>,
+    start_ns: u64,
+    totals: Totals,
+}
+
+impl<'a, W: Write> Recorder<'a, W> {
+    /// Writes the header. `path` is for messages.
+    ///
+    /// # Errors
+    /// An eye that cannot tell pages, or a trace that cannot be written.
+    pub fn new(
+        eye: &'a mut dyn AccessSource,
+        path: &std::path::Path,
+        out: W,
+        interval: Duration,
+        metadata: String,
+    ) -> Result<Self, RecordError> {
+        let Abilities { resolution, .. } = eye.abilities();
+        if resolution != Resolution::Page {
+            return Err(RecordError::Coarse { eye: eye.name() });
+        }
+        let header = Header {
+            order: Order::Interval,
+            interval_ns: u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX),
+            metadata,
+            ..Header::default()
+        };
+        Ok(Recorder {
+            eye,
+            writer: PageTraceWriter::new(path, out, &header)?,
+            names: PageNames::default(),
+            watched: BTreeMap::new(),
+            start_ns: clock::monotonic_ns(),
+            totals: Totals::default(),
+        })
+    }
+
+    /// Whether a process is recorded already.
+    #[must_use]
+    pub fn knows(&self, pid: u32) -> bool {
+        self.watched.contains_key(&pid)
+    }
+
+    /// Processes recorded now.
+    #[must_use]
+    pub fn processes(&self) -> usize {
+        self.watched.len()
+    }
+
+    /// What was recorded so far.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        Totals {
+            trace_bytes: self.writer.bytes_written(),
+            ..self.totals
+        }
+    }
+
+    /// Takes in a process; `born_here` as in [`Watched::new`]. One that is gone already is left out.
+    ///
+    /// # Errors
+    /// It may not be looked at, or is a kernel thread.
+    pub fn add(&mut self, pid: u32, born_here: bool) -> Result<(), ProcessError> {
+        let process = match Process::open(pid) {
+            Err(error) if error.is_gone() => return Ok(()),
+            opened => opened?,
+        };
+        if let Some(slot) = self.names.process_slot(pid) {
+            self.watched
+                .insert(pid, Watched::new(process, slot, born_here));
+            self.totals.processes += 1;
+        }
+        Ok(())
+    }
+
+    /// One interval: looks at every process and writes what it touched.
+    ///
+    /// # Errors
+    /// [`RecordError`]. Processes that are gone are dropped without an error.
+    pub fn interval(&mut self) -> Result<(), RecordError> {
+        let time_ns = clock::monotonic_ns().saturating_sub(self.start_ns);
+        let mut failed = Ok(());
+        let mut accesses = 0;
+        let mut gone = Vec::new();
+        for (&pid, watched) in &mut self.watched {
+            let writer = &mut self.writer;
+            let mut write = |touched: watched::Touched| {
+                if failed.is_err() {
+                    return;
+                }
+                accesses += touched.pages;
+                failed = writer.push(&Request {
+                    first_page: touched.first_page,
+                    page_count: touched.pages,
+                    time_ns,
+                    process: pid,
+                    kind: AccessKind::Unknown,
+                    class: touched.numbering.class,
+                });
+            };
+            let cpu_ns = clock::thread_cpu_ns();
+            match watched.look(self.eye, &mut self.names, &mut write) {
+                Ok(cleared) => self.totals.uncleared_pages = cleared.uncleared_pages,
+                Err(error) if error.is_gone() => gone.push(pid),
+                Err(source) => return Err(RecordError::Watch { pid, source }),
+            }
+            self.totals.cpu_ns += clock::thread_cpu_ns() - cpu_ns;
+        }
+        for pid in gone {
+            self.watched.remove(&pid);
+            self.names.forget_process(pid);
+        }
+        failed?;
+        self.totals.intervals += 1;
+        self.totals.accesses += accesses;
+        self.totals.accesses_max = self.totals.accesses_max.max(accesses);
+        Ok(())
+    }
+
+    /// Writes what is left and the index.
+    ///
+    /// # Errors
+    /// The trace cannot be written.
+    pub fn finish(mut self) -> Result<(Totals, Vec<String>), RecordError> {
+        self.writer.flush_frame()?;
+        let totals = self.totals();
+        self.writer.finish()?;
+        Ok((totals, self.names.files().to_vec()))
+    }
+}
