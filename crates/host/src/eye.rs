@@ -197,7 +197,7 @@ impl<F: FnMut(&TableSight<'_>)> SightSink for F {
 /// What one scan cost and met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ScanCost {
-    /// CPU time of the reading alone (kernel and user, without the sink), ns.
+    /// CPU time of reading and of making bitmaps (kernel and user, not the sink's), ns.
     pub cpu_ns: u64,
     /// System calls that read page tables.
     pub calls: u64,

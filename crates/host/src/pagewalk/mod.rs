@@ -15,9 +15,8 @@
 //! CAP_PERFMON, and CAP_SYS_ADMIN for frame numbers in `/proc/self/pagemap`.
 
 use std::fs;
-use std::ops::ControlFlow;
 
-use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits};
+use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE};
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::eye::{
@@ -45,6 +44,8 @@ pub struct PageWalk {
     extractor: Extractor,
     /// The ranges given, joined where they share tables: what the program is asked for.
     joined: Vec<Range>,
+    /// What the last call found, as bitmaps.
+    digested: Vec<(Entry, Option<Extract>)>,
 }
 
 impl PageWalk {
@@ -79,6 +80,7 @@ impl PageWalk {
             machine,
             extractor,
             joined: Vec::new(),
+            digested: Vec::new(),
         })
     }
 
@@ -120,64 +122,61 @@ impl PageWalk {
         })
     }
 
-    /// Show what the last call found.
-    fn show(
-        &mut self,
-        cursor: &mut Cursor<'_>,
-        found: &Ctl,
-        report: &mut ScanReport,
-        sink: &mut Metered<'_>,
-    ) {
+    /// Turn what the last call found into bitmaps. Apart from [`show`](Self::show), so that the
+    /// time this takes is not mixed up with the time the sink takes.
+    fn digest(&mut self, found: &Ctl) {
+        self.digested.clear();
         for index in 0..found.n_entries {
             let entry = self.program.entry(index);
-            match entry.kind {
-                layout::KIND_TABLE => self.show_table(cursor, &entry, report, sink),
-                layout::KIND_PMD => {
-                    report.cost.leaves += 1;
-                    self.show_leaf(cursor, &entry, Leaf::Huge, report, sink);
+            let extract = match entry.kind {
+                layout::KIND_TABLE => self.digest_table(entry.slot),
+                layout::KIND_PMD | layout::KIND_PUD => Some(leaf_bits(entry.entry)),
+                kind => {
+                    debug_assert!([layout::KIND_BAD_TABLE, layout::KIND_BAD_PMDS].contains(&kind));
+                    None
                 }
-                layout::KIND_PUD => self.show_giant(cursor, &entry, report, sink),
-                layout::KIND_BAD_PMDS => hide(cursor, entry.va, 1 << 30, report, sink),
-                layout::KIND_BAD_TABLE => hide(cursor, entry.va, TABLE_BYTES, report, sink),
-                kind => debug_assert!(false, "the walker gave an entry of kind {kind}"),
-            }
+            };
+            self.digested.push((entry, extract));
         }
     }
 
-    fn show_table(
-        &mut self,
-        cursor: &mut Cursor<'_>,
-        entry: &Entry,
-        report: &mut ScanReport,
-        sink: &mut Metered<'_>,
-    ) {
-        let raw = &self.program.table(entry.slot).e;
-        let mut extract = self.extractor.extract(raw);
-        if extract.is_none() {
+    fn digest_table(&mut self, slot: u32) -> Option<Extract> {
+        let raw = &self.program.table(slot).e;
+        self.extractor.extract(raw).or_else(|| {
             // Memory may have been added since: look where it ends now before disbelieving.
-            if let Ok(end) = machine::memory_end()
-                && end > self.machine.format.address_end
-            {
-                self.machine.format.address_end = end;
-                self.extractor = Extractor::new(self.machine.format, self.machine.encryption_mask);
-                extract = self.extractor.extract(raw);
+            let end = machine::memory_end().ok()?;
+            if end <= self.machine.format.address_end {
+                return None;
+            }
+            self.machine.format.address_end = end;
+            self.extractor = Extractor::new(self.machine.format, self.machine.encryption_mask);
+            self.extractor.extract(raw)
+        })
+    }
+
+    /// Show what was digested.
+    fn show(&self, cursor: &mut Cursor<'_>, report: &mut ScanReport, sink: &mut Shown<'_>) {
+        for (entry, extract) in &self.digested {
+            let Some(extract) = extract else {
+                let span = if entry.kind == layout::KIND_BAD_PMDS {
+                    1 << 30
+                } else {
+                    TABLE_BYTES
+                };
+                hide(cursor, entry.va, span, report, sink);
+                continue;
+            };
+            match entry.kind {
+                layout::KIND_TABLE => {
+                    report.cost.tables += 1;
+                    let raw = &self.program.table(entry.slot).e;
+                    let entries = Entries::Table(raw, self.machine.format);
+                    emit(cursor, entry.va, Leaf::Page, extract, entries, report, sink);
+                }
+                layout::KIND_PUD => self.show_giant(cursor, entry, extract, report, sink),
+                _ => self.show_leaf(cursor, entry, Leaf::Huge, extract, report, sink),
             }
         }
-        let Some(extract) = extract else {
-            hide(cursor, entry.va, TABLE_BYTES, report, sink);
-            return;
-        };
-        report.cost.tables += 1;
-        let entries = Entries::Table(raw, self.machine.format);
-        emit(
-            cursor,
-            entry.va,
-            Leaf::Page,
-            &extract,
-            entries,
-            report,
-            sink,
-        );
     }
 
     fn show_leaf(
@@ -185,10 +184,11 @@ impl PageWalk {
         cursor: &mut Cursor<'_>,
         entry: &Entry,
         leaf: Leaf,
+        extract: &Extract,
         report: &mut ScanReport,
-        sink: &mut Metered<'_>,
+        sink: &mut Shown<'_>,
     ) {
-        let extract = leaf_bits(entry.entry);
+        report.cost.leaves += 1;
         let va = entry.va & !(TABLE_BYTES - 1);
         // Bit 12 of a huge leaf is an attribute (PAT), not part of its address.
         let base = self.machine.format.pfn(entry.entry).unwrap_or(0);
@@ -197,21 +197,28 @@ impl PageWalk {
             _ => base & !(PAGES_PER_TABLE as u64 - 1),
         };
         let entries = Entries::Leaf(entry.entry, pfn);
-        emit(cursor, entry.va, leaf, &extract, entries, report, sink);
+        emit(cursor, entry.va, leaf, extract, entries, report, sink);
     }
 
     fn show_giant(
         &self,
         cursor: &mut Cursor<'_>,
         entry: &Entry,
+        extract: &Extract,
         report: &mut ScanReport,
-        sink: &mut Metered<'_>,
+        sink: &mut Shown<'_>,
     ) {
         let end = (entry.va & !((1 << 30) - 1)) + (1 << 30);
         let mut va = entry.va;
         while va < end && cursor.reaches(va) {
-            report.cost.leaves += 1;
-            self.show_leaf(cursor, &Entry { va, ..*entry }, Leaf::Giant, report, sink);
+            self.show_leaf(
+                cursor,
+                &Entry { va, ..*entry },
+                Leaf::Giant,
+                extract,
+                report,
+                sink,
+            );
             va = (va & !(TABLE_BYTES - 1)) + TABLE_BYTES;
         }
     }
@@ -239,15 +246,13 @@ impl AccessSource for PageWalk {
         sink: &mut dyn SightSink,
     ) -> Result<ScanReport, EyeError> {
         check_ranges(ranges)?;
-        let began = thread_cpu_ns();
         join(ranges, &mut self.joined);
         let mut report = ScanReport {
             complete: true,
             ..Default::default()
         };
-        let mut sink = Metered {
+        let mut sink = Shown {
             sink,
-            cpu_ns: 0,
             sights: 0,
             seen_ns: 0,
         };
@@ -257,6 +262,7 @@ impl AccessSource for PageWalk {
         while first < self.joined.len() {
             sink.seen_ns = monotonic_ns();
             sink.sights = 0;
+            let began = thread_cpu_ns();
             let found = self.call(target, threads.tid, first, va)?;
             let end_ns = monotonic_ns();
             report.cost.calls += 1;
@@ -266,13 +272,15 @@ impl AccessSource for PageWalk {
                 layout::RC_NO_MM if threads.next() => continue,
                 rc => return Err(refusal(rc, target.pid)),
             }
-            self.show(&mut cursor, &found, &mut report, &mut sink);
+            self.digest(&found);
+            report.cost.cpu_ns += thread_cpu_ns() - began;
+            self.show(&mut cursor, &mut report, &mut sink);
             let batch = Batch {
                 begin_ns: sink.seen_ns,
                 end_ns,
                 sights: sink.sights,
             };
-            if sink.batch_end(&batch).is_break() {
+            if sink.sink.batch_end(&batch).is_break() {
                 report.complete = false;
                 break;
             }
@@ -283,26 +291,15 @@ impl AccessSource for PageWalk {
                 0
             };
         }
-        report.cost.cpu_ns = (thread_cpu_ns() - began).saturating_sub(sink.cpu_ns);
         Ok(report)
     }
 }
 
-/// A sink, and what it takes: its CPU time is not the eye's.
-struct Metered<'a> {
+/// A sink, what it was shown since the last batch, and when that was read.
+struct Shown<'a> {
     sink: &'a mut dyn SightSink,
-    cpu_ns: u64,
     sights: u32,
     seen_ns: u64,
-}
-
-impl Metered<'_> {
-    fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
-        let began = thread_cpu_ns();
-        let flow = self.sink.batch_end(batch);
-        self.cpu_ns += thread_cpu_ns() - began;
-        flow
-    }
 }
 
 /// Which of the ranges given an address lies in, moving upwards only.
@@ -420,7 +417,7 @@ fn hide(
     va: u64,
     span: u64,
     report: &mut ScanReport,
-    sink: &mut Metered<'_>,
+    sink: &mut Shown<'_>,
 ) {
     report.cost.unreadable += 1;
     let end = (va & !(span - 1)).saturating_add(span);
@@ -439,24 +436,32 @@ fn emit(
     extract: &Extract,
     entries: Entries<'_>,
     report: &mut ScanReport,
-    sink: &mut Metered<'_>,
+    sink: &mut Shown<'_>,
 ) {
     let base = va & !(TABLE_BYTES - 1);
     let seen_ns = sink.seen_ns;
     cursor.each(va, base + TABLE_BYTES, |index, range| {
         let mask = covered(base, range);
+        let Extract {
+            mut bits,
+            mut other,
+        } = *extract;
+        if mask != [u64::MAX; WORDS_PER_TABLE] {
+            for word in 0..WORDS_PER_TABLE {
+                bits.present[word] &= mask[word];
+                bits.young[word] &= mask[word];
+                bits.dirty[word] &= mask[word];
+                bits.swapped[word] &= mask[word];
+                other[word] &= mask[word];
+            }
+        }
         let sight = TableSight {
             va: base,
             range: index,
             leaf,
             covered: mask,
-            bits: TableBits {
-                present: clip(&extract.bits.present, &mask),
-                young: clip(&extract.bits.young, &mask),
-                dirty: clip(&extract.bits.dirty, &mask),
-                swapped: clip(&extract.bits.swapped, &mask),
-            },
-            other: clip(&extract.other, &mask),
+            bits,
+            other,
             seen_ns,
             entries,
         };
@@ -470,8 +475,4 @@ fn emit(
         sink.sights += 1;
         sink.sink.table(&sight);
     });
-}
-
-fn clip(bits: &PageBits, mask: &PageBits) -> PageBits {
-    std::array::from_fn(|word| bits[word] & mask[word])
 }

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A forked process that does to its memory what it is told: for live tests and measurements.
+//!
+//! The child of a process with threads may do little: no allocation, no locks. So it takes orders
+//! through a shared page and only touches memory.
+
+#![allow(dead_code)] // each test uses its own part
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+pub const PAGE: usize = 4096;
+/// Where children put their memory: nothing else is mapped there.
+pub const BASE: usize = 0x1000_0000_0000;
+
+/// The shared page.
+#[repr(C)]
+pub struct Orders {
+    /// 0: none, 1: read, 2: write, 3: stop reading orders and spin.
+    order: AtomicU64,
+    start: AtomicU64,
+    pages: AtomicU64,
+    run: AtomicU64,
+    gap: AtomicU64,
+    done: AtomicU64,
+    /// Nanoseconds that the last order took.
+    took_ns: AtomicU64,
+    /// Wait for orders by spinning: the target counts as running.
+    spin: AtomicU64,
+}
+
+/// A child process, killed and reaped on drop.
+pub struct Child {
+    pub pid: u32,
+    orders: NonNull<Orders>,
+}
+
+impl Child {
+    /// Fork; the child runs `setup` and then takes orders.
+    pub fn spawn(setup: impl FnOnce()) -> Self {
+        let flags = MapFlags::SHARED;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh anonymous mapping; zeroes are valid `Orders`.
+        let orders: NonNull<Orders> = unsafe {
+            let at = rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE, access, flags).unwrap();
+            NonNull::new(at.cast()).unwrap()
+        };
+        // SAFETY: the child calls only system calls and touches memory of its own and `orders`.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
+        // SAFETY: mapped above, in both processes.
+        let shared = unsafe { orders.as_ref() };
+        if pid == 0 {
+            // SAFETY: plain system call: die with the test.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            setup();
+            shared.done.store(1, SeqCst);
+            serve(shared);
+        }
+        let child = Child {
+            pid: pid as u32,
+            orders,
+        };
+        child.wait(0);
+        child
+    }
+
+    fn orders(&self) -> &Orders {
+        // SAFETY: mapped until drop.
+        unsafe { self.orders.as_ref() }
+    }
+
+    fn wait(&self, before: u64) {
+        while self.orders().done.load(SeqCst) == before {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    fn order(&self, order: u64, start: usize, pages: usize, run: usize, gap: usize) -> u64 {
+        let shared = self.orders();
+        let before = shared.done.load(SeqCst);
+        shared.start.store(start as u64, SeqCst);
+        shared.pages.store(pages as u64, SeqCst);
+        shared.run.store(run as u64, SeqCst);
+        shared.gap.store(gap as u64, SeqCst);
+        shared.order.store(order, SeqCst);
+        self.wait(before);
+        shared.took_ns.load(SeqCst)
+    }
+
+    /// Read the pages `start..start + pages`, `run` of every `run + gap`. Nanoseconds it took.
+    pub fn read(&self, start: usize, pages: usize, run: usize, gap: usize) -> u64 {
+        self.order(1, start, pages, run, gap)
+    }
+
+    /// Write them.
+    pub fn write(&self, start: usize, pages: usize, run: usize, gap: usize) -> u64 {
+        self.order(2, start, pages, run, gap)
+    }
+
+    /// Wait for orders on a CPU, not asleep.
+    pub fn spin(&self, on: bool) {
+        self.orders().spin.store(u64::from(on), SeqCst);
+    }
+
+    /// Kill and reap.
+    pub fn kill(&self) {
+        // SAFETY: our own child, not reaped yet.
+        unsafe {
+            libc::kill(self.pid as i32, libc::SIGKILL);
+            libc::waitpid(self.pid as i32, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.kill();
+        // SAFETY: mapped in `spawn`, used by nobody any more.
+        unsafe { rustix::mm::munmap(self.orders.as_ptr().cast(), PAGE).unwrap() };
+    }
+}
+
+fn serve(shared: &Orders) -> ! {
+    loop {
+        let order = shared.order.load(SeqCst);
+        if order == 0 {
+            if shared.spin.load(SeqCst) == 0 {
+                // SAFETY: plain system call.
+                unsafe { libc::usleep(200) };
+            }
+            continue;
+        }
+        let began = now_ns();
+        let (start, pages) = (
+            shared.start.load(SeqCst) as usize,
+            shared.pages.load(SeqCst) as usize,
+        );
+        let (run, gap) = (
+            shared.run.load(SeqCst) as usize,
+            shared.gap.load(SeqCst) as usize,
+        );
+        let mut page = 0;
+        while page + run <= pages {
+            for at in page..page + run {
+                let at = (start + at * PAGE) as *mut u64;
+                // SAFETY: whoever ordered it says that these pages are mapped accordingly.
+                unsafe {
+                    let value = at.read_volatile();
+                    if order == 2 {
+                        at.write_volatile(value.wrapping_add(1));
+                    }
+                }
+            }
+            page += run + gap;
+        }
+        shared.took_ns.store(now_ns() - began, SeqCst);
+        shared.order.store(0, SeqCst);
+        shared.done.fetch_add(1, SeqCst);
+    }
+}
+
+fn now_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Map anonymous memory at a fixed address. For the child's setup: no allocation, no panic message.
+pub fn map_fixed(at: usize, pages: usize, advice: i32) {
+    // SAFETY: fixed addresses at which nothing else lies (see BASE).
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let got = libc::mmap(at as *mut _, pages * PAGE, access, flags, -1, 0);
+        if got == libc::MAP_FAILED || libc::madvise(got, pages * PAGE, advice) != 0 {
+            libc::_exit(101);
+        }
+    }
+}
+
+/// Write a word into each of these pages.
+pub fn fill(at: usize, pages: usize) {
+    for page in 0..pages {
+        // SAFETY: mapped writable by the caller.
+        unsafe { ((at + page * PAGE) as *mut u64).write_volatile(page as u64 + 1) };
+    }
+}
