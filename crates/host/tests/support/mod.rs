@@ -19,7 +19,7 @@ pub const BASE: usize = 0x1000_0000_0000;
 /// The shared page.
 #[repr(C)]
 pub struct Orders {
-    /// 0: none, 1: read, 2: write, 3: stop reading orders and spin.
+    /// 0: none, 1: read, 2: write, 3: end the leading thread.
     order: AtomicU64,
     start: AtomicU64,
     pages: AtomicU64,
@@ -106,6 +106,11 @@ impl Child {
         self.orders().spin.store(u64::from(on), SeqCst);
     }
 
+    /// The leader ends; other threads it has stay.
+    pub fn exit_leader(&self) {
+        self.orders().order.store(3, SeqCst);
+    }
+
     /// Kill and reap.
     pub fn kill(&self) {
         // SAFETY: our own child, not reaped yet.
@@ -133,6 +138,10 @@ fn serve(shared: &Orders) -> ! {
                 unsafe { libc::usleep(200) };
             }
             continue;
+        }
+        if order == 3 {
+            // SAFETY: ends this thread alone.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
         }
         let began = now_ns();
         let (start, pages) = (
