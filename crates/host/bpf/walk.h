@@ -21,6 +21,7 @@ struct pw_walk {
 	u64 pgd;
 	u64 va, end;
 	u64 pmds;		/* address of the table of 2 MiB entries being walked */
+	u64 last;		/* last address that it maps, or that is wanted of it */
 	u32 first;		/* index of the first entry copied from it */
 	u32 count;		/* entries copied from it */
 	u32 stop;
@@ -135,7 +136,7 @@ static long pw_pmd_slot(u64 i, void *ctx)
 	struct pw_table *out;
 	u64 va = w->va, e, now, k;
 
-	if (va >= w->end || !pmds)
+	if (va > w->last || !pmds)
 		return 1;
 	k = pw_index(va, PW_PMD_SHIFT) - w->first;
 	if (k >= w->count)
@@ -214,6 +215,7 @@ static long pw_pud_slot(u64 i, void *ctx)
 	w->first = pw_index(va, PW_PMD_SHIFT);
 	w->count = pw_index(last, PW_PMD_SHIFT) - w->first + 1;
 	w->count = w->count > PW_PTRS ? PW_PTRS : w->count;
+	w->last = last;
 	w->pmds = table;
 	if (pw_read(pmds, (w->count & 1023) << 3, table + ((u64)w->first << 3)))
 		goto bad;
@@ -252,7 +254,8 @@ static long pw_one_range(u64 i, void *ctx)
 	r = pw_range_at(n);
 	if (!r)
 		return 1;
-	if (w->va < r->start)
+	/* A slot may reach into later ranges: each gets an entry of its own. */
+	if (n != pw_ctl.first_range || w->va < r->start)
 		w->va = r->start;
 	w->end = r->end;
 	w->tries = 0;

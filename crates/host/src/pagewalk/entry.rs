@@ -67,13 +67,21 @@ impl EntryFormat {
         (ADDRESS & !self.address_mask & !encryption_mask) | UNUSED
     }
 
-    /// Frame number of an entry that is present to the kernel.
+    /// Frame number of a last-level entry that is present to the kernel.
     pub fn pfn(&self, entry: u64) -> Option<u64> {
-        if entry & (PRESENT | PROTNONE) == 0 {
-            return None;
-        }
+        (entry & (PRESENT | PROTNONE) != 0).then(|| self.frame(entry))
+    }
+
+    /// The same for a leaf above the last level (the frame at its beginning; its lowest address bit
+    /// is an attribute, so take the frame as aligned). Such an entry stays present to the kernel
+    /// with [`HUGE`] alone, while the page is split or migrated (`pmd_mkinvalid`).
+    pub fn leaf_pfn(&self, entry: u64) -> Option<u64> {
+        (entry & (PRESENT | PROTNONE | HUGE) != 0).then(|| self.frame(entry))
+    }
+
+    fn frame(&self, entry: u64) -> u64 {
         let stored = if entry & PRESENT == 0 { !entry } else { entry };
-        Some((stored & self.address_mask) >> 12)
+        (stored & self.address_mask) >> 12
     }
 
     /// Swap device and slot of an entry that is on one.
@@ -125,5 +133,7 @@ mod tests {
         assert_eq!(FORMAT.pfn(inverted), Some(frame));
         assert_eq!(FORMAT.swap_entry(inverted), None);
         assert_eq!(FORMAT.pfn(kernel_swap_pte(0, 5)), None);
+        let splitting = (!(frame << 12) & ADDRESS) | HUGE | ACCESSED;
+        assert_eq!(FORMAT.leaf_pfn(splitting), Some(frame));
     }
 }

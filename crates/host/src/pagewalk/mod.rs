@@ -34,6 +34,8 @@ pub mod extract;
 mod layout;
 mod machine;
 mod program;
+#[cfg(test)]
+mod synthetic;
 
 pub use program::{Capacity, Flavour};
 
@@ -156,14 +158,21 @@ impl PageWalk {
 
     /// Show what was digested.
     fn show(&self, cursor: &mut Cursor<'_>, report: &mut ScanReport, sink: &mut Shown<'_>) {
+        let mut joined = self.joined.iter().peekable();
         for (entry, extract) in &self.digested {
+            // An entry speaks for its own range only, however far its slot reaches.
+            while joined.next_if(|range| range.end <= entry.va).is_some() {}
+            let end = joined.peek().map_or(entry.va, |range| range.end);
             let Some(extract) = extract else {
-                let span = if entry.kind == layout::KIND_BAD_PMDS {
-                    1 << 30
-                } else {
-                    TABLE_BYTES
-                };
-                hide(cursor, entry.va, span, report, sink);
+                let is_upper = entry.kind == layout::KIND_BAD_PMDS;
+                let span = if is_upper { 1 << 30 } else { TABLE_BYTES };
+                hide(
+                    cursor,
+                    entry.va,
+                    slot_end(entry.va, span).min(end),
+                    report,
+                    sink,
+                );
                 continue;
             };
             match entry.kind {
@@ -173,7 +182,7 @@ impl PageWalk {
                     let entries = Entries::Table(raw, self.machine.format);
                     emit(cursor, entry.va, Leaf::Page, extract, entries, report, sink);
                 }
-                layout::KIND_PUD => self.show_giant(cursor, entry, extract, report, sink),
+                layout::KIND_PUD => self.show_giant(cursor, entry, end, extract, report, sink),
                 _ => self.show_leaf(cursor, entry, Leaf::Huge, extract, report, sink),
             }
         }
@@ -190,8 +199,7 @@ impl PageWalk {
     ) {
         report.cost.leaves += 1;
         let va = entry.va & !(TABLE_BYTES - 1);
-        // Bit 12 of a huge leaf is an attribute (PAT), not part of its address.
-        let base = self.machine.format.pfn(entry.entry).unwrap_or(0);
+        let base = self.machine.format.leaf_pfn(entry.entry).unwrap_or(0);
         let pfn = match leaf {
             Leaf::Giant => (base & !0x3ffff) + (va % (1 << 30)) / 4096,
             _ => base & !(PAGES_PER_TABLE as u64 - 1),
@@ -204,13 +212,14 @@ impl PageWalk {
         &self,
         cursor: &mut Cursor<'_>,
         entry: &Entry,
+        range_end: u64,
         extract: &Extract,
         report: &mut ScanReport,
         sink: &mut Shown<'_>,
     ) {
-        let end = (entry.va & !((1 << 30) - 1)) + (1 << 30);
+        let end = slot_end(entry.va, 1 << 30).min(range_end);
         let mut va = entry.va;
-        while va < end && cursor.reaches(va) {
+        while va < end {
             self.show_leaf(
                 cursor,
                 &Entry { va, ..*entry },
@@ -219,7 +228,7 @@ impl PageWalk {
                 report,
                 sink,
             );
-            va = (va & !(TABLE_BYTES - 1)) + TABLE_BYTES;
+            va = slot_end(va, TABLE_BYTES);
         }
     }
 }
@@ -309,11 +318,6 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// Some range lies at or behind `va`.
-    fn reaches(&self, va: u64) -> bool {
-        self.ranges[self.at..].iter().any(|range| range.end > va)
-    }
-
     /// Call `show(index, range)` for every range that meets `from..to`.
     fn each(&mut self, from: u64, to: u64, mut show: impl FnMut(usize, AddressRange)) {
         while self.at < self.ranges.len() && self.ranges[self.at].end <= from {
@@ -412,15 +416,13 @@ fn leaf_bits(entry: u64) -> Extract {
     }
 }
 
-fn hide(
-    cursor: &mut Cursor<'_>,
-    va: u64,
-    span: u64,
-    report: &mut ScanReport,
-    sink: &mut Shown<'_>,
-) {
+/// Behind the last address of the slot of `span` bytes in which `va` lies.
+fn slot_end(va: u64, span: u64) -> u64 {
+    (va & !(span - 1)).saturating_add(span)
+}
+
+fn hide(cursor: &mut Cursor<'_>, va: u64, end: u64, report: &mut ScanReport, sink: &mut Shown<'_>) {
     report.cost.unreadable += 1;
-    let end = (va & !(span - 1)).saturating_add(span);
     cursor.each(va, end, |_, range| {
         sink.sink.unreadable(AddressRange {
             start: va.max(range.start),

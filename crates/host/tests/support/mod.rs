@@ -19,7 +19,7 @@ pub const BASE: usize = 0x1000_0000_0000;
 /// The shared page.
 #[repr(C)]
 pub struct Orders {
-    /// 0: none, 1: read, 2: write, 3: end the leading thread.
+    /// 0: none, 1: read, 2: write, 3: end the leading thread, 4: work for ever.
     order: AtomicU64,
     start: AtomicU64,
     pages: AtomicU64,
@@ -106,6 +106,12 @@ impl Child {
         self.orders().spin.store(u64::from(on), SeqCst);
     }
 
+    /// From now on call `work` with a rising number, for ever.
+    pub fn tumble(&self, work: fn(usize)) {
+        self.orders().start.store(work as usize as u64, SeqCst);
+        self.orders().order.store(4, SeqCst);
+    }
+
     /// The leader ends; other threads it has stay.
     pub fn exit_leader(&self) {
         self.orders().order.store(3, SeqCst);
@@ -142,6 +148,15 @@ fn serve(shared: &Orders) -> ! {
         if order == 3 {
             // SAFETY: ends this thread alone.
             unsafe { libc::syscall(libc::SYS_exit, 0) };
+        }
+        if order == 4 {
+            let work = shared.start.load(SeqCst) as usize;
+            // SAFETY: the address of a function of this program, given by `Child::tumble`; a fork
+            // has the same code at the same place.
+            let work: fn(usize) = unsafe { std::mem::transmute(work) };
+            for round in 0.. {
+                work(round);
+            }
         }
         let began = now_ns();
         let (start, pages) = (
