@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The multi-gen LRU in a small world: counts of the kernel, invariants, and a naive model.
+
+mod machine;
+#[path = "../support/trace.rs"]
+#[allow(
+    dead_code,
+    reason = "the patterns of the other tests are not used here"
+)]
+mod random;
+mod replay;
+mod trace;
