@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What runs beside the processes: kswapd, the flusher, the end of writeback, the flush of memcg
+//! statistics, and the throttling of writers.
+
+use agewise_engine::classic::flush_stats;
+use agewise_engine::folio::{Flag, Pfn};
+use agewise_engine::ids::{MemcgId, NodeId};
+use agewise_engine::reclaim::kswapd::{NAP_NS, Next};
+
+use super::events::Event;
+use super::frames::Owner;
+use super::page_tables::COPY_ON_WRITE;
+use super::{Machine, ProcessId};
+
+/// Pages the flusher writes at a time (`MAX_WRITEBACK_PAGES` is 4 MiB).
+const FLUSH_BATCH: usize = 1024;
+
+/// How often the flusher looks for dirty pages by itself (`dirty_writeback_centisecs`, 5 s).
+const FLUSH_PERIOD_NS: u64 = 5_000_000_000;
+
+/// `MAX_PAUSE` of `balance_dirty_pages`: 200 ms.
+const MAX_PAUSE_NS: u64 = 200_000_000;
+
+impl Machine {
+    /// Runs what is due. Its CPU time is its own unless the machine has one CPU, where it delays
+    /// the process that runs.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn run_events(&mut self) {
+        let now_ns = self.sys.now_ns;
+        while let Some((at_ns, event)) = self.sys.events.pop_due(now_ns) {
+            match event {
+                Event::StatFlush => {
+                    flush_stats(&mut self.lru);
+                    let next_ns = at_ns + self.config.stat_flush_ns;
+                    self.sys.events.push(next_ns, Event::StatFlush);
+                }
+                Event::WritebackDone(pfn) => self.writeback_done(pfn),
+                Event::Kswapd(node) => self.kswapd_step(node, at_ns.max(now_ns)),
+                Event::Flusher => self.flush(at_ns.max(now_ns)),
+            }
+        }
+        self.end_victims();
+    }
+
+    /// Reads the statistics of a cgroup as user space does, which flushes them.
+    pub fn flush_stats(&mut self) {
+        flush_stats(&mut self.lru);
+    }
+
+    fn writeback_done(&mut self, pfn: Pfn) {
+        self.lru.folios[pfn].clear(Flag::Writeback);
+        let unused = self.sys.frames.mapcount(pfn) == 0
+            && match self.sys.frames.owner(pfn) {
+                Owner::Swap { slot } => self.sys.swap[slot].references == 0,
+                _ => false,
+            };
+        if unused {
+            // Its last user went away while it was being written.
+            self.free_anon(pfn);
+            return;
+        }
+        self.lru.writeback_end(pfn, self.sys.cpu);
+    }
+
+    /// Runs `work` at `at_ns` in the background and accounts for its time.
+    fn in_background<T>(&mut self, at_ns: u64, work: impl FnOnce(&mut Machine) -> T) -> (T, u64) {
+        let now_ns = std::mem::replace(&mut self.sys.now_ns, at_ns);
+        let waited_ns = self.sys.waited_ns;
+        let result = work(self);
+        let end_ns = self.sys.now_ns;
+        let busy_ns = (end_ns - at_ns).saturating_sub(self.sys.waited_ns - waited_ns);
+        self.sys.waited_ns = waited_ns;
+        self.background_ns += busy_ns;
+        self.sys.now_ns = now_ns;
+        if self.config.cpus == 1 {
+            self.sys.now_ns += busy_ns;
+        }
+        (result, end_ns)
+    }
+
+    /// An allocation fell below the low watermark.
+    pub(super) fn wake_kswapd(&mut self, node: NodeId) {
+        const TOP_ZONE: usize = agewise_engine::reclaim::TOP_ZONE;
+        let kswapd = &mut self.kswapd[node.index()];
+        if kswapd.wake(&self.lru, &self.sys, 0, TOP_ZONE) {
+            self.sys.events.push(self.sys.now_ns, Event::Kswapd(node));
+        }
+    }
+
+    fn kswapd_step(&mut self, node: NodeId, at_ns: u64) {
+        let (next, end_ns) = self.in_background(at_ns, |machine| {
+            let before = machine.lru.work;
+            let kswapd = &mut machine.kswapd[node.index()];
+            let next = kswapd.step(&mut machine.lru, &mut machine.sys);
+            machine.pay_for_work(&before);
+            next
+        });
+        match next {
+            // A step that took no time must not be due again at the same instant for ever.
+            Next::Run => self
+                .sys
+                .events
+                .push(end_ns.max(at_ns + 1), Event::Kswapd(node)),
+            Next::Nap => self.sys.events.push(end_ns + NAP_NS, Event::Kswapd(node)),
+            Next::Sleep => {}
+        }
+    }
+
+    /// Writes a batch of dirty file pages, oldest first.
+    fn flush(&mut self, at_ns: u64) {
+        self.sys.flusher_woken = false;
+        let ((), end_ns) = self.in_background(at_ns, |machine| {
+            for _ in 0..FLUSH_BATCH {
+                let Some(pfn) = machine.sys.dirty_queue.pop_front() else {
+                    break;
+                };
+                machine.write_back(pfn);
+            }
+        });
+        if !self.sys.dirty_queue.is_empty() {
+            let next_ns = if self.over_background() {
+                end_ns + 1_000_000
+            } else {
+                end_ns + FLUSH_PERIOD_NS
+            };
+            self.sys.flusher_woken = true;
+            self.sys.events.push(next_ns, Event::Flusher);
+        }
+    }
+
+    /// Starts writing one page that is still a dirty page of a file.
+    fn write_back(&mut self, pfn: Pfn) {
+        let folio = &self.lru.folios[pfn];
+        let file_page = matches!(self.sys.frames.owner(pfn), Owner::File { .. });
+        if !file_page || !folio.has(Flag::Dirty) || folio.has(Flag::Writeback) {
+            return;
+        }
+        // Mappings are protected again, so that the next write is seen (`page_mkclean`).
+        let mut index = 0;
+        while let Some(mapping) = self.sys.frames.mapping(pfn, index) {
+            if let Some(leaf) = self.sys.tables.leaf_mut(mapping.mm, mapping.vpn) {
+                leaf.test_clear_dirty();
+                leaf.0 |= COPY_ON_WRITE;
+            }
+            index += 1;
+        }
+        let Some(done_ns) = self.sys.start_write(&mut self.lru.folios, pfn) else {
+            return;
+        };
+        self.lru.folios[pfn].set(Flag::Writeback);
+        self.sys.events.push(done_ns, Event::WritebackDone(pfn));
+    }
+
+    fn over_background(&self) -> bool {
+        let background = self.dirtyable_pages() * self.config.dirty_background_ratio / 100;
+        self.sys.dirty_file_pages > background
+    }
+
+    /// Free and file pages of the machine (`global_dirtyable_memory`).
+    fn dirtyable_pages(&self) -> u64 {
+        let file: u64 = (0..self.sys.memcgs.len() as u32)
+            .map(|memcg| self.sys.memcgs[MemcgId(memcg)].resident_pages[1])
+            .sum();
+        self.sys.frames.total_free() + file
+    }
+
+    /// A writer over the background ratio wakes the flusher; over the ratio it waits until half of
+    /// the excess is written (`balance_dirty_pages`).
+    pub(super) fn balance_dirty_pages(&mut self, process: ProcessId) {
+        if !self.over_background() {
+            return;
+        }
+        if !self.sys.flusher_woken {
+            self.sys.flusher_woken = true;
+            self.sys.events.push(self.sys.now_ns, Event::Flusher);
+        }
+        let limit = self.dirtyable_pages() * self.config.dirty_ratio / 100;
+        let excess = self.sys.dirty_file_pages.saturating_sub(limit);
+        if excess == 0 {
+            return;
+        }
+        let model = &self.sys.file_device.model;
+        let drain_ns = excess.div_ceil(2) * model.write_ns / model.channels.max(1) as u64;
+        let start_ns = self.sys.now_ns;
+        self.sys
+            .wait_until(start_ns + drain_ns.clamp(1_000_000, MAX_PAUSE_NS));
+        self.note_stall(process, start_ns);
+        self.run_events();
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Making, changing and removing memory cgroups.
+
+use agewise_engine::ids::MemcgId;
+use thiserror::Error;
+
+use super::memcg::{Limits, UNLIMITED};
+use super::stall::Pressure;
+use super::{Machine, ProcessId};
+
+/// A cgroup that cannot be removed or changed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum CgroupError {
+    /// It still has tasks or children (`EBUSY`).
+    #[error("cgroup {0} still has tasks or children")]
+    Busy(String),
+    /// It is the root, or was removed before.
+    #[error("cgroup {0} cannot be removed")]
+    NotRemovable(String),
+}
+
+impl Machine {
+    /// Makes a cgroup under `parent`.
+    pub fn add_memcg(&mut self, parent: MemcgId, name: &str, limits: Limits) -> MemcgId {
+        let swappiness = self.lru.memcgs[parent.index()].swappiness;
+        let now_ns = self.sys.now_ns;
+        let id = self.lru.memcg_online(parent, swappiness, now_ns);
+        let above = &self.sys.memcgs[parent].path;
+        let path = format!("{}/{name}", above.trim_end_matches('/'));
+        let counted = self.sys.memcgs.add(parent, path);
+        debug_assert_eq!(id, counted);
+        self.sys.memcgs[id].limits = limits;
+        self.sys.stalls.groups.push(Pressure::default());
+        self.note_lruvecs();
+        id
+    }
+
+    /// Changes the limits of a cgroup. What is over `memory.max` is reclaimed at once, as far as it
+    /// can be, and tasks are killed if it cannot; what is over `memory.high` is reclaimed once.
+    pub fn set_limits(&mut self, memcg: MemcgId, limits: Limits) {
+        self.sys.memcgs[memcg].limits = limits;
+        let mut fruitless = 0;
+        loop {
+            let group = &self.sys.memcgs[memcg];
+            let over = group.usage_pages.saturating_sub(limits.max_pages);
+            if over == 0 {
+                break;
+            }
+            self.sys.memcgs.drain_stocks(memcg);
+            if self.reclaim_memcg(memcg, over, None).is_ok() {
+                continue;
+            }
+            fruitless += 1;
+            // As in the kernel: five attempts, then the OOM killer, until nobody is left.
+            if fruitless > 5 && !self.memcg_oom(memcg) {
+                break;
+            }
+        }
+        let group = &self.sys.memcgs[memcg];
+        let over = group.usage_pages.saturating_sub(limits.high_pages);
+        if limits.high_pages != UNLIMITED && over > 0 {
+            // Falling short is no error here: the limit is soft.
+            let _ = self.reclaim_memcg(memcg, over, None);
+        }
+    }
+
+    /// Sets `memory.swappiness` of a cgroup, 0..=200.
+    pub fn set_swappiness(&mut self, memcg: MemcgId, swappiness: u32) {
+        self.lru.memcgs[memcg.index()].swappiness = swappiness.min(200);
+    }
+
+    /// Removes a cgroup without tasks and children. Its pages stay charged to its ancestors; in 7.2
+    /// they move to the parent's lists at once.
+    ///
+    /// # Errors
+    /// [`CgroupError`] when it is in use, the root, or gone.
+    pub fn remove_memcg(&mut self, memcg: MemcgId) -> Result<(), CgroupError> {
+        let group = &self.sys.memcgs[memcg];
+        let path = group.path.clone();
+        if memcg == MemcgId::ROOT || !group.online {
+            return Err(CgroupError::NotRemovable(path));
+        }
+        if group.tasks > 0 || !self.sys.memcgs.children(memcg).is_empty() {
+            return Err(CgroupError::Busy(path));
+        }
+        self.sys.memcgs.drain_stocks(memcg);
+        let now_ns = self.sys.now_ns;
+        self.lru.memcg_offline(memcg, now_ns);
+        self.sys.memcgs.detach(memcg);
+        if self.lru.mglru.profile.reparents_on_offline {
+            self.move_counts(memcg);
+        }
+        Ok(())
+    }
+
+    /// The pages of a removed cgroup are its parent's now. Usage is counted along the tree and needs
+    /// no move beyond the cgroup itself.
+    fn move_counts(&mut self, memcg: MemcgId) {
+        let parent = self.sys.memcgs.parent(memcg);
+        let pages = std::mem::take(&mut self.sys.memcgs[memcg].resident_pages);
+        for (into, pages) in self.sys.memcgs[parent].resident_pages.iter_mut().zip(pages) {
+            *into += pages;
+        }
+        let moved: u64 = pages.iter().sum();
+        let group = &mut self.sys.memcgs[memcg];
+        group.usage_pages = group.usage_pages.saturating_sub(moved);
+    }
+
+    /// The cgroup of a process.
+    pub fn memcg_of_process(&self, process: ProcessId) -> MemcgId {
+        self.memcg_of_mm(process.mm())
+    }
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Charging pages to a cgroup at its limit (`try_charge_memcg`), kernel memory included.
+
+use agewise_engine::ids::MemcgId;
+use agewise_engine::reclaim::charge::{CHARGE_BATCH, ChargeRetry, ChargeStep};
+use agewise_engine::world::World;
+
+use super::memcg::UNLIMITED;
+use super::{Machine, ProcessId};
+
+/// A failed charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChargeError {
+    /// The limit is in the way and the caller does not insist (readahead).
+    OverLimit,
+    /// The process that charges was killed.
+    Killed,
+}
+
+/// How hard a charge tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// Until the OOM killer has made room.
+    Normal,
+    /// One round of reclaim (`__GFP_NORETRY`).
+    NoRetry,
+}
+
+impl Machine {
+    /// Charges `pages` to `memcg` for `process`.
+    pub(super) fn charge(
+        &mut self,
+        process: ProcessId,
+        memcg: MemcgId,
+        pages: u64,
+        effort: Effort,
+    ) -> Result<(), ChargeError> {
+        let cpu = self.sys.cpu;
+        let mut batch = CHARGE_BATCH.max(pages);
+        let mut retry = ChargeRetry::new(pages, effort == Effort::NoRetry);
+        loop {
+            if self.sys.memcgs.consume_stock(cpu, memcg, pages) {
+                return Ok(());
+            }
+            let over = match self.sys.memcgs.try_charge(memcg, batch) {
+                Ok(()) => break,
+                Err(over) => over,
+            };
+            if batch > pages {
+                batch = pages;
+                continue;
+            }
+            self.sys.memcgs[over].events.max += 1;
+            let reclaimed = self.reclaim_at_limit(process, over, pages);
+            let mut step = retry.after_reclaim(self.sys.memcgs.margin(over), reclaimed);
+            if step == ChargeStep::Oom {
+                step = retry.after_oom(self.memcg_oom(over));
+                if !self.is_alive(process) {
+                    return Err(ChargeError::Killed);
+                }
+            }
+            match step {
+                ChargeStep::DrainStocks => self.sys.memcgs.drain_stocks(over),
+                ChargeStep::Fail if effort == Effort::NoRetry => {
+                    return Err(ChargeError::OverLimit);
+                }
+                ChargeStep::Fail => {
+                    // Nobody to kill: the limit gives way.
+                    self.sys.memcgs.charge(memcg, pages);
+                    return Ok(());
+                }
+                ChargeStep::Retry | ChargeStep::Oom => {}
+            }
+        }
+        if batch > pages {
+            self.sys.memcgs.refill_stock(cpu, memcg, batch - pages);
+        }
+        self.handle_over_high(process, memcg, batch);
+        Ok(())
+    }
+
+    /// Has the OOM killer make room in a cgroup. Whether it found a victim.
+    pub(super) fn memcg_oom(&mut self, memcg: MemcgId) -> bool {
+        self.sys.memcgs[memcg].events.oom += 1;
+        let killed = self.sys.oom_kill(memcg);
+        self.end_victims();
+        killed
+    }
+
+    /// `memory.high`: what is over is reclaimed, and who stays over is slowed down
+    /// (`mem_cgroup_handle_over_high`).
+    fn handle_over_high(&mut self, process: ProcessId, memcg: MemcgId, pages: u64) {
+        let over: Vec<MemcgId> = self
+            .sys
+            .memcgs
+            .ancestry(memcg)
+            .filter(|&at| {
+                let group = &self.sys.memcgs[at];
+                group.limits.high_pages != UNLIMITED && group.usage_pages > group.limits.high_pages
+            })
+            .collect();
+        let mut delay_ns = 0;
+        for at in over {
+            self.sys.memcgs[at].events.high += 1;
+            self.reclaim_at_limit(process, at, pages);
+            delay_ns = delay_ns.max(self.high_delay_ns(at, pages));
+        }
+        if delay_ns > 0 {
+            let start_ns = self.sys.now_ns;
+            self.sys.wait_until(start_ns + delay_ns);
+            self.note_stall(process, start_ns);
+        }
+    }
+
+    /// `calculate_high_delay`: grows with the square of the relative overage, at most 2 s.
+    fn high_delay_ns(&self, memcg: MemcgId, pages: u64) -> u64 {
+        const SECOND_NS: u128 = 1_000_000_000;
+        let group = &self.sys.memcgs[memcg];
+        let high = group.limits.high_pages.max(1);
+        let overage = (u128::from(group.usage_pages.saturating_sub(high)) << 20) / u128::from(high);
+        let penalty_ns = ((overage * overage * SECOND_NS) >> 20) >> 14;
+        let penalty_ns = penalty_ns * u128::from(pages) / u128::from(CHARGE_BATCH);
+        if penalty_ns <= SECOND_NS / 100 {
+            return 0;
+        }
+        penalty_ns.min(2 * SECOND_NS) as u64
+    }
+
+    /// Charges kernel objects of `bytes` in all.
+    pub(super) fn charge_objects(
+        &mut self,
+        process: ProcessId,
+        memcg: MemcgId,
+        bytes: u64,
+    ) -> Result<(), ChargeError> {
+        let pages = self.sys.memcgs.object_needs_pages(memcg, bytes);
+        if pages > 0 {
+            self.charge(process, memcg, pages, Effort::Normal)?;
+        }
+        self.sys.memcgs.add_object(memcg, bytes, pages);
+        Ok(())
+    }
+
+    /// Kernel memory that a process brings with it when it moves into a cgroup.
+    ///
+    /// The reference kernels charge 4848 bytes of objects (7.2: 4800) and hold 3 pages for them.
+    pub fn charge_process_objects(&mut self, process: ProcessId) {
+        const OBJECT_BYTES: u64 = 4848;
+        let memcg = self.memcg_of_mm(process.mm());
+        let charged = self.charge_objects(process, memcg, OBJECT_BYTES);
+        debug_assert!(charged.is_ok(), "a new process finds its limit used up");
+        // One page more is held by the object stock of the CPU that made them.
+        self.sys.memcgs.charge(memcg, 1);
+    }
+
+    /// Charges pages of kernel memory that stay as long as the cgroup.
+    pub fn charge_kernel_pages(&mut self, memcg: MemcgId, pages: u64) {
+        self.sys.memcgs.charge(memcg, pages);
+    }
+
+    /// Makes the page tables above a leaf, charged one page each. False when the process was killed
+    /// meanwhile.
+    pub(super) fn make_tables(&mut self, process: ProcessId, vpn: u64) -> bool {
+        let mm = process.mm();
+        let missing = self.sys.tables.missing(mm, vpn);
+        if missing.last == 0 {
+            return true;
+        }
+        let memcg = self.memcg_of_mm(mm);
+        // The upper tables of the first range came with the program, before it was charged here.
+        let first = self.sys.spaces[mm].table_pages == 0;
+        let pages = u64::from(missing.last) + if first { 0 } else { missing.upper.into() };
+        for _ in 0..pages {
+            if self.charge(process, memcg, 1, Effort::Normal).is_err() {
+                return false;
+            }
+            self.sys.memcgs[memcg].table_pages += 1;
+            self.sys.spaces[mm].table_pages += 1;
+        }
+        self.sys.tables.make_leaf(mm, vpn);
+        true
+    }
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the machine has to do at a later time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use agewise_engine::folio::Pfn;
+use agewise_engine::ids::NodeId;
+
+/// Something that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Event {
+    /// The periodic flush of the memcg statistics (every 2 s).
+    StatFlush,
+    /// Writeback of a page ended.
+    WritebackDone(Pfn),
+    /// The node's kswapd takes its next step.
+    Kswapd(NodeId),
+    /// The flusher writes its next batch.
+    Flusher,
+}
+
+/// Events in order of time; those due at the same time in the order in which they were added.
+#[derive(Clone, Debug)]
+pub struct EventQueue {
+    heap: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    added: u64,
+    /// When the first one is due: read at every access.
+    next_ns: u64,
+}
+
+impl Default for EventQueue {
+    fn default() -> Self {
+        EventQueue {
+            heap: BinaryHeap::new(),
+            added: 0,
+            next_ns: u64::MAX,
+        }
+    }
+}
+
+impl EventQueue {
+    /// Adds an event due at `at_ns`.
+    pub fn push(&mut self, at_ns: u64, event: Event) {
+        self.heap.push(Reverse((at_ns, self.added, event)));
+        self.added += 1;
+        self.next_ns = self.next_ns.min(at_ns);
+    }
+
+    /// When the first event is due; `u64::MAX` when none is.
+    #[inline]
+    pub fn next_ns(&self) -> u64 {
+        self.next_ns
+    }
+
+    /// Takes the first event that is due at `now_ns`.
+    pub fn pop_due(&mut self, now_ns: u64) -> Option<(u64, Event)> {
+        if self.next_ns() > now_ns {
+            return None;
+        }
+        let first = self.heap.pop();
+        let next = self.heap.peek();
+        self.next_ns = next.map_or(u64::MAX, |Reverse((at_ns, ..))| *at_ns);
+        first.map(|Reverse((at_ns, _, event))| (at_ns, event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_in_order_of_time_and_then_of_adding() {
+        let mut queue = EventQueue::default();
+        queue.push(5, Event::Flusher);
+        queue.push(3, Event::Kswapd(NodeId(1)));
+        queue.push(5, Event::StatFlush);
+        assert_eq!(queue.pop_due(2), None);
+        assert_eq!(queue.pop_due(9), Some((3, Event::Kswapd(NodeId(1)))));
+        assert_eq!(queue.pop_due(9), Some((5, Event::Flusher)));
+        assert_eq!(queue.pop_due(9), Some((5, Event::StatFlush)));
+        assert_eq!(queue.next_ns(), u64::MAX);
+    }
+}

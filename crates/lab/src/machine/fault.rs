@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Page faults: anonymous memory, swap, mapped files, copy on write.
+
+use agewise_engine::folio::{Flag, FolioType, Pfn};
+use agewise_engine::ids::{MemcgId, NodeId};
+use agewise_engine::lru::AddContext;
+use agewise_engine::mglru::profile::UsageCount;
+use agewise_engine::page_table::{Mapping, PAGES_PER_PMD, Pte, Vma};
+
+use super::address_space::{Backing, Range};
+use super::charge::{ChargeError, Effort};
+use super::device::Direction;
+use super::frames::Owner;
+use super::page_cache::Entry;
+use super::page_tables::{COPY_ON_WRITE, swap_slot};
+use super::{Access, Machine, ProcessId};
+
+impl Machine {
+    /// Handles a fault; the access is done when it returns.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn fault(
+        &mut self,
+        process: ProcessId,
+        vpn: u64,
+        write: bool,
+        protected: bool,
+    ) -> Access {
+        let mm = process.mm();
+        let Some(range) = self.sys.spaces.find(mm, vpn) else {
+            return Access::Invalid;
+        };
+        self.sys.now_ns += self.config.cost.fault_ns;
+        let access = if protected {
+            self.write_fault(process, vpn, range)
+        } else if range.huge && self.huge_fault(process, vpn, range) {
+            Access::Minor
+        } else if !self.make_tables(process, vpn) {
+            Access::Killed
+        } else {
+            match self.sys.tables.leaf(mm, vpn).and_then(swap_slot) {
+                Some(slot) => self.swap_fault(process, vpn, write, range, slot),
+                None => match range.backing {
+                    Backing::Anon => self.anon_fault(process, vpn, write, range),
+                    Backing::File { file, first_page } => {
+                        let index = first_page + (vpn - range.vma.start_vpn) as u32;
+                        self.file_fault(process, vpn, write, range, file, index)
+                    }
+                },
+            }
+        };
+        self.count_fault(process, access);
+        access
+    }
+
+    fn count_fault(&mut self, process: ProcessId, access: Access) {
+        let stats = &mut self.processes[process.index()].stats;
+        match access {
+            Access::Major => {
+                stats.major_faults += 1;
+                self.sys.counters.pgmajfault += 1;
+                self.sys.counters.pgfault += 1;
+            }
+            Access::Minor => {
+                stats.minor_faults += 1;
+                self.sys.counters.pgfault += 1;
+            }
+            Access::Hit | Access::Invalid | Access::Killed => {}
+        }
+    }
+
+    fn add_context(&self, fault_with_recency: bool) -> AddContext {
+        AddContext {
+            cpu: self.sys.cpu,
+            fault_with_recency,
+            reclaiming: false,
+        }
+    }
+
+    /// Takes a frame and charges it; the folio is started and on no list.
+    pub(super) fn new_page(
+        &mut self,
+        process: ProcessId,
+        memcg: MemcgId,
+        folio_type: FolioType,
+        effort: Effort,
+    ) -> Result<Pfn, ChargeError> {
+        let node = NodeId(self.processes[process.index()].node);
+        let (pfn, zone) = self.allocate_frame(process, node)?;
+        if let Err(error) = self.charge(process, memcg, 1, effort) {
+            self.sys.frames.free(pfn);
+            return Err(error);
+        }
+        let lruvec = self.lru.lruvec_id(memcg, self.node_of(pfn));
+        self.lru.folios.start(pfn, folio_type, zone, 0, lruvec);
+        self.sys.memcgs[memcg].resident_pages[folio_type.index()] += 1;
+        Ok(pfn)
+    }
+
+    fn node_of(&self, pfn: Pfn) -> NodeId {
+        if self.config.nodes == 1 {
+            NodeId(0)
+        } else {
+            self.sys.frames.node_of(pfn)
+        }
+    }
+
+    fn map_page(&mut self, process: ProcessId, vpn: u64, pfn: Pfn, write: bool, shared: bool) {
+        let mm = process.mm();
+        let mut leaf = Pte::map(pfn);
+        leaf.touch(write);
+        if shared {
+            leaf.0 |= COPY_ON_WRITE;
+        }
+        *self.sys.tables.make_leaf(mm, vpn) = leaf;
+        self.sys.frames.add_mapping(pfn, Mapping { mm, vpn });
+        self.lru.folios[pfn].set(Flag::Mapped);
+        let folio_type = self.lru.folios[pfn].folio_type();
+        self.sys.spaces[mm].resident_pages[folio_type.index()] += 1;
+    }
+
+    fn anon_fault(&mut self, process: ProcessId, vpn: u64, write: bool, range: Range) -> Access {
+        if !write {
+            let zero_page = Pte(Pte::special().0 | COPY_ON_WRITE);
+            *self.sys.tables.make_leaf(process.mm(), vpn) = zero_page;
+            return Access::Minor;
+        }
+        let memcg = self.memcg_of_mm(process.mm());
+        let Ok(pfn) = self.new_page(process, memcg, FolioType::Anon, Effort::Normal) else {
+            return Access::Killed;
+        };
+        self.enter_lists(pfn, &range.vma);
+        self.map_page(process, vpn, pfn, true, false);
+        Access::Minor
+    }
+
+    /// Queues a new page for the lists, or makes it unevictable in a locked range.
+    fn enter_lists(&mut self, pfn: Pfn, vma: &Vma) {
+        if vma.locked {
+            self.lru.folios[pfn].set(Flag::Mlocked);
+        }
+        let context = self.add_context(!vma.no_recency);
+        self.lru.folio_add(pfn, context);
+    }
+
+    /// Maps a whole 2 MiB page if the range, the frames and the limit allow it.
+    fn huge_fault(&mut self, process: ProcessId, vpn: u64, range: Range) -> bool {
+        let mm = process.mm();
+        let first = vpn / PAGES_PER_PMD * PAGES_PER_PMD;
+        let fits = first >= range.vma.start_vpn && first + PAGES_PER_PMD <= range.vma.end_vpn;
+        let missing = self.sys.tables.missing(mm, vpn);
+        if !fits || range.backing != Backing::Anon || missing.last == 0 {
+            return false;
+        }
+        let node = NodeId(self.processes[process.index()].node);
+        let Some((pfn, zone)) = self.sys.frames.allocate_huge(node) else {
+            return false;
+        };
+        let memcg = self.memcg_of_mm(mm);
+        if self
+            .charge(process, memcg, PAGES_PER_PMD, Effort::NoRetry)
+            .is_err()
+        {
+            for page in 0..PAGES_PER_PMD as u32 {
+                self.sys.frames.free(Pfn(pfn.0 + page));
+            }
+            return false;
+        }
+        let lruvec = self.lru.lruvec_id(memcg, self.node_of(pfn));
+        self.lru.folios.start(pfn, FolioType::Anon, zone, 9, lruvec);
+        self.sys.memcgs[memcg].resident_pages[0] += PAGES_PER_PMD;
+        self.enter_lists(pfn, &range.vma);
+        let mut leaf = Pte::map(pfn);
+        leaf.touch(true);
+        self.sys.tables.map_huge(mm, first, leaf);
+        self.sys.frames.add_mapping(pfn, Mapping { mm, vpn: first });
+        self.lru.folios[pfn].set(Flag::Mapped);
+        self.sys.spaces[mm].resident_pages[0] += PAGES_PER_PMD;
+        true
+    }
+
+    /// A page comes back from swap (`do_swap_page`).
+    fn swap_fault(
+        &mut self,
+        process: ProcessId,
+        vpn: u64,
+        write: bool,
+        range: Range,
+        slot: u32,
+    ) -> Access {
+        let cached = self.sys.swap[slot].cached;
+        let (pfn, access) = if cached.is_some() {
+            (cached, Access::Minor)
+        } else {
+            match self.swap_in(process, slot, &range.vma) {
+                Ok(pfn) => (pfn, Access::Major),
+                Err(_) => return Access::Killed,
+            }
+        };
+        self.sys.swap[slot].references -= 1;
+        self.sys.spaces[process.mm()].swapped_pages -= 1;
+        let alone = self.sys.swap[slot].references == 0 && self.sys.frames.mapcount(pfn) == 0;
+        self.map_page(process, vpn, pfn, write, !alone);
+        let synchronous = self
+            .sys
+            .swap_device
+            .as_ref()
+            .is_some_and(|device| device.model.synchronous);
+        let full = self.sys.swap.used() * 2 > self.sys.swap.capacity();
+        let busy = self.lru.folios[pfn].has(Flag::Writeback);
+        if (synchronous || full || (write && alone)) && !busy {
+            self.free_swap_cache(pfn, slot);
+        }
+        access
+    }
+
+    /// The slot goes if only the swap cache still names it; the page must be written again then.
+    fn free_swap_cache(&mut self, pfn: Pfn, slot: u32) {
+        if self.sys.swap[slot].references == 0 {
+            self.leave_swap_cache(pfn);
+            self.lru.folios[pfn].set(Flag::Dirty);
+        }
+    }
+
+    fn swap_in(&mut self, process: ProcessId, slot: u32, vma: &Vma) -> Result<Pfn, ChargeError> {
+        let memcg = self.charged_memcg(self.sys.swap[slot].memcg);
+        let pfn = self.new_page(process, memcg, FolioType::Anon, Effort::Normal)?;
+        let recency = !vma.no_recency;
+        self.sys.frames.set_owner(pfn, Owner::Swap { slot });
+        self.sys.swap[slot].cached = pfn;
+        let through_cache = self.lru.mglru.profile.usage == UsageCount::WorkingsetLast
+            || self.sys.swap[slot].references > 1
+            || !self.swap_is_synchronous();
+        if through_cache {
+            self.lru.folios[pfn].set(Flag::Swapcache);
+        }
+        let shadow = std::mem::take(&mut self.sys.swap[slot].shadow);
+        if shadow != 0 {
+            self.lru.refault(&self.sys, pfn, shadow, recency);
+        }
+        self.enter_lists(pfn, vma);
+        self.lru.folios[pfn].set(Flag::Swapcache);
+        self.sys.counters.pswpin += 1;
+        self.read_page(process, pfn, u64::from(slot), true);
+        Ok(pfn)
+    }
+
+    fn swap_is_synchronous(&self) -> bool {
+        self.sys
+            .swap_device
+            .as_ref()
+            .is_some_and(|device| device.model.synchronous)
+    }
+
+    /// The cgroup that pays for a page once charged to `memcg`: the nearest that still exists.
+    fn charged_memcg(&self, memcg: MemcgId) -> MemcgId {
+        self.sys
+            .memcgs
+            .ancestry(memcg)
+            .find(|&at| self.sys.memcgs[at].online)
+            .unwrap_or(MemcgId::ROOT)
+    }
+
+    /// Reads a page from its device and waits for it. A page of the working set that had to be read
+    /// again is a stall.
+    pub(super) fn read_page(&mut self, process: ProcessId, pfn: Pfn, place: u64, swap: bool) {
+        let start_ns = self.sys.now_ns;
+        let device = match &mut self.sys.swap_device {
+            Some(device) if swap => device,
+            _ => &mut self.sys.file_device,
+        };
+        let done_ns = device.submit(start_ns, Direction::Read, place);
+        if device.model.synchronous {
+            self.sys.now_ns = self.sys.now_ns.max(done_ns);
+        } else {
+            self.sys.wait_until(done_ns);
+        }
+        self.processes[process.index()].stats.read_pages += 1;
+        if self.lru.folios[pfn].has(Flag::Workingset) {
+            self.note_stall(process, start_ns);
+        }
+    }
+
+    fn file_fault(
+        &mut self,
+        process: ProcessId,
+        vpn: u64,
+        write: bool,
+        range: Range,
+        file: u32,
+        index: u32,
+    ) -> Access {
+        if index >= self.sys.files[file as usize].cache.len() {
+            return Access::Invalid;
+        }
+        let recency = !range.vma.no_recency;
+        let (pfn, access) = match self.sys.files[file as usize].cache.get(index) {
+            Entry::Present(pfn) => (pfn, Access::Minor),
+            Entry::Empty | Entry::Shadow(_) => {
+                match self.read_into_cache(process, file, index, recency, recency) {
+                    Ok(pfn) => (pfn, Access::Major),
+                    Err(_) => return Access::Killed,
+                }
+            }
+        };
+        if write && !range.vma.shared {
+            let memcg = self.memcg_of_mm(process.mm());
+            let Ok(copy) = self.new_page(process, memcg, FolioType::Anon, Effort::Normal) else {
+                return Access::Killed;
+            };
+            self.enter_lists(copy, &range.vma);
+            self.map_page(process, vpn, copy, true, false);
+            return access;
+        }
+        if write {
+            self.sys.set_dirty(&mut self.lru.folios, pfn);
+        }
+        // A first write to a clean page of a shared mapping faults, so that it is known as dirty.
+        self.map_page(process, vpn, pfn, write, !write);
+        access
+    }
+
+    /// A write to a leaf that is not writable: the zero page, a page shared after fork, a page of a
+    /// private mapping, a clean page of a shared one.
+    fn write_fault(&mut self, process: ProcessId, vpn: u64, range: Range) -> Access {
+        let mm = process.mm();
+        let Some(leaf) = self.sys.tables.leaf(mm, vpn) else {
+            return Access::Invalid;
+        };
+        if !leaf.is_special() {
+            let pfn = leaf.pfn();
+            let anon = self.lru.folios[pfn].folio_type() == FolioType::Anon;
+            let shared_file = !anon && range.vma.shared;
+            let alone = anon && self.sys.frames.mapcount(pfn) == 1 && !self.slot_is_shared(pfn);
+            if shared_file || alone {
+                if shared_file {
+                    self.sys.set_dirty(&mut self.lru.folios, pfn);
+                }
+                if let Some(place) = self.sys.tables.leaf_mut(mm, vpn) {
+                    place.0 &= !COPY_ON_WRITE;
+                    place.touch(true);
+                }
+                return Access::Minor;
+            }
+        }
+        let memcg = self.memcg_of_mm(mm);
+        let Ok(copy) = self.new_page(process, memcg, FolioType::Anon, Effort::Normal) else {
+            return Access::Killed;
+        };
+        // Reclaim may have taken the original while it made room for the copy.
+        let original = self.sys.tables.leaf_mut(mm, vpn).map(std::mem::take);
+        match original {
+            Some(leaf) if leaf.present() && !leaf.is_special() => {
+                self.drop_original(process, vpn, leaf);
+            }
+            Some(leaf) => {
+                if let Some(slot) = swap_slot(leaf) {
+                    self.sys.spaces[mm].swapped_pages -= 1;
+                    self.drop_slot_reference(slot);
+                }
+            }
+            None => {}
+        }
+        self.enter_lists(copy, &range.vma);
+        self.map_page(process, vpn, copy, true, false);
+        Access::Minor
+    }
+
+    fn drop_original(&mut self, process: ProcessId, vpn: u64, leaf: Pte) {
+        let mm = process.mm();
+        let pfn = leaf.pfn();
+        let folio_type = self.lru.folios[pfn].folio_type();
+        self.sys.spaces[mm].resident_pages[folio_type.index()] -= 1;
+        if self.sys.frames.remove_mapping(pfn, Mapping { mm, vpn }) {
+            self.lru.folios[pfn].clear(Flag::Mapped);
+            let unused = folio_type == FolioType::Anon && !self.slot_is_shared(pfn);
+            if unused && !self.lru.folios[pfn].has(Flag::Writeback) {
+                self.free_anon(pfn);
+            }
+        }
+    }
+
+    fn slot_is_shared(&self, pfn: Pfn) -> bool {
+        match self.sys.frames.owner(pfn) {
+            Owner::Swap { slot } => self.sys.swap[slot].references > 0,
+            Owner::None | Owner::File { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Files: opening, reading and writing through descriptors, read-ahead.
+
+use agewise_engine::folio::{Flag, FolioType, Pfn};
+use agewise_engine::ids::MemcgId;
+use agewise_engine::lru::AddContext;
+
+use super::address_space::Advice;
+use super::charge::{ChargeError, Effort};
+use super::frames::Owner;
+use super::page_cache::{Entry, NODE_BYTES, PageCache};
+use super::system::File;
+use super::{Access, Machine, ProcessId};
+
+/// An open file of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId(pub(super) u32);
+
+impl FileId {
+    /// The number, as [`super::address_space::Backing::File`] wants it.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+}
+
+impl Machine {
+    /// Adds a file of `pages` pages whose cache is charged to `memcg`.
+    pub fn add_file(&mut self, pages: u32, memcg: MemcgId, advice: Advice) -> FileId {
+        let first_block = self
+            .sys
+            .files
+            .last()
+            // A gap keeps the end of one file and the start of the next from being sequential.
+            .map_or(0, |file| {
+                file.first_block + u64::from(file.cache.len()) + 1024
+            });
+        self.sys.files.push(File {
+            cache: PageCache::new(pages),
+            first_block,
+            readahead: advice != Advice::Random && self.config.readahead_pages > 0,
+            last_read: None,
+            memcg,
+        });
+        FileId(self.sys.files.len() as u32 - 1)
+    }
+
+    /// Kernel objects that opening a file for the first time charges: inode, dentry, open file.
+    /// The reference kernels charge 4736 bytes more to a group that opens one on ext4.
+    pub fn charge_file_objects(&mut self, process: ProcessId) {
+        const OBJECT_BYTES: u64 = 4736;
+        let memcg = self.memcg_of_mm(process.mm());
+        let charged = self.charge_objects(process, memcg, OBJECT_BYTES);
+        debug_assert!(charged.is_ok(), "opening a file finds the limit used up");
+    }
+
+    /// Reads whole pages through a descriptor.
+    pub fn read(&mut self, process: ProcessId, file: FileId, index: u32, pages: u32) -> Access {
+        self.begin_io();
+        let FileId(number) = file;
+        let len = self.sys.files[number as usize].cache.len();
+        if index.checked_add(pages).is_none_or(|end| end > len) {
+            return Access::Invalid;
+        }
+        let mut result = Access::Hit;
+        for at in index..index + pages {
+            self.sys.now_ns += self.config.cost.file_io_ns;
+            let pfn = match self.sys.files[number as usize].cache.get(at) {
+                Entry::Present(pfn) => pfn,
+                Entry::Empty | Entry::Shadow(_) => {
+                    self.sys.now_ns += self.config.cost.fault_ns;
+                    result = Access::Major;
+                    match self.read_into_cache(process, number, at, false, true) {
+                        Ok(pfn) => pfn,
+                        Err(_) => return Access::Killed,
+                    }
+                }
+            };
+            // The page that holds the last byte of the previous read is not marked again by the
+            // first page of this one (`filemap_read`).
+            let file = &mut self.sys.files[number as usize];
+            let repeated = at == index && file.last_read == Some(at);
+            if !repeated {
+                self.lru.mark_accessed(pfn, self.sys.cpu);
+            }
+        }
+        if let Some(last) = (index + pages).checked_sub(1).filter(|_| pages > 0) {
+            self.sys.files[number as usize].last_read = Some(last);
+        }
+        result
+    }
+
+    /// Writes whole pages through a descriptor.
+    pub fn write(&mut self, process: ProcessId, file: FileId, index: u32, pages: u32) -> Access {
+        self.begin_io();
+        let FileId(number) = file;
+        let len = self.sys.files[number as usize].cache.len();
+        if index.checked_add(pages).is_none_or(|end| end > len) {
+            return Access::Invalid;
+        }
+        for at in index..index + pages {
+            self.sys.now_ns += self.config.cost.file_io_ns;
+            let pfn = match self.sys.files[number as usize].cache.get(at) {
+                Entry::Present(pfn) => {
+                    self.lru.mark_accessed(pfn, self.sys.cpu);
+                    pfn
+                }
+                // A page that is overwritten is not a refault, and is created as referenced.
+                Entry::Empty | Entry::Shadow(_) => {
+                    match self.add_to_cache(process, number, at, Effort::Normal) {
+                        Ok((pfn, _)) => {
+                            self.lru.folios[pfn].set(Flag::Referenced);
+                            self.queue_page(pfn, false);
+                            pfn
+                        }
+                        Err(_) => return Access::Killed,
+                    }
+                }
+            };
+            self.sys.set_dirty(&mut self.lru.folios, pfn);
+        }
+        self.balance_dirty_pages(process);
+        Access::Hit
+    }
+
+    fn begin_io(&mut self) {
+        if self.sys.now_ns >= self.sys.events.next_ns() {
+            self.run_events();
+        }
+    }
+
+    fn queue_page(&mut self, pfn: Pfn, fault_with_recency: bool) {
+        let context = AddContext {
+            cpu: self.sys.cpu,
+            fault_with_recency,
+            reclaiming: false,
+        };
+        self.lru.folio_add(pfn, context);
+    }
+
+    /// Puts a new page into a file's cache; returns it and the shadow that was there. It is on no
+    /// list yet.
+    fn add_to_cache(
+        &mut self,
+        process: ProcessId,
+        file: u32,
+        index: u32,
+        effort: Effort,
+    ) -> Result<(Pfn, Option<u64>), ChargeError> {
+        let memcg = self.memcg_of_mm(process.mm());
+        let pfn = self.new_page(process, memcg, FolioType::File, effort)?;
+        let nodes = self.sys.files[file as usize].cache.nodes_missing(index);
+        if nodes > 0 {
+            let owner = self.sys.files[file as usize].memcg;
+            for _ in 0..nodes {
+                self.charge_objects(process, owner, NODE_BYTES)
+                    .inspect_err(|_| self.sys.free_frame(&mut self.lru.folios, pfn))?;
+            }
+        }
+        // Making room may have dropped the shadow with its node.
+        let shadow = match self.sys.files[file as usize].cache.get(index) {
+            Entry::Shadow(shadow) => Some(shadow),
+            Entry::Empty | Entry::Present(_) => None,
+        };
+        self.sys.frames.set_owner(pfn, Owner::File { file, index });
+        self.sys.set_cache_entry(file, index, Entry::Present(pfn));
+        Ok((pfn, shadow))
+    }
+
+    /// Reads a page into the cache, with read-ahead if the file has it. `in_fault`: on behalf of a
+    /// page fault in a mapping with recency.
+    pub(super) fn read_into_cache(
+        &mut self,
+        process: ProcessId,
+        file: u32,
+        index: u32,
+        in_fault: bool,
+        readahead: bool,
+    ) -> Result<Pfn, ChargeError> {
+        let pfn = self.read_one(process, file, index, in_fault, Effort::Normal)?;
+        if readahead && self.sys.files[file as usize].readahead {
+            self.read_ahead(process, file, index, in_fault);
+        }
+        Ok(pfn)
+    }
+
+    fn read_one(
+        &mut self,
+        process: ProcessId,
+        file: u32,
+        index: u32,
+        in_fault: bool,
+        effort: Effort,
+    ) -> Result<Pfn, ChargeError> {
+        let (pfn, shadow) = self.add_to_cache(process, file, index, effort)?;
+        if let Some(shadow) = shadow {
+            self.lru.refault(&self.sys, pfn, shadow, in_fault);
+        }
+        self.queue_page(pfn, in_fault);
+        self.sys.counters.pgpgin += 1;
+        let place = self.sys.files[file as usize].first_block + u64::from(index);
+        self.read_page(process, pfn, place, false);
+        Ok(pfn)
+    }
+
+    /// Reads what follows a miss: a window that starts at 4 pages for a read anywhere and grows to
+    /// the largest one for sequential reads. It ends at the first page that is there already, or
+    /// that the cgroup has no room for.
+    fn read_ahead(&mut self, process: ProcessId, file: u32, index: u32, in_fault: bool) {
+        let state = &self.sys.files[file as usize];
+        let sequential = index == 0 || state.last_read == index.checked_sub(1);
+        let window = if sequential {
+            self.config.readahead_pages
+        } else {
+            self.config.readahead_pages.min(4)
+        };
+        let end = index.saturating_add(window).min(state.cache.len());
+        for at in index + 1..end {
+            let present = self.sys.files[file as usize].cache.get(at);
+            if matches!(present, Entry::Present(_)) {
+                break;
+            }
+            if self
+                .read_one(process, file, at, in_fault, Effort::NoRetry)
+                .is_err()
+            {
+                self.sys.counters.readahead_refused += 1;
+                break;
+            }
+        }
+    }
+}

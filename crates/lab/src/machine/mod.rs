@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The simulated machine: frames, page tables, page cache, swap, cgroups, devices and a clock, under
+//! the policies of the engine.
+//!
+//! An operation (an access, a read) runs as a whole at its start time: what it changes is visible at
+//! once, what it takes is added to the clock. Background work (kswapd, the flusher, the end of
+//! writeback, the flush of statistics) runs from an event queue between operations.
+
+pub mod address_space;
+mod background;
+mod cgroup;
+mod charge;
+pub mod config;
+pub mod cost;
+pub mod device;
+mod events;
+mod fault;
+mod file_io;
+mod frames;
+mod memcg;
+mod page_cache;
+mod page_tables;
+mod process;
+mod reclaim;
+mod stall;
+pub mod stat;
+mod swap;
+mod system;
+mod zram;
+
+use agewise_engine::classic;
+use agewise_engine::ids::{MemcgId, MmId, NodeId};
+use agewise_engine::lru::{Lru, LruConfig};
+use agewise_engine::mglru;
+use agewise_engine::reclaim::kswapd::Kswapd;
+use agewise_engine::work::Work;
+
+pub use cgroup::CgroupError;
+pub use config::{MachineConfig, Policy, SwapConfig};
+pub use file_io::FileId;
+pub use memcg::{Limits, MemcgEvents, UNLIMITED};
+pub use process::{ProcessId, ProcessStats};
+pub use stall::Pressure;
+pub use system::Counters;
+
+use events::Event;
+use page_tables::MmuOutcome;
+use process::Process;
+use system::{ShadowLimit, System};
+
+/// What an access came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The page was there.
+    Hit,
+    /// A fault without reading.
+    Minor,
+    /// A fault that read from a device.
+    Major,
+    /// Nothing is mapped there, or beyond the end of the file.
+    Invalid,
+    /// The process was killed for lack of memory.
+    Killed,
+}
+
+/// A simulated machine.
+pub struct Machine {
+    /// State of the policies.
+    pub lru: Lru,
+    pub(crate) sys: System,
+    config: MachineConfig,
+    processes: Vec<Process>,
+    /// When the LRU lock is free again, for more than one CPU.
+    lock_free_ns: u64,
+    /// Time spent waiting for it, in ns.
+    lock_wait_ns: u64,
+    /// CPU time of policy work, in ns.
+    policy_ns: u64,
+    /// CPU time of kswapd and the flusher, in ns.
+    background_ns: u64,
+    kswapd: Vec<Kswapd>,
+}
+
+impl Machine {
+    /// Builds a machine.
+    pub fn new(config: MachineConfig) -> Machine {
+        let profile = *config.policy.profile;
+        let classic = if profile.name == mglru::profile::V7_2.name {
+            classic::Settings::linux_7_2()
+        } else {
+            classic::Settings::linux_6_12()
+        };
+        let lru = Lru::new(LruConfig {
+            frames: config.pages,
+            nodes: config.nodes,
+            cpus: config.cpus,
+            mode: config.policy.mode(),
+            now_ns: 0,
+            seed: config.seed,
+            mglru: mglru::Settings {
+                profile,
+                min_ttl_ms: config.min_ttl_ms,
+                reschedule_chance: config.reschedule_chance,
+                ..mglru::Settings::default()
+            },
+            classic: classic.for_memory(config.pages.into()),
+        });
+        let sys = System::new(&config);
+        let mut machine = Machine {
+            lru,
+            sys,
+            processes: Vec::new(),
+            lock_free_ns: 0,
+            lock_wait_ns: 0,
+            policy_ns: 0,
+            background_ns: 0,
+            kswapd: (0..config.nodes)
+                .map(|node| Kswapd::new(NodeId(node), 0))
+                .collect(),
+            config,
+        };
+        machine.lru.memcgs[MemcgId::ROOT.index()].swappiness = machine.config.swappiness;
+        machine.note_lruvecs();
+        machine.note_mode();
+        if machine.config.stat_flush_ns == 0 {
+            machine.lru.classic.exact_stats = true;
+        } else {
+            let first_ns = machine.config.stat_flush_phase_ns;
+            machine.sys.events.push(first_ns, Event::StatFlush);
+        }
+        machine
+    }
+
+    /// The clock, in ns.
+    pub fn now_ns(&self) -> u64 {
+        self.sys.now_ns
+    }
+
+    /// Sets the clock forward (a task that starts later than the last one ended) or back (another
+    /// CPU's task): operations need only start in order.
+    pub fn set_now_ns(&mut self, now_ns: u64) {
+        self.sys.now_ns = now_ns;
+    }
+
+    /// What the machine is made of.
+    pub fn config(&self) -> &MachineConfig {
+        &self.config
+    }
+
+    /// Changes the price of a fault and of a hit: replays run at a measured speed.
+    pub fn set_speed(&mut self, fault_ns: u64, hit_ns: u64) {
+        self.config.cost.fault_ns = fault_ns;
+        self.config.cost.hit_ns = hit_ns;
+    }
+
+    /// Tells the system the cgroup of each lruvec after one was made.
+    fn note_lruvecs(&mut self) {
+        for lruvec in &self.lru.lruvecs[self.sys.lruvec_memcg.len()..] {
+            self.sys.lruvec_memcg.push(lruvec.memcg);
+        }
+    }
+
+    /// Tells the system what follows from the LRU in charge.
+    fn note_mode(&mut self) {
+        let counts_lists =
+            !self.lru.mode.is_multi_gen() || self.lru.mglru.profile.shadow_limit_counts_lists;
+        self.sys.shadow_limit = if counts_lists {
+            ShadowLimit::Lists
+        } else {
+            ShadowLimit::SlabOnly
+        };
+    }
+
+    /// Which parts of the multi-gen LRU are on, as `lru_gen/enabled` tells them: 1 the LRU itself,
+    /// which is chosen when the machine is built, 2 clearing accessed bits in walks, 4 using those of
+    /// tables.
+    pub fn set_lru_gen_bits(&mut self, bits: u32) {
+        self.lru.mglru.walks_leaves = bits & 2 != 0;
+        self.lru.mglru.uses_table_bits = bits & 4 != 0;
+    }
+
+    /// An access by a process to a page of its address space.
+    #[inline]
+    pub fn access(&mut self, process: ProcessId, vpn: u64, write: bool) -> Access {
+        self.sys.now_ns += self.config.cost.hit_ns;
+        if self.sys.now_ns >= self.sys.events.next_ns() {
+            self.run_events();
+        }
+        let mm = process.mm();
+        match self.sys.tables.access(mm, vpn, write) {
+            MmuOutcome::Hit => Access::Hit,
+            outcome => self.fault(process, vpn, write, outcome == MmuOutcome::WriteProtected),
+        }
+    }
+
+    /// Accounts for the CPU time of policy work done since `before`, and for the wait for the LRU
+    /// lock where several CPUs need it.
+    fn pay_for_work(&mut self, before: &Work) {
+        let work = cost::difference(&self.lru.work, before);
+        let cpus = self.config.cpus;
+        let total_ns = self.config.cost.price(&work, cpus);
+        if total_ns == 0 {
+            return;
+        }
+        let locked_ns = self.config.cost.price_locked(&work);
+        if cpus > 1 && locked_ns > 0 {
+            let wait_ns = self.lock_free_ns.saturating_sub(self.sys.now_ns);
+            self.lock_wait_ns += wait_ns;
+            self.sys.now_ns += wait_ns;
+            self.lock_free_ns = self.sys.now_ns + locked_ns;
+        }
+        self.policy_ns += total_ns;
+        self.sys.now_ns += total_ns;
+    }
+
+    /// A context switch to the process: walks look at its page tables again.
+    pub fn schedule(&mut self, process: ProcessId) {
+        self.lru.mm_scheduled(process.mm());
+    }
+
+    /// Bytes the simulator spends on what grows with memory: frames, folios, page tables, swap slots
+    /// and page cache.
+    pub fn footprint_bytes(&self) -> usize {
+        let files: usize = self
+            .sys
+            .files
+            .iter()
+            .map(|file| file.cache.footprint_bytes())
+            .sum();
+        self.lru.folios.len() * size_of::<agewise_engine::folio::Folio>()
+            + self.sys.frames.footprint_bytes()
+            + self.sys.tables.footprint_bytes()
+            + self.sys.swap.footprint_bytes()
+            + files
+    }
+
+    fn memcg_of_mm(&self, mm: MmId) -> MemcgId {
+        self.sys.spaces[mm].memcg
+    }
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Processes: their address space, and what happens to memory when they map, fork and end.
+
+use agewise_engine::folio::{Flag, FolioType, Pfn};
+use agewise_engine::ids::{MemcgId, MmId};
+use agewise_engine::page_table::{Mapping, PAGES_PER_PMD, Pte};
+
+use super::address_space::MapOptions;
+use super::frames::Owner;
+use super::page_tables::{COPY_ON_WRITE, swap_slot};
+use super::{Access, Machine};
+
+/// A process of the machine. Numbers are not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessId(pub(super) MmId);
+
+impl ProcessId {
+    pub(super) fn mm(self) -> MmId {
+        self.0
+    }
+
+    /// The number as an index.
+    pub fn index(self) -> usize {
+        self.0.index()
+    }
+}
+
+/// What a process counted (`getrusage`, `/proc/PID/io`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessStats {
+    /// Faults that read from a device.
+    pub major_faults: u64,
+    /// Other faults.
+    pub minor_faults: u64,
+    /// Pages read from devices on its behalf.
+    pub read_pages: u64,
+}
+
+/// What the machine keeps of a process beside its address space.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Process {
+    pub stats: ProcessStats,
+    /// Node its memory comes from.
+    pub node: u32,
+}
+
+impl Machine {
+    /// Starts a process with an empty address space in a cgroup.
+    pub fn add_process(&mut self, memcg: MemcgId) -> ProcessId {
+        let mm = self.sys.spaces.add(memcg);
+        self.sys.tables.add_mm(mm);
+        self.lru.mm_add(mm, memcg);
+        self.lru.mm_scheduled(mm);
+        self.sys.memcgs[memcg].tasks += 1;
+        self.processes.push(Process {
+            node: mm.0 % self.config.nodes.max(1),
+            ..Process::default()
+        });
+        ProcessId(mm)
+    }
+
+    /// Whether the process still runs.
+    pub fn is_alive(&self, process: ProcessId) -> bool {
+        self.sys.spaces[process.mm()].alive
+    }
+
+    /// What the process counted.
+    pub fn process_stats(&self, process: ProcessId) -> ProcessStats {
+        self.processes[process.index()].stats
+    }
+
+    /// Maps memory; returns the first page number. None when the address space is full.
+    pub fn map(&mut self, process: ProcessId, options: &MapOptions) -> Option<u64> {
+        self.sys.spaces.map(process.mm(), options)
+    }
+
+    /// Unmaps the range that starts at `start_vpn`. False when there is none.
+    pub fn unmap(&mut self, process: ProcessId, start_vpn: u64) -> bool {
+        let mm = process.mm();
+        let Some(range) = self.sys.spaces.unmap(mm, start_vpn) else {
+            return false;
+        };
+        self.zap(mm, range.vma.start_vpn, range.vma.end_vpn);
+        true
+    }
+
+    /// Ends a process and gives its memory back.
+    pub fn exit(&mut self, process: ProcessId) {
+        let mm = process.mm();
+        if !self.sys.spaces[mm].alive {
+            return;
+        }
+        self.sys.now_ns += self.config.cost.process_ns;
+        let ranges = self.sys.spaces.ranges(mm).to_vec();
+        for range in ranges {
+            self.zap(mm, range.vma.start_vpn, range.vma.end_vpn);
+        }
+        self.lru.mm_del(mm);
+        self.sys.tables.free_mm(mm);
+        let memcg = self.sys.spaces[mm].memcg;
+        let tables = std::mem::take(&mut self.sys.spaces[mm].table_pages);
+        self.sys.memcgs[memcg].table_pages -= tables;
+        self.sys.memcgs.uncharge(memcg, tables);
+        self.sys.memcgs[memcg].tasks -= 1;
+        self.sys.spaces.end(mm);
+        for group in &mut self.sys.stalls.groups {
+            group.forget(mm.0);
+        }
+    }
+
+    /// Ends the processes the OOM killer chose.
+    pub(super) fn end_victims(&mut self) {
+        while let Some(mm) = self.sys.victims.pop() {
+            self.exit(ProcessId(mm));
+        }
+    }
+
+    /// Copies a process: private memory is shared until one of the two writes to it. 2 MiB leaves
+    /// are copied at once, into small pages.
+    pub fn fork(&mut self, parent: ProcessId) -> Option<ProcessId> {
+        self.sys.now_ns += self.config.cost.process_ns;
+        let memcg = self.memcg_of_mm(parent.mm());
+        let child = self.add_process(memcg);
+        self.sys.spaces.copy_ranges(parent.mm(), child.mm());
+        for start_vpn in self.sys.tables.ranges(parent.mm()) {
+            if self.sys.tables.huge_leaf(parent.mm(), start_vpn).is_some() {
+                for vpn in start_vpn..start_vpn + PAGES_PER_PMD {
+                    if self.access(child, vpn, true) == Access::Killed {
+                        return None;
+                    }
+                }
+                continue;
+            }
+            if !self.make_tables(child, start_vpn) {
+                self.exit(child);
+                return None;
+            }
+            for vpn in start_vpn..start_vpn + PAGES_PER_PMD {
+                self.copy_leaf(parent.mm(), child.mm(), vpn);
+            }
+        }
+        Some(child)
+    }
+
+    fn copy_leaf(&mut self, parent: MmId, child: MmId, vpn: u64) {
+        let Some(leaf) = self.sys.tables.leaf(parent, vpn).filter(|leaf| leaf.0 != 0) else {
+            return;
+        };
+        if let Some(slot) = swap_slot(leaf) {
+            self.sys.swap[slot].references += 1;
+            self.sys.spaces[child].swapped_pages += 1;
+            *self.sys.tables.make_leaf(child, vpn) = leaf;
+            return;
+        }
+        let mut shared = leaf;
+        if !shared.is_special() {
+            let pfn = leaf.pfn();
+            let folio_type = self.lru.folios[pfn].folio_type();
+            if folio_type == FolioType::Anon {
+                shared = Pte(leaf.0 | COPY_ON_WRITE);
+                if let Some(parents) = self.sys.tables.leaf_mut(parent, vpn) {
+                    *parents = shared;
+                }
+            }
+            self.sys.frames.add_mapping(pfn, Mapping { mm: child, vpn });
+            self.sys.spaces[child].resident_pages[folio_type.index()] += 1;
+        }
+        *self.sys.tables.make_leaf(child, vpn) = shared;
+    }
+
+    /// Takes away whatever is mapped between two pages.
+    fn zap(&mut self, mm: MmId, start_vpn: u64, end_vpn: u64) {
+        let mut at = start_vpn;
+        while let Some(vpn) = self.sys.tables.next_mapped(mm, at, end_vpn) {
+            let first = vpn / PAGES_PER_PMD * PAGES_PER_PMD;
+            at = first + PAGES_PER_PMD;
+            if let Some(leaf) = self.sys.tables.huge_leaf(mm, vpn) {
+                self.sys.tables.unmap_huge(mm, vpn);
+                self.drop_mapping(mm, first, leaf, PAGES_PER_PMD);
+                continue;
+            }
+            for vpn in vpn..at.min(end_vpn) {
+                self.zap_leaf(mm, vpn);
+            }
+        }
+    }
+
+    fn zap_leaf(&mut self, mm: MmId, vpn: u64) {
+        let Some(place) = self.sys.tables.leaf_mut(mm, vpn) else {
+            return;
+        };
+        let leaf = std::mem::take(place);
+        if let Some(slot) = swap_slot(leaf) {
+            self.sys.spaces[mm].swapped_pages -= 1;
+            self.drop_slot_reference(slot);
+        } else if leaf.present() && !leaf.is_special() {
+            self.drop_mapping(mm, vpn, leaf, 1);
+        }
+    }
+
+    /// One leaf less names the slot; when it was the last, page and slot go.
+    pub(super) fn drop_slot_reference(&mut self, slot: u32) {
+        self.sys.swap[slot].references -= 1;
+        let cached = self.sys.swap[slot].cached;
+        if self.sys.swap[slot].references == 0
+            && cached.is_some()
+            && self.sys.frames.mapcount(cached) == 0
+            && !self.lru.folios[cached].has(Flag::Writeback)
+        {
+            self.free_anon(cached);
+            return;
+        }
+        self.sys.release_slot(slot);
+    }
+
+    fn drop_mapping(&mut self, mm: MmId, vpn: u64, leaf: Pte, pages: u64) {
+        let pfn = leaf.pfn();
+        let folio_type = self.lru.folios[pfn].folio_type();
+        self.sys.spaces[mm].resident_pages[folio_type.index()] -= pages;
+        let last = self.sys.frames.remove_mapping(pfn, Mapping { mm, vpn });
+        if last {
+            self.lru.folios[pfn].clear(Flag::Mapped);
+        }
+        if folio_type == FolioType::File {
+            if leaf.dirty() {
+                self.sys.set_dirty(&mut self.lru.folios, pfn);
+            }
+            let recency = self
+                .sys
+                .spaces
+                .find(mm, vpn)
+                .is_none_or(|range| !range.vma.no_recency);
+            if leaf.young() && recency {
+                self.lru.mark_accessed(pfn, self.sys.cpu);
+            }
+        } else if last && !self.lru.folios[pfn].has(Flag::Writeback) {
+            let referenced = match self.sys.frames.owner(pfn) {
+                Owner::Swap { slot } => self.sys.swap[slot].references > 0,
+                _ => false,
+            };
+            if !referenced {
+                self.free_anon(pfn);
+            }
+        }
+    }
+
+    /// Frees an anonymous page nobody maps, and its swap slot.
+    pub(super) fn free_anon(&mut self, pfn: Pfn) {
+        self.lru.folio_removed(pfn);
+        self.leave_swap_cache(pfn);
+        self.sys.free_frame(&mut self.lru.folios, pfn);
+    }
+
+    /// Takes a page out of the swap cache. Slots nobody else needs are free again.
+    pub(super) fn leave_swap_cache(&mut self, pfn: Pfn) {
+        let Owner::Swap { slot } = self.sys.frames.owner(pfn) else {
+            return;
+        };
+        self.sys.frames.set_owner(pfn, Owner::None);
+        self.lru.folios[pfn].clear(Flag::Swapcache);
+        for page in slot..slot + self.lru.folios[pfn].nr_pages() as u32 {
+            self.sys.swap[page].cached = Pfn::NONE;
+            self.sys.release_slot(page);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where allocations and charges meet reclaim: frames, limits, requests, pressure.
+
+use agewise_engine::folio::{FolioType, Pfn};
+use agewise_engine::ids::{LruvecId, MemcgId, NodeId};
+use agewise_engine::reclaim::direct::{DirectRequest, try_to_free_pages};
+use agewise_engine::reclaim::memcg_limit::{
+    CgroupRequest, ShortOfTarget, reclaim_proactively, try_to_free_mem_cgroup_pages,
+};
+use agewise_engine::reclaim::oom::AllocRetry;
+use agewise_engine::reclaim::{Reclaimer, TOP_ZONE};
+use agewise_engine::world::World;
+
+use super::charge::ChargeError;
+use super::frames::Reserve;
+use super::{Machine, ProcessId};
+
+impl Machine {
+    /// Reclaims from a cgroup whose limit is in the way of `pages` more; returns what it reclaimed.
+    pub(super) fn reclaim_at_limit(
+        &mut self,
+        process: ProcessId,
+        memcg: MemcgId,
+        pages: u64,
+    ) -> u64 {
+        let start_ns = self.sys.now_ns;
+        let before = self.lru.work;
+        // Since its last call tens of faults have passed, milliseconds: it was switched to.
+        self.schedule(process);
+        let request = CgroupRequest {
+            nr_pages: pages,
+            ..CgroupRequest::limit(memcg, self.sys.cpu, self.home(process))
+        };
+        let reclaimed = try_to_free_mem_cgroup_pages(&mut self.lru, &mut self.sys, request);
+        self.pay_for_work(&before);
+        self.note_stall(process, start_ns);
+        reclaimed
+    }
+
+    /// `memory.reclaim`: reclaims `pages` from a cgroup on request, at a swappiness of its own if
+    /// one is given.
+    ///
+    /// # Errors
+    /// When less could be reclaimed (`EAGAIN`).
+    pub fn reclaim_memcg(
+        &mut self,
+        memcg: MemcgId,
+        pages: u64,
+        swappiness: Option<u32>,
+    ) -> Result<u64, ShortOfTarget> {
+        let before = self.lru.work;
+        let request = CgroupRequest {
+            nr_pages: pages,
+            reclaimer: Reclaimer::Proactive,
+            swappiness,
+            ..CgroupRequest::limit(memcg, self.sys.cpu, NodeId(0))
+        };
+        let result = reclaim_proactively(&mut self.lru, &mut self.sys, request);
+        self.pay_for_work(&before);
+        self.end_victims();
+        result
+    }
+
+    fn home(&self, process: ProcessId) -> NodeId {
+        NodeId(self.processes[process.index()].node)
+    }
+
+    /// Takes a frame: from the own node, then from the others, waking kswapd below the low
+    /// watermark and reclaiming at the min watermark (`__alloc_pages`).
+    #[inline]
+    pub(super) fn allocate_frame(
+        &mut self,
+        process: ProcessId,
+        node: NodeId,
+    ) -> Result<(Pfn, usize), ChargeError> {
+        match self.sys.frames.allocate(node, Reserve::Low) {
+            Some(found) => Ok(found),
+            None => self.allocate_frame_slow(process, node),
+        }
+    }
+
+    #[cold]
+    fn allocate_frame_slow(
+        &mut self,
+        process: ProcessId,
+        node: NodeId,
+    ) -> Result<(Pfn, usize), ChargeError> {
+        if let Some(found) = self.allocate_anywhere(node, Reserve::Low) {
+            return Ok(found);
+        }
+        for index in 0..self.config.nodes {
+            self.wake_kswapd(NodeId(index));
+        }
+        if let Some(found) = self.allocate_anywhere(node, Reserve::Min) {
+            return Ok(found);
+        }
+        let mut retry = AllocRetry::default();
+        loop {
+            let reclaimed = self.reclaim_directly(process, node);
+            if let Some(found) = self.allocate_anywhere(node, Reserve::Min) {
+                return Ok(found);
+            }
+            let zones = self.sys.zones(node);
+            if retry.after_reclaim(reclaimed, 0, &zones, &self.reclaimable(node)) {
+                continue;
+            }
+            let killed = self.sys.oom_kill(MemcgId::ROOT);
+            self.end_victims();
+            if !self.is_alive(process) || !killed {
+                return Err(ChargeError::Killed);
+            }
+            retry = AllocRetry::default();
+        }
+    }
+
+    fn allocate_anywhere(&mut self, node: NodeId, reserve: Reserve) -> Option<(Pfn, usize)> {
+        let nodes = self.config.nodes;
+        (0..nodes)
+            .map(|step| NodeId((node.0 + step) % nodes))
+            .find_map(|node| self.sys.frames.allocate(node, reserve))
+    }
+
+    fn reclaim_directly(&mut self, process: ProcessId, node: NodeId) -> u64 {
+        let start_ns = self.sys.now_ns;
+        let before = self.lru.work;
+        self.sys.counters.allocstall += 1;
+        self.schedule(process);
+        let request = DirectRequest {
+            order: 0,
+            reclaim_idx: TOP_ZONE,
+            io_allowed: true,
+            cpu: self.sys.cpu,
+            node,
+        };
+        let reclaimed = try_to_free_pages(&mut self.lru, &mut self.sys, request);
+        self.pay_for_work(&before);
+        self.note_stall(process, start_ns);
+        reclaimed
+    }
+
+    /// Pages on the lists of a node that could be reclaimed, all counted in its highest zone.
+    fn reclaimable(&self, node: NodeId) -> [u64; 4] {
+        let swap = self.sys.swap_free_pages(MemcgId::ROOT) > 0;
+        let mut pages = 0;
+        for (index, lruvec) in self.lru.lruvecs.iter().enumerate() {
+            if lruvec.node != node {
+                continue;
+            }
+            for folio_type in FolioType::ALL {
+                if folio_type == FolioType::File || swap {
+                    let id = LruvecId(index as u32);
+                    pages += self.lru.lru_pages(id, folio_type, false);
+                    pages += self.lru.lru_pages(id, folio_type, true);
+                }
+            }
+        }
+        let top = self
+            .sys
+            .zones(node)
+            .iter()
+            .rposition(|zone| zone.managed_pages > 0)
+            .unwrap_or(TOP_ZONE);
+        std::array::from_fn(|zone| if zone == top { pages } else { 0 })
+    }
+
+    /// The process stalled for memory from `start_ns` until now.
+    pub(super) fn note_stall(&mut self, process: ProcessId, start_ns: u64) {
+        let end_ns = self.sys.now_ns;
+        let mut at = self.memcg_of_mm(process.mm());
+        while at != MemcgId::NONE {
+            let tasks = self.tasks_below(at);
+            self.sys.stalls.groups[at.index()].add(process.mm().0, tasks, start_ns, end_ns);
+            at = self.sys.memcgs.parent(at);
+        }
+    }
+
+    fn tasks_below(&self, memcg: MemcgId) -> usize {
+        let own = self.sys.memcgs[memcg].tasks as usize;
+        let children = self.sys.memcgs.children(memcg);
+        own + children
+            .iter()
+            .map(|&child| self.tasks_below(child))
+            .sum::<usize>()
+    }
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Counters of the machine under the names of `/proc/vmstat` and `memory.stat`.
+
+use agewise_engine::folio::FolioType;
+use agewise_engine::ids::{LruvecId, MemcgId};
+use agewise_engine::work::{Events, Work};
+
+use super::memcg::{Limits, MemcgEvents};
+use super::stall::Pressure;
+use super::{Counters, Machine};
+
+/// A counter and its name.
+pub type Line = (&'static str, u64);
+
+fn add(into: &mut Events, events: &Events) {
+    for t in 0..2 {
+        into.pgscan[t] += events.pgscan[t];
+        into.pgsteal[t] += events.pgsteal[t];
+        into.workingset_refault[t] += events.workingset_refault[t];
+        into.workingset_activate[t] += events.workingset_activate[t];
+        into.workingset_restore[t] += events.workingset_restore[t];
+    }
+    for zone in 0..4 {
+        into.pgscan_skip[zone] += events.pgscan_skip[zone];
+    }
+    into.pgrefill += events.pgrefill;
+    into.pgactivate += events.pgactivate;
+    into.pgdeactivate += events.pgdeactivate;
+    into.pgrotated += events.pgrotated;
+    into.workingset_nodereclaim += events.workingset_nodereclaim;
+}
+
+impl Machine {
+    /// Events of a cgroup and its descendants.
+    pub fn memcg_events(&self, memcg: MemcgId) -> Events {
+        let mut sum = Events::default();
+        for lruvec in &self.lru.lruvecs {
+            if self.sys.memcgs.is_descendant(lruvec.memcg, memcg) {
+                add(&mut sum, &lruvec.events);
+            }
+        }
+        sum.workingset_nodereclaim += self.sys.counters.workingset_nodereclaim;
+        sum
+    }
+
+    /// Pages on the lists of a cgroup and its descendants.
+    fn list_pages(&self, memcg: MemcgId, folio_type: FolioType, active: bool) -> u64 {
+        (0..self.lru.lruvecs.len() as u32)
+            .map(LruvecId)
+            .filter(|&id| {
+                let owner = self.sys.memcg_of_lruvec(id);
+                self.sys.memcgs.is_descendant(owner, memcg)
+            })
+            .map(|id| self.lru.lru_pages(id, folio_type, active))
+            .sum()
+    }
+
+    fn below(&self, memcg: MemcgId) -> impl Iterator<Item = MemcgId> + '_ {
+        (0..self.sys.memcgs.len() as u32)
+            .map(MemcgId)
+            .filter(move |&at| self.sys.memcgs.is_descendant(at, memcg))
+    }
+
+    /// Pages in memory of a cgroup and its descendants, anon and file.
+    pub fn resident_pages(&self, memcg: MemcgId) -> [u64; 2] {
+        let mut sum = [0; 2];
+        for at in self.below(memcg) {
+            for (total, pages) in sum.iter_mut().zip(self.sys.memcgs[at].resident_pages) {
+                *total += pages;
+            }
+        }
+        sum
+    }
+
+    /// `memory.current` of a cgroup, in pages.
+    pub fn usage_pages(&self, memcg: MemcgId) -> u64 {
+        self.sys.memcgs[memcg].usage_pages
+    }
+
+    /// Kernel memory charged to a cgroup and its descendants, in pages.
+    pub fn kernel_pages(&self, memcg: MemcgId) -> u64 {
+        self.below(memcg)
+            .map(|at| self.sys.memcgs.kernel_pages(at))
+            .sum()
+    }
+
+    /// `memory.events` of a cgroup.
+    pub fn memcg_limit_events(&self, memcg: MemcgId) -> MemcgEvents {
+        self.sys.memcgs[memcg].events
+    }
+
+    /// Limits of a cgroup.
+    pub fn limits(&self, memcg: MemcgId) -> Limits {
+        self.sys.memcgs[memcg].limits
+    }
+
+    /// `memory.pressure` of a cgroup.
+    pub fn pressure(&self, memcg: MemcgId) -> &Pressure {
+        &self.sys.stalls.groups[memcg.index()]
+    }
+
+    /// Counters of the machine.
+    pub fn counters(&self) -> Counters {
+        self.sys.counters
+    }
+
+    /// Operations of the policies so far.
+    pub fn work(&self) -> Work {
+        self.lru.work
+    }
+
+    /// CPU time in ns: of the policies in all, of kswapd and the flusher, and waited for the LRU
+    /// lock.
+    pub fn cpu_ns(&self) -> [u64; 3] {
+        [self.policy_ns, self.background_ns, self.lock_wait_ns]
+    }
+
+    /// `memory.stat` of a cgroup: levels in bytes, then events. Reading it flushes the statistics,
+    /// which [`Machine::flush_stats`] does.
+    pub fn memory_stat(&self, memcg: MemcgId) -> Vec<Line> {
+        let bytes = |pages: u64| pages * 4096;
+        let [anon, file] = self.resident_pages(memcg);
+        let list = |folio_type, active| bytes(self.list_pages(memcg, folio_type, active));
+        let sum = |of: fn(&super::memcg::MemcgCounters) -> u64| -> u64 {
+            self.below(memcg).map(|at| of(&self.sys.memcgs[at])).sum()
+        };
+        let mut lines = vec![
+            ("anon", bytes(anon)),
+            ("file", bytes(file)),
+            ("kernel", bytes(self.kernel_pages(memcg))),
+            ("pagetables", bytes(sum(|group| group.table_pages))),
+            ("slab", sum(|group| group.slab_bytes)),
+            ("inactive_anon", list(FolioType::Anon, false)),
+            ("active_anon", list(FolioType::Anon, true)),
+            ("inactive_file", list(FolioType::File, false)),
+            ("active_file", list(FolioType::File, true)),
+        ];
+        lines.extend(event_lines(&self.memcg_events(memcg)));
+        lines
+    }
+
+    /// `/proc/vmstat`, as far as the machine has it.
+    pub fn vmstat(&self) -> Vec<Line> {
+        let counters = &self.sys.counters;
+        let list = |folio_type, active| self.list_pages(MemcgId::ROOT, folio_type, active);
+        let mut lines = vec![
+            ("nr_free_pages", self.sys.frames.total_free()),
+            ("nr_inactive_anon", list(FolioType::Anon, false)),
+            ("nr_active_anon", list(FolioType::Anon, true)),
+            ("nr_inactive_file", list(FolioType::File, false)),
+            ("nr_active_file", list(FolioType::File, true)),
+            ("nr_dirty", self.sys.dirty_file_pages),
+            ("pgpgin", counters.pgpgin),
+            ("pgpgout", counters.pgpgout),
+            ("pswpin", counters.pswpin),
+            ("pswpout", counters.pswpout),
+            ("pgfault", counters.pgfault),
+            ("pgmajfault", counters.pgmajfault),
+            ("allocstall", counters.allocstall),
+            ("oom_kill", counters.oom_kill),
+        ];
+        lines.extend(event_lines(&self.memcg_events(MemcgId::ROOT)));
+        lines
+    }
+}
+
+fn event_lines(events: &Events) -> [Line; 14] {
+    [
+        ("workingset_refault_anon", events.workingset_refault[0]),
+        ("workingset_refault_file", events.workingset_refault[1]),
+        ("workingset_activate_anon", events.workingset_activate[0]),
+        ("workingset_activate_file", events.workingset_activate[1]),
+        ("workingset_restore_anon", events.workingset_restore[0]),
+        ("workingset_restore_file", events.workingset_restore[1]),
+        ("workingset_nodereclaim", events.workingset_nodereclaim),
+        ("pgscan", events.scanned()),
+        ("pgsteal", events.stolen()),
+        ("pgscan_anon", events.pgscan[0]),
+        ("pgscan_file", events.pgscan[1]),
+        ("pgrefill", events.pgrefill),
+        ("pgactivate", events.pgactivate),
+        ("pgdeactivate", events.pgdeactivate),
+    ]
+}

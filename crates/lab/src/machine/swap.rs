@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Swap slots: who refers to them, what the page looked like when it left, and whether the page is
+//! still in memory (swap cache).
+
+use agewise_engine::folio::Pfn;
+use agewise_engine::ids::MemcgId;
+
+/// One slot in use.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    /// What reclaim left when it evicted the page; 0 when nothing.
+    pub shadow: u64,
+    /// Page-table entries that name the slot.
+    pub references: u32,
+    /// The page, while it is in the swap cache.
+    pub cached: Pfn,
+    /// The cgroup the page was charged to.
+    pub memcg: MemcgId,
+}
+
+const FREE: Slot = Slot {
+    shadow: 0,
+    references: 0,
+    cached: Pfn::NONE,
+    memcg: MemcgId::NONE,
+};
+
+/// The swap area.
+#[derive(Clone, Debug, Default)]
+pub struct Swap {
+    slots: Vec<Slot>,
+    /// One bit a slot, set when free.
+    free_bits: Vec<u64>,
+    capacity: u32,
+    used: u32,
+    cursor: usize,
+}
+
+impl Swap {
+    /// An area of `capacity` pages. Memory is taken as slots come into use.
+    pub fn new(capacity: u32) -> Swap {
+        Swap {
+            capacity,
+            ..Swap::default()
+        }
+    }
+
+    /// Pages the area holds.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Slots in use.
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Slots free.
+    pub fn free(&self) -> u32 {
+        self.capacity - self.used
+    }
+
+    /// Takes the next free slot after the last one taken, so that what leaves together lies
+    /// together. None when the area is full.
+    pub fn allocate(&mut self, pfn: Pfn, memcg: MemcgId) -> Option<u32> {
+        if self.used == self.capacity {
+            return None;
+        }
+        let slot = match self.next_free() {
+            Some(slot) => slot,
+            None => self.grow()?,
+        };
+        self.free_bits[slot / 64] &= !(1 << (slot % 64));
+        self.cursor = slot / 64;
+        self.used += 1;
+        self.slots[slot] = Slot {
+            cached: pfn,
+            memcg,
+            ..FREE
+        };
+        u32::try_from(slot).ok()
+    }
+
+    /// Takes `pages` slots in a row (a 2 MiB page). None when the area has no such run.
+    pub fn allocate_run(&mut self, pfn: Pfn, memcg: MemcgId, pages: u32) -> Option<u32> {
+        let words = (pages / 64).max(1) as usize;
+        while self.find_run(words).is_none() {
+            self.grow()?;
+        }
+        let first = self.find_run(words)? * 64;
+        for slot in first..first + pages as usize {
+            self.free_bits[slot / 64] &= !(1 << (slot % 64));
+            self.slots[slot] = Slot {
+                cached: pfn,
+                memcg,
+                ..FREE
+            };
+        }
+        self.used += pages;
+        u32::try_from(first).ok()
+    }
+
+    /// First of `words` words of free slots in a row.
+    fn find_run(&self, words: usize) -> Option<usize> {
+        self.free_bits
+            .windows(words)
+            .position(|run| run.iter().all(|&bits| bits == u64::MAX))
+    }
+
+    fn next_free(&self) -> Option<usize> {
+        if self.used as usize == self.slots.len() {
+            return None;
+        }
+        let words = self.free_bits.len();
+        (0..words)
+            .map(|step| (self.cursor + step) % words)
+            .find(|&word| self.free_bits[word] != 0)
+            .map(|word| word * 64 + self.free_bits[word].trailing_zeros() as usize)
+    }
+
+    fn grow(&mut self) -> Option<usize> {
+        let first = self.slots.len();
+        let more = (self.capacity as usize - first).min(first.max(64));
+        if more == 0 {
+            return None;
+        }
+        self.slots.resize(first + more, FREE);
+        self.free_bits.resize(self.slots.len().div_ceil(64), 0);
+        for slot in first..first + more {
+            self.free_bits[slot / 64] |= 1 << (slot % 64);
+        }
+        Some(first)
+    }
+
+    /// Gives a slot back once neither a page-table entry nor the swap cache needs it. Returns the
+    /// cgroup whose swap usage shrinks.
+    pub fn release_if_unused(&mut self, slot: u32) -> Option<MemcgId> {
+        let entry = self.slots[slot as usize];
+        if entry.references != 0 || entry.cached.is_some() {
+            return None;
+        }
+        let slot = slot as usize;
+        debug_assert!(self.free_bits[slot / 64] & (1 << (slot % 64)) == 0);
+        self.slots[slot] = FREE;
+        self.free_bits[slot / 64] |= 1 << (slot % 64);
+        self.used -= 1;
+        Some(entry.memcg)
+    }
+
+    /// Bytes the simulator spends on slots.
+    pub fn footprint_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot>() + self.free_bits.capacity() * 8
+    }
+}
+
+impl std::ops::Index<u32> for Swap {
+    type Output = Slot;
+    #[inline]
+    fn index(&self, slot: u32) -> &Slot {
+        &self.slots[slot as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Swap {
+    #[inline]
+    fn index_mut(&mut self, slot: u32) -> &mut Slot {
+        &mut self.slots[slot as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_empty_area_gives_nothing() {
+        assert_eq!(Swap::new(0).allocate(Pfn(1), MemcgId::ROOT), None);
+    }
+
+    proptest! {
+        /// No slot is given twice, none is lost, and a full area says so.
+        #[test]
+        fn slots_are_given_once(steps in prop::collection::vec((any::<bool>(), 0usize..80), 0..300)) {
+            let mut swap = Swap::new(70);
+            let mut held: Vec<u32> = Vec::new();
+            for (take, which) in steps {
+                if take {
+                    match swap.allocate(Pfn(1), MemcgId::ROOT) {
+                        Some(slot) => {
+                            prop_assert!(!held.contains(&slot) && slot < 70);
+                            held.push(slot);
+                        }
+                        None => prop_assert_eq!(held.len(), 70),
+                    }
+                } else if !held.is_empty() {
+                    let slot = held.swap_remove(which % held.len());
+                    swap[slot].references = 1;
+                    prop_assert_eq!(swap.release_if_unused(slot), None);
+                    swap[slot].references = 0;
+                    swap[slot].cached = Pfn::NONE;
+                    prop_assert_eq!(swap.release_if_unused(slot), Some(MemcgId::ROOT));
+                }
+                prop_assert_eq!(swap.used() as usize, held.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,574 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The mechanism of the machine: everything the policies act on, and the [`World`] they see.
+
+use agewise_engine::folio::{Flag, FolioTable, FolioType, Pfn};
+use agewise_engine::ids::{LruvecId, MemcgId, MmId, NodeId};
+use agewise_engine::page_table::{Mapping, PAGES_PER_PMD, Pmd, Pte, Vma};
+use agewise_engine::reclaim::oom::badness;
+use agewise_engine::world::{PageoutOutcome, Protection, Throttle, World, ZoneState};
+
+use super::address_space::AddressSpaces;
+use super::config::MachineConfig;
+use super::device::{Device, Direction};
+use super::events::{Event, EventQueue};
+use super::frames::{Frames, Owner};
+use super::memcg::{Memcgs, UNLIMITED};
+use super::page_cache::{Entry, NODE_BYTES, PageCache};
+use super::page_tables::{PageTables, swap_entry};
+use super::stall::{Pressure, Stalls};
+use super::swap::Swap;
+use super::zram::CompressedStore;
+
+/// Which page count limits the shadow-only nodes of a cgroup (`count_shadow_nodes`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShadowLimit {
+    /// Pages on its lists plus slab pages.
+    Lists,
+    /// Slab pages alone: what 7.2 comes to under the multi-gen LRU, whose list sizes the per-zone
+    /// counters it reads do not include.
+    SlabOnly,
+}
+
+/// One open file: its cache, and what the kernel keeps per open file.
+pub struct File {
+    /// Pages in memory and shadows.
+    pub cache: PageCache,
+    /// Place of its first page on the file device.
+    pub first_block: u64,
+    /// Read-ahead is used.
+    pub readahead: bool,
+    /// Page that holds the last byte of the previous read through the descriptor.
+    pub last_read: Option<u32>,
+    /// The cgroup its tree nodes are charged to: the one that made the first of them.
+    pub memcg: MemcgId,
+}
+
+/// Counters of the machine that no lruvec keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Faults of any kind.
+    pub pgfault: u64,
+    /// Faults that had to read.
+    pub pgmajfault: u64,
+    /// Pages read from swap.
+    pub pswpin: u64,
+    /// Pages written to swap.
+    pub pswpout: u64,
+    /// Pages read from files.
+    pub pgpgin: u64,
+    /// Pages written to files.
+    pub pgpgout: u64,
+    /// Allocations that reclaimed themselves.
+    pub allocstall: u64,
+    /// Tasks killed for lack of memory.
+    pub oom_kill: u64,
+    /// Shadow nodes dropped by their shrinker.
+    pub workingset_nodereclaim: u64,
+    /// Time reclaimers slept, in ns.
+    pub throttled_ns: u64,
+    /// Tree nodes that could not be made: the page was read without being kept.
+    pub readahead_refused: u64,
+}
+
+/// Mechanism of the machine.
+pub struct System {
+    /// The clock, in ns.
+    pub now_ns: u64,
+    /// What is due later.
+    pub events: EventQueue,
+    /// Page tables of all address spaces.
+    pub tables: PageTables,
+    /// Mapped ranges of all address spaces.
+    pub spaces: AddressSpaces,
+    /// Page frames.
+    pub frames: Frames,
+    /// Swap slots.
+    pub swap: Swap,
+    /// Where swap lies; none when the machine has no swap.
+    pub swap_device: Option<Device>,
+    /// The memory zram itself takes.
+    pub compressed: Option<CompressedStore>,
+    /// Where files lie.
+    pub file_device: Device,
+    /// Open files.
+    pub files: Vec<File>,
+    /// Cgroup counters.
+    pub memcgs: Memcgs,
+    /// Cgroup of each lruvec.
+    pub lruvec_memcg: Vec<MemcgId>,
+    /// Which page count limits shadow nodes.
+    pub shadow_limit: ShadowLimit,
+    /// Counters.
+    pub counters: Counters,
+    /// Pressure.
+    pub stalls: Stalls,
+    /// Processes the OOM killer chose, to be ended by the machine.
+    pub victims: Vec<MmId>,
+    /// The flusher was asked to write.
+    pub flusher_woken: bool,
+    /// Dirty file pages.
+    pub dirty_file_pages: u64,
+    /// File pages in the order in which they became dirty.
+    pub dirty_queue: std::collections::VecDeque<Pfn>,
+    /// The CPU that runs now.
+    pub cpu: usize,
+    /// Time the running operation waited for devices or slept, in ns.
+    pub waited_ns: u64,
+}
+
+impl System {
+    /// The mechanism of a machine at time 0.
+    pub fn new(config: &MachineConfig) -> System {
+        let stock_slots = if config.policy.profile.name == "6.12" {
+            1
+        } else {
+            7
+        };
+        System {
+            now_ns: 0,
+            events: EventQueue::default(),
+            tables: PageTables::default(),
+            spaces: AddressSpaces::default(),
+            frames: Frames::new(
+                &config.zone_pages(),
+                config.min_free_kbytes,
+                config.watermark_scale_factor,
+            ),
+            swap: Swap::new(config.swap.map_or(0, |swap| swap.pages)),
+            swap_device: config.swap.map(|swap| Device::new(swap.device)),
+            compressed: config
+                .swap
+                .and_then(|swap| swap.compression)
+                .map(CompressedStore::new),
+            file_device: Device::new(config.file_device),
+            files: Vec::new(),
+            memcgs: Memcgs::new(config.cpus, stock_slots),
+            lruvec_memcg: Vec::new(),
+            shadow_limit: ShadowLimit::Lists,
+            counters: Counters::default(),
+            stalls: Stalls {
+                groups: vec![Pressure::default()],
+            },
+            victims: Vec::new(),
+            flusher_woken: false,
+            dirty_file_pages: 0,
+            dirty_queue: std::collections::VecDeque::new(),
+            cpu: 0,
+            waited_ns: 0,
+        }
+    }
+
+    /// The cgroup a folio is charged to.
+    #[inline]
+    pub fn memcg_of(&self, folios: &FolioTable, pfn: Pfn) -> MemcgId {
+        self.lruvec_memcg[folios[pfn].lruvec.index()]
+    }
+
+    /// The cgroup of a lruvec.
+    #[inline]
+    pub fn memcg_of_lruvec(&self, lruvec: LruvecId) -> MemcgId {
+        self.lruvec_memcg[lruvec.index()]
+    }
+
+    /// Waits until `at_ns`.
+    pub fn wait_until(&mut self, at_ns: u64) {
+        if at_ns > self.now_ns {
+            self.waited_ns += at_ns - self.now_ns;
+            self.now_ns = at_ns;
+        }
+    }
+
+    /// Stores `entry` in a file's cache and accounts for the tree nodes that come or go. The
+    /// nodes to be made must have been charged.
+    pub fn set_cache_entry(&mut self, file: u32, index: u32, entry: Entry) {
+        let memcg = self.files[file as usize].memcg;
+        let cache = &mut self.files[file as usize].cache;
+        let freed = cache.set(index, entry).freed;
+        let node = cache.node(index);
+        let only_shadows = node.only_shadows();
+        let was_listed = std::mem::replace(&mut node.listed, only_shadows);
+        match (was_listed, only_shadows) {
+            (false, true) => {
+                let first = index / 64 * 64;
+                self.memcgs.list_shadow_node(memcg, file, first);
+            }
+            (true, false) => self.memcgs[memcg].shadow_node_count -= 1,
+            _ => {}
+        }
+        if freed > 0 {
+            self.memcgs
+                .free_objects(memcg, u64::from(freed) * NODE_BYTES);
+        }
+    }
+
+    /// Drops up to `limit` of the oldest shadow-only nodes of a cgroup.
+    fn drop_shadow_nodes(&mut self, memcg: MemcgId, limit: u64) -> u64 {
+        let mut dropped = 0;
+        while dropped < limit {
+            let Some((file, first)) = self.memcgs[memcg].shadow_nodes.pop_front() else {
+                break;
+            };
+            let node = self.files[file as usize].cache.node(first);
+            if !node.listed {
+                continue; // It came back into use after it was listed.
+            }
+            node.listed = false;
+            let freed = self.files[file as usize].cache.drop_shadows(first).freed;
+            self.memcgs[memcg].shadow_node_count -= 1;
+            self.memcgs
+                .free_objects(memcg, u64::from(freed) * NODE_BYTES);
+            dropped += 1;
+        }
+        self.counters.workingset_nodereclaim += dropped;
+        dropped
+    }
+
+    fn unmap_leaf(&mut self, folios: &mut FolioTable, pfn: Pfn, mapping: Mapping) {
+        let entry = match self.frames.owner(pfn) {
+            Owner::Swap { slot } => {
+                self.swap[slot].references += 1;
+                self.spaces[mapping.mm].swapped_pages += 1;
+                swap_entry(slot)
+            }
+            _ => Pte::default(),
+        };
+        let folio_type = folios[pfn].folio_type();
+        if let Some(leaf) = self.tables.leaf_mut(mapping.mm, mapping.vpn) {
+            debug_assert!(leaf.present() && leaf.pfn() == pfn);
+            let dirty = leaf.dirty();
+            *leaf = entry;
+            if dirty {
+                self.set_dirty(folios, pfn);
+            }
+        }
+        self.spaces[mapping.mm].resident_pages[folio_type.index()] -= 1;
+    }
+
+    /// Replaces a 2 MiB leaf by a table of swap entries, or takes it away.
+    fn unmap_huge(&mut self, folios: &mut FolioTable, pfn: Pfn, mapping: Mapping) {
+        let Some(leaf) = self.tables.unmap_huge(mapping.mm, mapping.vpn) else {
+            return;
+        };
+        let folio_type = folios[pfn].folio_type();
+        self.spaces[mapping.mm].resident_pages[folio_type.index()] -= PAGES_PER_PMD;
+        if let Owner::Swap { slot } = self.frames.owner(pfn) {
+            for page in 0..PAGES_PER_PMD as u32 {
+                self.swap[slot + page].references += 1;
+                *self
+                    .tables
+                    .make_leaf(mapping.mm, mapping.vpn + u64::from(page)) = swap_entry(slot + page);
+            }
+            self.spaces[mapping.mm].swapped_pages += PAGES_PER_PMD;
+        } else if leaf.dirty() {
+            self.set_dirty(folios, pfn);
+        }
+    }
+
+    /// Marks a file page dirty and queues it for the flusher.
+    pub fn set_dirty(&mut self, folios: &mut FolioTable, pfn: Pfn) {
+        if folios[pfn].has(Flag::Dirty) {
+            return;
+        }
+        folios[pfn].set(Flag::Dirty);
+        if folios[pfn].folio_type() == FolioType::File {
+            self.dirty_file_pages += folios[pfn].nr_pages();
+            self.dirty_queue.push_back(pfn);
+        }
+    }
+
+    /// Starts writing a dirty page; returns when the device is done.
+    pub fn start_write(&mut self, folios: &mut FolioTable, pfn: Pfn) -> Option<u64> {
+        let pages = folios[pfn].nr_pages();
+        let now_ns = self.now_ns;
+        let (device, place) = match self.frames.owner(pfn) {
+            Owner::Swap { slot } => {
+                self.counters.pswpout += pages;
+                (self.swap_device.as_mut()?, u64::from(slot))
+            }
+            Owner::File { file, index } => {
+                self.counters.pgpgout += pages;
+                let place = self.files[file as usize].first_block + u64::from(index);
+                self.dirty_file_pages = self.dirty_file_pages.saturating_sub(pages);
+                (&mut self.file_device, place)
+            }
+            Owner::None => return None,
+        };
+        let mut done_ns = now_ns;
+        for page in 0..pages {
+            let from_ns = if device.model.synchronous {
+                done_ns
+            } else {
+                now_ns
+            };
+            done_ns = done_ns.max(device.submit(from_ns, Direction::Write, place + page));
+        }
+        folios[pfn].clear(Flag::Dirty);
+        Some(done_ns)
+    }
+
+    /// Takes a page's frame back after its contents are gone, and its charge.
+    pub fn free_frame(&mut self, folios: &mut FolioTable, pfn: Pfn) {
+        let memcg = self.memcg_of(folios, pfn);
+        let pages = folios[pfn].nr_pages();
+        let folio_type = folios[pfn].folio_type();
+        debug_assert!(!folios[pfn].has(Flag::Lru), "a freed page is on a list");
+        if folios[pfn].test_clear(Flag::Dirty) && folio_type == FolioType::File {
+            self.dirty_file_pages = self.dirty_file_pages.saturating_sub(pages);
+        }
+        self.memcgs[memcg].resident_pages[folio_type.index()] -= pages;
+        self.memcgs.uncharge(memcg, pages);
+        let zone = folios[pfn].zone();
+        for page in 0..pages as u32 {
+            self.frames.free(Pfn(pfn.0 + page));
+        }
+        // The frame keeps no flag of its former page.
+        folios.start(pfn, FolioType::File, zone, 0, LruvecId::NONE);
+    }
+
+    /// Gives a swap slot back if nothing needs it any more.
+    pub fn release_slot(&mut self, slot: u32) {
+        if let Some(memcg) = self.swap.release_if_unused(slot) {
+            self.memcgs.charge_swap(memcg, -1);
+            if let Some(store) = &mut self.compressed {
+                store.release_page(&mut self.frames);
+            }
+        }
+    }
+
+    fn allocate_slots(&mut self, pfn: Pfn, memcg: MemcgId, pages: u64) -> Option<u32> {
+        if pages == 1 {
+            self.swap.allocate(pfn, memcg)
+        } else {
+            self.swap.allocate_run(pfn, memcg, pages as u32)
+        }
+    }
+}
+
+impl World for System {
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    fn vma_from(&self, mm: MmId, vpn: u64) -> Option<Vma> {
+        self.spaces.from(mm, vpn).map(|range| range.vma)
+    }
+
+    fn pmd(&mut self, mm: MmId, vpn: u64) -> Pmd<'_> {
+        self.tables.pmd(mm, vpn)
+    }
+
+    fn pmd_young(&self, mm: MmId, vpn: u64) -> bool {
+        self.tables.pmd_young(mm, vpn)
+    }
+
+    fn clear_pmd_young(&mut self, mm: MmId, vpn: u64) {
+        self.tables.clear_pmd_young(mm, vpn);
+    }
+
+    fn next_mapped(&self, mm: MmId, vpn: u64, end_vpn: u64) -> Option<u64> {
+        self.tables.next_mapped(mm, vpn, end_vpn)
+    }
+
+    fn try_lock_mm(&mut self, mm: MmId) -> bool {
+        self.spaces[mm].alive
+    }
+
+    #[inline]
+    fn mapping(&self, pfn: Pfn, index: usize) -> Option<Mapping> {
+        self.frames.mapping(pfn, index)
+    }
+
+    fn add_to_swap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool {
+        let memcg = self.memcg_of(folios, pfn);
+        let pages = folios[pfn].nr_pages();
+        if self.swap_free_pages(memcg) < pages {
+            return false;
+        }
+        let Some(slot) = self.allocate_slots(pfn, memcg, pages) else {
+            return false;
+        };
+        self.memcgs.charge_swap(memcg, pages as i64);
+        self.frames.set_owner(pfn, Owner::Swap { slot });
+        folios[pfn].set(Flag::Swapcache);
+        folios[pfn].set(Flag::Dirty);
+        true
+    }
+
+    fn unmap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool {
+        let huge = folios[pfn].order() > 0;
+        while let Some(mapping) = self.frames.mapping(pfn, 0) {
+            if huge {
+                self.unmap_huge(folios, pfn, mapping);
+            } else {
+                self.unmap_leaf(folios, pfn, mapping);
+            }
+            self.frames.remove_mapping(pfn, mapping);
+        }
+        folios[pfn].clear(Flag::Mapped);
+        true
+    }
+
+    fn mark_dirty(&mut self, folios: &mut FolioTable, pfn: Pfn) {
+        self.set_dirty(folios, pfn);
+    }
+
+    fn pageout(&mut self, folios: &mut FolioTable, pfn: Pfn) -> PageoutOutcome {
+        let pages = folios[pfn].nr_pages();
+        if let (Owner::Swap { .. }, Some(store)) = (self.frames.owner(pfn), &mut self.compressed)
+            && !store.store_pages(&mut self.frames, pages)
+        {
+            return PageoutOutcome::Activate;
+        }
+        let Some(done_ns) = self.start_write(folios, pfn) else {
+            return PageoutOutcome::Activate;
+        };
+        let synchronous = match self.frames.owner(pfn) {
+            Owner::Swap { .. } => self
+                .swap_device
+                .as_ref()
+                .is_some_and(|device| device.model.synchronous),
+            _ => self.file_device.model.synchronous,
+        };
+        if synchronous {
+            self.now_ns = self.now_ns.max(done_ns);
+            return PageoutOutcome::Written;
+        }
+        folios[pfn].set(Flag::Writeback);
+        self.events.push(done_ns, Event::WritebackDone(pfn));
+        PageoutOutcome::Writeback
+    }
+
+    fn free_evicted(&mut self, folios: &mut FolioTable, pfn: Pfn, shadow: u64) {
+        let pages = folios[pfn].nr_pages() as u32;
+        match self.frames.owner(pfn) {
+            Owner::File { file, index } => {
+                for page in 0..pages {
+                    self.set_cache_entry(file, index + page, Entry::Shadow(shadow));
+                }
+            }
+            Owner::Swap { slot } => {
+                for page in slot..slot + pages {
+                    self.swap[page].shadow = shadow;
+                    self.swap[page].cached = Pfn::NONE;
+                    self.release_slot(page);
+                }
+            }
+            Owner::None => {}
+        }
+        folios[pfn].clear(Flag::Swapcache);
+        folios[pfn].clear(Flag::Dirty);
+        self.free_frame(folios, pfn);
+    }
+
+    fn wake_flusher(&mut self, _node: NodeId) {
+        if !self.flusher_woken {
+            self.flusher_woken = true;
+            self.events.push(self.now_ns, Event::Flusher);
+        }
+    }
+
+    fn protection(&self, target: MemcgId, memcg: MemcgId) -> Protection {
+        self.memcgs.protection(target, memcg)
+    }
+
+    fn swap_free_pages(&self, memcg: MemcgId) -> u64 {
+        if self.swap_device.is_none() {
+            return 0;
+        }
+        match self.memcgs.swap_margin(memcg) {
+            UNLIMITED => self.swap.free().into(),
+            margin => margin.min(self.swap.free().into()),
+        }
+    }
+
+    fn has_swap(&self) -> bool {
+        self.swap_device.is_some()
+    }
+
+    fn zones(&self, node: NodeId) -> [ZoneState; 4] {
+        self.frames.zones(node)
+    }
+
+    /// The shadow shrinker (`count_shadow_nodes`, `scan_shadow_nodes`) under the usual rule for a
+    /// shrinker without seeks: half of what is too much, what is deferred by priority, in batches
+    /// of 128.
+    fn shrink_slab(&mut self, memcg: MemcgId, _node: NodeId, priority: u32) -> u64 {
+        const BATCH: u64 = 128;
+        let group = &self.memcgs[memcg];
+        if group.shadow_node_count == 0 {
+            return 0;
+        }
+        let slab_pages = group.slab_bytes / 4096;
+        let pages = match self.shadow_limit {
+            ShadowLimit::Lists => slab_pages + group.resident_pages.iter().sum::<u64>(),
+            ShadowLimit::SlabOnly => slab_pages,
+        };
+        let excess = group.shadow_node_count.saturating_sub(pages / 8);
+        if excess == 0 {
+            return 0;
+        }
+        let deferred = std::mem::take(&mut self.memcgs[memcg].shrinker_deferred);
+        let delta = excess / 2;
+        let mut left = ((deferred >> priority) + delta).min(2 * excess);
+        let mut scanned = 0;
+        while left >= BATCH || left >= excess {
+            let batch = left.min(BATCH);
+            if batch == 0 {
+                break;
+            }
+            self.drop_shadow_nodes(memcg, batch);
+            left -= batch;
+            scanned += batch;
+        }
+        let next = (deferred + delta).saturating_sub(scanned).min(2 * excess);
+        self.memcgs[memcg].shrinker_deferred += next;
+        // Freed slab pages count as progress for global reclaim only; the lab leaves them out.
+        0
+    }
+
+    fn throttle(&mut self, _node: NodeId, reason: Throttle, timeout_ns: u64) {
+        let until_ns = self.now_ns + timeout_ns;
+        // A page that ends its writeback wakes those who wait for it.
+        let until_ns = match reason {
+            Throttle::Writeback => until_ns.min(self.events.next_ns().max(self.now_ns)),
+            Throttle::Isolated | Throttle::NoProgress | Throttle::Congested => until_ns,
+        };
+        self.counters.throttled_ns += until_ns - self.now_ns;
+        self.wait_until(until_ns);
+    }
+
+    fn oom_kill(&mut self, memcg: MemcgId) -> bool {
+        if !self.victims.is_empty() {
+            return false; // One at a time: the last victim has not gone yet.
+        }
+        let total_pages = self.frames.len().into();
+        let points = |mm: &MmId| {
+            let space = &self.spaces[*mm];
+            let resident = space.resident_pages.iter().sum();
+            badness(
+                resident,
+                space.swapped_pages,
+                space.table_pages,
+                0,
+                total_pages,
+            )
+        };
+        let victim = self
+            .spaces
+            .ids()
+            .filter(|&mm| {
+                let space = &self.spaces[mm];
+                space.alive && self.memcgs.is_descendant(space.memcg, memcg)
+            })
+            .max_by_key(|mm| (points(mm), std::cmp::Reverse(*mm)));
+        let Some(victim) = victim else {
+            return false;
+        };
+        let owner = self.spaces[victim].memcg;
+        self.memcgs[owner].events.oom_kill += 1;
+        self.counters.oom_kill += 1;
+        self.victims.push(victim);
+        true
+    }
+}

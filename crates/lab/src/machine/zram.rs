@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The memory that compressed swap takes from the machine it serves.
+
+use super::frames::{Frames, Reserve};
+use agewise_engine::folio::Pfn;
+use agewise_engine::ids::NodeId;
+
+/// Frames that hold compressed pages.
+#[derive(Clone, Debug)]
+pub struct CompressedStore {
+    /// Bytes a page takes, 1..=4096.
+    page_bytes: u64,
+    stored_pages: u64,
+    frames: Vec<Pfn>,
+}
+
+impl CompressedStore {
+    /// A store for data that shrinks to `1 / ratio`.
+    pub fn new(ratio: f64) -> CompressedStore {
+        let page_bytes = (4096.0 / ratio).round().clamp(1.0, 4096.0);
+        CompressedStore {
+            page_bytes: page_bytes as u64,
+            stored_pages: 0,
+            frames: Vec::new(),
+        }
+    }
+
+    /// Frames in use.
+    #[cfg(test)]
+    pub fn used_frames(&self) -> usize {
+        self.frames.len()
+    }
+
+    fn needed_frames(&self, pages: u64) -> usize {
+        (pages * self.page_bytes).div_ceil(4096) as usize
+    }
+
+    /// Takes room for more pages. False, and nothing taken, when the machine has no frame left.
+    pub fn store_pages(&mut self, frames: &mut Frames, pages: u64) -> bool {
+        let needed = self.needed_frames(self.stored_pages + pages);
+        let held = self.frames.len();
+        while self.frames.len() < needed {
+            let node = (0..frames.nodes() as u32).map(NodeId);
+            let found = { node }.find_map(|node| frames.allocate(node, Reserve::None));
+            let Some((pfn, _)) = found else {
+                for pfn in self.frames.drain(held..) {
+                    frames.free(pfn);
+                }
+                return false;
+            };
+            self.frames.push(pfn);
+        }
+        self.stored_pages += pages;
+        true
+    }
+
+    /// Gives the room of one page back. A slot that was never written gives nothing.
+    pub fn release_page(&mut self, frames: &mut Frames) {
+        self.stored_pages = self.stored_pages.saturating_sub(1);
+        let needed = self.needed_frames(self.stored_pages);
+        while self.frames.len() > needed {
+            if let Some(pfn) = self.frames.pop() {
+                frames.free(pfn);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_pages_fit_in_one_at_a_ratio_of_four() {
+        let mut frames = Frames::new(&[[0, 0, 3, 0]], 4, 10);
+        let mut store = CompressedStore::new(4.0);
+        assert!(store.store_pages(&mut frames, 5));
+        assert_eq!((store.used_frames(), frames.total_free()), (2, 1));
+        assert!(!store.store_pages(&mut frames, 8));
+        assert_eq!(frames.total_free(), 1);
+        store.release_page(&mut frames);
+        assert_eq!((store.used_frames(), frames.total_free()), (1, 2));
+    }
+}
