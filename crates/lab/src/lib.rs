@@ -3,5 +3,8 @@
 //! Same build and same seed give the same bytes out.
 
 pub mod curve;
+pub mod machine;
 pub mod policy;
+pub mod reference;
 pub mod trace;
+pub mod workload;

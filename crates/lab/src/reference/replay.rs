@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Running a trace the way the reference ran it: a process alone in a cgroup at its limit, with
+//! compressed swap and a file read without read-ahead, in three phases.
+
+use std::collections::BTreeMap;
+
+use agewise_engine::ids::MemcgId;
+use thiserror::Error;
+
+use super::rows::{Cell, Phase};
+use crate::machine::address_space::{Advice, MapOptions};
+use crate::machine::config::{MachineConfig, Policy, SwapConfig};
+use crate::machine::cost::CostModel;
+use crate::machine::device::{DeviceKind, DeviceModel};
+use crate::machine::{Access, FileId, Limits, Machine, ProcessId};
+use crate::workload::kernel_trace::{FILE_BIT, Medium, TraceError, TraceGenerator};
+
+/// A cell that cannot be replayed.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum ReplayError {
+    /// The trace is impossible.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// No profile has that name.
+    #[error("kernel {0} is none of those the lab has a profile of (6.12, 7.2)")]
+    Kernel(String),
+    /// The process needs more address space than there is.
+    #[error("{0} pages do not fit into an address space")]
+    TooLarge(u32),
+    /// The guest touched other pages than the trace says.
+    #[error("trace hash {found:016x}, the reference has {expected:016x}")]
+    Hash {
+        /// Hash of what was replayed.
+        found: u64,
+        /// Hash the guest printed.
+        expected: u64,
+    },
+}
+
+/// What the reference does not tell and the counts depend on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Conditions {
+    /// Time of a miss in each phase, in ns.
+    pub miss_ns: [u64; 3],
+    /// Time of the first flush of memcg statistics, in ns after the process started.
+    pub flush_phase_ns: u64,
+    /// Chance that the process is scheduled between two agings of one reclaim call.
+    pub reschedule_chance: f64,
+    /// Kernel pages charged more than the model says: a few pages vary from boot to boot.
+    pub extra_kernel_pages: u64,
+    /// Seed of the policies' random choices.
+    pub seed: u64,
+    /// Statistics are always exact.
+    pub exact_stats: bool,
+}
+
+impl Default for Conditions {
+    fn default() -> Self {
+        Conditions {
+            miss_ns: [50_000, 100_000, 100_000],
+            flush_phase_ns: 1_000_000_000,
+            reschedule_chance: 0.0,
+            extra_kernel_pages: 0,
+            seed: 1,
+            exact_stats: false,
+        }
+    }
+}
+
+/// Time of a touch that hits, as the reference's notes give it.
+pub const HIT_NS: u64 = 170;
+
+/// What one phase came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Simulated {
+    /// As in the reference.
+    pub misses: u64,
+    /// Pages isolated for reclaim.
+    pub scanned: u64,
+    /// Pages reclaimed.
+    pub stolen: u64,
+    /// Pages sorted or deactivated.
+    pub refilled: u64,
+    /// Refaults, anon and file.
+    pub refaults: [u64; 2],
+}
+
+/// What a run came to: its phases until it ended or was killed.
+pub type Outcome = BTreeMap<Phase, Simulated>;
+
+struct Replay {
+    machine: Machine,
+    process: ProcessId,
+    memcg: MemcgId,
+    medium: Medium,
+    anon_vpn: u64,
+    mapped_vpn: u64,
+    file: FileId,
+    /// The program's own anonymous pages: buffers it reads statistics into, and one for read().
+    own_vpn: u64,
+    reads: bool,
+}
+
+/// Pages of the program's buffer for statistics.
+const STAT_BUFFER_PAGES: u64 = 2;
+
+/// Replays a cell under the given conditions.
+///
+/// # Errors
+/// [`ReplayError`] when the cell makes no sense or the trace is not the reference's.
+pub fn replay(cell: &Cell, conditions: &Conditions) -> Result<Outcome, ReplayError> {
+    let mut generator = TraceGenerator::new(&cell.trace)?;
+    let mut replay = Replay::start(cell, conditions, &generator)?;
+    let mut outcome = Outcome::new();
+    let [populate_ns, warm_ns, main_ns] = conditions.miss_ns;
+    replay.machine.set_speed(populate_ns, HIT_NS);
+    let Some(simulated) = replay.measure(Phase::Populate, |replay| replay.populate(cell)) else {
+        return Ok(outcome);
+    };
+    outcome.insert(Phase::Populate, simulated);
+    for (phase, touches, miss_ns) in [
+        (Phase::Warm, cell.trace.touches / 4, warm_ns),
+        (Phase::Main, cell.trace.touches, main_ns),
+    ] {
+        replay.machine.set_speed(miss_ns, HIT_NS);
+        let run = |replay: &mut Replay| replay.touch_all(&mut generator, touches);
+        match replay.measure(phase, run) {
+            Some(simulated) => outcome.insert(phase, simulated),
+            None => return Ok(outcome),
+        };
+    }
+    match cell.trace_hash {
+        Some(expected) if expected != generator.hash() => Err(ReplayError::Hash {
+            found: generator.hash(),
+            expected,
+        }),
+        _ => Ok(outcome),
+    }
+}
+
+fn machine_config(cell: &Cell, conditions: &Conditions) -> Result<MachineConfig, ReplayError> {
+    let family = if cell.lru_gen & 1 != 0 {
+        "mglru"
+    } else {
+        "classic"
+    };
+    let policy = Policy::parse(&format!("{family}:{}", cell.kernel))
+        .map_err(|_| ReplayError::Kernel(cell.kernel.clone()))?;
+    // Costs are in the measured time of a miss; the devices add nothing.
+    let free = DeviceModel {
+        read_ns: 0,
+        write_ns: 0,
+        sequential_ns: 0,
+        ..DeviceKind::Zram.model()
+    };
+    let limit_pages = (cell.limit_bytes / 4096).min(1 << 30) as u32;
+    let total = cell.trace.pages.saturating_add(cell.trace.hot);
+    // As in the guests, memory outside the cgroup is plentiful.
+    let pages = limit_pages.saturating_mul(2).max(1 << 14);
+    Ok(MachineConfig {
+        policy,
+        swap: Some(SwapConfig {
+            device: free,
+            pages: total.saturating_add(1024),
+            compression: None,
+        }),
+        file_device: free,
+        cost: CostModel::FREE,
+        stat_flush_ns: if conditions.exact_stats {
+            0
+        } else {
+            2_000_000_000
+        },
+        stat_flush_phase_ns: conditions.flush_phase_ns,
+        readahead_pages: 0,
+        reschedule_chance: conditions.reschedule_chance,
+        seed: conditions.seed,
+        ..MachineConfig::new(pages)
+    })
+}
+
+impl Replay {
+    fn start(
+        cell: &Cell,
+        conditions: &Conditions,
+        generator: &TraceGenerator,
+    ) -> Result<Replay, ReplayError> {
+        let mut machine = Machine::new(machine_config(cell, conditions)?);
+        machine.set_lru_gen_bits(cell.lru_gen);
+        let limits = Limits {
+            max_pages: cell.limit_bytes / 4096,
+            ..Limits::default()
+        };
+        let memcg = machine.add_memcg(MemcgId::ROOT, "t", limits);
+        let process = machine.add_process(memcg);
+        machine.charge_process_objects(process);
+        machine.charge_kernel_pages(memcg, conditions.extra_kernel_pages);
+        let medium = generator.pattern().medium;
+        let (pages, hot) = (cell.trace.pages, cell.trace.hot);
+        let advice = if cell.nomadv {
+            Advice::Normal
+        } else {
+            Advice::Random
+        };
+        let anon_pages = match medium {
+            Medium::Anon => pages,
+            Medium::Mixed => hot,
+            Medium::File | Medium::Mmap => 0,
+        };
+        let too_large = ReplayError::TooLarge(pages);
+        let own = machine
+            .map(process, &MapOptions::anon(16))
+            .ok_or(too_large.clone())?;
+        let anon = machine
+            .map(process, &MapOptions::anon(anon_pages.into()))
+            .ok_or(too_large.clone())?;
+        let uses_file = medium != Medium::Anon;
+        let file_pages = if uses_file { pages } else { 0 };
+        let file = machine.add_file(file_pages, memcg, Advice::Random);
+        let mapping = MapOptions {
+            advice,
+            ..MapOptions::file(file.number(), file_pages.into())
+        };
+        let mapped = machine.map(process, &mapping).ok_or(too_large)?;
+        let mut replay = Replay {
+            machine,
+            process,
+            memcg,
+            medium,
+            anon_vpn: anon,
+            mapped_vpn: mapped,
+            file,
+            own_vpn: own,
+            reads: matches!(medium, Medium::File | Medium::Mixed),
+        };
+        if uses_file {
+            replay.open_file();
+        }
+        Ok(replay)
+    }
+
+    /// Opening a file on ext4 charges its inode and leaves two pages of the block device in the
+    /// group, read often enough to be active.
+    fn open_file(&mut self) {
+        self.machine.charge_file_objects(self.process);
+        let metadata = self.machine.add_file(2, MemcgId::ROOT, Advice::Random);
+        for _ in 0..3 {
+            for page in 0..2 {
+                self.machine.read(self.process, metadata, page, 1);
+            }
+        }
+    }
+
+    /// The program reads statistics into a buffer at each border between phases, which flushes them.
+    fn snapshot(&mut self) {
+        self.machine.flush_stats();
+        for page in 0..STAT_BUFFER_PAGES {
+            self.machine.access(self.process, self.own_vpn + page, true);
+        }
+    }
+
+    fn populate(&mut self, cell: &Cell) {
+        let pages = match self.medium {
+            Medium::Mixed => cell.trace.hot,
+            Medium::Anon | Medium::File | Medium::Mmap => cell.trace.pages,
+        };
+        for page in 0..pages {
+            if self.touch(page, true) == Access::Killed {
+                return;
+            }
+        }
+    }
+
+    fn touch_all(&mut self, generator: &mut TraceGenerator, touches: u64) {
+        for t in 0..touches {
+            let code = generator.next(t, touches);
+            if self.touch(code, false) == Access::Killed {
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    fn touch(&mut self, code: u32, write: bool) -> Access {
+        let page = u64::from(code & !FILE_BIT);
+        match self.medium {
+            Medium::Anon => self
+                .machine
+                .access(self.process, self.anon_vpn + page, write),
+            Medium::Mixed if code & FILE_BIT == 0 => {
+                self.machine
+                    .access(self.process, self.anon_vpn + page, write)
+            }
+            Medium::Mmap => self
+                .machine
+                .access(self.process, self.mapped_vpn + page, false),
+            Medium::File | Medium::Mixed => self.read(code & !FILE_BIT),
+        }
+    }
+
+    /// A pread() copies into a buffer of the program, which is touched by that.
+    fn read(&mut self, page: u32) -> Access {
+        let access = self.machine.read(self.process, self.file, page, 1);
+        if self.reads {
+            let buffer = self.own_vpn + STAT_BUFFER_PAGES;
+            self.machine.access(self.process, buffer, true);
+        }
+        access
+    }
+
+    /// Runs a phase and tells the counts of it; none when the process was killed.
+    fn measure(&mut self, phase: Phase, run: impl FnOnce(&mut Replay)) -> Option<Simulated> {
+        self.snapshot();
+        let stats = self.machine.process_stats(self.process);
+        let events = self.machine.memcg_events(self.memcg);
+        run(self);
+        self.snapshot();
+        if !self.machine.is_alive(self.process) {
+            return None;
+        }
+        let after = self.machine.process_stats(self.process);
+        let now = self.machine.memcg_events(self.memcg);
+        let counts_reads = self.reads && phase != Phase::Populate;
+        let misses = if counts_reads {
+            after.read_pages - stats.read_pages
+        } else {
+            after.major_faults - stats.major_faults
+        };
+        Some(Simulated {
+            misses,
+            scanned: now.scanned() - events.scanned(),
+            stolen: now.stolen() - events.stolen(),
+            refilled: now.pgrefill - events.pgrefill,
+            refaults: std::array::from_fn(|t| {
+                now.workingset_refault[t] - events.workingset_refault[t]
+            }),
+        })
+    }
+}

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reading a reference: rows, grouped into cells.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::workload::kernel_trace::TraceSpec;
+
+/// A phase of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// Every page is touched once.
+    Populate,
+    /// A quarter of the touches.
+    Warm,
+    /// All touches.
+    Main,
+}
+
+impl Phase {
+    /// All phases, in their order.
+    pub const ALL: [Phase; 3] = [Phase::Populate, Phase::Warm, Phase::Main];
+
+    /// Its name in a reference.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Populate => "populate",
+            Phase::Warm => "warm",
+            Phase::Main => "main",
+        }
+    }
+}
+
+/// A reference that cannot be read.
+#[derive(Debug, Error)]
+pub enum ReferenceError {
+    /// Not a CSV, a column is missing, or a field is no number.
+    #[error("the reference cannot be read: {0}")]
+    Csv(#[from] csv::Error),
+    /// A field has a value it cannot have.
+    #[error("line {line} of the reference: {column} `{value}` {reason}")]
+    Field {
+        /// Line of the file, from 1.
+        line: u64,
+        /// The column.
+        column: &'static str,
+        /// What it says.
+        value: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// There is a header and nothing else.
+    #[error("the reference has no row")]
+    Empty,
+}
+
+#[derive(Debug, Deserialize)]
+struct RawRow {
+    kver: String,
+    nomadv: u32,
+    rep: String,
+    lru_gen_enabled: String,
+    limit_bytes: u64,
+    phase: String,
+    pattern: String,
+    npages: u32,
+    #[serde(default)]
+    hot: u32,
+    theta: f64,
+    seed: u64,
+    touches: u64,
+    misses: u64,
+    elapsed: f64,
+    pgscan: u64,
+    tracehash: String,
+    #[serde(default)]
+    err: Option<String>,
+}
+
+/// What was measured in one phase of one run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Touches of the phase.
+    pub touches: u64,
+    /// Major faults (anon, mmap) or pages read (file, mixed).
+    pub misses: u64,
+    /// Pages isolated for reclaim.
+    pub scanned: u64,
+    /// Duration in s.
+    pub elapsed_s: f64,
+}
+
+/// One run: what its phases measured. A phase is missing when the run was killed before its end.
+pub type Run = BTreeMap<Phase, Measured>;
+
+/// What distinguishes one cell of a reference from another: a kernel, an LRU and a trace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// Kernel version, two numbers.
+    pub kernel: String,
+    /// Value of `lru_gen/enabled`.
+    pub lru_gen: u32,
+    /// `memory.max` in bytes.
+    pub limit_bytes: u64,
+    /// Mapped files had no `MADV_RANDOM`.
+    pub nomadv: bool,
+    /// The trace.
+    pub trace: TraceSpec,
+    /// Hash of the trace as the guest computed it, unless every run was killed before its end.
+    pub trace_hash: Option<u64>,
+    /// The runs.
+    pub runs: Vec<Run>,
+}
+
+impl Cell {
+    /// The values of one measure in one phase, over all runs that got that far.
+    pub fn values(&self, phase: Phase, of: impl Fn(&Measured) -> u64) -> Vec<u64> {
+        let phases = self.runs.iter().filter_map(|run| run.get(&phase));
+        phases.map(of).collect()
+    }
+}
+
+fn kernel_of(kver: &str) -> Option<String> {
+    let mut numbers = kver.split(['.', ' ', '+', '-']);
+    let (major, minor) = (numbers.next()?, numbers.next()?);
+    let plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (plain(major) && plain(minor)).then(|| format!("{major}.{minor}"))
+}
+
+impl RawRow {
+    fn check(&self, line: u64) -> Result<(String, u32, Phase, Option<u64>), ReferenceError> {
+        let field = |column, value: &str, reason| ReferenceError::Field {
+            line,
+            column,
+            value: value.to_owned(),
+            reason,
+        };
+        let kernel = kernel_of(&self.kver)
+            .ok_or_else(|| field("kver", &self.kver, "does not start with a kernel version"))?;
+        let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+        let lru_gen = hex(&self.lru_gen_enabled)
+            .and_then(|bits| u32::try_from(bits).ok())
+            .ok_or_else(|| field("lru_gen_enabled", &self.lru_gen_enabled, "is no bit mask"))?;
+        let phase = Phase::ALL
+            .into_iter()
+            .find(|phase| phase.name() == self.phase)
+            .ok_or_else(|| field("phase", &self.phase, "is none of populate, warm, main"))?;
+        // A run that was killed has no hash.
+        let hash = match self.tracehash.as_str() {
+            "" => None,
+            text => Some(
+                hex(text).ok_or_else(|| field("tracehash", text, "is no hexadecimal number"))?,
+            ),
+        };
+        let limit = self.limit_bytes.to_string();
+        if !(1 << 18..=1 << 46).contains(&self.limit_bytes) {
+            return Err(field(
+                "limit_bytes",
+                &limit,
+                "is not between 256 KiB and 64 TiB",
+            ));
+        }
+        if let Some(err) = self.err.as_deref().filter(|err| !matches!(*err, "" | "0")) {
+            return Err(field("err", err, "says that the guest read wrong data"));
+        }
+        if !self.elapsed.is_finite() || self.elapsed < 0.0 {
+            let elapsed = self.elapsed.to_string();
+            return Err(field("elapsed", &elapsed, "is no duration"));
+        }
+        Ok((kernel, lru_gen, phase, hash))
+    }
+}
+
+/// Reads a reference into cells, in the order in which they appear.
+///
+/// Rows of one cell are told apart by `kver` and `rep`, so that control runs with other boot options
+/// count as further runs of the same cell.
+///
+/// # Errors
+/// [`ReferenceError`] names the line and the column.
+pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
+    let mut reader = csv::Reader::from_reader(input);
+    let mut cells: Vec<Cell> = Vec::new();
+    let mut runs: BTreeMap<(usize, String, String), usize> = BTreeMap::new();
+    let mut main_touches: BTreeMap<usize, u64> = BTreeMap::new();
+    for (number, row) in reader.deserialize::<RawRow>().enumerate() {
+        let row = row?;
+        let (kernel, lru_gen, phase, trace_hash) = row.check(number as u64 + 2)?;
+        let cell = Cell {
+            kernel,
+            lru_gen,
+            limit_bytes: row.limit_bytes,
+            nomadv: row.nomadv != 0,
+            trace: TraceSpec {
+                pattern: row.pattern.clone(),
+                pages: row.npages,
+                hot: row.hot,
+                theta: row.theta,
+                seed: row.seed,
+                touches: 0,
+            },
+            trace_hash,
+            runs: Vec::new(),
+        };
+        let index = match cells.iter().position(|other| is_same(other, &cell)) {
+            Some(index) => index,
+            None => {
+                cells.push(cell);
+                cells.len() - 1
+            }
+        };
+        let touches = match phase {
+            Phase::Main => Some(row.touches),
+            // A killed run tells its length by the warm phase alone.
+            Phase::Warm => Some(row.touches.saturating_mul(4)),
+            Phase::Populate => None,
+        };
+        if let Some(touches) = touches {
+            let known = main_touches.entry(index).or_insert(touches);
+            *known = (*known).max(touches);
+        }
+        let cell = &mut cells[index];
+        cell.trace_hash = cell.trace_hash.or(trace_hash);
+        let run = *runs
+            .entry((index, row.kver.clone(), row.rep.clone()))
+            .or_insert_with(|| {
+                cell.runs.push(Run::new());
+                cell.runs.len() - 1
+            });
+        cell.runs[run].insert(
+            phase,
+            Measured {
+                touches: row.touches,
+                misses: row.misses,
+                scanned: row.pgscan,
+                elapsed_s: row.elapsed,
+            },
+        );
+    }
+    if cells.is_empty() {
+        return Err(ReferenceError::Empty);
+    }
+    for (index, touches) in main_touches {
+        cells[index].trace.touches = touches;
+    }
+    Ok(cells)
+}
+
+/// Cells are told apart by everything but the number of touches, for which the hash stands. A killed
+/// run tells neither and belongs to the first cell that fits.
+fn is_same(one: &Cell, other: &Cell) -> bool {
+    let hashes_agree = match (one.trace_hash, other.trace_hash) {
+        (Some(one), Some(other)) => one == other,
+        _ => true,
+    };
+    one.kernel == other.kernel
+        && one.lru_gen == other.lru_gen
+        && one.limit_bytes == other.limit_bytes
+        && one.nomadv == other.nomadv
+        && hashes_agree
+        && one.trace.pattern == other.trace.pattern
+        && one.trace.pages == other.trace.pages
+        && one.trace.hot == other.trace.hot
+        && one.trace.theta.total_cmp(&other.trace.theta).is_eq()
+        && one.trace.seed == other.trace.seed
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HEADER: &str = "kver,nomadv,rep,lru_gen_enabled,limit_bytes,phase,pattern,npages,hot,theta,\
+                          seed,touches,misses,elapsed,pgscan,tracehash,err,curve\n";
+
+    fn row(rep: u32, phase: &str, touches: u64, misses: u64) -> String {
+        format!(
+            "7.2.12+deb13,0,{rep},0x0007,33554432,{phase},anon-zipf,16384,0,0.80,12345,{touches},\
+             {misses},1.5,99,3ce98eb2de72e497,0,1;2;3\n"
+        )
+    }
+
+    #[test]
+    fn rows_become_cells_and_runs() {
+        let text = [
+            HEADER,
+            &row(1, "populate", 16384, 2),
+            &row(1, "warm", 100_000, 5),
+            &row(1, "main", 400_000, 7),
+            &row(2, "warm", 100_000, 6),
+        ]
+        .concat();
+        let cells = read(text.as_bytes()).unwrap();
+        assert_eq!(cells.len(), 1);
+        let cell = &cells[0];
+        assert_eq!((cell.kernel.as_str(), cell.lru_gen), ("7.2", 7));
+        assert_eq!(cell.trace.touches, 400_000);
+        assert_eq!(cell.values(Phase::Warm, |m| m.misses), [5, 6]);
+        assert_eq!(cell.values(Phase::Main, |m| m.misses), [7]);
+    }
+
+    #[test]
+    fn faults_are_told_with_their_line() {
+        let bad = HEADER.to_owned() + &row(1, "main", 4, 1) + &row(1, "coffee", 4, 1);
+        let error = read(bad.as_bytes()).unwrap_err().to_string();
+        assert!(
+            error.contains("line 3") && error.contains("coffee"),
+            "{error}"
+        );
+        assert!(matches!(
+            read(HEADER.as_bytes()),
+            Err(ReferenceError::Empty)
+        ));
+        assert!(matches!(
+            read(&b"a,b\n1,2\n"[..]),
+            Err(ReferenceError::Csv(_))
+        ));
+        let cut = HEADER.to_owned() + "7.2.12,0,1,0x0007,3355";
+        assert!(matches!(read(cut.as_bytes()), Err(ReferenceError::Csv(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn no_input_panics(text in "[0-9a-zA-Z,.;\n\"-]{0,300}") {
+            let _ = read(text.as_bytes());
+            let _ = read((HEADER.to_owned() + &text).as_bytes());
+        }
+
+        #[test]
+        fn damaged_rows_do_not_panic(at in 0usize..400, byte in any::<u8>()) {
+            let mut text = (HEADER.to_owned() + &row(1, "main", 4, 1)).into_bytes();
+            let at = at % text.len();
+            text[at] = byte;
+            let _ = read(&text[..]);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Simulated against measured counts, cell by cell.
+//!
+//! A single run of the kernel does not tell all that its counts depend on, so each cell is replayed
+//! under several conditions and both sides are ranges:
+//!
+//! - **Classic LRU**: it decides on statistics flushed every 2 s. Each measured run is replayed at
+//!   its own time per miss with [`FLUSH_PHASES`] start phases of that timer, evenly spaced.
+//! - **Multi-gen LRU**: it does not read those statistics. What is unknown is whether the process
+//!   was scheduled between two agings of one reclaim call (chance q of 0, 1/4, 1/2, 1) and the few
+//!   kernel pages that vary from boot to boot (0 to 2 more). `misses_sim` is the median over these 12
+//!   runs, `misses_sim_min` and `misses_sim_max` their range. None of them is fitted to a cell.
+//!
+//! The result does not depend on the order in which the runs are made.
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::replay::{Conditions, HIT_NS, Outcome, ReplayError, Simulated, replay};
+use super::rows::{Cell, Measured, Phase, Run};
+
+/// Start phases of the statistics timer that are tried for each measured run.
+pub const FLUSH_PHASES: u64 = 20;
+
+const FLUSH_PERIOD_NS: u64 = 2_000_000_000;
+
+/// One object of the report: a phase of a cell.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Kernel version.
+    pub kernel: String,
+    /// Value of `lru_gen/enabled`; 0 is the classic LRU.
+    pub lru_gen: u32,
+    /// Pattern of the trace.
+    pub pattern: String,
+    /// Exponent of its distribution.
+    pub theta: f64,
+    /// Its hot pages.
+    pub hot: u32,
+    /// 1: mapped files had no `MADV_RANDOM`.
+    pub nomadv: u32,
+    /// Phase.
+    pub phase: &'static str,
+    /// Median of the simulated misses; none if every run was killed before the phase ended.
+    pub misses_sim: Option<u64>,
+    /// Fewest simulated misses.
+    pub misses_sim_min: Option<u64>,
+    /// Most simulated misses.
+    pub misses_sim_max: Option<u64>,
+    /// Median of the measured misses.
+    pub misses_median: u64,
+    /// Fewest measured misses.
+    pub misses_min: u64,
+    /// Most measured misses.
+    pub misses_max: u64,
+    /// Median of the simulated pages scanned.
+    pub scanned_sim: Option<u64>,
+    /// Median of the measured pages scanned.
+    pub scanned_median: u64,
+    /// Pages of the trace, for those who read on.
+    #[serde(skip)]
+    pub pages: u32,
+    /// Median of the simulated refaults, anon and file.
+    #[serde(skip)]
+    pub refaults_sim: [u64; 2],
+    /// Median of the simulated pages sorted or deactivated.
+    #[serde(skip)]
+    pub refilled_sim: u64,
+}
+
+/// A cell with everything that was simulated for it.
+#[derive(Clone, Debug)]
+pub struct CellReport {
+    /// What was measured.
+    pub cell: Cell,
+    /// One comparison a phase.
+    pub comparisons: Vec<Comparison>,
+    /// Runs that were killed for lack of memory: simulated, of how many; measured, of how many.
+    pub killed: [usize; 4],
+}
+
+/// How thoroughly to simulate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Start phases of the statistics timer.
+    pub flush_phases: u64,
+    /// All conditions of the multi-gen LRU; else one run.
+    pub perturb: bool,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Effort {
+            flush_phases: FLUSH_PHASES,
+            perturb: true,
+        }
+    }
+}
+
+fn miss_ns(measured: Option<&Measured>, fallback_ns: u64) -> u64 {
+    let Some(measured) = measured.filter(|measured| measured.elapsed_s > 0.0) else {
+        return fallback_ns;
+    };
+    // Populating touches each page once and faults each time, whatever it counts as a miss.
+    let misses = measured.misses.max(1);
+    let hits = measured.touches.saturating_sub(misses);
+    let elapsed_ns = (measured.elapsed_s * 1e9) as u64;
+    elapsed_ns.saturating_sub(hits * HIT_NS) / misses
+}
+
+/// Time of a miss in each phase of a run.
+fn speeds(run: &Run) -> [u64; 3] {
+    let populate = run.get(&Phase::Populate).map(|measured| Measured {
+        misses: measured.touches,
+        ..*measured
+    });
+    let populate_ns = miss_ns(populate.as_ref(), 50_000);
+    let warm_ns = miss_ns(run.get(&Phase::Warm), 100_000);
+    // A killed run went on as fast as it had been.
+    let main_ns = miss_ns(run.get(&Phase::Main), warm_ns);
+    [populate_ns, warm_ns, main_ns]
+}
+
+/// The conditions under which a cell is replayed.
+pub fn conditions(cell: &Cell, effort: Effort) -> Vec<Conditions> {
+    if cell.lru_gen & 1 == 0 {
+        let phases = effort.flush_phases.max(1);
+        return cell
+            .runs
+            .iter()
+            .flat_map(|run| {
+                (0..phases).map(|phase| Conditions {
+                    miss_ns: speeds(run),
+                    flush_phase_ns: FLUSH_PERIOD_NS * (2 * phase + 1) / (2 * phases),
+                    ..Conditions::default()
+                })
+            })
+            .collect();
+    }
+    if !effort.perturb {
+        return vec![Conditions::default()];
+    }
+    [0.0, 0.25, 0.5, 1.0]
+        .into_iter()
+        .flat_map(|reschedule_chance| {
+            (0..3).map(move |extra_kernel_pages| Conditions {
+                reschedule_chance,
+                extra_kernel_pages,
+                ..Conditions::default()
+            })
+        })
+        .collect()
+}
+
+/// The middle value; of an even number of values the lower of the two in the middle.
+pub fn median(mut values: Vec<u64>) -> Option<u64> {
+    values.sort_unstable();
+    let middle = values.len().checked_sub(1)? / 2;
+    values.get(middle).copied()
+}
+
+fn compare(cell: &Cell, outcomes: &[Outcome], phase: Phase) -> Option<Comparison> {
+    let misses = cell.values(phase, |measured| measured.misses);
+    let scanned = cell.values(phase, |measured| measured.scanned);
+    let simulated: Vec<Simulated> = outcomes
+        .iter()
+        .filter_map(|outcome| outcome.get(&phase).copied())
+        .collect();
+    let all = |of: fn(&Simulated) -> u64| simulated.iter().map(of).collect::<Vec<u64>>();
+    Some(Comparison {
+        kernel: cell.kernel.clone(),
+        lru_gen: cell.lru_gen,
+        pattern: cell.trace.pattern.clone(),
+        theta: cell.trace.theta,
+        hot: cell.trace.hot,
+        nomadv: cell.nomadv.into(),
+        phase: phase.name(),
+        misses_sim: median(all(|s| s.misses)),
+        misses_sim_min: all(|s| s.misses).into_iter().min(),
+        misses_sim_max: all(|s| s.misses).into_iter().max(),
+        misses_min: *misses.iter().min()?,
+        misses_max: *misses.iter().max()?,
+        misses_median: median(misses)?,
+        scanned_sim: median(all(|s| s.scanned)),
+        scanned_median: median(scanned)?,
+        pages: cell.trace.pages,
+        refaults_sim: [
+            median(all(|s| s.refaults[0])).unwrap_or(0),
+            median(all(|s| s.refaults[1])).unwrap_or(0),
+        ],
+        refilled_sim: median(all(|s| s.refilled)).unwrap_or(0),
+    })
+}
+
+/// Replays all cells, in parallel; `done` is called after each of the runs with their number.
+///
+/// # Errors
+/// The first cell, in their order, that cannot be replayed.
+pub fn verify(
+    cells: &[Cell],
+    effort: Effort,
+    done: impl Fn(usize) + Sync,
+) -> Result<Vec<CellReport>, ReplayError> {
+    let runs: Vec<(usize, Conditions)> = cells
+        .iter()
+        .enumerate()
+        .flat_map(|(index, cell)| {
+            let all = conditions(cell, effort);
+            all.into_iter().map(move |conditions| (index, conditions))
+        })
+        .collect();
+    let total = runs.len();
+    let outcomes: Vec<Result<Outcome, ReplayError>> = runs
+        .par_iter()
+        .map(|(index, conditions)| {
+            let outcome = replay(&cells[*index], conditions);
+            done(total);
+            outcome
+        })
+        .collect();
+    let mut by_cell: Vec<Vec<Outcome>> = vec![Vec::new(); cells.len()];
+    for ((index, _), outcome) in runs.iter().zip(outcomes) {
+        by_cell[*index].push(outcome?);
+    }
+    let reports = cells.iter().zip(by_cell).map(|(cell, outcomes)| {
+        let finished = |outcome: &&Outcome| !outcome.contains_key(&Phase::Main);
+        CellReport {
+            comparisons: Phase::ALL
+                .into_iter()
+                .filter_map(|phase| compare(cell, &outcomes, phase))
+                .collect(),
+            killed: [
+                outcomes.iter().filter(finished).count(),
+                outcomes.len(),
+                cell.runs
+                    .iter()
+                    .filter(|run| !run.contains_key(&Phase::Main))
+                    .count(),
+                cell.runs.len(),
+            ],
+            cell: cell.clone(),
+        }
+    });
+    Ok(reports.collect())
+}
+
+/// How far the simulated median is from the measured one, as a share of it.
+pub fn deviation(simulated: u64, measured: u64) -> f64 {
+    if simulated == measured {
+        return 0.0;
+    }
+    (simulated as f64 - measured as f64) / (measured.max(1) as f64)
+}
+
+impl Comparison {
+    /// Whether the simulated misses agree: under the multi-gen LRU the median lies within `share` of
+    /// the measured one or inside the measured range; under the classic LRU both ranges, the measured
+    /// one widened by 1 %, overlap.
+    pub fn agrees(&self, share: f64) -> bool {
+        let (Some(sim), Some(low), Some(high)) =
+            (self.misses_sim, self.misses_sim_min, self.misses_sim_max)
+        else {
+            return false;
+        };
+        if self.lru_gen & 1 == 0 {
+            return low as f64 <= self.misses_max as f64 * 1.01
+                && high as f64 >= self.misses_min as f64 * 0.99;
+        }
+        deviation(sim, self.misses_median).abs() <= share
+            || (self.misses_min..=self.misses_max).contains(&sim)
+    }
+
+    /// Whether the pages scanned agree within a quarter.
+    pub fn scans_agree(&self) -> bool {
+        self.scanned_sim
+            .is_some_and(|sim| deviation(sim, self.scanned_median).abs() <= 0.25)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_values_that_were_seen() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![5]), Some(5));
+        assert_eq!(median(vec![9, 1]), Some(1));
+        assert_eq!(median(vec![3, 9, 1]), Some(3));
+    }
+
+    #[test]
+    fn speeds_leave_the_hits_out() {
+        let measured = Measured {
+            touches: 1000,
+            misses: 100,
+            scanned: 0,
+            elapsed_s: 0.1 + 900.0 * HIT_NS as f64 / 1e9,
+        };
+        let per_miss = miss_ns(Some(&measured), 7);
+        assert!((999_990..=1_000_000).contains(&per_miss), "{per_miss}");
+        assert_eq!(miss_ns(None, 7), 7);
+    }
+}

@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Workloads: what the processes of the simulated machine do.
+
+pub mod kernel_trace;
+pub mod random;

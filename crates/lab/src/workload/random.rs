@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Random draws of the workloads: a small generator and a Zipf distribution, both to the bit those
+//! of the kernel reference's trace generator.
+
+use thiserror::Error;
+
+/// `xorshift64*`.
+#[derive(Clone, Debug)]
+pub struct XorShift64Star(u64);
+
+impl XorShift64Star {
+    /// A generator whose state is `seed`. A state of 0 would stay 0, as it does in the reference.
+    pub fn new(seed: u64) -> XorShift64Star {
+        XorShift64Star(seed)
+    }
+
+    /// The next draw.
+    #[inline]
+    pub fn draw(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(2_685_821_657_736_338_717)
+    }
+
+    /// A draw below `n`, by remainder. `n` must not be 0.
+    #[inline]
+    pub fn below(&mut self, n: u32) -> u32 {
+        (self.draw() % u64::from(n)) as u32
+    }
+
+    /// A draw in 0..1 of 53 bits.
+    #[inline]
+    pub fn unit(&mut self) -> f64 {
+        (self.draw() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Zipf parameters that cannot be drawn from.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum ZipfError {
+    /// No item.
+    #[error("a zipf distribution needs at least one item")]
+    Empty,
+    /// The exponent is no number, or so large that weights vanish.
+    #[error("zipf exponent {0} is not between -10 and 10")]
+    Exponent(f64),
+}
+
+/// Bits of a uniform draw.
+const DRAW_BITS: u32 = 53;
+
+/// Ranks `0..n` with weights `(rank + 1)^-theta`, shuffled over pages by a permutation of its own.
+///
+/// A draw is inverted by a guide table: the first candidate of each of `2^k` equal parts of the
+/// unit interval, `2^k >= n`, from where the right rank is on average less than two steps away.
+#[derive(Clone, Debug)]
+pub struct Zipf {
+    cdf: Vec<u64>,
+    pages: Vec<u32>,
+    guide: Vec<u32>,
+    shift: u32,
+}
+
+impl Zipf {
+    /// The distribution over `n` pages; `seed` decides which pages are the popular ones.
+    ///
+    /// # Errors
+    /// [`ZipfError`] when there is nothing to draw from.
+    pub fn new(n: u32, theta: f64, seed: u64) -> Result<Zipf, ZipfError> {
+        if n == 0 {
+            return Err(ZipfError::Empty);
+        }
+        if !(-10.0..=10.0).contains(&theta) {
+            return Err(ZipfError::Exponent(theta));
+        }
+        let one = 1u64 << DRAW_BITS;
+        let weight = |rank: u32| (f64::from(rank) + 1.0).powf(-theta);
+        // Sums run from rank 0 up, so that rounding is the same everywhere.
+        let total: f64 = (0..n).map(weight).sum();
+        let mut cdf = Vec::with_capacity(n as usize);
+        let mut sum = 0.0;
+        for rank in 0..n {
+            sum += weight(rank);
+            cdf.push((sum / total * one as f64) as u64);
+        }
+        if let Some(last) = cdf.last_mut() {
+            *last = one;
+        }
+        let bits = 32 - (n - 1).leading_zeros();
+        let shift = DRAW_BITS - bits;
+        let mut guide = Vec::with_capacity(1 << bits);
+        let mut rank = 0;
+        for part in 0..1u64 << bits {
+            while cdf[rank] <= part << shift {
+                rank += 1;
+            }
+            guide.push(rank as u32);
+        }
+        Ok(Zipf {
+            cdf,
+            pages: shuffled(n, seed ^ 0x9E37_79B9_7F4A_7C15),
+            guide,
+            shift,
+        })
+    }
+
+    /// The page of a draw.
+    #[inline]
+    pub fn draw(&self, random: &mut XorShift64Star) -> u32 {
+        self.pages[self.rank(random.draw() >> 11)]
+    }
+
+    #[inline]
+    fn rank(&self, draw: u64) -> usize {
+        let mut rank = self.guide[(draw >> self.shift) as usize] as usize;
+        while draw >= self.cdf[rank] {
+            rank += 1;
+        }
+        rank
+    }
+}
+
+/// The numbers `0..n` in a random order (Fisher-Yates from the end).
+fn shuffled(n: u32, seed: u64) -> Vec<u32> {
+    let mut random = XorShift64Star::new(seed);
+    let mut pages: Vec<u32> = (0..n).collect();
+    for at in (1..n).rev() {
+        let other = random.below(at + 1);
+        pages.swap(at as usize, other as usize);
+    }
+    pages
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// The guide table finds what a binary search of the distribution finds.
+        #[test]
+        fn the_guide_table_finds_the_rank(
+            n in 1u32..3000,
+            theta in 0.0f64..3.0,
+            draws in prop::collection::vec(0u64..1 << 53, 50)
+        ) {
+            let zipf = Zipf::new(n, theta, 7).unwrap();
+            for draw in draws.into_iter().chain([0, (1 << 53) - 1]) {
+                let expected = zipf.cdf.partition_point(|&bound| bound <= draw);
+                prop_assert_eq!(zipf.rank(draw), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn permutation_keeps_every_page() {
+        let mut pages = shuffled(1000, 3);
+        assert_ne!(pages, (0..1000).collect::<Vec<_>>());
+        pages.sort_unstable();
+        assert_eq!(pages, (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn impossible_distributions_are_refused() {
+        assert_eq!(Zipf::new(0, 1.0, 1).unwrap_err(), ZipfError::Empty);
+        assert!(Zipf::new(5, f64::NAN, 1).is_err());
+        assert!(Zipf::new(5, 1e9, 1).is_err());
+    }
+}
