@@ -7,6 +7,7 @@ pub mod command;
 pub mod lean;
 pub mod output;
 pub mod record;
+pub mod progress;
 pub mod signal;
 pub mod units;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab`: the simulated machine and the yardsticks. One subcommand a file.
 
+pub mod verify_kernel;
 pub mod verify_policies;
 
 use std::process::ExitCode;
@@ -17,12 +18,14 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 #[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
 pub enum Command {
+    VerifyKernel(verify_kernel::Args),
     VerifyPolicies(verify_policies::Args),
 }
 
 /// Runs the subcommand asked for.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
+        Command::VerifyKernel(args) => verify_kernel::run(args),
         Command::VerifyPolicies(args) => verify_policies::run(args),
     }
 }

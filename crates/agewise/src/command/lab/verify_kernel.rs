@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise lab verify-kernel`.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use agewise_lab::reference::rows;
+use agewise_lab::reference::verify::{CellReport, Comparison, Effort, deviation, verify};
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+
+use crate::output;
+use crate::progress::Progress;
+
+/// Hold the simulated machine against counts taken from real kernels.
+///
+/// Replays every trace of a reference, for each kernel and LRU in it, in a simulated memory cgroup
+/// at its limit, and prints simulated beside measured misses, refaults and pages scanned. The hash
+/// of each trace must be the one the guest computed.
+///
+/// The classic LRU decides on statistics that are up to 2 s old, so each of its runs is replayed at
+/// its own measured speed with 20 start phases of the 2 s timer; ranges are compared. The multi-gen
+/// LRU is replayed under 12 conditions that a reference does not tell (whether the process was
+/// scheduled between two agings, a few kernel pages more or less); the median is compared.
+///
+/// Exit status 1 when a cell of a main phase does not agree: multi-gen misses within 10 % of the
+/// measured median (or inside the measured range), classic ranges overlapping with 1 % to spare.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The reference: a CSV of row sets with kver, lru_gen_enabled, phase, pattern, npages, hot,
+    /// theta, seed, touches, misses, elapsed, pgscan, tracehash and others, in any order.
+    #[arg(long, value_name = "FILE.csv")]
+    pub reference: PathBuf,
+    /// Only rows of this kernel.
+    #[arg(long, value_name = "VERSION")]
+    pub kernel: Option<String>,
+    /// text: a table; json: one object a line and cell; csv: the same fields.
+    #[arg(long, default_value = "text")]
+    pub format: Format,
+    /// Start phases of the statistics timer for each measured run of the classic LRU.
+    #[arg(long, value_name = "N", default_value_t = Effort::default().flush_phases,
+          value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub flush_phases: u64,
+    /// One run a cell of the multi-gen LRU, under default conditions.
+    #[arg(long)]
+    pub single: bool,
+}
+
+/// The form of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A table and a summary.
+    Text,
+    /// One JSON object a line.
+    Json,
+    /// Comma-separated values.
+    Csv,
+}
+
+/// Verifies and prints.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let path = args.reference.display();
+    let file = File::open(&args.reference).with_context(|| format!("cannot open {path}"))?;
+    let mut cells = rows::read(file).with_context(|| format!("in {path}"))?;
+    if let Some(kernel) = &args.kernel {
+        cells.retain(|cell| cell.kernel == *kernel);
+        if cells.is_empty() {
+            bail!("{path} has no row of kernel {kernel}");
+        }
+    }
+    let effort = Effort {
+        flush_phases: args.flush_phases,
+        perturb: !args.single,
+    };
+    let progress = Progress::new("runs");
+    let reports = verify(&cells, effort, |total| progress.advance(total as u64))?;
+    progress.finish();
+    let mut out = io::stdout().lock();
+    let all = || reports.iter().flat_map(|report| &report.comparisons);
+    match args.format {
+        Format::Text => print_text(&mut out, &reports)?,
+        Format::Json => {
+            for comparison in all() {
+                output::json_line(&mut out, comparison)?;
+            }
+        }
+        Format::Csv => {
+            let mut writer = csv::Writer::from_writer(&mut out);
+            for comparison in all() {
+                writer.serialize(comparison)?;
+            }
+            writer.flush()?;
+        }
+    }
+    let agree = all()
+        .filter(|comparison| comparison.phase == "main")
+        .all(|comparison| comparison.agrees(0.10));
+    Ok(if agree {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn number(value: Option<u64>) -> String {
+    value.map_or("-".to_owned(), |value| value.to_string())
+}
+
+fn print_text(out: &mut impl Write, reports: &[CellReport]) -> io::Result<()> {
+    writeln!(
+        out,
+        "{:6} {:7} {:15} {:5} {:>5} {:6} {:8} {:>8} {:>17} {:>8} {:>17} {:>7} {:>8} {:>8} {:>7} {:>13}",
+        "kernel",
+        "lru",
+        "pattern",
+        "theta",
+        "hot",
+        "nomadv",
+        "phase",
+        "sim",
+        "(range)",
+        "measured",
+        "(range)",
+        "off",
+        "scan sim",
+        "measured",
+        "off",
+        "refaults a/f"
+    )?;
+    for report in reports {
+        for comparison in &report.comparisons {
+            print_row(out, comparison)?;
+        }
+        let [simulated, of, measured, runs] = report.killed;
+        if simulated + measured > 0 {
+            writeln!(
+                out,
+                "{:46} killed for lack of memory: simulated {simulated} of {of} runs, measured \
+                 {measured} of {runs}",
+                ""
+            )?;
+        }
+    }
+    summarize(out, reports)
+}
+
+fn print_row(out: &mut impl Write, row: &Comparison) -> io::Result<()> {
+    let off = |simulated: Option<u64>, measured| {
+        simulated.map_or("-".to_owned(), |simulated| {
+            format!("{:+.1}%", deviation(simulated, measured) * 100.0)
+        })
+    };
+    let lru = if row.lru_gen & 1 == 0 {
+        "classic"
+    } else {
+        "mglru"
+    };
+    let simulated_range = format!(
+        "{}-{}",
+        number(row.misses_sim_min),
+        number(row.misses_sim_max)
+    );
+    writeln!(
+        out,
+        "{:6} {lru:7} {:15} {:<5} {:>5} {:6} {:8} {:>8} {simulated_range:>17} {:>8} {:>17} {:>7} \
+         {:>8} {:>8} {:>7} {:>13}{}",
+        row.kernel,
+        row.pattern,
+        row.theta,
+        row.hot,
+        row.nomadv,
+        row.phase,
+        number(row.misses_sim),
+        row.misses_median,
+        format!("{}-{}", row.misses_min, row.misses_max),
+        off(row.misses_sim, row.misses_median),
+        number(row.scanned_sim),
+        row.scanned_median,
+        off(row.scanned_sim, row.scanned_median),
+        format!("{}/{}", row.refaults_sim[0], row.refaults_sim[1]),
+        if row.agrees(0.05) { "" } else { "  *" },
+    )
+}
+
+fn summarize(out: &mut impl Write, reports: &[CellReport]) -> io::Result<()> {
+    let main: Vec<&Comparison> = reports
+        .iter()
+        .flat_map(|report| &report.comparisons)
+        .filter(|comparison| comparison.phase == "main")
+        .collect();
+    let count = |wanted: &dyn Fn(&Comparison) -> bool| {
+        main.iter().filter(|comparison| wanted(comparison)).count()
+    };
+    let mglru = |c: &Comparison| c.lru_gen & 1 != 0;
+    writeln!(out, "\nmain phases; trace hashes all equal")?;
+    writeln!(
+        out,
+        "multi-gen misses within 5 % of the median or inside the range: {} of {}; within 10 %: {}",
+        count(&|c| mglru(c) && c.agrees(0.05)),
+        count(&mglru),
+        count(&|c| mglru(c) && c.agrees(0.10)),
+    )?;
+    writeln!(
+        out,
+        "classic ranges overlap, measured widened by 1 %: {} of {}",
+        count(&|c| !mglru(c) && c.agrees(0.0)),
+        count(&|c| !mglru(c)),
+    )?;
+    writeln!(
+        out,
+        "pages scanned within 25 %: {} of {}",
+        count(&Comparison::scans_agree),
+        main.len(),
+    )
+}
