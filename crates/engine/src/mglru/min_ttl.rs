@@ -13,7 +13,7 @@ use super::global::{is_sizable, set_initial_priority};
 use super::profile::AgingRule;
 use super::shrink::{aging_due, swappiness};
 use super::walk::age;
-use super::{JIFFY_NS, jiffies};
+use super::{jiffies, msecs_to_jiffies};
 
 /// kswapd's step before each priority: kills a task if every generation that could be evicted on
 /// the node is younger than `min_ttl_ms`. Returns whether it did. v6 ages every cgroup here too.
@@ -61,6 +61,6 @@ fn is_old_enough<W: World>(lru: &Lru, world: &W, lruvec: LruvecId, sc: &ScanCont
         }
         AgingRule::Ratio | AgingRule::RatioByFile => min_seq[FolioType::File.index()],
     };
-    let min_ttl = (u64::from(lru.mglru.min_ttl_ms) * 1_000_000).div_ceil(JIFFY_NS);
+    let min_ttl = msecs_to_jiffies(lru.mglru.min_ttl_ms);
     jiffies(state.mglru.birth_ns(oldest)) + min_ttl < jiffies(world.now_ns())
 }

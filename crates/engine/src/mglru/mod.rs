@@ -3,7 +3,9 @@
 
 mod aging;
 mod bloom;
+mod command;
 mod control;
+mod debugfs;
 mod evict;
 mod generation;
 mod global;
@@ -15,11 +17,16 @@ mod min_ttl;
 mod mm_list;
 pub mod profile;
 mod refault;
+mod scan;
 mod settings;
 mod shrink;
 mod switch;
+pub mod sysfs;
+mod verify;
 mod walk;
 
+pub use command::{Command, WriteError, run, write};
+pub use debugfs::{MemcgNames, render};
 pub use generation::State;
 pub use global::shrink_node;
 pub(crate) use insert::{add_folio, del_folio, reparent};
@@ -34,6 +41,7 @@ pub(crate) use refault::{eviction_shadow, refault};
 pub use settings::{Machine, Settings};
 pub(crate) use shrink::shrink_lruvec;
 pub use switch::{Switch, set_enabled};
+pub use verify::Inconsistency;
 
 /// `MIN_NR_GENS`: the two youngest generations are never evicted.
 pub const MIN_NR_GENS: usize = 2;
@@ -64,6 +72,23 @@ pub const SWAPPINESS_ANON_ONLY: u32 = 201;
 
 /// Length of a clock tick (`CONFIG_HZ=250`): births and `min_ttl` are kept in ticks.
 pub const JIFFY_NS: u64 = 4_000_000;
+
+/// `msecs_to_jiffies`: rounded up; beyond 31 bits as good as for ever.
+#[inline]
+fn msecs_to_jiffies(ms: u32) -> u64 {
+    const MAX_JIFFY_OFFSET: u64 = (i64::MAX as u64 >> 1) - 1;
+    if ms.cast_signed() < 0 {
+        MAX_JIFFY_OFFSET
+    } else {
+        (u64::from(ms) * 1_000_000).div_ceil(JIFFY_NS)
+    }
+}
+
+/// `jiffies_to_msecs`: in 32 bits, as the kernel has it.
+#[inline]
+fn jiffies_to_msecs(jiffies: u64) -> u32 {
+    jiffies.wrapping_mul(JIFFY_NS / 1_000_000) as u32
+}
 
 /// Whole ticks of a time.
 #[inline]

@@ -447,6 +447,15 @@ impl Machine {
         self.access_own();
     }
 
+    /// Checks the invariants of the lruvec.
+    pub fn verify(&self) {
+        let lruvec = self.lruvec();
+        let state = &self.lru.lruvecs[lruvec.index()].mglru;
+        if let Err(broken) = state.verify(&self.lru.folios, lruvec) {
+            panic!("{broken}");
+        }
+    }
+
     /// Scanned, stolen and sorted pages so far.
     pub fn counts(&self) -> [u64; 3] {
         let events = &self.lru.lruvecs[self.lruvec().index()].events;

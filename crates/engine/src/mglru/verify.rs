@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What always holds between operations: a check of one lruvec for tests and for doubt.
+
+use crate::folio::{Flag, FolioTable, FolioType, Pfn};
+use crate::ids::LruvecId;
+
+use super::generation::State;
+use super::{MAX_NR_GENS, MIN_NR_GENS, NR_ZONES, generation_of};
+
+/// A rule that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Inconsistency {
+    /// Generations outside 2..=4.
+    #[error("{folio_type:?} has {generations} generations")]
+    Window {
+        /// Type.
+        folio_type: FolioType,
+        /// Its generations.
+        generations: u64,
+    },
+    /// A generation was born before the one that is older than it.
+    #[error("generation {seq} was born before its elder")]
+    Births {
+        /// The younger one.
+        seq: u64,
+    },
+    /// The folios of a slot do not add up to its size.
+    #[error("slot {slot}, type {t}, zone {zone}: {counted} pages counted, {kept} kept")]
+    Size {
+        /// Slot.
+        slot: usize,
+        /// Type index.
+        t: usize,
+        /// Zone.
+        zone: usize,
+        /// Pages whose generation field says so.
+        counted: i64,
+        /// Pages the size says.
+        kept: i64,
+    },
+    /// A listed folio has no generation, a wrong owner, wrong flags or sits on a wrong list.
+    #[error("frame {pfn:?} on the list of slot {slot}: {what}")]
+    Folio {
+        /// The folio.
+        pfn: Pfn,
+        /// The list.
+        slot: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+impl State {
+    /// Checks the invariants of this lruvec. Sizes are exact only while no walk is under way.
+    ///
+    /// # Errors
+    /// The first rule found broken.
+    pub fn verify(&self, folios: &FolioTable, lruvec: LruvecId) -> Result<(), Inconsistency> {
+        for folio_type in FolioType::ALL {
+            let generations = self.nr_gens(folio_type);
+            if !(MIN_NR_GENS as u64..=MAX_NR_GENS as u64).contains(&generations) {
+                return Err(Inconsistency::Window {
+                    folio_type,
+                    generations,
+                });
+            }
+        }
+        for seq in self.max_seq - 2..=self.max_seq {
+            if self.birth_ns(seq) < self.birth_ns(seq - 1) {
+                return Err(Inconsistency::Births { seq });
+            }
+        }
+        let mut counted = [[[0; NR_ZONES]; 2]; MAX_NR_GENS];
+        for (slot, t, zone) in slots() {
+            for pfn in self.lists[slot][t][zone].iter_from_tail(folios) {
+                self.verify_folio(folios, lruvec, pfn, (slot, t, zone))?;
+                let folio = &folios[pfn];
+                let generation = folio.generation().unwrap_or_default() as usize;
+                counted[generation][t][zone] += folio.nr_pages().cast_signed();
+            }
+        }
+        for (slot, t, zone) in slots() {
+            let (counted, kept) = (counted[slot][t][zone], self.nr_pages[slot][t][zone]);
+            if counted != kept {
+                return Err(Inconsistency::Size {
+                    slot,
+                    t,
+                    zone,
+                    counted,
+                    kept,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn verify_folio(
+        &self,
+        folios: &FolioTable,
+        lruvec: LruvecId,
+        pfn: Pfn,
+        (slot, t, zone): (usize, usize, usize),
+    ) -> Result<(), Inconsistency> {
+        let folio = &folios[pfn];
+        let wrong = |what| Err(Inconsistency::Folio { pfn, slot, what });
+        let Some(generation) = folio.generation() else {
+            return wrong("no generation");
+        };
+        if folio.lruvec != lruvec {
+            return wrong("belongs to another lruvec");
+        }
+        if (folio.folio_type().index(), folio.zone()) != (t, zone) {
+            return wrong("type or zone of another list");
+        }
+        if folio.list_slot() as usize != slot {
+            return wrong("believes to be on another list");
+        }
+        if !folio.has(Flag::Lru) {
+            return wrong("listed without the LRU flag");
+        }
+        if folio.has_any(Flag::Active as u32 | Flag::Unevictable as u32) {
+            return wrong("active or unevictable while listed");
+        }
+        let age = |slot: u32| (generation_of(self.max_seq) + 4 - slot) % 4;
+        if age(generation) > age(slot as u32) {
+            return wrong("on a list younger than its generation");
+        }
+        let oldest = generation_of(self.min_seq[t]);
+        if age(slot as u32) > age(oldest) {
+            return wrong("on a list that has been retired");
+        }
+        Ok(())
+    }
+
+    /// Folios on the list of a generation, oldest first, zone by zone.
+    pub fn listed<'a>(
+        &'a self,
+        folios: &'a FolioTable,
+        seq: u64,
+        folio_type: FolioType,
+    ) -> impl Iterator<Item = Pfn> + 'a {
+        self.lists[generation_of(seq) as usize][folio_type.index()]
+            .iter()
+            .flat_map(|list| list.iter_from_tail(folios))
+    }
+}
+
+fn slots() -> impl Iterator<Item = (usize, usize, usize)> {
+    (0..MAX_NR_GENS)
+        .flat_map(|slot| (0..2).flat_map(move |t| (0..NR_ZONES).map(move |zone| (slot, t, zone))))
+}
