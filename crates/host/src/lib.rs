@@ -3,6 +3,7 @@
 //! is decided in `agewise-engine`.
 
 pub mod agent;
+pub mod capability;
 pub mod cgroup;
 pub mod clear;
 pub mod clock;

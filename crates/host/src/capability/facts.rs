@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Everything the table is made of, gathered once: files below roots, and system calls behind a
+//! trait, so that tests can be any machine.
+
+use crate::cgroup::{CgroupError, Hierarchy, Layout, Mounts};
+use crate::damon::{Damon, Owner};
+use crate::error::{self, FileError};
+use crate::eye::EyeError;
+use crate::lru_gen::{Features, LruGen};
+use crate::memory::{self, MemInfo};
+use crate::pagewalk::PageWalk;
+use crate::root::Roots;
+use crate::swap::{SwapArea, ZramStat};
+
+use super::version::KernelVersion;
+
+/// A system call that may not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Syscall {
+    /// `pidfd_open`, 5.3.
+    PidfdOpen,
+    /// `process_madvise` with `MADV_PAGEOUT` and `MADV_COLD`, 5.10.
+    ProcessMadvise,
+    /// The `PAGEMAP_SCAN` ioctl, 6.7.
+    PagemapScan,
+    /// `bpf`, 3.18.
+    Bpf,
+}
+
+/// What is known of the walker once it has been loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WalkerFacts {
+    /// Which entry point this kernel takes.
+    pub flavour: String,
+    /// Levels of the page tables.
+    pub levels: u32,
+    /// How the direct map was found.
+    pub direct_map_by_symbol: bool,
+}
+
+/// What has to be tried rather than read.
+pub trait Calls {
+    /// The architecture as Rust names it: `x86_64`.
+    fn arch(&self) -> &'static str;
+    /// Whether the kernel knows the call.
+    fn has(&self, call: Syscall) -> bool;
+    /// Loads the page-table walker and lets go of it.
+    fn load_walker(&self) -> Result<WalkerFacts, EyeError>;
+}
+
+/// The running kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LiveCalls;
+
+impl Calls for LiveCalls {
+    fn arch(&self) -> &'static str {
+        std::env::consts::ARCH
+    }
+
+    fn has(&self, call: Syscall) -> bool {
+        match call {
+            Syscall::PidfdOpen => answers(libc::SYS_pidfd_open, [-1, 0, 0, 0, 0]),
+            // An empty vector and no process: anything but ENOSYS will do.
+            Syscall::ProcessMadvise => {
+                let advice = libc::c_long::from(libc::MADV_PAGEOUT);
+                answers(libc::SYS_process_madvise, [-1, 0, 0, advice, 0])
+            }
+            Syscall::PagemapScan => has_pagemap_scan(),
+            Syscall::Bpf => answers(libc::SYS_bpf, [-1, 0, 0, 0, 0]),
+        }
+    }
+
+    fn load_walker(&self) -> Result<WalkerFacts, EyeError> {
+        let walk = PageWalk::open()?;
+        Ok(WalkerFacts {
+            flavour: format!("{:?}", walk.flavour()).to_lowercase(),
+            levels: walk.levels(),
+            direct_map_by_symbol: walk.direct_map_by_symbol(),
+        })
+    }
+}
+
+/// Makes a call with arguments that it refuses: does the kernel know it at all?
+fn answers(number: libc::c_long, arguments: [libc::c_long; 5]) -> bool {
+    let [a, b, c, d, e] = arguments;
+    // SAFETY: only calls that reject these arguments (an invalid descriptor or command) before
+    // they look at any memory are passed here.
+    let result = unsafe { libc::syscall(number, a, b, c, d, e) };
+    result >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS)
+}
+
+/// `PAGEMAP_SCAN` of an empty range of our own.
+fn has_pagemap_scan() -> bool {
+    /// `struct pm_scan_arg`: twelve 64-bit words, the first its size.
+    type ScanArg = [u64; 12];
+    on_own_pagemap(|fd| {
+        let mut arg: ScanArg = [0; 12];
+        arg[0] = size_of::<ScanArg>() as u64;
+        // _IOWR('f', 16, struct pm_scan_arg)
+        let request = (3u64 << 30) | ((size_of::<ScanArg>() as u64) << 16) | (0x66 << 8) | 16;
+        // SAFETY: the argument is a valid structure of the size that the request names; the range
+        // 0..0 is empty and no output is asked for.
+        unsafe { libc::ioctl(fd, request as _, arg.as_mut_ptr()) >= 0 }
+    })
+}
+
+fn on_own_pagemap(call: impl FnOnce(libc::c_int) -> bool) -> bool {
+    use std::os::fd::AsRawFd;
+    std::fs::File::open("/proc/self/pagemap").is_ok_and(|file| call(file.as_raw_fd()))
+}
+
+/// A machine to ask.
+pub struct System {
+    /// Its files.
+    pub roots: Roots,
+    /// Its kernel.
+    pub calls: Box<dyn Calls>,
+}
+
+impl Default for System {
+    fn default() -> Self {
+        Self {
+            roots: Roots::default(),
+            calls: Box::new(LiveCalls),
+        }
+    }
+}
+
+/// Effective capabilities of this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Privileges {
+    /// Effective user id.
+    pub euid: u32,
+    /// `CapEff` of `/proc/self/status`.
+    pub effective: u64,
+}
+
+/// Numbers of include/uapi/linux/capability.h.
+const CAPABILITIES: [(u32, &str); 6] = [
+    (19, "CAP_SYS_PTRACE"),
+    (21, "CAP_SYS_ADMIN"),
+    (23, "CAP_SYS_NICE"),
+    (24, "CAP_SYS_RESOURCE"),
+    (38, "CAP_PERFMON"),
+    (39, "CAP_BPF"),
+];
+
+impl Privileges {
+    /// Whether a capability is held. `CAP_SYS_ADMIN` stands for `CAP_BPF` and `CAP_PERFMON`, which
+    /// were split from it in 5.8.
+    pub fn has(self, name: &str) -> bool {
+        let bit = |name: &str| {
+            CAPABILITIES
+                .iter()
+                .find(|(_, known)| *known == name)
+                .map(|(number, _)| 1u64 << number)
+        };
+        let held = |name| bit(name).is_some_and(|bit| self.effective & bit != 0);
+        held(name) || (matches!(name, "CAP_BPF" | "CAP_PERFMON") && held("CAP_SYS_ADMIN"))
+    }
+
+    /// Those of `names` that are not held.
+    pub fn missing(self, names: &[&'static str]) -> Vec<&'static str> {
+        names
+            .iter()
+            .copied()
+            .filter(|name| !self.has(name))
+            .collect()
+    }
+
+    fn read(roots: &Roots) -> Self {
+        let text = error::read(&roots.proc.join("self/status")).unwrap_or_default();
+        let value = |key: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(key));
+            line.map(str::trim).unwrap_or_default().to_owned()
+        };
+        let euid = value("Uid:")
+            .split_ascii_whitespace()
+            .nth(1)
+            .and_then(|id| id.parse().ok());
+        Self {
+            euid: euid.unwrap_or(u32::MAX),
+            effective: u64::from_str_radix(&value("CapEff:"), 16).unwrap_or(0),
+        }
+    }
+}
+
+/// All facts.
+pub(super) struct Facts {
+    pub release: String,
+    pub version: Option<KernelVersion>,
+    pub arch: &'static str,
+    pub privileges: Privileges,
+    pub has_btf: bool,
+    /// `none`, `integrity` or `confidentiality`.
+    pub lockdown: Option<String>,
+    pub unprivileged_bpf: Option<String>,
+    pub syscalls: Vec<Syscall>,
+    pub walker: Result<WalkerFacts, EyeError>,
+    pub layout: Layout,
+    pub memory_hierarchy: Result<Hierarchy, CgroupError>,
+    pub unified: Option<Hierarchy>,
+    pub meminfo: Result<MemInfo, FileError>,
+    pub nodes: usize,
+    pub swaps: Vec<(SwapArea, Option<ZramStat>)>,
+    pub has_psi: bool,
+    pub thp: Option<String>,
+    pub has_clear_refs: bool,
+    pub has_page_idle: bool,
+    pub damon_exists: bool,
+    pub damon_owner: Result<Owner, FileError>,
+    /// What the running monitors watch: `paddr`, `vaddr`, `fvaddr`.
+    pub damon_operations: Vec<String>,
+    pub lru_gen: Result<Option<Features>, FileError>,
+    pub lru_gen_debugfs: bool,
+    pub debugfs_mounted: bool,
+    /// `memory.reclaim` of the hierarchy that accounts memory.
+    pub has_memory_reclaim: bool,
+}
+
+impl Facts {
+    pub fn gather(system: &System) -> Self {
+        let (roots, calls) = (&system.roots, system.calls.as_ref());
+        let release = text(roots, "sys/kernel/osrelease").unwrap_or_default();
+        let mounts = Mounts::read(&roots.proc).unwrap_or_default();
+        let memory_hierarchy = mounts.memory();
+        let damon = Damon::new(roots.sys.clone());
+        let all = [
+            Syscall::PidfdOpen,
+            Syscall::ProcessMadvise,
+            Syscall::PagemapScan,
+            Syscall::Bpf,
+        ];
+        let sys_has = |path: &str| roots.sys.join(path).exists();
+        Self {
+            version: KernelVersion::parse(&release),
+            release,
+            arch: calls.arch(),
+            privileges: Privileges::read(roots),
+            has_btf: sys_has("kernel/btf/vmlinux"),
+            lockdown: sys_text(roots, "kernel/security/lockdown")
+                .as_deref()
+                .and_then(bracketed),
+            unprivileged_bpf: text(roots, "sys/kernel/unprivileged_bpf_disabled"),
+            syscalls: all.into_iter().filter(|call| calls.has(*call)).collect(),
+            walker: calls.load_walker(),
+            layout: mounts.layout(),
+            has_memory_reclaim: memory_hierarchy.as_ref().is_ok_and(has_memory_reclaim),
+            memory_hierarchy,
+            unified: mounts.unified(),
+            meminfo: MemInfo::of_machine(&roots.proc),
+            nodes: memory::online_nodes(&roots.sys).map_or(1, |nodes| nodes.len()),
+            swaps: swaps(roots),
+            has_psi: roots.proc.join("pressure/memory").exists(),
+            thp: sys_text(roots, "kernel/mm/transparent_hugepage/enabled")
+                .as_deref()
+                .and_then(bracketed),
+            has_clear_refs: roots.proc.join("self/clear_refs").exists()
+                && roots.proc.join("self/pagemap").exists(),
+            has_page_idle: sys_has("kernel/mm/page_idle/bitmap"),
+            damon_exists: damon.exists(),
+            damon_owner: damon.owner(),
+            damon_operations: damon_operations(roots),
+            lru_gen: LruGen::new(roots.sys.clone()).features(),
+            lru_gen_debugfs: sys_has("kernel/debug/lru_gen"),
+            debugfs_mounted: is_mounted(roots, "debugfs"),
+        }
+    }
+
+    pub fn has(&self, call: Syscall) -> bool {
+        self.syscalls.contains(&call)
+    }
+
+    pub fn swap_free_bytes(&self) -> u64 {
+        self.swaps
+            .iter()
+            .map(|(area, _)| area.free_bytes())
+            .fold(0, u64::saturating_add)
+    }
+}
+
+fn text(roots: &Roots, path: &str) -> Option<String> {
+    error::read(&roots.proc.join(path))
+        .ok()
+        .map(|text| text.trim().to_owned())
+}
+
+fn sys_text(roots: &Roots, path: &str) -> Option<String> {
+    error::read(&roots.sys.join(path)).ok()
+}
+
+/// The word in brackets of `always [madvise] never`.
+fn bracketed(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once('[')?;
+    rest.split_once(']').map(|(word, _)| word.to_owned())
+}
+
+/// The root has the file since 5.19 as well as every cgroup.
+fn has_memory_reclaim(hierarchy: &Hierarchy) -> bool {
+    let at = |dir: &std::path::Path| dir.join("memory.reclaim").exists();
+    at(&hierarchy.root)
+        || std::fs::read_dir(&hierarchy.root)
+            .is_ok_and(|entries| entries.flatten().any(|entry| at(&entry.path())))
+}
+
+fn swaps(roots: &Roots) -> Vec<(SwapArea, Option<ZramStat>)> {
+    let areas = SwapArea::all(&roots.proc).unwrap_or_default();
+    let with_zram = |area: SwapArea| {
+        let stat = area.zram_id().and_then(|id| ZramStat::read(roots, id).ok());
+        (area, stat)
+    };
+    areas.into_iter().map(with_zram).collect()
+}
+
+fn damon_operations(roots: &Roots) -> Vec<String> {
+    let admin = roots.sys.join("kernel/mm/damon/admin/kdamonds");
+    let mut operations = Vec::new();
+    for kdamond in crate::root::numbers_in(&admin).unwrap_or_default() {
+        let contexts = admin.join(format!("{kdamond}/contexts"));
+        for context in crate::root::numbers_in(&contexts).unwrap_or_default() {
+            let path = contexts.join(format!("{context}/operations"));
+            operations.extend(error::read(&path).ok().map(|text| text.trim().to_owned()));
+        }
+    }
+    operations.dedup();
+    operations
+}
+
+fn is_mounted(roots: &Roots, kind: &str) -> bool {
+    let mounts = text(roots, "self/mountinfo").unwrap_or_default();
+    mounts.lines().any(|line| {
+        line.split_once(" - ")
+            .is_some_and(|(_, rest)| rest.split(' ').next() == Some(kind))
+    })
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Memory, cgroups, swap, pressure, and who else uses accessed bits.
+
+use super::facts::Facts;
+use super::{Capability, Group, State};
+use crate::cgroup::Version;
+use crate::damon::Owner;
+
+pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
+    vec![
+        memory(facts),
+        cgroup(facts),
+        swap(facts),
+        psi(facts),
+        thp(facts),
+        accessed_bits(facts),
+    ]
+}
+
+fn line(name: &'static str, state: State, found: impl Into<String>) -> Capability {
+    Capability::new(Group::Machine, name, state, found)
+}
+
+/// Sizes for people: three digits and an IEC unit.
+pub(super) fn iec(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = if unit == 0 || value >= 100.0 { 0 } else { 1 };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+fn memory(facts: &Facts) -> Capability {
+    match &facts.meminfo {
+        Ok(info) => {
+            let nodes = if facts.nodes == 1 { "node" } else { "nodes" };
+            let found = format!(
+                "{} total, {} available, {} NUMA {nodes}",
+                iec(info.total_bytes),
+                iec(info.available_bytes),
+                facts.nodes
+            );
+            line("memory", State::Available, found)
+        }
+        Err(error) => line("memory", State::Missing, error.to_string()).advise("mount /proc"),
+    }
+}
+
+fn cgroup(facts: &Facts) -> Capability {
+    let layout = facts.layout.name();
+    match &facts.memory_hierarchy {
+        Ok(hierarchy) => {
+            let version = match hierarchy.version {
+                Version::V1 => "v1",
+                Version::V2 => "v2",
+            };
+            let found = format!(
+                "{layout}: memory is {version} at {}",
+                hierarchy.root.display()
+            );
+            line("cgroup", State::Available, found)
+        }
+        Err(error) => line(
+            "cgroup",
+            State::Missing,
+            format!("{layout}: memory is not accounted"),
+        )
+        .advise(error.to_string()),
+    }
+}
+
+fn swap(facts: &Facts) -> Capability {
+    if facts.swaps.is_empty() {
+        return line(
+            "swap",
+            State::Missing,
+            "none: only pages of files can leave memory",
+        )
+        .advise(
+            "swapon a device or file; zram needs no disk (agewise demonstrations make their own \
+             with ZRAM=1)",
+        );
+    }
+    let each = facts.swaps.iter().map(|(area, zram)| {
+        let path = area.path.display();
+        let free = format!(
+            "{} of {} free",
+            iec(area.free_bytes()),
+            iec(area.size_bytes)
+        );
+        match zram {
+            Some(zram) if zram.original_bytes > 0 => format!(
+                "{path} {free}, zram {}, {} kept in {}",
+                zram.algorithm,
+                iec(zram.original_bytes),
+                iec(zram.memory_bytes)
+            ),
+            Some(zram) => format!("{path} {free}, zram {}", zram.algorithm),
+            None => format!("{path} {free}"),
+        }
+    });
+    let found = each.collect::<Vec<_>>().join("; ");
+    let state = if facts.swap_free_bytes() == 0 {
+        State::Limited
+    } else {
+        State::Available
+    };
+    line("swap", state, found).advise("all swap space is in use: add some")
+}
+
+fn psi(facts: &Facts) -> Capability {
+    if !facts.has_psi {
+        return line(
+            "psi",
+            State::Missing,
+            "the kernel does not say how long work waits for memory",
+        )
+        .since("4.20")
+        .advise("boot with psi=1, or use a kernel built with CONFIG_PSI=y");
+    }
+    let per_cgroup = match (&facts.unified, &facts.memory_hierarchy) {
+        (Some(_), Ok(memory)) if memory.version == Version::V2 => "machine and cgroups",
+        (Some(_), _) => "machine, and cgroups of the v2 hierarchy",
+        (None, _) => "machine only: cgroups have it in v2",
+    };
+    line("psi", State::Available, per_cgroup).since("4.20")
+}
+
+fn thp(facts: &Facts) -> Capability {
+    match facts.thp.as_deref() {
+        Some(mode) => line(
+            "thp",
+            State::Available,
+            format!("transparent huge pages: {mode}"),
+        ),
+        None => line(
+            "thp",
+            State::Missing,
+            "no transparent huge pages in this kernel",
+        ),
+    }
+    .since("2.6.38")
+}
+
+/// Accessed bits have no owner: whoever clears them takes them from everybody else.
+fn accessed_bits(facts: &Facts) -> Capability {
+    let name = "accessed_bits";
+    let shared = |found: String, advice: &str| line(name, State::Limited, found).advise(advice);
+    match &facts.damon_owner {
+        Err(error) => shared(
+            format!("cannot tell who clears them: {error}"),
+            "run as root",
+        ),
+        Ok(Owner::Module { name: module }) => shared(
+            format!(
+                "the kernel module {module} clears them too: pages may look older than they are"
+            ),
+            &format!("echo N > /sys/module/{module}/parameters/enabled, if it is yours to stop"),
+        ),
+        Ok(Owner::Sysfs { running, .. }) if !running.is_empty() => {
+            let pids: Vec<String> = running.iter().map(u32::to_string).collect();
+            let whose = match &facts.damon_operations[..] {
+                [] => String::new(),
+                operations => format!(" on {}", operations.join(", ")),
+            };
+            shared(
+                format!(
+                    "DAMON runs (kdamond pid {}{whose}) and clears them too, a few regions at a \
+                     time: pages may look older than they are",
+                    pids.join(", ")
+                ),
+                "whoever set up /sys/kernel/mm/damon/admin can stop it; agewise does not",
+            )
+        }
+        Ok(_) => line(
+            name,
+            State::Available,
+            "no DAMON runs that would clear them",
+        ),
+    }
+}

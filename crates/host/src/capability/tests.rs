@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The table of machines that are not here: old, locked down, unprivileged, with every layout.
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+use crate::eye::EyeError;
+use crate::root::Roots;
+
+/// A kernel that knows some calls.
+struct FakeCalls {
+    arch: &'static str,
+    calls: Vec<Syscall>,
+    walker: fn() -> Result<WalkerFacts, EyeError>,
+}
+
+impl Calls for FakeCalls {
+    fn arch(&self) -> &'static str {
+        self.arch
+    }
+
+    fn has(&self, call: Syscall) -> bool {
+        self.calls.contains(&call)
+    }
+
+    fn load_walker(&self) -> Result<WalkerFacts, EyeError> {
+        (self.walker)()
+    }
+}
+
+struct Fake {
+    top: tempfile::TempDir,
+    calls: FakeCalls,
+}
+
+impl Fake {
+    /// A machine of today, root, hybrid cgroups as most things can be seen there, zram swap.
+    fn modern() -> Self {
+        use Syscall::*;
+        let walker = || {
+            let flavour = "syscall".to_owned();
+            Ok(WalkerFacts {
+                flavour,
+                levels: 4,
+                direct_map_by_symbol: true,
+            })
+        };
+        let calls = vec![PidfdOpen, ProcessMadvise, PagemapScan, Bpf];
+        let fake = Self {
+            top: tempfile::tempdir().unwrap(),
+            calls: FakeCalls {
+                arch: "x86_64",
+                calls,
+                walker,
+            },
+        };
+        fake.file("proc/sys/kernel/osrelease", "6.18.44-test\n");
+        fake.file("proc/sys/kernel/unprivileged_bpf_disabled", "2\n");
+        fake.privileged(0, u64::MAX);
+        fake.file("proc/self/clear_refs", "");
+        fake.file("proc/self/pagemap", "");
+        fake.file(
+            "proc/meminfo",
+            "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n",
+        );
+        fake.file("proc/pressure/memory", "");
+        fake.file(
+            "proc/swaps",
+            "Filename Type Size Used Priority\n/dev/zram3 partition 1048576 0 100\n",
+        );
+        fake.file("sys/block/zram3/comp_algorithm", "lzo [lz4]\n");
+        fake.file("sys/block/zram3/disksize", "1073741824\n");
+        fake.file("sys/block/zram3/mm_stat", "8192 100 4096 0 4096 0 0 0 0\n");
+        fake.file("sys/kernel/btf/vmlinux", "");
+        fake.file(
+            "sys/kernel/security/lockdown",
+            "[none] integrity confidentiality\n",
+        );
+        fake.file(
+            "sys/kernel/mm/transparent_hugepage/enabled",
+            "always [madvise] never\n",
+        );
+        fake.file("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0\n");
+        fake.file("sys/kernel/mm/lru_gen/enabled", "0x0007\n");
+        fake.file("sys/kernel/debug/lru_gen", "");
+        fake.cgroup_v2();
+        fake
+    }
+
+    fn file(&self, path: &str, content: &str) {
+        let path = self.top.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    fn without(&self, path: &str) {
+        let path = self.top.path().join(path);
+        if path.is_dir() {
+            fs::remove_dir_all(path).unwrap()
+        } else {
+            fs::remove_file(path).unwrap()
+        }
+    }
+
+    fn privileged(&self, uid: u32, capabilities: u64) {
+        let text = format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nCapEff:\t{capabilities:016x}\n");
+        self.file("proc/self/status", &text);
+    }
+
+    fn mounts(&self, mounts: &[(&str, &str, &str)]) {
+        let lines = mounts.iter().map(|(point, kind, options)| {
+            let point = self.top.path().join(point);
+            format!(
+                "30 22 0:26 / {} rw - {kind} {kind} {options}\n",
+                point.display()
+            )
+        });
+        self.file("proc/self/mountinfo", &lines.collect::<String>());
+    }
+
+    fn cgroup_v2(&self) {
+        self.mounts(&[
+            ("cg", "cgroup2", "rw"),
+            ("sys/kernel/debug", "debugfs", "rw"),
+        ]);
+        self.file("cg/cgroup.controllers", "cpu memory\n");
+        self.file("cg/a/memory.reclaim", "");
+    }
+
+    fn table(self) -> Capabilities {
+        let roots = Roots::below(self.top.path());
+        Capabilities::probe(&System {
+            roots,
+            calls: Box::new(self.calls),
+        })
+    }
+}
+
+fn state(table: &Capabilities, group: Group, name: &str) -> State {
+    table
+        .get(group, name)
+        .unwrap_or_else(|| panic!("no line {name}"))
+        .state
+}
+
+#[test]
+fn a_machine_of_today_can_do_everything() {
+    let table = Fake::modern().table();
+    for line in table.lines() {
+        let expected = match (line.group, line.name) {
+            (Group::Eye, "pagemap") => State::Limited,
+            (_, "idle_page") => State::Missing,
+            _ => State::Available,
+        };
+        assert_eq!(line.state, expected, "{line:?}");
+        assert!(!line.found.is_empty());
+    }
+    assert_eq!(table.eye().unwrap().name, "pagewalk");
+    assert_eq!(table.hand().unwrap().name, "pageout");
+    assert_eq!(table.lines().iter().filter(|line| line.chosen).count(), 2);
+    let swap = &table.get(Group::Machine, "swap").unwrap().found;
+    assert_eq!(
+        swap,
+        "/dev/zram3 1.0 GiB of 1.0 GiB free, zram lz4, 8.0 KiB kept in 4.0 KiB"
+    );
+}
+
+#[test]
+fn what_is_missing_comes_with_what_to_do() {
+    let fake = Fake::modern();
+    for path in [
+        "proc/pressure",
+        "proc/swaps",
+        "proc/self/pagemap",
+        "sys/kernel/mm",
+        "sys/kernel/btf",
+        "cg/cgroup.controllers",
+    ] {
+        fake.without(path);
+    }
+    let table = fake.table();
+    let missing = table
+        .lines()
+        .iter()
+        .filter(|line| line.state == State::Missing);
+    assert!(missing.clone().count() >= 8);
+    for line in missing.filter(|line| line.name != "thp") {
+        assert!(line.advice.is_some(), "{line:?}");
+    }
+    assert_eq!(state(&table, Group::Machine, "cgroup"), State::Missing);
+    assert_eq!(state(&table, Group::Machine, "swap"), State::Missing);
+    let pageout = table.get(Group::Hand, "pageout").unwrap();
+    assert_eq!((pageout.state, pageout.chosen), (State::Limited, true));
+    assert!(pageout.found.contains("files only"));
+}
+
+#[test]
+fn an_old_kernel_falls_back_to_pagemap_and_moves_nothing() {
+    let mut fake = Fake::modern();
+    fake.calls.calls = vec![Syscall::Bpf];
+    fake.calls.walker = || {
+        Err(EyeError::Unsupported {
+            what: "the walker",
+            why: "no BTF".to_owned(),
+        })
+    };
+    fake.without("sys/kernel/btf");
+    fake.file("proc/sys/kernel/osrelease", "4.19.0-27-amd64\n");
+    let table = fake.table();
+    assert_eq!(state(&table, Group::Kernel, "version"), State::Limited);
+    assert_eq!(state(&table, Group::Kernel, "btf"), State::Missing);
+    assert_eq!(state(&table, Group::Kernel, "pidfd"), State::Missing);
+    let pagewalk = table.get(Group::Eye, "pagewalk").unwrap();
+    assert_eq!(pagewalk.state, State::Missing);
+    assert!(pagewalk.found.contains("no BTF"));
+    assert!(
+        pagewalk
+            .advice
+            .as_ref()
+            .unwrap()
+            .contains("CONFIG_DEBUG_INFO_BTF")
+    );
+    assert_eq!(table.eye().unwrap().name, "pagemap");
+    assert_eq!(state(&table, Group::Hand, "pageout"), State::Missing);
+    assert!(table.hand().is_none());
+}
+
+#[test]
+fn without_privileges_our_own_processes_are_left() {
+    let mut fake = Fake::modern();
+    fake.privileged(1000, 0);
+    fake.calls.walker = || {
+        let what = "loading a BPF program".to_owned();
+        Err(EyeError::NoPrivilege {
+            what,
+            hint: "run as root",
+        })
+    };
+    let table = fake.table();
+    let privileges = table.get(Group::Kernel, "privileges").unwrap();
+    assert_eq!(privileges.state, State::Missing);
+    assert!(
+        privileges
+            .found
+            .starts_with("uid 1000, without CAP_BPF CAP_PERFMON")
+    );
+    assert_eq!(state(&table, Group::Kernel, "bpf"), State::Missing);
+    let pagemap = table.eye().unwrap();
+    assert_eq!(pagemap.name, "pagemap");
+    assert!(pagemap.found.contains("your own processes"));
+    assert!(table.hand().is_none());
+}
+
+#[test]
+fn some_capabilities_are_enough_and_the_missing_ones_are_named() {
+    let bit = |number: u32| 1u64 << number;
+    let fake = Fake::modern();
+    fake.privileged(990, bit(38) | bit(39) | bit(23));
+    let table = fake.table();
+    assert_eq!(state(&table, Group::Kernel, "bpf"), State::Available);
+    let privileges = table.get(Group::Kernel, "privileges").unwrap();
+    assert_eq!(
+        privileges.found,
+        "uid 990, without CAP_SYS_ADMIN CAP_SYS_PTRACE"
+    );
+    assert_eq!(state(&table, Group::Hand, "pageout"), State::Limited);
+
+    // Before 5.8 there was one capability for all of it.
+    let fake = Fake::modern();
+    fake.privileged(990, bit(21));
+    assert_eq!(state(&fake.table(), Group::Kernel, "bpf"), State::Available);
+}
+
+#[test]
+fn lockdown_forbids_reading_by_confidentiality_only() {
+    for (mode, expected) in [
+        ("none [integrity] confidentiality", State::Available),
+        ("none integrity [confidentiality]", State::Missing),
+    ] {
+        let mut fake = Fake::modern();
+        fake.file("sys/kernel/security/lockdown", mode);
+        fake.calls.walker = || {
+            Err(EyeError::Unsupported {
+                what: "reading",
+                why: "EPERM".to_owned(),
+            })
+        };
+        let table = fake.table();
+        assert_eq!(state(&table, Group::Kernel, "lockdown"), expected);
+        let advice = table
+            .get(Group::Eye, "pagewalk")
+            .unwrap()
+            .advice
+            .clone()
+            .unwrap();
+        assert_eq!(advice.contains("lockdown"), expected == State::Missing);
+    }
+}
+
+#[test]
+fn every_layout_of_cgroups_is_named() {
+    let found = |mounts: &[(&str, &str, &str)]| {
+        let fake = Fake::modern();
+        fake.mounts(mounts);
+        let table = fake.table();
+        let cgroup = table.get(Group::Machine, "cgroup").unwrap();
+        let reclaim = state(&table, Group::Hand, "memory_reclaim");
+        let layout = cgroup.found.split(" at ").next().unwrap().to_owned();
+        (layout, cgroup.state, reclaim)
+    };
+    let (yes, no) = (State::Available, State::Missing);
+    let v1 = ("cg1", "cgroup", "rw,memory");
+    let v2 = ("cg", "cgroup2", "rw");
+    let cpu = ("cpu", "cgroup", "rw,cpu");
+    assert_eq!(found(&[v2]), ("v2: memory is v2".into(), yes, yes));
+    assert_eq!(found(&[v1]), ("v1: memory is v1".into(), yes, no));
+    assert_eq!(
+        found(&[cpu, v1, v2]),
+        ("hybrid: memory is v1".into(), yes, no)
+    );
+    assert_eq!(found(&[cpu, v2]), ("hybrid: memory is v2".into(), yes, yes));
+    assert_eq!(
+        found(&[cpu]),
+        ("v1: memory is not accounted".into(), no, no)
+    );
+    assert_eq!(found(&[]), ("none: memory is not accounted".into(), no, no));
+}
+
+#[test]
+fn who_else_clears_accessed_bits_is_named() {
+    let fake = Fake::modern();
+    let kdamonds = "sys/kernel/mm/damon/admin/kdamonds";
+    fake.file(&format!("{kdamonds}/nr_kdamonds"), "1\n");
+    fake.file(&format!("{kdamonds}/0/pid"), "77\n");
+    fake.file(&format!("{kdamonds}/0/contexts/0/operations"), "paddr\n");
+    let table = fake.table();
+    let bits = table.get(Group::Machine, "accessed_bits").unwrap();
+    assert_eq!(bits.state, State::Limited);
+    assert!(
+        bits.found.contains("kdamond pid 77 on paddr"),
+        "{}",
+        bits.found
+    );
+    assert_eq!(state(&table, Group::Eye, "damon"), State::Missing);
+    assert_eq!(state(&table, Group::Hand, "damon"), State::Missing);
+
+    let fake = Fake::modern();
+    fake.file("sys/module/damon_reclaim/parameters/enabled", "Y\n");
+    let bits = fake
+        .table()
+        .get(Group::Machine, "accessed_bits")
+        .unwrap()
+        .clone();
+    assert!(bits.found.contains("damon_reclaim"));
+    assert!(
+        bits.advice
+            .unwrap()
+            .contains("/sys/module/damon_reclaim/parameters/enabled")
+    );
+}
+
+#[test]
+fn the_multi_gen_lru_can_be_absent_off_or_hidden() {
+    let advice = |change: fn(&Fake)| {
+        let fake = Fake::modern();
+        change(&fake);
+        let table = fake.table();
+        let line = table.get(Group::Eye, "lru_gen").unwrap();
+        assert_eq!(line.state, State::Missing);
+        line.advice.clone().unwrap()
+    };
+    assert!(advice(|fake| fake.without("sys/kernel/mm/lru_gen")).contains("CONFIG_LRU_GEN"));
+    let off = advice(|fake| fake.file("sys/kernel/mm/lru_gen/enabled", "0x0000\n"));
+    assert!(off.contains("echo y"));
+    assert!(advice(|fake| fake.without("sys/kernel/debug/lru_gen")).contains("root"));
+    let unmounted = advice(|fake| {
+        fake.without("sys/kernel/debug/lru_gen");
+        fake.mounts(&[("cg", "cgroup2", "rw")]);
+    });
+    assert!(unmounted.contains("mount -t debugfs"));
+}
+
+#[test]
+fn an_empty_machine_gives_a_table_and_no_panic() {
+    let fake = Fake {
+        top: tempfile::tempdir().unwrap(),
+        calls: FakeCalls {
+            arch: "riscv64",
+            calls: Vec::new(),
+            walker: || {
+                Err(EyeError::Unsupported {
+                    what: "it",
+                    why: "not here".to_owned(),
+                })
+            },
+        },
+    };
+    let table = fake.table();
+    assert!(table.eye().is_none() && table.hand().is_none());
+    let modern = Fake::modern().table();
+    let names = |table: &Capabilities| -> Vec<(Group, &'static str)> {
+        table
+            .lines()
+            .iter()
+            .map(|line| (line.group, line.name))
+            .collect()
+    };
+    assert_eq!(
+        names(&table),
+        names(&modern),
+        "the same lines on every machine"
+    );
+}
+
+#[test]
+fn live_this_machine_has_the_same_lines_and_knows_its_release() {
+    let table = Capabilities::of_this_machine();
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let version = &table.get(Group::Kernel, "version").unwrap().found;
+    assert_eq!(version, &format!("Linux {}", release.trim()));
+    assert_eq!(table.lines().len(), Fake::modern().table().lines().len());
+    let exists = Path::new("/sys/kernel/btf/vmlinux").exists();
+    assert_eq!(
+        state(&table, Group::Kernel, "btf") == State::Available,
+        exists
+    );
+}
