@@ -26,6 +26,7 @@ pub struct Cli {
 #[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
 pub enum Command {
     Completions(command::completions::Args),
+    Doctor(command::doctor::Args),
     Exercise(command::exercise::Args),
     Lab(command::lab::Args),
     Man(command::man::Args),

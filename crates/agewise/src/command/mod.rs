@@ -4,6 +4,7 @@
 pub mod bench;
 pub mod completions;
 pub mod demo;
+pub mod doctor;
 pub mod exercise;
 pub mod lab;
 pub mod man;
@@ -21,6 +22,7 @@ use crate::cli::{Cli, Command};
 pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Completions(args) => completions::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Exercise(args) => exercise::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Man(args) => man::run(&args),

@@ -47,7 +47,12 @@ fn pagewalk(facts: &Facts) -> Capability {
                 }
                 _ => "see the kernel lines above; needs Linux 5.17 on x86-64".to_owned(),
             };
-            line(name, State::Missing, error.to_string()).advise(advice)
+            let found = match error {
+                // The hint is the advice.
+                EyeError::NoPrivilege { what, .. } => format!("{what}: not permitted"),
+                other => other.to_string(),
+            };
+            line(name, State::Missing, found).advise(advice)
         }
     }
     .since("5.17")

@@ -3,7 +3,7 @@
 
 use super::facts::Facts;
 use super::{Capability, Group, State};
-use crate::cgroup::Version;
+use crate::cgroup::{CgroupError, Layout, Version};
 use crate::damon::Owner;
 
 pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
@@ -64,12 +64,21 @@ fn cgroup(facts: &Facts) -> Capability {
             );
             line("cgroup", State::Available, found)
         }
-        Err(error) => line(
-            "cgroup",
-            State::Missing,
-            format!("{layout}: memory is not accounted"),
-        )
-        .advise(error.to_string()),
+        Err(error) => {
+            let found = format!("{layout}: memory is not accounted");
+            let advice = match error {
+                CgroupError::NoMemoryController {
+                    layout: Layout::None,
+                } => "mount -t cgroup2 cgroup2 /sys/fs/cgroup; until then, give processes by --pid"
+                    .to_owned(),
+                CgroupError::NoMemoryController { .. } => {
+                    "boot without cgroup_disable=memory; until then, give processes by --pid"
+                        .to_owned()
+                }
+                other => other.to_string(),
+            };
+            line("cgroup", State::Missing, found).advise(advice)
+        }
     }
 }
 

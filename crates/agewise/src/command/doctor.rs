@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise doctor`.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use agewise_host::capability::{Capabilities, Capability, Group, State};
+
+use crate::output::{self, Format};
+
+/// Say what agewise can do on this machine, and what to do about what it cannot.
+///
+/// Each line names one thing that agewise can build on: whether it works here (yes, partly, no),
+/// what was found, since which kernel version it exists, and, where something is missing, what
+/// helps. A star marks the eye (how accesses become known) and the hand (how memory is moved) that
+/// are used unless others are asked for. Nothing is changed; the page-table walker is loaded once
+/// and let go.
+///
+/// The exit status is 0 if observing works, be it in part; 3 if no eye works here, so that nothing
+/// can be observed; 1 for an error and 2 for a command line that is wrong.
+///
+/// JSON is one object a line, with the fields group (kernel, machine, eye, hand), name, state
+/// (available, limited, missing), chosen, since, found and advice; CSV has the same columns.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// How to print it.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// Exit status when nothing can be observed.
+const NO_EYE: u8 = 3;
+
+/// Prints the table.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let table = Capabilities::of_this_machine();
+    let mut out = io::stdout().lock();
+    match args.format {
+        Format::Text => out.write_all(text(&table, &Style::of_stdout()).as_bytes())?,
+        Format::Json => {
+            for line in table.lines() {
+                output::json_line(&mut out, line)?;
+            }
+        }
+        Format::Csv => out.write_all(csv(&table).as_bytes())?,
+    }
+    out.flush()?;
+    Ok(if table.eye().is_some() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(NO_EYE)
+    })
+}
+
+/// How text is laid out.
+struct Style {
+    columns: usize,
+    colour: bool,
+}
+
+impl Style {
+    /// Lines no longer than the terminal, and colour on a terminal unless NO_COLOR is set.
+    fn of_stdout() -> Self {
+        const COLUMNS: std::ops::RangeInclusive<usize> = 60..=110;
+        let is_terminal = io::stdout().is_terminal();
+        let width = crossterm::terminal::size().ok().filter(|_| is_terminal);
+        let columns = width.map_or(100, |(columns, _)| usize::from(columns));
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self {
+            columns: columns.clamp(*COLUMNS.start(), *COLUMNS.end()),
+            colour: is_terminal && !no_colour,
+        }
+    }
+
+    fn paint(&self, code: &str, text: &str) -> String {
+        if self.colour {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+fn heading(group: Group) -> &'static str {
+    match group {
+        Group::Kernel => "Kernel",
+        Group::Machine => "Machine",
+        Group::Eye => "Eyes: how accesses become known",
+        Group::Hand => "Hands: how memory is moved",
+    }
+}
+
+fn text(table: &Capabilities, style: &Style) -> String {
+    let name_width = table
+        .lines()
+        .iter()
+        .map(|line| line.name.len())
+        .max()
+        .unwrap_or(0);
+    let head = format!("   {:name_width$}  works   since   what was found\n", "");
+    let mut text = style.paint("2", &head);
+    for group in Group::ALL {
+        text += &style.paint("1", heading(group));
+        text.push('\n');
+        for line in table.lines().iter().filter(|line| line.group == group) {
+            text += &text_line(line, name_width, style);
+        }
+        text.push('\n');
+    }
+    for sentence in verdict(table) {
+        text += &fill(&sentence, style.columns, 0);
+    }
+    text
+}
+
+/// ` * name  yes     6.1  what was found`, and what helps below it.
+fn text_line(line: &Capability, name_width: usize, style: &Style) -> String {
+    let mark = if line.chosen { "*" } else { " " };
+    let (word, colour) = match line.state {
+        State::Available => ("yes", "32"),
+        State::Limited => ("partly", "33"),
+        State::Missing => ("no", "31"),
+    };
+    let since = line.since.unwrap_or("");
+    // Padded before it is painted: escapes have no width.
+    let state = style.paint(colour, &format!("{word:6}"));
+    let indent = 3 + name_width + 2 + 6 + 2 + 6 + 2;
+    let found = fill(&line.found, style.columns, indent);
+    let mut text = format!(
+        " {mark} {:name_width$}  {state}  {since:6}  {}",
+        line.name,
+        found.trim_start()
+    );
+    if let Some(advice) = &line.advice {
+        text += &fill(&format!("-> {advice}"), style.columns, indent);
+    }
+    text
+}
+
+/// The answer in a sentence or two.
+fn verdict(table: &Capabilities) -> Vec<String> {
+    let observing = match table.eye() {
+        Some(eye) if eye.state == State::Available => {
+            format!(
+                "Observing works: {} sees {}.",
+                eye.name,
+                first_clause(&eye.found)
+            )
+        }
+        Some(eye) => format!(
+            "Observing works in part: {} sees {}. See pagewalk above for more.",
+            eye.name,
+            first_clause(&eye.found)
+        ),
+        None => "Observing does not work here: no eye can be used.".to_owned(),
+    };
+    let moving = match table.hand() {
+        Some(hand) if hand.state == State::Available => {
+            format!(
+                "Moving works: {} moves {}.",
+                hand.name,
+                first_clause(&hand.found)
+            )
+        }
+        Some(hand) => {
+            format!("Moving works in part: {} moves {}.", hand.name, hand.found)
+        }
+        None => "Moving memory does not work here: agewise can only observe.".to_owned(),
+    };
+    vec![observing, moving]
+}
+
+fn first_clause(text: &str) -> &str {
+    text.split([';', ':']).next().unwrap_or(text)
+}
+
+/// Breaks `text` between words into lines of at most `columns`, each indented. A word that is too
+/// long stays whole, so that paths and commands can be copied.
+fn fill(text: &str, columns: usize, indent: usize) -> String {
+    let mut filled = String::new();
+    let mut column = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > columns {
+            filled.push('\n');
+            column = 0;
+        }
+        if column == 0 {
+            filled.extend(std::iter::repeat_n(' ', indent));
+            column = indent;
+        } else {
+            filled.push(' ');
+            column += 1;
+        }
+        filled += word;
+        column += length;
+    }
+    filled.push('\n');
+    filled
+}
+
+fn csv(table: &Capabilities) -> String {
+    let mut text = "group,name,state,chosen,since,found,advice\n".to_owned();
+    for line in table.lines() {
+        let advice = line.advice.as_deref().unwrap_or("");
+        text += &[
+            line.group.name(),
+            line.name,
+            line.state.name(),
+            if line.chosen { "true" } else { "false" },
+            line.since.unwrap_or(""),
+            &output::csv_field(&line.found),
+            &output::csv_field(advice),
+        ]
+        .join(",");
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use agewise_host::capability::{Calls, Syscall, System, WalkerFacts};
+    use agewise_host::eye::EyeError;
+    use agewise_host::root::Roots;
+
+    use super::*;
+
+    /// A container on an old kernel: little to be seen, nothing to be had.
+    struct Little;
+
+    impl Calls for Little {
+        fn arch(&self) -> &'static str {
+            "x86_64"
+        }
+
+        fn has(&self, call: Syscall) -> bool {
+            matches!(call, Syscall::Bpf | Syscall::PidfdOpen)
+        }
+
+        fn load_walker(&self) -> Result<WalkerFacts, EyeError> {
+            let what = "loading a BPF program".to_owned();
+            Err(EyeError::NoPrivilege {
+                what,
+                hint: "run as root",
+            })
+        }
+    }
+
+    fn little() -> Capabilities {
+        let top = tempfile::tempdir().unwrap();
+        for (path, content) in [
+            ("proc/sys/kernel/osrelease", "5.4.0-42-generic\n"),
+            (
+                "proc/self/status",
+                "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n",
+            ),
+            (
+                "proc/self/mountinfo",
+                "30 22 0:26 / /nowhere/cgroup rw - cgroup2 cgroup2 rw\n",
+            ),
+            (
+                "proc/meminfo",
+                "MemTotal: 2097152 kB\nMemAvailable: 1048576 kB\n",
+            ),
+        ] {
+            let path = top.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+        }
+        let roots = Roots::below(top.path());
+        Capabilities::probe(&System {
+            roots,
+            calls: Box::new(Little),
+        })
+    }
+
+    #[test]
+    fn text_is_a_table_that_says_what_to_do() {
+        let style = Style {
+            columns: 80,
+            colour: false,
+        };
+        insta::assert_snapshot!(text(&little(), &style));
+    }
+
+    #[test]
+    fn lines_fit_and_colour_changes_nothing_else() {
+        let table = little();
+        for columns in [60, 80, 110] {
+            let plain = text(
+                &table,
+                &Style {
+                    columns,
+                    colour: false,
+                },
+            );
+            for line in plain.lines() {
+                let is_one_word = line.trim_start().split(' ').count() <= 2;
+                assert!(line.chars().count() <= columns || is_one_word, "{line:?}");
+                assert_eq!(line.trim_end(), line);
+            }
+            let painted = text(
+                &table,
+                &Style {
+                    columns,
+                    colour: true,
+                },
+            );
+            let mut stripped = painted.clone();
+            for code in ["0", "1", "2", "31", "32", "33"] {
+                stripped = stripped.replace(&format!("\x1b[{code}m"), "");
+            }
+            assert_ne!(painted, plain);
+            assert_eq!(stripped, plain);
+        }
+    }
+
+    #[test]
+    fn csv_has_as_many_columns_as_its_header() {
+        let text = csv(&little());
+        let mut lines = text.lines();
+        assert_eq!(
+            lines.next(),
+            Some("group,name,state,chosen,since,found,advice")
+        );
+        for line in lines {
+            let outside_quotes = line.split('"').step_by(2);
+            let commas: usize = outside_quotes.map(|part| part.matches(',').count()).sum();
+            assert_eq!(commas, 6, "{line}");
+        }
+    }
+}
