@@ -32,4 +32,5 @@ pub enum Command {
     Man(command::man::Args),
     Report(command::report::Args),
     Trace(command::trace::Args),
+    Watch(command::watch::Args),
 }

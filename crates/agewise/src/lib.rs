@@ -6,8 +6,8 @@ pub mod cli;
 pub mod command;
 pub mod lean;
 pub mod output;
-pub mod record;
 pub mod progress;
+pub mod record;
 pub mod signal;
 pub mod units;
 

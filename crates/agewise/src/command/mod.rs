@@ -13,6 +13,7 @@ pub mod reclaim;
 pub mod report;
 pub mod run;
 pub mod trace;
+pub mod watch;
 
 use std::process::ExitCode;
 
@@ -28,5 +29,6 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Man(args) => man::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Watch(args) => watch::run(&args),
     }
 }

@@ -140,6 +140,11 @@ impl Space {
         &self.process
     }
 
+    /// Its name when it was found.
+    pub fn comm(&self) -> &str {
+        &self.comm
+    }
+
     /// The ages of its pages.
     pub fn map(&self) -> &AgeMap {
         &self.map

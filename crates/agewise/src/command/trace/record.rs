@@ -106,7 +106,10 @@ struct Summary {
 /// The process cannot be looked at, or the trace not be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.interval < INTERVAL_MIN {
-        bail!("--interval {:?} is too short: at least {INTERVAL_MIN:?}", args.interval);
+        bail!(
+            "--interval {:?} is too short: at least {INTERVAL_MIN:?}",
+            args.interval
+        );
     }
     let mut eye = PageWalk::open().context("cannot read page tables")?;
     let out = File::create_new(&args.out)
@@ -173,7 +176,10 @@ impl Subject {
         match args.pid {
             Some(pid) => {
                 crate::lean::open_target(pid)?;
-                Ok(Subject::Process { pid, children: args.children })
+                Ok(Subject::Process {
+                    pid,
+                    children: args.children,
+                })
             }
             None => Ok(Subject::Command(Child::spawn(&args.command)?)),
         }
@@ -183,8 +189,14 @@ impl Subject {
     fn members(&self) -> Vec<u32> {
         let root = ProcRoot::default();
         match self {
-            Subject::Process { pid, children: false } => vec![*pid],
-            Subject::Process { pid, children: true } => {
+            Subject::Process {
+                pid,
+                children: false,
+            } => vec![*pid],
+            Subject::Process {
+                pid,
+                children: true,
+            } => {
                 let mut members = Family::of(&root, *pid).members;
                 members.push(*pid);
                 members
@@ -251,7 +263,10 @@ fn record<W: Write>(
         if totals.trace_bytes >= args.max_size {
             return Ok("max_size");
         }
-        if args.duration.is_some_and(|duration| began.elapsed() >= duration) {
+        if args
+            .duration
+            .is_some_and(|duration| began.elapsed() >= duration)
+        {
             return Ok("duration");
         }
         next_look = (next_look + args.interval).max(now + took * LOOK_SHARE_MAX);
@@ -285,7 +300,14 @@ fn print(out: &mut impl Write, format: Format, summary: &Summary) -> anyhow::Res
     if format == Format::Json {
         return Ok(output::json_line(out, summary)?);
     }
-    let Totals { intervals, accesses, accesses_max, processes, trace_bytes, .. } = summary.totals;
+    let Totals {
+        intervals,
+        accesses,
+        accesses_max,
+        processes,
+        trace_bytes,
+        ..
+    } = summary.totals;
     writeln!(
         out,
         "{}: {} in {intervals} looks over {:.1} s ({} asked), {processes} processes, ended by {}",
@@ -303,7 +325,10 @@ fn print(out: &mut impl Write, format: Format, summary: &Summary) -> anyhow::Res
     )?;
     if summary.totals.uncleared_pages > 0 {
         let bytes = units::bytes_text(summary.totals.uncleared_pages * 4096);
-        writeln!(out, "not recorded: {bytes} that nothing can clear (hugetlb)")?;
+        writeln!(
+            out,
+            "not recorded: {bytes} that nothing can clear (hugetlb)"
+        )?;
     }
     Ok(())
 }

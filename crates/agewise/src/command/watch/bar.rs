@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Bars of ages: how many cells each bin gets, and how bins look.
+
+use ratatui::style::{Color, Style};
+
+/// Looks of bins: enough to be told apart; neighbours share one when there are more bins.
+const SHADES: usize = 6;
+
+/// Patterns from young to old.
+const PATTERNS: [&str; SHADES] = ["█", "▓", "▒", "░", "-", "."];
+
+/// Colours from young to old, of the 256 that most terminals have.
+const COLORS: [u8; SHADES] = [196, 208, 220, 71, 68, 240];
+
+/// The look of bin `bin` of `bins`.
+pub fn shade(bin: usize, bins: usize) -> usize {
+    match bins {
+        0 | 1 => 0,
+        _ if bins <= SHADES => bin.min(SHADES - 1),
+        _ => (bin * (SHADES - 1)).div_ceil(bins - 1).min(SHADES - 1),
+    }
+}
+
+/// The pattern of a look.
+pub fn pattern(shade: usize) -> &'static str {
+    PATTERNS[shade.min(SHADES - 1)]
+}
+
+/// The style of a look.
+pub fn style(shade: usize, has_color: bool) -> Style {
+    match has_color {
+        true => Style::new().fg(Color::Indexed(COLORS[shade.min(SHADES - 1)])),
+        false => Style::new(),
+    }
+}
+
+/// Shares `width` cells out in proportion to `amounts` (largest remainder). A bin that has
+/// anything, and would get nothing, takes a cell from the widest, while there are enough.
+pub fn cells(amounts: &[u64], width: usize) -> Vec<usize> {
+    let total: u128 = amounts.iter().map(|amount| u128::from(*amount)).sum();
+    if total == 0 || width == 0 {
+        return vec![0; amounts.len()];
+    }
+    let exact = |amount: u64| u128::from(amount) * width as u128;
+    let mut cells: Vec<usize> = amounts
+        .iter()
+        .map(|amount| (exact(*amount) / total) as usize)
+        .collect();
+    let mut order: Vec<usize> = (0..amounts.len()).collect();
+    order.sort_by_key(|i| std::cmp::Reverse(exact(amounts[*i]) % total));
+    let left = width - cells.iter().sum::<usize>();
+    for bin in order.into_iter().take(left) {
+        cells[bin] += 1;
+    }
+    for bin in 0..cells.len() {
+        let widest = (0..cells.len()).max_by_key(|i| cells[*i]).unwrap_or(0);
+        // A sliver below one percent of a wide bar is not worth a lie.
+        let worth = u128::from(amounts[bin]) * 200 >= total;
+        if cells[bin] == 0 && worth && cells[widest] > 1 {
+            cells[bin] = 1;
+            cells[widest] -= 1;
+        }
+    }
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn cells_follow_amounts() {
+        assert_eq!(cells(&[50, 50], 10), [5, 5]);
+        assert_eq!(cells(&[0, 0], 10), [0, 0]);
+        assert_eq!(cells(&[1, 99], 10), [1, 9]);
+        assert_eq!(cells(&[1, 999], 10), [0, 10]);
+        assert_eq!(cells(&[1, 1, 1], 2), [1, 1, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_bar_is_full(amounts in prop::collection::vec(any::<u64>(), 1..32), width in 0usize..200) {
+            let total: u128 = amounts.iter().map(|amount| u128::from(*amount)).sum();
+            let cells = cells(&amounts, width);
+            prop_assert_eq!(cells.iter().sum::<usize>(), if total == 0 { 0 } else { width });
+        }
+
+        #[test]
+        fn looks_go_from_young_to_old(bins in 1usize..=32) {
+            let shades: Vec<usize> = (0..bins).map(|bin| shade(bin, bins)).collect();
+            prop_assert!(shades.is_sorted());
+            prop_assert_eq!(shades[0], 0);
+            prop_assert!(bins <= SHADES || *shades.last().unwrap() == SHADES - 1);
+        }
+    }
+}

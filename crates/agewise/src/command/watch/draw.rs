@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The screen.
+
+use std::time::Duration;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Clear, Paragraph};
+
+use super::bar;
+use super::sample::{Place, Row};
+use super::view::View;
+use crate::units::{bytes_text, duration_text};
+
+/// Width of a column of bytes.
+const BYTES_WIDTH: usize = 11;
+/// Width of the column of percent.
+const COLD_WIDTH: usize = 7;
+
+const HELP: &str = "\
+ Up Down j k PgUp PgDn   select          s   next order
+ Home g / End G          first / last    r   turn the order round
+ Enter Right l           go into         + - what counts as cold
+ Esc Left Backspace      go back         p   pause the picture
+ Tab t                   cgroups or processes
+ q Ctrl-C                quit            ?   this help
+
+ The bar shows the ages of resident memory, the youngest on the
+ left. Memory that was never seen accessed counts as old as the
+ observation: at first everything idle looks young. COLD is the
+ share older than the bound beside it. ANON goes to swap, FILE is
+ mapped files; page cache that nobody maps is not shown.
+ Looking goes on while the picture is paused.";
+
+/// Draws everything.
+pub fn draw(frame: &mut Frame<'_>, view: &mut View) {
+    let [title, header, body, legend, keys] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(1),
+        Constraint::Min(1),
+        Constraint::Length(1),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    let columns = Columns::of(frame.area().width.into());
+    frame.render_widget(Paragraph::new(title_line(view)), title);
+    let style = Style::new().add_modifier(Modifier::REVERSED);
+    frame.render_widget(Paragraph::new(columns.header(view)).style(style), header);
+    draw_rows(frame, body, view, &columns);
+    frame.render_widget(Paragraph::new(legend_line(view)), legend);
+    let order = view.order();
+    let keys_text = format!(
+        " q quit  ? help  Enter in  Esc back  Tab {}  s order: {}{}  p {}",
+        match view.place() {
+            Place::Subjects | Place::ProcessesOf(_) => "processes",
+            _ => "cgroups",
+        },
+        order.0.name(),
+        if order.1 { " (reversed)" } else { "" },
+        if view.is_paused() { "go on" } else { "pause" },
+    );
+    frame.render_widget(Paragraph::new(keys_text), keys);
+    if view.has_help {
+        draw_help(frame);
+    }
+}
+
+fn title_line(view: &View) -> Line<'static> {
+    let sample = view.sample();
+    let place = match view.place() {
+        Place::Subjects => "targets".to_owned(),
+        Place::Processes => "processes".to_owned(),
+        Place::ProcessesOf(name) => format!("processes of {name}"),
+        Place::Mappings { name, .. } => format!("mappings of {name}"),
+    };
+    let state = match (view.is_paused(), sample.place_gone) {
+        (_, true) => "  GONE",
+        (true, _) => "  PAUSED",
+        _ => "",
+    };
+    Line::from(vec![
+        Span::styled(
+            format!(" agewise  {place}"),
+            Style::new().add_modifier(Modifier::BOLD),
+        ),
+        Span::raw(format!(
+            "  {} in all, {} for {}, every {}, {:.1}% of a core",
+            bytes_text(sample.total_bytes),
+            "seen",
+            duration_text(Duration::from_millis(sample.observed_ms / 1000 * 1000)),
+            duration_text(Duration::from_millis(sample.interval_ms)),
+            sample.core_percent,
+        )),
+        Span::styled(state, Style::new().add_modifier(Modifier::REVERSED)),
+    ])
+}
+
+/// How the width is shared out.
+struct Columns {
+    name: usize,
+    has_types: bool,
+    bar: usize,
+}
+
+impl Columns {
+    fn of(width: usize) -> Self {
+        let has_types = width >= 110;
+        let bytes = BYTES_WIDTH * if has_types { 4 } else { 2 };
+        let left = width.saturating_sub(bytes + COLD_WIDTH + 3);
+        let bar = (left / 2).clamp(8, 80).min(left);
+        Columns {
+            name: left - bar,
+            has_types,
+            bar,
+        }
+    }
+
+    fn header(&self, view: &View) -> String {
+        let bounds = &view.sample().bounds_ms;
+        let cold = bounds
+            .get(view.cold_bin())
+            .map_or("COLD".to_owned(), |ms| format!(">{}", age(*ms)));
+        let types = match self.has_types {
+            true => format!("{:>BYTES_WIDTH$}{:>BYTES_WIDTH$}", "ANON", "FILE"),
+            false => String::new(),
+        };
+        format!(
+            " {:<name$}{:>BYTES_WIDTH$}{types}{:>BYTES_WIDTH$}{:>COLD_WIDTH$}  {}",
+            "NAME",
+            "RESIDENT",
+            "SWAP",
+            cold,
+            "AGES young to old",
+            name = self.name,
+        )
+    }
+
+    fn row(&self, view: &View, row: &Row) -> Line<'static> {
+        let resident = row.resident_bytes();
+        let types = match self.has_types {
+            true => format!(
+                "{:>BYTES_WIDTH$}{:>BYTES_WIDTH$}",
+                bytes_text(row.anon_bytes),
+                bytes_text(row.file_bytes)
+            ),
+            false => String::new(),
+        };
+        let cold = match resident {
+            0 => "-".to_owned(),
+            _ => {
+                let cold = row.older_bytes(view.cold_bin());
+                format!("{}%", u128::from(cold) * 100 / u128::from(resident))
+            }
+        };
+        let mut spans = vec![Span::raw(format!(
+            " {}{:>BYTES_WIDTH$}{types}{:>BYTES_WIDTH$}{cold:>COLD_WIDTH$}  ",
+            fit(&row.name, self.name),
+            bytes_text(resident),
+            if row.swapped_bytes == 0 {
+                "-".to_owned()
+            } else {
+                bytes_text(row.swapped_bytes)
+            },
+        ))];
+        if let (0, Some(trouble)) = (resident, &row.trouble) {
+            spans.push(Span::raw(fit(trouble, self.bar)));
+            return Line::from(spans);
+        }
+        for (bin, width) in bar::cells(&row.ages, self.bar).into_iter().enumerate() {
+            let shade = bar::shade(bin, row.ages.len());
+            let style = bar::style(shade, view.has_color);
+            spans.push(Span::styled(bar::pattern(shade).repeat(width), style));
+        }
+        Line::from(spans)
+    }
+}
+
+fn draw_rows(frame: &mut Frame<'_>, area: Rect, view: &mut View, columns: &Columns) {
+    let height = usize::from(area.height).max(1);
+    let selected = view.selected();
+    view.offset = view
+        .offset
+        .clamp(selected.saturating_sub(height - 1), selected);
+    let sample = view.sample();
+    if sample.rows.is_empty() {
+        let text = match (sample.place_gone, sample.bounds_ms.is_empty()) {
+            (true, _) => " It is gone. Esc goes back.",
+            (_, true) => " Looking for the first time.",
+            _ => " Nothing here.",
+        };
+        frame.render_widget(Paragraph::new(text), area);
+        return;
+    }
+    let rows = sample
+        .rows
+        .iter()
+        .enumerate()
+        .skip(view.offset)
+        .take(height);
+    let lines: Vec<Line<'_>> = rows
+        .map(|(number, row)| {
+            let mut line = columns.row(view, row);
+            if number == selected {
+                line.spans[0].style = Style::new().add_modifier(Modifier::REVERSED);
+            }
+            line
+        })
+        .collect();
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn legend_line(view: &View) -> Line<'static> {
+    if let Some(note) = &view.note {
+        return Line::from(format!(" {note}"));
+    }
+    let bounds = &view.sample().bounds_ms;
+    let bins = bounds.len() + 1;
+    let mut spans = vec![Span::raw(" ")];
+    for bin in 0..bins {
+        let shade = bar::shade(bin, bins);
+        spans.push(Span::styled(
+            bar::pattern(shade).repeat(2),
+            bar::style(shade, view.has_color),
+        ));
+        let text = match bounds.get(bin) {
+            Some(bound) => format!(" to {}  ", age(*bound)),
+            None => " older".to_owned(),
+        };
+        spans.push(Span::raw(text));
+    }
+    spans.push(Span::raw(format!(
+        "   {} of {}",
+        (view.selected() + 1).min(view.sample().rows.len()),
+        view.sample().rows.len()
+    )));
+    Line::from(spans)
+}
+
+fn draw_help(frame: &mut Frame<'_>) {
+    let area = frame.area();
+    let width = area.width.min(70);
+    let height = area.height.min(HELP.lines().count() as u16 + 2);
+    let place = Rect {
+        x: area.x + (area.width - width) / 2,
+        y: area.y + (area.height - height) / 2,
+        width,
+        height,
+    };
+    frame.render_widget(Clear, place);
+    frame.render_widget(
+        Paragraph::new(HELP).block(Block::bordered().title(" Help ")),
+        place,
+    );
+}
+
+/// An age without blanks: `500ms`, `90s`, `2m`, `1h`.
+fn age(ms: u64) -> String {
+    for (unit_ms, unit) in [
+        (86_400_000, "d"),
+        (3_600_000, "h"),
+        (60_000, "m"),
+        (1000, "s"),
+    ] {
+        if ms >= unit_ms && ms.is_multiple_of(unit_ms) {
+            return format!("{}{unit}", ms / unit_ms);
+        }
+    }
+    format!("{ms}ms")
+}
+
+/// Exactly `width` cells: padded, or cut at the front, where paths say least. Control characters
+/// of a name must not reach the terminal.
+fn fit(text: &str, width: usize) -> String {
+    let shown: Vec<char> = text
+        .chars()
+        .map(|c| {
+            if c.is_ascii_graphic() || c == ' ' {
+                c
+            } else {
+                '?'
+            }
+        })
+        .collect();
+    if shown.len() <= width {
+        let text: String = shown.into_iter().collect();
+        return format!("{text:<width$}");
+    }
+    let tail = shown.len() - width.saturating_sub(1);
+    let text: String = shown[tail..].iter().collect();
+    if width == 0 {
+        text.chars().take(0).collect()
+    } else {
+        format!("<{text}")
+    }
+}
+
+#[cfg(test)]
+#[path = "draw_tests.rs"]
+mod tests;

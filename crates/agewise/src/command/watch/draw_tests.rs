@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The screen as text, by the test backend.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::*;
+use crate::command::watch::sample::Sample;
+use crate::command::watch::view::Outcome;
+
+const MIB: u64 = 1 << 20;
+
+fn row(name: &str, ages_mib: [u64; 4], swapped_mib: u64) -> Row {
+    let bytes: Vec<u64> = ages_mib.iter().map(|mib| mib * MIB).collect();
+    let resident: u64 = bytes.iter().sum();
+    Row {
+        name: name.to_owned(),
+        pid: name.split(' ').next().and_then(|pid| pid.parse().ok()),
+        ages: bytes,
+        anon_bytes: resident / 4 * 3,
+        file_bytes: resident - resident / 4 * 3,
+        swapped_bytes: swapped_mib * MIB,
+        trouble: None,
+    }
+}
+
+fn sample() -> Sample {
+    let mut gone = row("/system.slice/gone.service", [0; 4], 0);
+    gone.trouble = Some("cgroup /system.slice/gone.service has been removed".to_owned());
+    Sample {
+        rows: vec![
+            row("/system.slice/database.service", [512, 256, 128, 1024], 64),
+            row("/", [600, 300, 200, 1500], 64),
+            row(
+                "/user.slice/user-1000.slice/a-session-with-a-long-name.scope",
+                [3, 0, 0, 90],
+                0,
+            ),
+            row("/system.slice/tiny\u{1b}[31m.service", [1, 0, 0, 0], 0),
+            gone,
+        ],
+        bounds_ms: vec![2000, 10_000, 60_000],
+        observed_ms: 83_456,
+        interval_ms: 2000,
+        core_percent: 0.27,
+        place_gone: false,
+        total_bytes: 2600 * MIB,
+    }
+}
+
+fn screen(view: &mut View, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, view)).unwrap();
+    terminal.backend().to_string()
+}
+
+fn press(view: &mut View, code: KeyCode) -> Outcome {
+    view.key(KeyEvent::new(code, KeyModifiers::NONE))
+}
+
+fn view() -> View {
+    let mut view = View::new(false, false);
+    view.show(sample());
+    view
+}
+
+#[test]
+fn cgroups_at_80_columns() {
+    insta::assert_snapshot!(screen(&mut view(), 80, 24));
+}
+
+#[test]
+fn cgroups_at_140_columns() {
+    insta::assert_snapshot!(screen(&mut view(), 140, 12));
+}
+
+#[test]
+fn help_fits_80_columns() {
+    let mut view = view();
+    press(&mut view, KeyCode::Char('?'));
+    insta::assert_snapshot!(screen(&mut view, 80, 24));
+    press(&mut view, KeyCode::Char('x'));
+    assert!(!view.has_help);
+}
+
+#[test]
+fn no_screen_is_too_small() {
+    for (width, height) in [(1, 1), (5, 3), (20, 5), (40, 6), (79, 2)] {
+        for keys in ["", "?", "\t"] {
+            let mut view = view();
+            for key in keys.chars() {
+                let _ = press(&mut view, KeyCode::Char(key));
+            }
+            screen(&mut view, width, height);
+        }
+    }
+}
+
+#[test]
+fn the_selected_line_is_on_the_screen() {
+    let mut view = view();
+    let many = (0..100)
+        .map(|i| row(&format!("{i} many"), [i, 0, 0, 0], 0))
+        .collect();
+    view.show(Sample {
+        rows: many,
+        ..sample()
+    });
+    press(&mut view, KeyCode::End);
+    assert!(screen(&mut view, 80, 10).contains(" 0 many"));
+    press(&mut view, KeyCode::Home);
+    assert!(screen(&mut view, 80, 10).contains(" 99 many"));
+}
+
+#[test]
+fn a_line_stays_selected_when_others_overtake_it() {
+    let mut view = view();
+    press(&mut view, KeyCode::Down);
+    let name = view.sample().rows[view.selected()].name.clone();
+    let mut later = sample();
+    later.rows.push(row("/new", [9000, 0, 0, 0], 0));
+    view.show(later);
+    assert_eq!(view.sample().rows[view.selected()].name, name);
+}
+
+#[test]
+fn orders_follow_their_names() {
+    let mut view = view();
+    let mut firsts = Vec::new();
+    for _ in 0..6 {
+        firsts.push((view.order().0.name(), view.sample().rows[0].name.clone()));
+        press(&mut view, KeyCode::Char('s'));
+    }
+    assert_eq!(firsts[0], ("resident", "/".to_owned()));
+    assert_eq!(firsts[5], ("name", "/".to_owned()));
+    assert_eq!(view.order().0.name(), "resident");
+    press(&mut view, KeyCode::Char('r'));
+    assert!(view.sample().rows[0].name.contains("gone"));
+}
+
+#[test]
+fn one_goes_into_cgroups_and_processes_and_back() {
+    let mut view = view();
+    assert_eq!(press(&mut view, KeyCode::Enter), Outcome::Moved);
+    assert_eq!(*view.place(), Place::ProcessesOf("/".to_owned()));
+    view.show(Sample {
+        rows: vec![row("17 sh", [1, 2, 3, 4], 0)],
+        ..sample()
+    });
+    assert_eq!(press(&mut view, KeyCode::Enter), Outcome::Moved);
+    assert_eq!(
+        *view.place(),
+        Place::Mappings {
+            pid: 17,
+            name: "17 sh".to_owned()
+        }
+    );
+    view.show(Sample {
+        rows: vec![row("[heap]", [1, 2, 3, 4], 0)],
+        ..sample()
+    });
+    insta::assert_snapshot!(screen(&mut view, 80, 8));
+    assert_eq!(press(&mut view, KeyCode::Enter), Outcome::Stay);
+    view.show(Sample {
+        place_gone: true,
+        rows: Vec::new(),
+        ..sample()
+    });
+    assert!(screen(&mut view, 80, 8).contains("It is gone"));
+    assert_eq!(press(&mut view, KeyCode::Esc), Outcome::Moved);
+    assert_eq!(press(&mut view, KeyCode::Esc), Outcome::Moved);
+    assert_eq!(press(&mut view, KeyCode::Esc), Outcome::Stay);
+    assert_eq!(*view.place(), Place::Subjects);
+    assert_eq!(press(&mut view, KeyCode::Tab), Outcome::Moved);
+    assert_eq!(*view.place(), Place::Processes);
+    assert_eq!(press(&mut view, KeyCode::Char('q')), Outcome::Quit);
+    let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!(view.key(control_c), Outcome::Quit);
+}
+
+#[test]
+fn colours_are_used_only_where_they_may_be() {
+    for has_color in [false, true] {
+        let mut view = View::new(has_color, false);
+        view.show(sample());
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+        terminal.draw(|frame| draw(frame, &mut view)).unwrap();
+        let is_colored = |cell: &ratatui::buffer::Cell| cell.fg != ratatui::style::Color::Reset;
+        let buffer = terminal.backend().buffer();
+        assert_eq!(buffer.content().iter().any(is_colored), has_color);
+    }
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is shown at one moment, taken from the agent: rows of names, sizes and ages.
+
+use agewise_engine::workingset::{Histogram, OldestPages};
+use agewise_host::agent::{Agent, Space, SubjectReport};
+use agewise_host::eye::PAGE_BYTES;
+
+/// Most mappings shown of a process: the largest.
+pub const MAPPINGS_MAX: usize = 1000;
+
+/// Where one is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// All subjects: the cgroups, or what was asked for.
+    Subjects,
+    /// All processes.
+    Processes,
+    /// The processes of a subject.
+    ProcessesOf(String),
+    /// The mappings of a process.
+    Mappings {
+        /// Its pid.
+        pid: u32,
+        /// Its name, to be shown.
+        name: String,
+    },
+}
+
+/// One line.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    /// Cgroup, process or mapping.
+    pub name: String,
+    /// The process, where one can go into it.
+    pub pid: Option<u32>,
+    /// Bytes by age, the youngest first.
+    pub ages: Vec<u64>,
+    /// Resident anon memory.
+    pub anon_bytes: u64,
+    /// Resident file memory.
+    pub file_bytes: u64,
+    /// Memory in swap.
+    pub swapped_bytes: u64,
+    /// It is gone, or could not be looked at.
+    pub trouble: Option<String>,
+}
+
+impl Row {
+    /// Resident memory.
+    pub fn resident_bytes(&self) -> u64 {
+        self.anon_bytes + self.file_bytes
+    }
+
+    /// Bytes older than bound number `bin`.
+    pub fn older_bytes(&self, bin: usize) -> u64 {
+        self.ages.iter().skip(bin + 1).sum()
+    }
+}
+
+/// Everything that is shown of one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// The lines, in no order.
+    pub rows: Vec<Row>,
+    /// Upper bounds of the ages but the last, ms.
+    pub bounds_ms: Vec<u64>,
+    /// For how long has been observed, ms.
+    pub observed_ms: u64,
+    /// Time between looks, ms.
+    pub interval_ms: u64,
+    /// What looking costs, percent of a core.
+    pub core_percent: f64,
+    /// The place is gone: the process has exited.
+    pub place_gone: bool,
+    /// Resident memory of everything, whatever is shown.
+    pub total_bytes: u64,
+}
+
+impl Sample {
+    /// What is to be seen at a place now.
+    pub fn take(agent: &Agent, place: &Place) -> Sample {
+        let subjects = agent.report();
+        let cost = agent.cost();
+        let observed_ms = subjects
+            .iter()
+            .map(|report| report.observed_ms)
+            .max()
+            .unwrap_or(0);
+        let total_bytes = subjects
+            .iter()
+            .map(|report| report.resident_bytes.iter().sum())
+            .max()
+            .unwrap_or(0);
+        let rows = match place {
+            Place::Subjects => Some(
+                subjects
+                    .iter()
+                    .map(|report| row_of(report, agent))
+                    .collect(),
+            ),
+            Place::Processes => Some(processes(agent, None)),
+            Place::ProcessesOf(name) => {
+                let pids = agent.subjects().find(|(subject, _)| subject.name == *name);
+                pids.map(|(_, pids)| processes(agent, Some(&pids)))
+            }
+            Place::Mappings { pid, .. } => agent.space(*pid).map(|space| mappings(agent, space)),
+        };
+        Sample {
+            place_gone: rows.is_none(),
+            rows: rows.unwrap_or_default(),
+            bounds_ms: agent.config().intervals.bounds_ms().to_vec(),
+            observed_ms,
+            interval_ms: cost.scan_interval_ms,
+            core_percent: cost.core_percent,
+            total_bytes,
+        }
+    }
+}
+
+fn row_of(report: &SubjectReport, agent: &Agent) -> Row {
+    let [anon_bytes, file_bytes] = report.resident_bytes;
+    // A subject that is one process opens at its mappings.
+    let pid = match report.is_cgroup {
+        true => None,
+        false => agent
+            .subjects()
+            .find(|(subject, _)| subject.name == report.name)
+            .and_then(|(_, pids)| pids.first().copied()),
+    };
+    Row {
+        name: report.name.clone(),
+        pid,
+        ages: ages(&report.histogram()),
+        anon_bytes,
+        file_bytes,
+        swapped_bytes: report.swapped_bytes,
+        trouble: report
+            .gone
+            .clone()
+            .or_else(|| report.troubles.first().cloned()),
+    }
+}
+
+fn ages(histogram: &Histogram) -> Vec<u64> {
+    histogram
+        .bins()
+        .iter()
+        .map(|bin| bin.amounts.iter().sum())
+        .collect()
+}
+
+fn processes(agent: &Agent, pids: Option<&[u32]>) -> Vec<Row> {
+    let wanted = |pid: u32| pids.is_none_or(|pids| pids.contains(&pid));
+    agent
+        .spaces()
+        .filter(|space| wanted(space.process().pid()))
+        .map(|space| {
+            let window = space.map().generations();
+            let mut histogram = Histogram::new(&agent.config().intervals);
+            let now_ms = agent.last_tick_ms();
+            histogram.add_window(window, window.sizes(), now_ms, OldestPages::AtLeast);
+            let [anon, file] = window.pages();
+            Row {
+                name: format!("{} {}", space.process().pid(), space.comm()),
+                pid: Some(space.process().pid()),
+                ages: ages(&histogram.scaled(PAGE_BYTES)),
+                anon_bytes: anon * PAGE_BYTES,
+                file_bytes: file * PAGE_BYTES,
+                swapped_bytes: space.map().swapped().iter().sum::<u64>() * PAGE_BYTES,
+                trouble: space.trouble().map(str::to_owned),
+            }
+        })
+        .collect()
+}
+
+fn mappings(agent: &Agent, space: &Space) -> Vec<Row> {
+    let window = space.map().generations();
+    let mut rows: Vec<Row> = space
+        .vmas()
+        .vmas()
+        .iter()
+        .filter_map(|vma| {
+            let pages = vma.range.start / PAGE_BYTES..vma.range.end / PAGE_BYTES;
+            let found = space.map().sizes_within(pages);
+            let mut histogram = Histogram::new(&agent.config().intervals);
+            let now_ms = agent.last_tick_ms();
+            histogram.add_window(window, &found.sizes, now_ms, OldestPages::AtLeast);
+            let [anon, file] = histogram.total();
+            let swapped: u64 = found.swapped.iter().sum();
+            let name = match space.vmas().name(vma) {
+                "" => format!("{:x}", vma.range.start),
+                name => name.to_owned(),
+            };
+            (anon + file + swapped > 0).then(|| Row {
+                name,
+                pid: None,
+                ages: ages(&histogram.scaled(PAGE_BYTES)),
+                anon_bytes: anon * PAGE_BYTES,
+                file_bytes: file * PAGE_BYTES,
+                swapped_bytes: swapped * PAGE_BYTES,
+                trouble: None,
+            })
+        })
+        .collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.resident_bytes() + row.swapped_bytes));
+    rows.truncate(MAPPINGS_MAX);
+    rows
+}

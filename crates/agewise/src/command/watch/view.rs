@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the viewer has chosen: where they are, the order, the selected line. No terminal here.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::sample::{Place, Row, Sample};
+
+/// The order of lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Most resident memory first.
+    Resident,
+    /// Most cold memory first.
+    Cold,
+    /// Most anon memory first.
+    Anon,
+    /// Most file memory first.
+    File,
+    /// Most memory in swap first.
+    Swapped,
+    /// By name.
+    Name,
+}
+
+impl Order {
+    const ALL: [Order; 6] = [
+        Order::Resident,
+        Order::Cold,
+        Order::Anon,
+        Order::File,
+        Order::Swapped,
+        Order::Name,
+    ];
+
+    /// How it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::Resident => "resident",
+            Order::Cold => "cold",
+            Order::Anon => "anon",
+            Order::File => "file",
+            Order::Swapped => "swap",
+            Order::Name => "name",
+        }
+    }
+}
+
+/// What a key did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The same lines are shown.
+    Stay,
+    /// Other lines are to be taken.
+    Moved,
+    /// The end.
+    Quit,
+}
+
+/// The state of the screen.
+#[derive(Debug)]
+pub struct View {
+    sample: Sample,
+    places: Vec<Place>,
+    order: Order,
+    is_reversed: bool,
+    selected: usize,
+    paused: bool,
+    /// Bound number above which memory counts as cold.
+    cold_bin: usize,
+    /// The help is shown.
+    pub has_help: bool,
+    /// Colours may be used.
+    pub has_color: bool,
+    /// Something to be said about the eye.
+    pub note: Option<String>,
+    /// First line on the screen; kept by the drawing.
+    pub offset: usize,
+}
+
+impl View {
+    /// A view of all subjects, or of all processes.
+    pub fn new(has_color: bool, processes: bool) -> Self {
+        View {
+            sample: Sample::default(),
+            places: vec![if processes {
+                Place::Processes
+            } else {
+                Place::Subjects
+            }],
+            order: Order::Resident,
+            is_reversed: false,
+            selected: 0,
+            paused: false,
+            cold_bin: 1,
+            has_help: false,
+            has_color,
+            note: None,
+            offset: 0,
+        }
+    }
+
+    /// Where the viewer is.
+    pub fn place(&self) -> &Place {
+        self.places.last().expect("never empty")
+    }
+
+    /// What is shown.
+    pub fn sample(&self) -> &Sample {
+        &self.sample
+    }
+
+    /// The order of lines, and whether it is turned round.
+    pub fn order(&self) -> (Order, bool) {
+        (self.order, self.is_reversed)
+    }
+
+    /// The picture stands still.
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// The number of the selected line.
+    pub fn selected(&self) -> usize {
+        self.selected
+    }
+
+    /// The bound above which memory counts as cold, by number.
+    pub fn cold_bin(&self) -> usize {
+        self.cold_bin
+            .min(self.sample.bounds_ms.len().saturating_sub(1))
+    }
+
+    /// Shows another moment; the selected line stays selected.
+    pub fn show(&mut self, sample: Sample) {
+        let name = self
+            .sample
+            .rows
+            .get(self.selected)
+            .map(|row| row.name.clone());
+        self.sample = sample;
+        self.sort();
+        if let Some(at) = self
+            .sample
+            .rows
+            .iter()
+            .position(|row| Some(&row.name) == name.as_ref())
+        {
+            self.selected = at;
+        }
+        self.selected = self.selected.min(self.sample.rows.len().saturating_sub(1));
+    }
+
+    fn sort(&mut self) {
+        let (order, bin) = (self.order, self.cold_bin());
+        let key = |row: &Row| match order {
+            Order::Resident => row.resident_bytes(),
+            Order::Cold => row.older_bytes(bin),
+            Order::Anon => row.anon_bytes,
+            Order::File => row.file_bytes,
+            Order::Swapped => row.swapped_bytes,
+            Order::Name => 0,
+        };
+        self.sample
+            .rows
+            .sort_by(|a, b| key(b).cmp(&key(a)).then_with(|| a.name.cmp(&b.name)));
+        if self.is_reversed {
+            self.sample.rows.reverse();
+        }
+    }
+
+    /// Takes a key.
+    pub fn key(&mut self, key: KeyEvent) -> Outcome {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return match key.code {
+                KeyCode::Char('c' | 'd') => Outcome::Quit,
+                _ => Outcome::Stay,
+            };
+        }
+        if self.has_help {
+            self.has_help = false;
+            return Outcome::Stay;
+        }
+        let last = self.sample.rows.len().saturating_sub(1);
+        match key.code {
+            KeyCode::Char('q') => return Outcome::Quit,
+            KeyCode::Char('?' | 'h') => self.has_help = true,
+            KeyCode::Char('p' | ' ') => self.paused = !self.paused,
+            KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.selected = (self.selected + 1).min(last),
+            KeyCode::PageUp => self.selected = self.selected.saturating_sub(10),
+            KeyCode::PageDown => self.selected = (self.selected + 10).min(last),
+            KeyCode::Home | KeyCode::Char('g') => self.selected = 0,
+            KeyCode::End | KeyCode::Char('G') => self.selected = last,
+            KeyCode::Char('s') => self.next_order(),
+            KeyCode::Char('r') => {
+                self.is_reversed = !self.is_reversed;
+                self.sort();
+            }
+            KeyCode::Char('+' | '=') => self.set_cold_bin(self.cold_bin() + 1),
+            KeyCode::Char('-') => self.set_cold_bin(self.cold_bin().saturating_sub(1)),
+            KeyCode::Tab | KeyCode::Char('t') => return self.toggle(),
+            KeyCode::Enter | KeyCode::Right | KeyCode::Char('l') => return self.enter(),
+            KeyCode::Esc | KeyCode::Backspace | KeyCode::Left => return self.leave(),
+            _ => {}
+        }
+        Outcome::Stay
+    }
+
+    fn next_order(&mut self) {
+        let at = Order::ALL
+            .iter()
+            .position(|order| *order == self.order)
+            .unwrap_or(0);
+        self.order = Order::ALL[(at + 1) % Order::ALL.len()];
+        self.is_reversed = false;
+        self.sort();
+    }
+
+    fn set_cold_bin(&mut self, bin: usize) {
+        self.cold_bin = bin.min(self.sample.bounds_ms.len().saturating_sub(1));
+        self.sort();
+    }
+
+    fn toggle(&mut self) -> Outcome {
+        let place = match self.places[0] {
+            Place::Subjects => Place::Processes,
+            _ => Place::Subjects,
+        };
+        self.go(vec![place])
+    }
+
+    fn enter(&mut self) -> Outcome {
+        let Some(row) = self.sample.rows.get(self.selected) else {
+            return Outcome::Stay;
+        };
+        let next = match (self.place(), row.pid) {
+            (Place::Mappings { .. }, _) => return Outcome::Stay,
+            (_, Some(pid)) => Place::Mappings {
+                pid,
+                name: row.name.clone(),
+            },
+            (Place::Subjects, None) => Place::ProcessesOf(row.name.clone()),
+            (_, None) => return Outcome::Stay,
+        };
+        let mut places = self.places.clone();
+        places.push(next);
+        self.go(places)
+    }
+
+    fn leave(&mut self) -> Outcome {
+        match self.places.len() {
+            1 => Outcome::Stay,
+            length => self.go(self.places[..length - 1].to_vec()),
+        }
+    }
+
+    fn go(&mut self, places: Vec<Place>) -> Outcome {
+        self.places = places;
+        self.selected = 0;
+        self.offset = 0;
+        self.sample.rows.clear();
+        Outcome::Moved
+    }
+}
