@@ -17,6 +17,7 @@ use crate::pagewalk::entry::{EntryFormat, SwapEntry};
 use crate::process::Process;
 
 pub mod fake;
+pub mod pagemap;
 
 /// Bytes of a base page on the architectures served.
 pub const PAGE_BYTES: u64 = 4096;

@@ -97,6 +97,19 @@ impl VmaTable {
         parsed
     }
 
+    /// A table as `text` has it, for tests of what stands on it.
+    #[cfg(test)]
+    pub(crate) fn from_text(text: &str) -> Self {
+        let mut table = VmaTable::new();
+        table.parse(text.as_bytes(), 1, "maps".as_ref()).unwrap();
+        table
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_locked(&mut self, index: usize) {
+        self.vmas[index].locked = true;
+    }
+
     fn slurp(&mut self, path: &std::path::Path) -> Result<(), FileError> {
         self.text.clear();
         File::open(path)
@@ -360,15 +373,9 @@ mod tests {
 ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
 ";
 
-    fn table(text: &str) -> VmaTable {
-        let mut table = VmaTable::new();
-        table.parse(text.as_bytes(), 1, "maps".as_ref()).unwrap();
-        table
-    }
-
     #[test]
     fn maps_lines_are_understood() {
-        let table = table(MAPS);
+        let table = VmaTable::from_text(MAPS);
         let kinds: Vec<_> = table.vmas().iter().map(|vma| vma.kind).collect();
         use VmaKind::*;
         assert_eq!(
@@ -387,7 +394,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 
     #[test]
     fn find_takes_the_mapping_and_no_hole() {
-        let table = table(MAPS);
+        let table = VmaTable::from_text(MAPS);
         assert_eq!(table.find(0x7f00001fffff).map(|vma| vma.inode), Some(99));
         assert_eq!(table.find(0x7f0000250000), None);
         assert_eq!(table.find(u64::MAX), None);
@@ -412,7 +419,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 
     #[test]
     fn locked_mappings_are_found_by_their_flags() {
-        let mut table = table(MAPS);
+        let mut table = VmaTable::from_text(MAPS);
         let smaps = "55d0c1a00000-55d0c1a21000 rw-p 00000000 00:00 0   [heap]\nSize: 4 kB\n\
                      VmFlags: rd wr mr mw me lo ac \n\
                      7f0000000000-7f0000200000 rw-s 00001000 fe:00 99  /x\nVmFlags: rd wr sh\n";

@@ -46,6 +46,8 @@ pub mod cost;
 pub mod hand;
 pub mod runs;
 pub mod shared;
+#[cfg(test)]
+mod tests;
 
 /// Which means may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -406,6 +408,11 @@ impl Clearer {
         self.present[usize::from(mapping.is_file)] += present;
         let in_book = sight.leaf == Leaf::Page && sight.covered == [u64::MAX; 8];
         if young == PageBits::default() {
+            self.runs.pass(if sight.leaf == Leaf::Page {
+                present as u32
+            } else {
+                1
+            });
             if in_book && self.report.due {
                 self.book.idle(table);
             }
@@ -468,6 +475,7 @@ impl Clearer {
             self.note(sight);
         } else {
             self.report.tables_put_off += 1;
+            self.runs.close();
         }
         self.report.tables_stale += u64::from(verdict.stale);
         let young = if verdict.stale {

@@ -98,14 +98,16 @@ impl Runs {
         }
     }
 
-    fn close(&mut self) {
+    /// What comes next must not be joined to what was added: there is something between that must
+    /// not be cleared.
+    pub fn close(&mut self) {
         if let Some((run, _)) = self.open.take() {
             self.done.push(run);
         }
     }
 
-    /// Present pages that nobody wants.
-    fn pass(&mut self, pages: u32) {
+    /// Present pages that nobody wants, between what was added and what is to come.
+    pub fn pass(&mut self, pages: u32) {
         if let Some((_, passed)) = &mut self.open {
             *passed = passed.saturating_add(pages);
             if *passed > self.bridge_pages {

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The clearer against a machine that does as the kernel does, or fails as it fails.
+
+use std::collections::BTreeSet;
+
+use agewise_engine::table::TableBits;
+
+use super::*;
+use crate::eye::fake::{FakeSource, FakeTable};
+use crate::eye::{AccessSource, SightSink, Target};
+use crate::vma::VmaTable;
+
+const PID: u32 = 77;
+const BASE: u64 = 0x10_0000_0000;
+const SECOND: u64 = 1_000_000_000;
+
+/// Remembers what was cleared; fails on order.
+#[derive(Default)]
+struct FakeHand {
+    cleared: Vec<AddressRange>,
+    refs: Vec<RefsScope>,
+    /// Ranges that begin here are refused, as locked ones are.
+    locked: BTreeSet<u64>,
+    cold_error: Option<i32>,
+    refs_error: Option<i32>,
+}
+
+impl ClearHand for FakeHand {
+    fn cold(&mut self, ranges: &[AddressRange]) -> io::Result<usize> {
+        assert!(!ranges.is_empty() && ranges.len() <= MAX_RANGES);
+        if let Some(error) = self.cold_error {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        let fine = ranges
+            .iter()
+            .take_while(|range| !self.locked.contains(&range.start))
+            .count();
+        if fine == 0 {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        self.cleared.extend(&ranges[..fine]);
+        Ok(fine)
+    }
+
+    fn refs(&mut self, scope: RefsScope) -> io::Result<()> {
+        if let Some(error) = self.refs_error {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        self.refs.push(scope);
+        Ok(())
+    }
+}
+
+impl FakeHand {
+    fn covers(&self, va: u64) -> bool {
+        self.cleared
+            .iter()
+            .any(|range| range.start <= va && va < range.end)
+    }
+}
+
+struct Watch<'a> {
+    clearer: &'a mut Clearer,
+    judged: Vec<Judged>,
+}
+
+impl SightSink for Watch<'_> {
+    fn table(&mut self, sight: &TableSight<'_>) {
+        self.judged.push(self.clearer.judge(sight));
+    }
+}
+
+/// A process with these mappings from [`BASE`] on, each of so many tables, a table apart.
+struct World {
+    source: FakeSource,
+    vmas: VmaTable,
+    clearer: Clearer,
+    hand: FakeHand,
+    now_ns: u64,
+}
+
+const ALL: PageBits = [u64::MAX; 8];
+const NONE: PageBits = [0; 8];
+
+impl World {
+    fn new(policy: ClearPolicy, mappings: &[(&str, u64)]) -> Self {
+        let mut text = String::new();
+        let mut at = BASE;
+        for (kind, tables) in mappings {
+            let end = at + tables * TABLE_BYTES;
+            let (perms, file) = match *kind {
+                "anon" => ("rw-p", "00:00 0"),
+                "file" => ("r--s", "fe:01 42 /data"),
+                "special" => ("r-xp", "00:00 0 [vdso]"),
+                other => panic!("{other}"),
+            };
+            text.push_str(&format!("{at:x}-{end:x} {perms} 00000000 {file}\n"));
+            at = end + TABLE_BYTES;
+        }
+        World {
+            source: FakeSource::new(),
+            vmas: VmaTable::from_text(&text),
+            clearer: Clearer::new(PID, policy),
+            hand: FakeHand::default(),
+            now_ns: SECOND,
+        }
+    }
+
+    /// Table number `table` from [`BASE`] on is all present; these of its pages were accessed.
+    fn set(&mut self, table: u64, leaf: Leaf, young: PageBits) {
+        let bits = TableBits {
+            present: ALL,
+            young,
+            ..Default::default()
+        };
+        self.source
+            .set(PID, BASE + table * TABLE_BYTES, FakeTable { bits, leaf });
+    }
+
+    fn scan(&mut self) -> Result<(Vec<Judged>, ClearReport), ClearError> {
+        self.now_ns += SECOND;
+        let ranges: Vec<AddressRange> = self.vmas.vmas().iter().map(|vma| vma.range).collect();
+        self.clearer.begin(self.now_ns, self.vmas.vmas());
+        let mut watch = Watch {
+            clearer: &mut self.clearer,
+            judged: Vec::new(),
+        };
+        self.source
+            .scan(&Target::by_pid(PID), &ranges, &mut watch)
+            .unwrap();
+        let judged = watch.judged;
+        self.clearer.clear(&mut self.hand)?;
+        Ok((judged, self.clearer.finish(&mut self.hand)?))
+    }
+}
+
+fn cold() -> ClearPolicy {
+    ClearPolicy {
+        means: Means::Cold,
+        ..ClearPolicy::exact()
+    }
+}
+
+#[test]
+fn clears_what_was_young_and_knows_since_when() {
+    let mut world = World::new(cold(), &[("anon", 4)]);
+    world.set(0, Leaf::Page, [1, 0, 0, 0, 0, 0, 0, 1 << 63]);
+    world.set(1, Leaf::Page, NONE);
+    world.set(2, Leaf::Huge, ALL);
+    let (judged, report) = world.scan().unwrap();
+    assert_eq!(judged[0].since_ns, None, "nobody knows what was before");
+    assert!(world.hand.covers(BASE) && world.hand.covers(BASE + 511 * 4096));
+    assert!(!world.hand.covers(BASE + TABLE_BYTES), "idle");
+    assert!(world.hand.covers(BASE + 2 * TABLE_BYTES));
+    assert!(
+        world.hand.covers(BASE + 3 * TABLE_BYTES - 1),
+        "a huge page goes as a whole"
+    );
+    assert_eq!(
+        (
+            report.tables_young,
+            report.tables_cleared,
+            report.refs_writes
+        ),
+        (2, 2, 0)
+    );
+    let (judged, _) = world.scan().unwrap();
+    assert!(
+        judged
+            .iter()
+            .all(|judged| judged.since_ns == Some(2 * SECOND))
+    );
+    assert_eq!(judged[0].young[7], 1 << 63);
+}
+
+#[test]
+fn goes_on_behind_what_is_refused() {
+    let mut world = World::new(cold(), &[("anon", 1), ("anon", 1), ("anon", 1)]);
+    for table in [0, 2, 4] {
+        world.set(table, Leaf::Page, ALL);
+    }
+    for locked in [0, 2, 4] {
+        world.hand = FakeHand::default();
+        world.hand.locked.insert(BASE + locked * TABLE_BYTES);
+        let (_, report) = world.scan().unwrap();
+        assert_eq!(report.ranges_refused, 1, "{locked}");
+        for table in [0, 2, 4] {
+            assert_eq!(
+                world.hand.covers(BASE + table * TABLE_BYTES),
+                table != locked
+            );
+        }
+    }
+}
+
+#[test]
+fn without_the_right_to_advise_it_writes_clear_refs() {
+    let policy = ClearPolicy {
+        means: Means::Auto,
+        ..ClearPolicy::exact()
+    };
+    for (error, is_denied) in [
+        (libc::EPERM, true),
+        (libc::ENOSYS, true),
+        (libc::ESRCH, false),
+    ] {
+        let mut world = World::new(policy, &[("anon", 1)]);
+        world.set(0, Leaf::Page, ALL);
+        world.hand.cold_error = Some(error);
+        let result = world.scan();
+        if !is_denied {
+            assert!(
+                matches!(result, Err(ClearError::Gone { pid: PID })),
+                "{result:?}"
+            );
+            continue;
+        }
+        assert_eq!(result.unwrap().1.refs_writes, 1);
+        assert_eq!(world.hand.refs, [RefsScope::All]);
+        world.scan().unwrap();
+        assert_eq!(world.hand.refs[1], RefsScope::Anon, "it does not try again");
+        // Nor may it write there.
+        world.hand.refs_error = Some(libc::EACCES);
+        assert!(matches!(
+            world.scan(),
+            Err(ClearError::Denied { pid: PID, .. })
+        ));
+    }
+}
+
+#[test]
+fn leaves_alone_what_has_no_age() {
+    let mut world = World::new(cold(), &[("special", 1), ("anon", 1)]);
+    world.set(0, Leaf::Page, ALL);
+    world.set(2, Leaf::Page, ALL);
+    let (judged, report) = world.scan().unwrap();
+    assert_eq!(judged[0].since_ns, None);
+    assert_eq!(report.uncleared_pages, 512);
+    assert!(!world.hand.covers(BASE) && world.hand.covers(BASE + 2 * TABLE_BYTES));
+}
+
+#[test]
+fn locked_memory_is_cleared_by_a_write_of_its_kind() {
+    let policy = ClearPolicy {
+        means: Means::Auto,
+        ..ClearPolicy::exact()
+    };
+    let mut world = World::new(policy, &[("file", 1), ("anon", 1)]);
+    world.vmas.set_locked(0);
+    world.set(0, Leaf::Page, ALL);
+    world.set(2, Leaf::Page, ALL);
+    let (_, report) = world.scan().unwrap();
+    assert_eq!(world.hand.refs, [RefsScope::File]);
+    assert_eq!(report.refs_writes, 1);
+    assert!(world.hand.covers(BASE + 2 * TABLE_BYTES) && !world.hand.covers(BASE));
+    // A second later it would hold the target up for more than its share of time: it waits.
+    let policy = ClearPolicy {
+        max_stall_share: 1e-9,
+        ..policy
+    };
+    let mut world = World::new(policy, &[("file", 1)]);
+    world.vmas.set_locked(0);
+    world.set(0, Leaf::Page, ALL);
+    world.scan().unwrap();
+    let (_, report) = world.scan().unwrap();
+    assert_eq!((report.refs_writes, report.uncleared_pages), (0, 512));
+    assert_eq!(world.hand.refs.len(), 1);
+}
+
+#[test]
+fn clears_no_more_often_than_asked() {
+    let policy = ClearPolicy {
+        min_interval_ns: 3 * SECOND,
+        ..cold()
+    };
+    let mut world = World::new(policy, &[("anon", 1)]);
+    world.set(0, Leaf::Page, ALL);
+    let due: Vec<bool> = (0..7).map(|_| world.scan().unwrap().1.due).collect();
+    assert_eq!(due, [true, false, false, true, false, false, true]);
+    assert_eq!(world.hand.cleared.len(), 3);
+    world.scan().unwrap();
+    let (judged, _) = world.scan().unwrap();
+    assert_eq!(
+        judged[0].since_ns,
+        Some(8 * SECOND),
+        "the bits tell since the last clear"
+    );
+}
+
+#[test]
+fn puts_off_what_is_hot_and_believes_the_bits() {
+    let policy = ClearPolicy {
+        means: Means::Cold,
+        ..ClearPolicy::default()
+    };
+    let mut world = World::new(policy, &[("anon", 64)]);
+    for table in 0..64 {
+        world.set(table, Leaf::Page, ALL);
+    }
+    let mut cleared = 0;
+    for _ in 0..20 {
+        let (judged, report) = world.scan().unwrap();
+        assert!(
+            judged
+                .iter()
+                .all(|judged| judged.young == ALL && !judged.stale)
+        );
+        assert_eq!(
+            report.tables_young,
+            report.tables_cleared + report.tables_put_off
+        );
+        cleared = report.tables_cleared;
+    }
+    assert!(cleared < 32, "{cleared}");
+}
+
+#[test]
+fn a_budget_is_kept_by_taking_turns() {
+    // The fake costs next to nothing, but not nothing: any budget is too small.
+    let policy = ClearPolicy {
+        budget_ns: Some(1),
+        ..cold()
+    };
+    let mut world = World::new(policy, &[("anon", 128)]);
+    for table in 0..128 {
+        world.set(table, Leaf::Page, ALL);
+    }
+    let cleared: Vec<u64> = (0..10)
+        .map(|_| world.scan().unwrap().1.tables_cleared)
+        .collect();
+    assert_eq!(cleared[0], 128, "at first everything has to be cleared");
+    assert!(
+        cleared[3..].iter().all(|&tables| tables <= 16),
+        "{cleared:?}"
+    );
+}
