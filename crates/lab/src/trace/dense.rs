@@ -75,6 +75,16 @@ impl DenseTrace {
         })
     }
 
+    /// A trace whose pages are numbered already: `accesses` hold positions in `pages`.
+    pub(crate) fn from_parts(accesses: Vec<u32>, pages: Vec<u64>) -> Self {
+        debug_assert!(
+            accesses
+                .iter()
+                .all(|&number| (number as usize) < pages.len())
+        );
+        Self { accesses, pages }
+    }
+
     /// Numbers the pages of a list.
     #[must_use]
     pub fn from_pages(pages: &[u64]) -> Self {

@@ -80,7 +80,7 @@ pub enum TraceError {
         format: &'static str,
     },
     /// Neither name nor content tells the format.
-    #[error("{}: cannot tell its format ({hint}); name one with --format: {known}", path.display())]
+    #[error("{}: cannot tell its format ({hint}); name one with --trace-format: {known}", path.display())]
     UnknownFormat {
         /// The file.
         path: PathBuf,

@@ -2,6 +2,7 @@
 //! `agewise lab`: the simulated machine and the yardsticks. One subcommand a file.
 
 pub mod verify_kernel;
+pub mod curve;
 pub mod verify_policies;
 
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ pub struct Args {
 #[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
 pub enum Command {
     VerifyKernel(verify_kernel::Args),
+    Curve(curve::Args),
     VerifyPolicies(verify_policies::Args),
 }
 
@@ -26,6 +28,7 @@ pub enum Command {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::VerifyKernel(args) => verify_kernel::run(args),
+        Command::Curve(args) => curve::run(args),
         Command::VerifyPolicies(args) => verify_policies::run(args),
     }
 }

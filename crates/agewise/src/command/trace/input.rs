@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which trace to read and how: the arguments that every command over traces shares.
+
+use std::path::{Path, PathBuf};
+
+use agewise_lab::trace::reader::csv::Column;
+use agewise_lab::trace::{Format, Manifest, ReadOptions, TraceSource, format};
+use anyhow::Context;
+
+/// How traces are read.
+#[derive(Debug, Clone, clap::Args)]
+pub struct InputArgs {
+    /// The format of the trace: lirs, arc, oracleGeneral, ucsd, cache2k, corda, adaptsize, csv,
+    /// lackey, damon, page. Told by content and file name when not given; compression (gzip, xz,
+    /// zstd) always is.
+    #[arg(long, value_name = "FORMAT", value_parser = known_format)]
+    pub trace_format: Option<&'static Format>,
+
+    /// Byte addresses become pages by this shift: 12 for 4 KiB pages.
+    #[arg(long, value_name = "BITS", default_value_t = 12,
+          value_parser = clap::value_parser!(u32).range(0..=63))]
+    pub page_shift: u32,
+
+    /// A CSV column that goes by another name, such as page=object or time_us=when.
+    #[arg(long, value_name = "COLUMN=HEADER", value_parser = named_column)]
+    pub column: Vec<(Column, String)>,
+
+    /// A CSV naming traces (columns file, trace_name, format): traces can then be given by name.
+    #[arg(long, value_name = "FILE")]
+    pub manifest: Option<PathBuf>,
+
+    /// Take a run of accesses of the same page for one access.
+    #[arg(long)]
+    pub collapse_repeats: bool,
+}
+
+impl InputArgs {
+    /// The trace of this path, or of this name in the manifest.
+    pub fn source(&self, trace: &str) -> anyhow::Result<TraceSource> {
+        let mut source = match &self.manifest {
+            Some(manifest) => {
+                let directory = manifest.parent().unwrap_or(Path::new(""));
+                Manifest::read(manifest, directory)?.source(trace).with_context(|| {
+                    format!("{}: no trace named '{trace}'", manifest.display())
+                })?
+            }
+            None => TraceSource::new(Path::new(trace)),
+        };
+        source.format = self.trace_format.or(source.format);
+        source.options =
+            ReadOptions { page_shift: self.page_shift, columns: self.column.clone() };
+        source.collapse_repeats |= self.collapse_repeats;
+        Ok(source)
+    }
+}
+
+/// What a trace is called in tables: the file name without its endings, or the name in a manifest.
+pub fn short_name(trace: &str) -> &str {
+    let name = trace.rsplit('/').next().unwrap_or(trace);
+    name.split('.').next().filter(|stem| !stem.is_empty()).unwrap_or(name)
+}
+
+/// A format by its name.
+pub fn known_format(name: &str) -> Result<&'static Format, String> {
+    format::by_name(name)
+        .ok_or_else(|| format!("there is no trace format '{name}'; there are {}", format::names()))
+}
+
+fn named_column(text: &str) -> Result<(Column, String), String> {
+    let (column, header) = text.split_once('=').ok_or("write COLUMN=HEADER")?;
+    let column = Column::by_name(column).ok_or_else(|| {
+        format!("there is no column '{column}'; there are page, address, bytes, count, time_ns, \
+                 time_us, time_ms, time_s, kind, process, class")
+    })?;
+    Ok((column, header.to_string()))
+}
