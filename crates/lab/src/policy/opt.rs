@@ -10,7 +10,7 @@
 
 use super::bit_tree::BitTree;
 use super::{PolicySpec, Simulation};
-use crate::trace::DenseTrace;
+use crate::trace::{DenseTrace, NEVER};
 
 pub(super) static SPEC: PolicySpec = PolicySpec {
     name: "opt",
@@ -19,22 +19,8 @@ pub(super) static SPEC: PolicySpec = PolicySpec {
     simulation: Simulation::Offline(misses),
 };
 
-/// A page that does not come back.
-const NEVER: u32 = u32::MAX;
-
 fn misses(trace: &DenseTrace, capacity: usize) -> u64 {
-    misses_with(&next_accesses(trace), capacity)
-}
-
-/// For each access, the position of the next access of the same page. A [`DenseTrace`] has fewer than
-/// `u32::MAX` accesses.
-fn next_accesses(trace: &DenseTrace) -> Vec<u32> {
-    let mut upcoming = vec![NEVER; trace.page_count()];
-    let mut next = vec![NEVER; trace.accesses().len()];
-    for (at, &page) in trace.accesses().iter().enumerate().rev() {
-        next[at] = std::mem::replace(&mut upcoming[page as usize], at as u32);
-    }
-    next
+    misses_with(&trace.next_accesses(), capacity)
 }
 
 fn misses_with(next: &[u32], capacity: usize) -> u64 {

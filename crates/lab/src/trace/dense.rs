@@ -11,6 +11,9 @@ use super::stream::{AccessStream, TraceSource};
 /// The longest trace held in memory: positions in it are 32-bit numbers with one value to spare.
 pub const ACCESSES_MAX: usize = (u32::MAX - 1) as usize;
 
+/// Stands for no access in [`DenseTrace::next_accesses`].
+pub const NEVER: u32 = u32::MAX;
+
 /// The accesses of a trace as numbers `0..page_count`, in the order the pages are first seen.
 ///
 /// Costs 4 bytes an access and 8 bytes a page.
@@ -35,23 +38,24 @@ impl DenseTrace {
     /// # Errors
     /// As [`DenseTrace::read`].
     pub fn from_stream(path: &Path, stream: &mut AccessStream) -> Result<Self, TraceError> {
-        Self::from_stream_where(path, stream, |_| true)
+        Self::from_stream_with(path, stream, |_| ())
     }
 
-    /// Reads those accesses of the rest of a stream that `keep` chooses.
+    /// Reads the rest of a stream, and shows each access to `see`.
     ///
     /// # Errors
     /// As [`DenseTrace::read`].
-    pub fn from_stream_where(
+    pub fn from_stream_with(
         path: &Path,
         stream: &mut AccessStream,
-        keep: impl Fn(&Access) -> bool,
+        mut see: impl FnMut(&Access),
     ) -> Result<Self, TraceError> {
         let mut index = PageIndex::new();
         let mut accesses = Vec::new();
         let mut batch = Vec::new();
         while stream.next_batch(&mut batch)? {
-            for access in batch.iter().filter(|access| keep(access)) {
+            for access in &batch {
+                see(access);
                 let number = index.number(access.page).ok_or_else(|| TraceError::Limit {
                     path: path.to_path_buf(),
                     what: "more than 2^32 - 2 different pages; sample it first (agewise trace \
@@ -117,14 +121,14 @@ impl DenseTrace {
         self.pages.len()
     }
 
-    /// The same trace with runs of accesses of one page taken for one.
+    /// For each access, the position of the next access of the same page; [`NEVER`] when there is none.
     #[must_use]
-    pub fn collapsed(&self) -> Self {
-        let mut accesses = self.accesses.clone();
-        accesses.dedup();
-        Self {
-            accesses,
-            pages: self.pages.clone(),
+    pub fn next_accesses(&self) -> Vec<u32> {
+        let mut upcoming = vec![NEVER; self.page_count()];
+        let mut next = vec![NEVER; self.accesses.len()];
+        for (at, &page) in self.accesses.iter().enumerate().rev() {
+            next[at] = std::mem::replace(&mut upcoming[page as usize], at as u32);
         }
+        next
     }
 }

@@ -39,6 +39,7 @@ pub struct Args {
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<String>,
 
+    /// How traces are read.
     #[command(flatten)]
     pub input: InputArgs,
 
@@ -54,7 +55,12 @@ pub struct Args {
     pub points: u16,
 
     /// These sizes instead, parted by commas: pages (4096) or shares of the footprint (10%).
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', conflicts_with = "points")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_delimiter = ',',
+        conflicts_with = "points"
+    )]
     pub sizes: Vec<SizeSpec>,
 
     /// Estimate from samples.
@@ -62,7 +68,12 @@ pub struct Args {
     pub sampled: bool,
 
     /// Share of the pages in each sample.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.01, requires = "sampled")]
+    #[arg(
+        long,
+        value_name = "SHARE",
+        default_value_t = 0.01,
+        requires = "sampled"
+    )]
     pub rate: f64,
 
     /// Samples; all together hold at most all pages.
@@ -181,8 +192,11 @@ fn sizes(args: &Args, footprint_pages: u64) -> Vec<usize> {
     if args.sizes.is_empty() {
         return spread_sizes(footprint_pages, usize::from(args.points));
     }
-    let mut sizes: Vec<usize> =
-        args.sizes.iter().map(|size| size.pages(footprint_pages)).collect();
+    let mut sizes: Vec<usize> = args
+        .sizes
+        .iter()
+        .map(|size| size.pages(footprint_pages))
+        .collect();
     sizes.sort_unstable();
     sizes.dedup();
     sizes
@@ -190,8 +204,9 @@ fn sizes(args: &Args, footprint_pages: u64) -> Vec<usize> {
 
 fn write_picture(path: Option<&Path>, draw: impl Fn() -> String) -> anyhow::Result<()> {
     match path {
-        Some(path) => fs::write(path, draw())
-            .with_context(|| format!("cannot write {}", path.display())),
+        Some(path) => {
+            fs::write(path, draw()).with_context(|| format!("cannot write {}", path.display()))
+        }
         None => Ok(()),
     }
 }
@@ -237,13 +252,19 @@ fn print(args: &Args, curves: &[Curve]) -> anyhow::Result<()> {
 
 fn text(out: &mut impl Write, curves: &[Curve]) -> std::io::Result<()> {
     for of_trace in curves.chunk_by(|a, b| a.trace == b.trace) {
-        let Some(first) = of_trace.first() else { continue };
+        let Some(first) = of_trace.first() else {
+            continue;
+        };
         writeln!(
             out,
             "{}: {} accesses, {}{} pages",
             first.trace,
             first.accesses,
-            if first.sampling_rate.is_some() { "about " } else { "" },
+            if first.sampling_rate.is_some() {
+                "about "
+            } else {
+                ""
+            },
             first.footprint_pages
         )?;
         if first.points.len() > 1 {

@@ -40,15 +40,17 @@ impl InputArgs {
         let mut source = match &self.manifest {
             Some(manifest) => {
                 let directory = manifest.parent().unwrap_or(Path::new(""));
-                Manifest::read(manifest, directory)?.source(trace).with_context(|| {
-                    format!("{}: no trace named '{trace}'", manifest.display())
-                })?
+                Manifest::read(manifest, directory)?
+                    .source(trace)
+                    .with_context(|| format!("{}: no trace named '{trace}'", manifest.display()))?
             }
             None => TraceSource::new(Path::new(trace)),
         };
         source.format = self.trace_format.or(source.format);
-        source.options =
-            ReadOptions { page_shift: self.page_shift, columns: self.column.clone() };
+        source.options = ReadOptions {
+            page_shift: self.page_shift,
+            columns: self.column.clone(),
+        };
         source.collapse_repeats |= self.collapse_repeats;
         Ok(source)
     }
@@ -57,20 +59,29 @@ impl InputArgs {
 /// What a trace is called in tables: the file name without its endings, or the name in a manifest.
 pub fn short_name(trace: &str) -> &str {
     let name = trace.rsplit('/').next().unwrap_or(trace);
-    name.split('.').next().filter(|stem| !stem.is_empty()).unwrap_or(name)
+    name.split('.')
+        .next()
+        .filter(|stem| !stem.is_empty())
+        .unwrap_or(name)
 }
 
 /// A format by its name.
 pub fn known_format(name: &str) -> Result<&'static Format, String> {
-    format::by_name(name)
-        .ok_or_else(|| format!("there is no trace format '{name}'; there are {}", format::names()))
+    format::by_name(name).ok_or_else(|| {
+        format!(
+            "there is no trace format '{name}'; there are {}",
+            format::names()
+        )
+    })
 }
 
 fn named_column(text: &str) -> Result<(Column, String), String> {
     let (column, header) = text.split_once('=').ok_or("write COLUMN=HEADER")?;
     let column = Column::by_name(column).ok_or_else(|| {
-        format!("there is no column '{column}'; there are page, address, bytes, count, time_ns, \
-                 time_us, time_ms, time_s, kind, process, class")
+        format!(
+            "there is no column '{column}'; there are page, address, bytes, count, time_ns, \
+                 time_us, time_ms, time_s, kind, process, class"
+        )
     })?;
     Ok((column, header.to_string()))
 }

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise trace`: traces of page accesses. One subcommand a file.
 
+pub mod cat;
+pub mod convert;
+pub mod info;
+pub mod input;
 pub mod record;
+pub mod sample;
 
 use std::process::ExitCode;
 
@@ -18,11 +23,19 @@ pub struct Args {
 #[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
 pub enum Command {
     Record(record::Args),
+    Info(info::Args),
+    Convert(convert::Args),
+    Sample(sample::Args),
+    Cat(cat::Args),
 }
 
 /// Runs the subcommand asked for.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Record(args) => record::run(args),
+        Command::Info(args) => info::run(args),
+        Command::Convert(args) => convert::run(args),
+        Command::Sample(args) => sample::run(args),
+        Command::Cat(args) => cat::run(args),
     }
 }

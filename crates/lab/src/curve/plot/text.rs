@@ -21,24 +21,24 @@ pub fn text(curves: &[Curve], columns: usize, rows: usize) -> String {
     let mut grid = vec![vec![' '; columns]; rows];
     for (at, curve) in curves.iter().enumerate().rev() {
         let letter = char::from(b'a' + (at % 26) as u8);
+        let mut put = |column: usize, ratio: f64| {
+            let height = (ratio / top).clamp(0.0, 1.0) * (rows - 1) as f64;
+            grid[rows - 1 - height.round() as usize][column] = letter;
+        };
         let spots: Vec<(usize, f64)> = curve
             .points
             .iter()
             .map(|point| (column_of(point.size_pages as f64), curve.ratio(point).0))
             .collect();
-        let row_of = |ratio: f64| {
-            let height = (ratio / top).clamp(0.0, 1.0) * (rows - 1) as f64;
-            rows - 1 - height.round() as usize
-        };
         for pair in spots.windows(2) {
             let ((from, start), (to, end)) = (pair[0], pair[1]);
             for column in from..=to {
                 let share = (column - from) as f64 / (to - from).max(1) as f64;
-                grid[row_of(start + (end - start) * share)][column] = letter;
+                put(column, start + (end - start) * share);
             }
         }
         if let [(column, ratio)] = spots[..] {
-            grid[row_of(ratio)][column] = letter;
+            put(column, ratio);
         }
     }
     let mut out = String::from("miss ratio\n");

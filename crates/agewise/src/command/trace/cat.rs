@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise trace cat`.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use agewise_lab::trace::{AccessKind, AccessStream, PageClass, Request, TraceSource, page_trace};
+use anyhow::ensure;
+use serde::Serialize;
+
+use super::input::InputArgs;
+use crate::output::{self, Format};
+use crate::units;
+
+/// Print the requests of a trace.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The trace: a file, or a name in the manifest.
+    #[arg(value_name = "TRACE")]
+    pub trace: String,
+
+    /// How traces are read.
+    #[command(flatten)]
+    pub input: InputArgs,
+
+    /// Stop after so many requests.
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+
+    /// Start at this time of the trace. A page trace jumps there by its index.
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub from: Option<Duration>,
+
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// A request as it is printed.
+#[derive(Debug, Serialize)]
+struct Record {
+    time_ns: u64,
+    page: u64,
+    count: u64,
+    kind: &'static str,
+    process: u32,
+    class: &'static str,
+}
+
+impl Record {
+    fn of(request: &Request) -> Self {
+        Self {
+            time_ns: request.time_ns,
+            page: request.first_page,
+            count: request.page_count,
+            kind: match request.kind {
+                AccessKind::Unknown => "",
+                AccessKind::Read => "r",
+                AccessKind::Write => "w",
+            },
+            process: request.process,
+            class: match request.class {
+                PageClass::Unknown => "",
+                PageClass::Anon => "anon",
+                PageClass::File => "file",
+            },
+        }
+    }
+}
+
+/// Reads and prints.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    ensure!(
+        !args.input.collapse_repeats,
+        "cat prints requests as they are stored"
+    );
+    let from_ns = args
+        .from
+        .map_or(0, |from| u64::try_from(from.as_nanos()).unwrap_or(u64::MAX));
+    let mut stream = open(&args.input.source(&args.trace)?, from_ns)?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    if args.format == Format::Csv {
+        writeln!(out, "time_ns,page,count,kind,process,class")?;
+    }
+    let mut printed = 0;
+    while args.limit.is_none_or(|limit| printed < limit) {
+        let Some(request) = stream.next_request()? else {
+            break;
+        };
+        if request.time_ns < from_ns {
+            continue;
+        }
+        let record = Record::of(&request);
+        match args.format {
+            Format::Json => output::json_line(&mut out, &record)?,
+            Format::Text | Format::Csv => {
+                let Record {
+                    time_ns,
+                    page,
+                    count,
+                    kind,
+                    process,
+                    class,
+                } = record;
+                if args.format == Format::Csv {
+                    writeln!(out, "{time_ns},{page},{count},{kind},{process},{class}")?;
+                } else {
+                    let seconds = time_ns as f64 / 1e9;
+                    writeln!(
+                        out,
+                        "{seconds:>14.6} {page:>20} {count:>8} {kind:1} {process} {class}"
+                    )?;
+                }
+            }
+        }
+        printed += 1;
+    }
+    out.flush()?;
+    if let Some(note) = stream.note() {
+        eprintln!("agewise: {note}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the trace, near `from_ns` if it has an index.
+fn open(source: &TraceSource, from_ns: u64) -> anyhow::Result<AccessStream> {
+    let stream = source.open()?;
+    let is_page_trace = stream.page_trace_header().is_some();
+    if from_ns == 0 || !is_page_trace || stream.compression() != "plain" {
+        return Ok(stream);
+    }
+    // A trace that was cut off has no index, and is read from its beginning.
+    match page_trace::open_at(&source.path, from_ns) {
+        Ok(reader) => Ok(AccessStream::new(&source.path, &page_trace::FORMAT, reader)),
+        Err(_) => Ok(stream),
+    }
+}

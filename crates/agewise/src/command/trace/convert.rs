@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise trace convert`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use agewise_lab::trace::page_trace::Header;
+use agewise_lab::trace::{
+    AccessKind, DenseTrace, NEVER, OutputFormat, PageClass, Request, TraceSource, TraceWriter,
+};
+use anyhow::{Context, ensure};
+
+use super::input::InputArgs;
+
+/// Write a trace in another format.
+///
+/// page keeps all that is known of each access, is compressed and indexed, and stays readable up to
+/// where it was cut off. csv keeps as much, as text. lirs keeps the order of the pages alone.
+/// oracleGeneral (libCacheSim) keeps pages and seconds, and takes two passes and 8 bytes of memory an
+/// access. Names that end in .gz or .zst are compressed.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The trace: a file, or a name in the manifest.
+    #[arg(value_name = "TRACE")]
+    pub trace: String,
+
+    /// The file to write; replaced if it exists.
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+
+    /// How traces are read.
+    #[command(flatten)]
+    pub input: InputArgs,
+
+    /// The format to write: page, csv, lirs, oracleGeneral.
+    #[arg(long, value_name = "FORMAT", default_value = "page", value_parser = output_format)]
+    pub to: OutputFormat,
+
+    /// Stop after so many requests.
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+
+    /// What backs the pages, where the trace does not say: anon or file.
+    #[arg(long, value_name = "CLASS", value_parser = page_class)]
+    pub class: Option<PageClass>,
+
+    /// What the accesses are, where the trace does not say: read or write.
+    #[arg(long, value_name = "KIND", value_parser = access_kind)]
+    pub kind: Option<AccessKind>,
+}
+
+/// Converts.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let source = args.input.source(&args.trace)?;
+    ensure_different(&source.path, &args.out)?;
+    let next = match args.to {
+        OutputFormat::OracleGeneral => next_accesses(&source, args)?,
+        _ => Vec::new(),
+    };
+    let mut stream = source.open()?;
+    let header = stream
+        .page_trace_header()
+        .cloned()
+        .unwrap_or_else(|| Header {
+            page_shift: args.input.page_shift as u8,
+            metadata: format!("converted_from={}\n", stream.format().name),
+            ..Header::default()
+        });
+    let mut writer = TraceWriter::create(&args.out, args.to, &header)?;
+    let (mut requests, mut access) = (0, 0);
+    while args.limit.is_none_or(|limit| requests < limit) {
+        let Some(request) = stream.next_request()? else {
+            break;
+        };
+        writer.push(&completed(request, args), || {
+            let next_access = next.get(access).copied().filter(|&at| at != NEVER);
+            access += 1;
+            next_access.map(u64::from)
+        })?;
+        requests += 1;
+    }
+    writer.finish()?;
+    if let Some(note) = stream.note() {
+        eprintln!("agewise: {note}");
+    }
+    eprintln!(
+        "agewise: {requests} requests written to {}",
+        args.out.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses to write over what is being read.
+pub fn ensure_different(input: &Path, output: &Path) -> anyhow::Result<()> {
+    let same = match (input.canonicalize(), output.canonicalize()) {
+        (Ok(input), Ok(output)) => input == output,
+        _ => false,
+    };
+    ensure!(
+        !same,
+        "{}: input and output are the same file",
+        output.display()
+    );
+    Ok(())
+}
+
+fn next_accesses(source: &TraceSource, args: &Args) -> anyhow::Result<Vec<u32>> {
+    // The requests written are those of the file, and so have to be the accesses counted here.
+    ensure!(
+        !source.collapse_repeats && args.limit.is_none(),
+        "oracleGeneral is written of whole traces only: convert to page first, then sample or cut"
+    );
+    Ok(DenseTrace::read(source)
+        .context("the first of two passes")?
+        .next_accesses())
+}
+
+fn completed(mut request: Request, args: &Args) -> Request {
+    if request.class == PageClass::Unknown {
+        request.class = args.class.unwrap_or_default();
+    }
+    if request.kind == AccessKind::Unknown {
+        request.kind = args.kind.unwrap_or_default();
+    }
+    request
+}
+
+fn output_format(name: &str) -> Result<OutputFormat, String> {
+    OutputFormat::by_name(name).ok_or_else(|| {
+        let names = OutputFormat::NAMES.map(|(name, _)| name);
+        format!("cannot write '{name}'; there are {}", names.join(", "))
+    })
+}
+
+fn page_class(name: &str) -> Result<PageClass, String> {
+    match name {
+        "anon" => Ok(PageClass::Anon),
+        "file" => Ok(PageClass::File),
+        _ => Err("write anon or file".into()),
+    }
+}
+
+fn access_kind(name: &str) -> Result<AccessKind, String> {
+    match name {
+        "read" => Ok(AccessKind::Read),
+        "write" => Ok(AccessKind::Write),
+        _ => Err("write read or write".into()),
+    }
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise trace info`.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use agewise_lab::trace::{QUANTILES, Summary};
+use serde::Serialize;
+
+use super::input::{InputArgs, short_name};
+use crate::output::{self, Format};
+use crate::units;
+
+/// Tell what is in traces: requests, footprint, reuse distances, sequentiality, types.
+///
+/// The reuse distance of an access is the number of different pages accessed since its page was
+/// accessed last: LRU keeps the page through it if it has more pages than that. Holds the trace in
+/// memory, 4 bytes an access.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Trace files, or names in the manifest.
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<String>,
+
+    /// How traces are read.
+    #[command(flatten)]
+    pub input: InputArgs,
+
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// A summary as it is printed.
+#[derive(Debug, Serialize)]
+struct Record<'a> {
+    trace: &'a str,
+    trace_format: &'static str,
+    compression: &'static str,
+    requests: u64,
+    accesses: u64,
+    footprint_pages: u64,
+    pages_accessed_once: u64,
+    repeats: u64,
+    sequential: u64,
+    reads: u64,
+    writes: u64,
+    anon: u64,
+    file: u64,
+    processes: u64,
+    first_time_ns: u64,
+    last_time_ns: u64,
+    reuse_distance_p10: Option<u64>,
+    reuse_distance_p50: Option<u64>,
+    reuse_distance_p75: Option<u64>,
+    reuse_distance_p90: Option<u64>,
+    reuse_distance_p99: Option<u64>,
+}
+
+impl<'a> Record<'a> {
+    fn of(trace: &'a str, summary: &Summary) -> Self {
+        let distance = |at: usize| summary.reuse_distances.map(|distances| distances[at]);
+        Self {
+            trace,
+            trace_format: summary.format,
+            compression: summary.compression,
+            requests: summary.requests,
+            accesses: summary.accesses,
+            footprint_pages: summary.footprint_pages,
+            pages_accessed_once: summary.pages_accessed_once,
+            repeats: summary.repeats,
+            sequential: summary.sequential,
+            reads: summary.reads,
+            writes: summary.writes,
+            anon: summary.anon,
+            file: summary.file,
+            processes: summary.processes,
+            first_time_ns: summary.first_time_ns,
+            last_time_ns: summary.last_time_ns,
+            reuse_distance_p10: distance(0),
+            reuse_distance_p50: distance(1),
+            reuse_distance_p75: distance(2),
+            reuse_distance_p90: distance(3),
+            reuse_distance_p99: distance(4),
+        }
+    }
+}
+
+/// Reads and prints.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut table = csv::Writer::from_writer(Vec::new());
+    for trace in &args.traces {
+        let summary = Summary::read(&args.input.source(trace)?)?;
+        if let Some(note) = &summary.note {
+            eprintln!("agewise: {note}");
+        }
+        let record = Record::of(short_name(trace), &summary);
+        match args.format {
+            Format::Text => text(&mut out, trace, &summary, args.input.page_shift)?,
+            Format::Json => output::json_line(&mut out, &record)?,
+            Format::Csv => table.serialize(record)?,
+        }
+    }
+    out.write_all(&table.into_inner()?)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(
+    out: &mut impl Write,
+    trace: &str,
+    summary: &Summary,
+    page_shift: u32,
+) -> std::io::Result<()> {
+    let of_accesses = |count: u64| {
+        format!(
+            "{count} ({:.1} %)",
+            100.0 * count as f64 / summary.accesses.max(1) as f64
+        )
+    };
+    let unknown_kind = summary.accesses - summary.reads - summary.writes;
+    let unknown_class = summary.accesses - summary.anon - summary.file;
+    let bytes =
+        u64::try_from(u128::from(summary.footprint_pages) << page_shift).unwrap_or(u64::MAX);
+    writeln!(out, "{trace}")?;
+    writeln!(
+        out,
+        "  format          {} ({})",
+        summary.format, summary.compression
+    )?;
+    writeln!(out, "  requests        {}", summary.requests)?;
+    writeln!(out, "  accesses        {}", summary.accesses)?;
+    writeln!(
+        out,
+        "  footprint       {} pages ({} at {} a page)",
+        summary.footprint_pages,
+        units::bytes_text(bytes),
+        units::bytes_text(1u64 << page_shift)
+    )?;
+    writeln!(
+        out,
+        "  accessed once   {} pages ({:.1} % of all)",
+        summary.pages_accessed_once,
+        100.0 * summary.pages_accessed_once as f64 / summary.footprint_pages.max(1) as f64
+    )?;
+    writeln!(out, "  same page again {}", of_accesses(summary.repeats))?;
+    writeln!(out, "  next page       {}", of_accesses(summary.sequential))?;
+    if unknown_kind < summary.accesses {
+        writeln!(
+            out,
+            "  kind            read {}, write {}, unknown {unknown_kind}",
+            of_accesses(summary.reads),
+            of_accesses(summary.writes)
+        )?;
+    }
+    if unknown_class < summary.accesses {
+        writeln!(
+            out,
+            "  class           anon {}, file {}, unknown {unknown_class}",
+            of_accesses(summary.anon),
+            of_accesses(summary.file)
+        )?;
+    }
+    if summary.processes > 0 {
+        writeln!(out, "  processes       {}", summary.processes)?;
+    }
+    if summary.last_time_ns > summary.first_time_ns {
+        let span = Duration::from_nanos(summary.last_time_ns - summary.first_time_ns);
+        writeln!(out, "  time            {}", units::duration_text(span))?;
+    }
+    match summary.reuse_distances {
+        None => writeln!(out, "  reuse distance  no page is accessed twice"),
+        Some(distances) => {
+            write!(out, "  reuse distance ")?;
+            for (share, distance) in QUANTILES.iter().zip(distances) {
+                write!(out, " p{:.0} {distance}", share * 100.0)?;
+            }
+            writeln!(out, " pages")
+        }
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise trace sample`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use agewise_lab::curve::{StackDistances, spread_sizes};
+use agewise_lab::trace::page_trace::Header;
+use agewise_lab::trace::{DenseTrace, OutputFormat, PageSample, TraceSource, TraceWriter};
+
+use super::convert::ensure_different;
+use super::input::InputArgs;
+
+/// Write all accesses of a share of the pages, chosen by hash.
+///
+/// A pool of RATE times as many pages then stands for the whole (SHARDS). What that costs in accuracy
+/// is measured and told: how many accesses the sample has of those it should have, and how far its
+/// LRU miss ratios are from those of the whole trace, over 32 sizes. The check holds the whole trace
+/// in memory, 4 bytes an access; --no-check leaves it out.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The trace: a file, or a name in the manifest.
+    #[arg(value_name = "TRACE")]
+    pub trace: String,
+
+    /// The page trace to write; replaced if it exists.
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+
+    /// How traces are read.
+    #[command(flatten)]
+    pub input: InputArgs,
+
+    /// Share of the pages.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
+    pub rate: f64,
+
+    /// Another seed chooses other pages; the same seed the same pages in every trace.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+
+    /// Do not measure the error.
+    #[arg(long)]
+    pub no_check: bool,
+}
+
+/// Samples, and tells how good the sample is.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let sample = PageSample::new(args.rate, args.seed).map_err(anyhow::Error::msg)?;
+    let source = args.input.source(&args.trace)?;
+    ensure_different(&source.path, &args.out)?;
+    let mut stream = source.open()?;
+    let mut header = stream
+        .page_trace_header()
+        .cloned()
+        .unwrap_or_else(|| Header {
+            page_shift: args.input.page_shift as u8,
+            metadata: format!("converted_from={}\n", stream.format().name),
+            ..Header::default()
+        });
+    header.metadata += &format!("sample_rate={}\nsample_seed={}\n", args.rate, args.seed);
+    let mut writer = TraceWriter::create(&args.out, OutputFormat::Page, &header)?;
+    let (mut accesses, mut kept) = (0, 0);
+    while let Some(request) = stream.next_request()? {
+        accesses += request.page_count;
+        for part in sample.chosen_of(request) {
+            kept += part.page_count;
+            writer.push(&part, || None)?;
+        }
+    }
+    writer.finish()?;
+    if let Some(note) = stream.note() {
+        eprintln!("agewise: {note}");
+    }
+    let share = kept as f64 / (accesses as f64 * args.rate);
+    println!(
+        "{kept} of {accesses} accesses kept; {:.1} % of what a share of {} should have",
+        share * 100.0,
+        args.rate
+    );
+    if kept == 0 {
+        println!("no page was chosen: raise --rate");
+    } else if !args.no_check {
+        check(&source, args)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(source: &TraceSource, args: &Args) -> anyhow::Result<()> {
+    let whole = DenseTrace::read(source)?;
+    let mut sample_source = TraceSource::new(&args.out);
+    sample_source.collapse_repeats = source.collapse_repeats;
+    let sample = DenseTrace::read(&sample_source)?;
+    let sizes = spread_sizes(whole.page_count() as u64, 32);
+    let scaled: Vec<usize> = sizes
+        .iter()
+        .map(|&size| ((size as f64 * args.rate).round() as usize).max(1))
+        .collect();
+    let exact = StackDistances::of(&whole).misses(&sizes);
+    let estimated = StackDistances::of(&sample).misses(&scaled);
+    let accesses = whole.accesses().len() as f64;
+    let errors: Vec<f64> = exact
+        .iter()
+        .zip(&estimated)
+        .map(|(&exact, &estimated)| (estimated as f64 / args.rate - exact as f64).abs() / accesses)
+        .collect();
+    let worst = errors.iter().copied().fold(0.0, f64::max);
+    println!(
+        "{} of {} pages; LRU miss ratio off by {:.4} on average and {worst:.4} at worst, over {} \
+         sizes",
+        sample.page_count(),
+        whole.page_count(),
+        errors.iter().sum::<f64>() / errors.len().max(1) as f64,
+        sizes.len()
+    );
+    Ok(())
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What can be said about a trace after one look.
+
+use std::collections::BTreeSet;
+
+use super::access::{Access, AccessKind, PageClass};
+use super::dense::DenseTrace;
+use super::error::TraceError;
+use super::stream::{AccessStream, TraceSource};
+use crate::curve::StackDistances;
+
+/// Shares of the repeated accesses whose reuse distance is told.
+pub const QUANTILES: [f64; 5] = [0.10, 0.50, 0.75, 0.90, 0.99];
+
+/// A summary of a trace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Summary {
+    /// Its format.
+    pub format: &'static str,
+    /// How the file is compressed.
+    pub compression: &'static str,
+    /// Records; a record may be several accesses.
+    pub requests: u64,
+    /// Accesses of single pages.
+    pub accesses: u64,
+    /// Different pages.
+    pub footprint_pages: u64,
+    /// Pages accessed exactly once.
+    pub pages_accessed_once: u64,
+    /// Accesses of the page just accessed.
+    pub repeats: u64,
+    /// Accesses of the page behind the one just accessed.
+    pub sequential: u64,
+    /// Reads, as far as told.
+    pub reads: u64,
+    /// Writes, as far as told.
+    pub writes: u64,
+    /// Accesses of anonymous memory, as far as told.
+    pub anon: u64,
+    /// Accesses of files, as far as told.
+    pub file: u64,
+    /// Different processes; 0 when the format has none.
+    pub processes: u64,
+    /// First and last time, nanoseconds; equal when the format has none.
+    pub first_time_ns: u64,
+    /// See `first_time_ns`.
+    pub last_time_ns: u64,
+    /// Reuse distances: different pages accessed between two accesses of a page, that the shares
+    /// [`QUANTILES`] of the repeated accesses do not exceed. `None` when no page comes twice.
+    pub reuse_distances: Option<[u64; QUANTILES.len()]>,
+    /// What the reader noticed, such as that the file was cut off.
+    pub note: Option<String>,
+}
+
+impl Summary {
+    /// Reads a trace once. Holds it in memory, 4 bytes an access.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn read(source: &TraceSource) -> Result<Self, TraceError> {
+        let mut stream = source.open()?;
+        let mut tally = Tally::default();
+        let trace =
+            DenseTrace::from_stream_with(&source.path, &mut stream, |access| tally.add(access))?;
+        Ok(tally.finish(&stream, &trace))
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    repeats: u64,
+    sequential: u64,
+    reads: u64,
+    writes: u64,
+    anon: u64,
+    file: u64,
+    processes: BTreeSet<u32>,
+    times_ns: Option<(u64, u64)>,
+    last_page: Option<u64>,
+}
+
+impl Tally {
+    fn add(&mut self, access: &Access) {
+        let last = self.last_page.replace(access.page);
+        self.repeats += u64::from(last == Some(access.page));
+        let follows = last.and_then(|page| page.checked_add(1)) == Some(access.page);
+        self.sequential += u64::from(follows);
+        self.reads += u64::from(access.kind == AccessKind::Read);
+        self.writes += u64::from(access.kind == AccessKind::Write);
+        self.anon += u64::from(access.class == PageClass::Anon);
+        self.file += u64::from(access.class == PageClass::File);
+        if access.process != 0 {
+            self.processes.insert(access.process);
+        }
+        let (first, last) = self
+            .times_ns
+            .get_or_insert((access.time_ns, access.time_ns));
+        *first = (*first).min(access.time_ns);
+        *last = (*last).max(access.time_ns);
+    }
+
+    fn finish(self, stream: &AccessStream, trace: &DenseTrace) -> Summary {
+        let distances = StackDistances::of(trace);
+        let mut times_accessed = vec![0u8; trace.page_count()];
+        for &page in trace.accesses() {
+            let times = &mut times_accessed[page as usize];
+            *times = times.saturating_add(1);
+        }
+        let once = times_accessed.iter().filter(|&&times| times == 1).count();
+        let quantiles = QUANTILES.map(|share| distances.quantile(share));
+        let (first_time_ns, last_time_ns) = self.times_ns.unwrap_or_default();
+        Summary {
+            format: stream.format().name,
+            compression: stream.compression(),
+            requests: stream.requests(),
+            accesses: trace.accesses().len() as u64,
+            footprint_pages: trace.page_count() as u64,
+            pages_accessed_once: once as u64,
+            repeats: self.repeats,
+            sequential: self.sequential,
+            reads: self.reads,
+            writes: self.writes,
+            anon: self.anon,
+            file: self.file,
+            processes: self.processes.len() as u64,
+            first_time_ns,
+            last_time_ns,
+            reuse_distances: quantiles[0]
+                .is_some()
+                .then(|| quantiles.map(|distance| distance.unwrap_or(0) as u64)),
+            note: stream.note().map(str::to_string),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages 1 1 2 3 1: one repeat, two steps forward, 2 and 3 once; the distances are 0 (1 after 1)
+    /// and 2 (2 and 3 lie between).
+    #[test]
+    fn a_trace_by_hand() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("t.csv");
+        let text = "page,op,pid,class,time_ns\n1,r,7,anon,5\n1,w,7,anon,6\n2,r,8,file,7\n\
+                    3,r,8,file,9\n1,r,7,anon,8\n";
+        std::fs::write(&path, text).unwrap();
+        let summary = Summary::read(&TraceSource::new(&path)).unwrap();
+        assert_eq!((summary.accesses, summary.footprint_pages), (5, 3));
+        assert_eq!((summary.repeats, summary.sequential), (1, 2));
+        assert_eq!((summary.reads, summary.writes), (4, 1));
+        assert_eq!((summary.anon, summary.file, summary.processes), (3, 2, 2));
+        assert_eq!((summary.first_time_ns, summary.last_time_ns), (5, 9));
+        assert_eq!(summary.pages_accessed_once, 2);
+        assert_eq!(summary.reuse_distances, Some([0, 0, 2, 2, 2]));
+        assert_eq!(summary.format, "csv");
+    }
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Writing traces: our own page trace, and the formats other tools read.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use super::access::{AccessKind, PageClass, Request};
+use super::error::TraceError;
+use super::page_trace::{Header, PageTraceWriter};
+
+/// The formats that can be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputFormat {
+    /// Our own page trace: everything that is known of an access.
+    Page,
+    /// CSV with a header: everything that is known of an access.
+    Csv,
+    /// A page a line: nothing but the order.
+    Lirs,
+    /// libCacheSim's records: page, time in seconds, and the index of the next access.
+    OracleGeneral,
+}
+
+impl OutputFormat {
+    /// The formats by their names.
+    pub const NAMES: [(&str, Self); 4] = [
+        ("page", Self::Page),
+        ("csv", Self::Csv),
+        ("lirs", Self::Lirs),
+        ("oracleGeneral", Self::OracleGeneral),
+    ];
+
+    /// The format of this name.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        let found = Self::NAMES
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found.map(|(_, format)| *format)
+    }
+}
+
+/// Where bytes go: a file, perhaps through a compression chosen by the file's name.
+enum Sink {
+    Plain(BufWriter<File>),
+    Gzip(flate2::write::GzEncoder<BufWriter<File>>),
+    Zstd(zstd::stream::write::Encoder<'static, BufWriter<File>>),
+}
+
+impl Sink {
+    fn create(path: &Path) -> std::io::Result<Self> {
+        let file = BufWriter::with_capacity(1 << 16, File::create(path)?);
+        Ok(match path.extension().and_then(|ending| ending.to_str()) {
+            Some("gz") => Self::Gzip(flate2::write::GzEncoder::new(file, Default::default())),
+            Some("zst") => Self::Zstd(zstd::stream::write::Encoder::new(file, 9)?),
+            _ => Self::Plain(file),
+        })
+    }
+
+    fn finish(self) -> std::io::Result<()> {
+        match self {
+            Self::Plain(mut file) => file.flush(),
+            Self::Gzip(encoder) => encoder.finish()?.flush(),
+            Self::Zstd(encoder) => encoder.finish()?.flush(),
+        }
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Plain(file) => file.write(bytes),
+            Self::Gzip(encoder) => encoder.write(bytes),
+            Self::Zstd(encoder) => encoder.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Self::Plain(file) => file.flush(),
+            Self::Gzip(encoder) => encoder.flush(),
+            Self::Zstd(encoder) => encoder.flush(),
+        }
+    }
+}
+
+enum Output {
+    Page(Box<PageTraceWriter<Sink>>),
+    Plain(OutputFormat, Sink),
+}
+
+/// Writes a trace. Names that end in `.gz` or `.zst` are compressed; a page trace is anyway.
+pub struct TraceWriter {
+    path: PathBuf,
+    output: Output,
+    offset: u64,
+    line: String,
+}
+
+impl TraceWriter {
+    /// Creates the file. `header` is for page traces.
+    ///
+    /// # Errors
+    /// [`TraceError::Open`] or [`TraceError::Write`].
+    pub fn create(path: &Path, format: OutputFormat, header: &Header) -> Result<Self, TraceError> {
+        let as_error = |source| TraceError::Open {
+            path: path.to_path_buf(),
+            source,
+        };
+        let sink = Sink::create(path).map_err(as_error)?;
+        let output = match format {
+            OutputFormat::Page => Output::Page(Box::new(PageTraceWriter::new(path, sink, header)?)),
+            _ => Output::Plain(format, sink),
+        };
+        let mut writer = Self {
+            path: path.to_path_buf(),
+            output,
+            offset: 0,
+            line: String::new(),
+        };
+        if format == OutputFormat::Csv {
+            writer.put(b"time_ns,page,count,kind,process,class\n")?;
+        }
+        Ok(writer)
+    }
+
+    /// Adds a request. `next_access` is asked, where the format needs it, for the index of the next
+    /// access of the same page, for each page of the request.
+    ///
+    /// # Errors
+    /// [`TraceError::Write`].
+    pub fn push(
+        &mut self,
+        request: &Request,
+        mut next_access: impl FnMut() -> Option<u64>,
+    ) -> Result<(), TraceError> {
+        let format = match &mut self.output {
+            Output::Page(writer) => return writer.push(request),
+            Output::Plain(format, _) => *format,
+        };
+        if format == OutputFormat::Csv {
+            self.line = csv_line(request);
+            return self.put_line();
+        }
+        for page in (0..request.page_count).map(|at| request.first_page.wrapping_add(at)) {
+            if format == OutputFormat::OracleGeneral {
+                self.put(&oracle_general_record(request.time_ns, page, next_access()))?;
+            } else {
+                self.line = format!("{page}\n");
+                self.put_line()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is left.
+    ///
+    /// # Errors
+    /// [`TraceError::Write`].
+    pub fn finish(self) -> Result<(), TraceError> {
+        let (path, offset) = (self.path, self.offset);
+        let sink = match self.output {
+            Output::Page(writer) => writer.finish()?,
+            Output::Plain(_, sink) => sink,
+        };
+        sink.finish().map_err(|source| TraceError::Write {
+            path,
+            offset,
+            source,
+        })
+    }
+
+    fn put_line(&mut self) -> Result<(), TraceError> {
+        let line = std::mem::take(&mut self.line);
+        let result = self.put(line.as_bytes());
+        self.line = line;
+        result
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), TraceError> {
+        if let Output::Plain(_, sink) = &mut self.output {
+            sink.write_all(bytes).map_err(|source| TraceError::Write {
+                path: self.path.clone(),
+                offset: self.offset,
+                source,
+            })?;
+            self.offset += bytes.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+fn csv_line(request: &Request) -> String {
+    let kind = match request.kind {
+        AccessKind::Unknown => "",
+        AccessKind::Read => "r",
+        AccessKind::Write => "w",
+    };
+    let class = match request.class {
+        PageClass::Unknown => "",
+        PageClass::Anon => "anon",
+        PageClass::File => "file",
+    };
+    format!(
+        "{},{},{},{kind},{},{class}\n",
+        request.time_ns, request.first_page, request.page_count, request.process
+    )
+}
+
+/// Time in seconds (the largest there is when it does not fit), page, a size of 4096, next access.
+fn oracle_general_record(time_ns: u64, page: u64, next_access: Option<u64>) -> [u8; 24] {
+    let seconds = u32::try_from(time_ns / 1_000_000_000).unwrap_or(u32::MAX);
+    let next = next_access
+        .and_then(|at| i64::try_from(at).ok())
+        .unwrap_or(-1);
+    let mut record = [0; 24];
+    record[0..4].copy_from_slice(&seconds.to_le_bytes());
+    record[4..12].copy_from_slice(&page.to_le_bytes());
+    record[12..16].copy_from_slice(&4096u32.to_le_bytes());
+    record[16..24].copy_from_slice(&next.to_le_bytes());
+    record
+}
