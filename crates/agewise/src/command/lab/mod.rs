@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab`: the simulated machine and the yardsticks. One subcommand a file.
 
-pub mod verify_kernel;
 pub mod curve;
+pub mod verify_kernel;
 pub mod verify_policies;
 
 use std::process::ExitCode;
