@@ -30,6 +30,7 @@ pub enum Command {
     Exercise(command::exercise::Args),
     Lab(command::lab::Args),
     Man(command::man::Args),
+    Reclaim(command::reclaim::Args),
     Report(command::report::Args),
     Trace(command::trace::Args),
     Watch(command::watch::Args),

@@ -2,16 +2,27 @@
 //! Moving cold memory out of a process and looking later what came back: what `reclaim`, `run`, the
 //! demonstration and the benchmarks have in common.
 
+use std::ops::ControlFlow;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use agewise_engine::generations::PageType;
+use agewise_engine::table::PAGES_PER_TABLE;
+use agewise_host::agent::Agent;
+use agewise_host::eye::{AddressRange, Leaf, PAGE_BYTES, SightSink, TableSight, Target};
 use agewise_host::pageout::{
-    Eviction, PageoutError, PageoutLimits, PageoutReport, Plan, ProcessMover, Recheck,
-    RefaultWatch, Step, SystemClock,
+    Evicted, Eviction, PageoutError, PageoutLimits, PageoutReport, Plan, ProcessMover, Recheck,
+    Run, Step, SystemClock,
 };
 use agewise_host::process::{Process, ProcessError};
 use agewise_host::root::ProcRoot;
+use agewise_host::vma::VmaTable;
 
-use crate::signal::Stop;
+/// Most runs of cold pages looked at in one process at a time: 24 MiB of memory for them. What lies
+/// beyond waits for the next time.
+const RUNS_MAX: usize = 1 << 20;
+/// No wait for the rate is longer, so that an end that was asked for is noticed soon.
+const NAP_MAX: Duration = Duration::from_millis(50);
 
 /// Ourselves and the processes we came from: never moved out, since whoever waits for our answer
 /// would pay for it.
@@ -27,32 +38,157 @@ pub fn ourselves_and_ancestors(root: &ProcRoot) -> Vec<u32> {
     line
 }
 
-/// Moves `plan` out of `mover` within `limits`. A request to stop ends it between two calls. What
-/// was done up to an error is in the report all the same.
+/// What moving something out did.
+#[derive(Debug)]
+pub struct Moved {
+    /// Asked, left, kept and skipped.
+    pub report: PageoutReport,
+    /// The pages that left.
+    pub evicted: Evicted,
+    /// Why it ended early; what was done until then is in the report all the same.
+    pub error: Option<PageoutError>,
+}
+
+/// Moves `plan` out of `mover` within `limits`. When `cancel` becomes true it ends between two
+/// calls; `wait` is slept in where the rate says so.
 pub fn move_out(
     mover: &mut ProcessMover<'_>,
     plan: &Plan,
     limits: PageoutLimits,
     recheck: &mut dyn Recheck,
-    stop: &Stop,
+    cancel: &AtomicBool,
+    mut wait: impl FnMut(Duration),
     mut progress: impl FnMut(&PageoutReport),
-) -> (PageoutReport, RefaultWatch, Option<PageoutError>) {
-    let mut eviction = Eviction::new(plan, limits, mover, recheck, &SystemClock, stop.flag());
+) -> Moved {
+    let mut eviction = Eviction::new(plan, limits, mover, recheck, &SystemClock, cancel);
     let error = loop {
         match eviction.step() {
             Ok(Step::Went { .. }) => progress(eviction.report()),
-            Ok(Step::Wait { ns }) => {
-                stop.wait(Duration::from_nanos(ns));
-            }
+            Ok(Step::Wait { ns }) => wait(Duration::from_nanos(ns).min(NAP_MAX)),
             Ok(Step::Done) => break None,
             Err(error) => break Some(error),
         }
     };
-    (
-        eviction.report().clone(),
-        RefaultWatch::new(eviction.evicted()),
+    Moved {
+        report: eviction.report().clone(),
+        evicted: eviction.evicted(),
         error,
-    )
+    }
+}
+
+/// What is cold in one process.
+#[derive(Debug)]
+pub struct Cold {
+    /// The process.
+    pub pid: u32,
+    /// When it started: a pid used again is another process.
+    pub start_ticks: u64,
+    /// Its name.
+    pub comm: String,
+    /// The pages, by the size in which they are mapped.
+    pub plan: Plan,
+    /// What only swap can take.
+    pub anon_bytes: u64,
+    /// What a file backs.
+    pub file_bytes: u64,
+}
+
+/// The pages of an observed process that have certainly not been touched for `older_than`: by
+/// their ages, and by a look right now. `None` if the process is not observed (any more).
+///
+/// # Errors
+/// Its page tables or mappings cannot be read.
+pub fn find_cold(
+    agent: &mut Agent,
+    pid: u32,
+    older_than: Duration,
+) -> anyhow::Result<Option<Cold>> {
+    let Some(space) = agent.space(pid) else {
+        return Ok(None);
+    };
+    let older_than_ms = u64::try_from(older_than.as_millis()).unwrap_or(u64::MAX);
+    let (mut ranges, mut is_file) = (Vec::new(), Vec::new());
+    space.map().runs_older_than(
+        0..u64::MAX / PAGE_BYTES,
+        Agent::now_ms(),
+        older_than_ms,
+        |run| {
+            ranges.push(AddressRange {
+                start: run.pages.start * PAGE_BYTES,
+                end: run.pages.end * PAGE_BYTES,
+            });
+            is_file.push(run.page_type == PageType::File);
+            if ranges.len() < RUNS_MAX {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        },
+    );
+    let start_ticks = space.process().start_ticks();
+    let comm = space.process().comm()?;
+    let mut sink = ColdSink {
+        is_file,
+        base: Vec::new(),
+        huge: Vec::new(),
+        bytes: [0; 2],
+    };
+    if !ranges.is_empty() {
+        let target = Target {
+            pid,
+            start_ticks: Some(start_ticks),
+        };
+        agent.eye().scan(&target, &ranges, &mut sink)?;
+    }
+    let mut plan = Plan::new(sink.base, sink.huge, false);
+    let mut vmas = VmaTable::new();
+    vmas.read(pid)?;
+    vmas.mark_locked(pid)?;
+    plan.exclude_unevictable(&vmas);
+    let [anon_bytes, file_bytes] = sink.bytes;
+    Ok(Some(Cold {
+        pid,
+        start_ticks,
+        comm,
+        plan,
+        anon_bytes,
+        file_bytes,
+    }))
+}
+
+/// Collects what is there and was not touched since its age was known.
+struct ColdSink {
+    /// Of each range.
+    is_file: Vec<bool>,
+    base: Vec<Run>,
+    huge: Vec<Run>,
+    /// Anon, file.
+    bytes: [u64; 2],
+}
+
+impl SightSink for ColdSink {
+    fn table(&mut self, sight: &TableSight<'_>) {
+        let is_file = self.is_file.get(sight.range).copied().unwrap_or(false);
+        let runs = if sight.leaf == Leaf::Page {
+            &mut self.base
+        } else {
+            &mut self.huge
+        };
+        let mut open: Option<Run> = None;
+        for page in 0..PAGES_PER_TABLE {
+            let bit = 1u64 << (page % 64);
+            let (present, young) = (sight.bits.present[page / 64], sight.bits.young[page / 64]);
+            if present & !young & bit == 0 {
+                runs.extend(open.take());
+                continue;
+            }
+            let start = sight.va + page as u64 * PAGE_BYTES;
+            let run = open.get_or_insert(Run { start, end: start });
+            run.end = start + PAGE_BYTES;
+            self.bytes[usize::from(is_file)] += PAGE_BYTES;
+        }
+        runs.extend(open);
+    }
 }
 
 /// The CPU time this process has used so far, all threads, kernel and user.

@@ -27,6 +27,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Exercise(args) => exercise::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Man(args) => man::run(&args),
+        Command::Reclaim(args) => reclaim::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Watch(args) => watch::run(&args),

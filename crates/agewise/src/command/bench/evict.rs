@@ -55,15 +55,16 @@ pub fn measure(
     };
     let process = lean::open_target(exerciser.pid())?;
     let mut mover = ProcessMover::open(&process, false)?;
-    let (report, _, error) = lean::move_out(
+    let moved = lean::move_out(
         &mut mover,
         &plan,
         PageoutLimits::default(),
         &mut NoRecheck,
-        stop,
+        stop.flag(),
+        |_| (),
         |_| (),
     );
-    if let Some(error) = error {
+    if let Some(error) = moved.error {
         return Err(error.into());
     }
     if stop.requested().is_some() {
@@ -73,5 +74,5 @@ pub fn measure(
         .finish()
         .context("after its cold half was moved out and brought back")?;
     device.remove()?;
-    Ok(report)
+    Ok(moved.report)
 }

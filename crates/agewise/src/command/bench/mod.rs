@@ -2,6 +2,8 @@
 //! `agewise bench`: what agewise costs on this machine, how true it sees, and whether it harms.
 
 pub mod evict;
+pub mod live;
+pub mod parts;
 pub mod proc_files;
 pub mod statistics;
 pub mod tally;

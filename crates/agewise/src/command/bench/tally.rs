@@ -3,16 +3,17 @@
 
 use serde::Serialize;
 
-/// The span in which an access must show as a young page: from the end of the previous clearing
-/// to the reading. CLOCK_MONOTONIC ns.
+/// The span in which an access must show as a young page: from one reading of its page table to
+/// the next. An access between a reading and the clearing after it is lost, and counts as missed.
+/// CLOCK_MONOTONIC ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// When the previous clearing of this page may have begun.
-    pub clear_begin_ns: u64,
-    /// When it had ended for certain.
-    pub clear_end_ns: u64,
-    /// When the page table was read.
-    pub seen_ns: u64,
+    /// When the previous reading began.
+    pub before_begin_ns: u64,
+    /// When it had ended.
+    pub before_end_ns: u64,
+    /// When this reading began.
+    pub now_begin_ns: u64,
 }
 
 /// Pages by what happened and what was seen.
@@ -26,7 +27,7 @@ pub struct Tally {
     pub unaccessed_seen: u64,
     /// Not accessed and not seen young.
     pub unaccessed_unseen: u64,
-    /// Last accessed while it was being cleared, or after it was read: nothing can be said.
+    /// Last accessed while a table was being read, or after that: nothing can be said.
     pub undecided: u64,
 }
 
@@ -34,15 +35,15 @@ impl Tally {
     /// Judges one page, or one huge page by its latest access.
     #[inline]
     pub fn judge(&mut self, span: Span, last_access_ns: u64, young: bool) {
-        let field = if last_access_ns >= span.seen_ns {
+        let field = if last_access_ns >= span.now_begin_ns {
             &mut self.undecided
-        } else if last_access_ns > span.clear_end_ns {
+        } else if last_access_ns > span.before_end_ns {
             if young {
                 &mut self.accessed_seen
             } else {
                 &mut self.accessed_missed
             }
-        } else if last_access_ns < span.clear_begin_ns {
+        } else if last_access_ns < span.before_begin_ns {
             if young {
                 &mut self.unaccessed_seen
             } else {
@@ -61,6 +62,11 @@ impl Tally {
         self.unaccessed_seen += other.unaccessed_seen;
         self.unaccessed_unseen += other.unaccessed_unseen;
         self.undecided += other.undecided;
+    }
+
+    /// Pages about which something can be said.
+    pub fn judged(&self) -> u64 {
+        self.accessed_seen + self.accessed_missed + self.unaccessed_seen + self.unaccessed_unseen
     }
 
     /// Accessed pages that were not seen, of all accessed pages.
@@ -94,11 +100,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_judged_by_the_span_between_clearing_and_reading() {
+    fn pages_are_judged_by_the_span_between_two_readings() {
         let span = Span {
-            clear_begin_ns: 100,
-            clear_end_ns: 110,
-            seen_ns: 200,
+            before_begin_ns: 100,
+            before_end_ns: 110,
+            now_begin_ns: 200,
         };
         let mut tally = Tally::default();
         tally.judge(span, 150, true);

@@ -3,3 +3,405 @@
 
 pub mod record;
 pub mod timing;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use agewise_engine::workingset::Intervals;
+use agewise_host::agent::{Agent, AgentConfig};
+use agewise_host::eye::Target;
+use agewise_host::pageout::{EyeRecheck, PageoutLimits, ProcessMover, RefaultWatch};
+use agewise_host::process::Process;
+use agewise_host::root::ProcRoot;
+use agewise_host::swap;
+use anyhow::{anyhow, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::observe;
+use crate::lean::{self, Cold};
+use crate::output::Format;
+use crate::signal::Stop;
+use crate::units::{self, bytes_text, duration_text};
+use record::{Planned, Reclaimed};
+
+/// Move memory out that has not been touched for a while, once.
+///
+/// Observes the processes first, for as long as it takes to know what is that old, shows what it
+/// found, moves it out (anonymous memory to swap, pages of files out of the process and, unless
+/// others use them, out of memory), and watches for some seconds what comes back.
+///
+/// Right before a page is moved it is looked at once more; one that was touched stays. mlocked
+/// memory stays, and so do huge pages of which a part was touched. What was asked for, what left,
+/// what stayed and why, and what came back adds up, and is printed. Without free swap only pages of
+/// files can leave, which is said. agewise itself and the processes it came from are never touched.
+///
+/// Exit status: 0 done; 1 an error; 2 a wrong argument; 3 the target was gone before the end; 128 +
+/// the signal when interrupted (what was done by then is printed).
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    /// What not being touched for so long makes cold.
+    #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
+    older_than: Duration,
+
+    /// Time between two looks, 100ms or more; a quarter of --older-than, at most 10s, unless given.
+    #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
+    interval: Option<Duration>,
+
+    /// How long to observe before anything is moved; --older-than and one interval unless given.
+    #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
+    observe: Option<Duration>,
+
+    /// Move at most so much.
+    #[arg(long, value_name = "SIZE", value_parser = units::positive_size)]
+    max_bytes: Option<u64>,
+
+    /// Move at most so much a second, on average.
+    #[arg(long, value_name = "RATE", default_value = "256M/s", value_parser = units::byte_rate)]
+    rate: u64,
+
+    /// Leave at least so much resident memory to the target.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size)]
+    keep: u64,
+
+    /// Watch for so long what comes back; 0s not at all.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = units::duration)]
+    watch: Duration,
+
+    /// Do everything but move.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// How to print.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Whose memory.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct TargetArgs {
+    /// A process.
+    #[arg(long)]
+    pid: Option<u32>,
+
+    /// A memory cgroup with all cgroups below it: its path below the hierarchy, or its directory.
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<String>,
+}
+
+/// The target was gone before the end.
+const EXIT_TARGET_GONE: u8 = 3;
+
+/// Runs the command.
+///
+/// # Errors
+/// Targets that are not there or may not be touched, missing privileges, times that make no sense.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let interval = timing::interval(args.older_than, args.interval).map_err(|why| anyhow!(why))?;
+    let observation =
+        timing::observation(args.older_than, interval, args.observe).map_err(|why| anyhow!(why))?;
+    let own = lean::ourselves_and_ancestors(&ProcRoot::default());
+    if let Some(pid) = args.targets.pid
+        && own.contains(&pid)
+    {
+        bail!("process {pid} is agewise itself or one it came from: it would wait for itself");
+    }
+    let pids: Vec<u32> = args.targets.pid.into_iter().collect();
+    let cgroups: Vec<String> = args.targets.cgroup.clone().into_iter().collect();
+    let targets = observe::listed(&pids, &cgroups)?;
+    let (mut agent, note) = observe::open_agent(targets, config(args.older_than, interval)?)?;
+    let free_swap_bytes = swap::free_bytes(&ProcRoot::default())?;
+    for note in note.into_iter().chain(swap_note(free_swap_bytes)) {
+        eprintln!("agewise: {note}");
+    }
+    let stop = Stop::install()?;
+    if !observe_for(&mut agent, observation, interval, &stop)? {
+        return match stop.requested() {
+            Some(signal) => {
+                eprintln!("agewise: interrupted while observing; nothing was moved");
+                Ok(ExitCode::from(Stop::exit_code(signal)))
+            }
+            None => {
+                eprintln!("agewise: the target is gone; nothing was moved");
+                Ok(ExitCode::from(EXIT_TARGET_GONE))
+            }
+        };
+    }
+    let mut cold = find_all(&mut agent, args.older_than, &own)?;
+    cold.sort_by_key(|cold| std::cmp::Reverse(cold.anon_bytes + cold.file_bytes));
+    let total = evict_all(args, &mut agent, &cold, &stop)?;
+    match stop.requested() {
+        Some(signal) => Ok(ExitCode::from(Stop::exit_code(signal))),
+        None if total.all_gone => Ok(ExitCode::from(EXIT_TARGET_GONE)),
+        None if total.failed => Ok(ExitCode::FAILURE),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// How to observe so that memory older than `older_than` is known.
+pub fn config(older_than: Duration, interval: Duration) -> anyhow::Result<AgentConfig> {
+    let mut bounds_ms = vec![observe::millis(interval), observe::millis(older_than)];
+    bounds_ms.dedup();
+    let mut config = AgentConfig::new(Intervals::new(bounds_ms)?);
+    config.scan_interval_ms = Some(observe::millis(interval));
+    Ok(config)
+}
+
+/// What to say when there is no swap.
+pub fn swap_note(free_swap_bytes: u64) -> Option<String> {
+    (free_swap_bytes == 0).then(|| {
+        "no free swap: anonymous memory cannot leave, only pages of files can (swap or zram would \
+         change that)"
+            .to_owned()
+    })
+}
+
+/// Ticks for `duration`; false if told to end or if nothing is left to look at.
+fn observe_for(
+    agent: &mut Agent,
+    duration: Duration,
+    interval: Duration,
+    stop: &Stop,
+) -> anyhow::Result<bool> {
+    let began = Instant::now();
+    let end = began + duration;
+    let bar = bar(
+        "observing {wide_bar} {elapsed} of {msg}",
+        observe::millis(duration),
+    );
+    bar.set_message(duration_text(duration));
+    loop {
+        let tick = agent.tick()?;
+        if tick.processes == 0 && tick.failed > 0 {
+            let troubles: Vec<String> = agent
+                .report()
+                .into_iter()
+                .flat_map(|report| report.troubles)
+                .collect();
+            bail!("nothing could be looked at: {}", troubles.join("; "));
+        }
+        if agent.is_finished() {
+            bar.finish_and_clear();
+            return Ok(false);
+        }
+        bar.set_position(observe::millis(began.elapsed()));
+        let now = Instant::now();
+        if now >= end {
+            bar.finish_and_clear();
+            return Ok(true);
+        }
+        if stop.wait_until((now + interval).min(end)) {
+            bar.finish_and_clear();
+            return Ok(false);
+        }
+    }
+}
+
+/// A bar on standard error, if that is a terminal.
+fn bar(template: &str, length: u64) -> ProgressBar {
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(length).with_style(style)
+}
+
+/// What is cold in all processes observed but `own`.
+fn find_all(agent: &mut Agent, older_than: Duration, own: &[u32]) -> anyhow::Result<Vec<Cold>> {
+    let pids: Vec<u32> = agent.spaces().map(|space| space.process().pid()).collect();
+    let mut found = Vec::new();
+    for pid in pids {
+        if own.contains(&pid) {
+            eprintln!("agewise: process {pid} is ours or one we came from: left alone");
+            continue;
+        }
+        match lean::find_cold(agent, pid, older_than) {
+            Ok(cold) => found.extend(cold),
+            // One of many may have ended meanwhile; whatever it is, the others go on.
+            Err(error) => eprintln!("agewise: process {pid}: {error:#}"),
+        }
+    }
+    Ok(found)
+}
+
+/// How it went, for the exit status.
+struct Outcome {
+    all_gone: bool,
+    failed: bool,
+}
+
+/// One process at work.
+struct Work<'p> {
+    cold: &'p Cold,
+    mover: ProcessMover<'p>,
+    result: Reclaimed,
+    watch: Option<RefaultWatch>,
+}
+
+fn evict_all(
+    args: &Args,
+    agent: &mut Agent,
+    cold: &[Cold],
+    stop: &Stop,
+) -> anyhow::Result<Outcome> {
+    let opened: Vec<(&Cold, Process)> = cold
+        .iter()
+        .filter_map(|cold| {
+            let process = lean::open_target(cold.pid).ok()?;
+            (process.start_ticks() == cold.start_ticks).then_some((cold, process))
+        })
+        .collect();
+    let mut works = Vec::new();
+    for (cold, process) in &opened {
+        match ProcessMover::open(process, args.targets.pid.is_some()) {
+            Ok(mover) => {
+                works.push(Work {
+                    cold,
+                    mover,
+                    result: Reclaimed::new(cold.pid, &cold.comm, args.dry_run),
+                    watch: None,
+                });
+            }
+            Err(error) if error.is_gone() => {}
+            // The one that was named may not be passed over.
+            Err(error) if args.targets.pid.is_some() => return Err(error.into()),
+            Err(error) => eprintln!("agewise: process {} is left alone: {error}", cold.pid),
+        }
+    }
+    for work in &mut works {
+        work.result.resident_before_bytes = resident_bytes(&mut work.mover);
+    }
+    let mut out = std::io::stdout().lock();
+    let planned: Vec<Planned> = works.iter().map(Work::planned).collect();
+    record::print_plan(&mut out, args.format, &planned, args.older_than)?;
+    out.flush()?;
+    move_all(args, agent, &mut works, stop);
+    watch_all(args, &mut works, stop);
+    let results: Vec<Reclaimed> = works.into_iter().map(|work| work.result).collect();
+    let total = Reclaimed::total(&results, args.dry_run);
+    record::print_results(&mut out, args.format, &results, &total)?;
+    out.flush()?;
+    Ok(Outcome {
+        all_gone: !cold.is_empty() && results.is_empty(),
+        failed: !results.is_empty() && results.iter().all(|result| !result.error.is_empty()),
+    })
+}
+
+impl Work<'_> {
+    fn planned(&self) -> Planned {
+        Planned {
+            record: "plan",
+            pid: self.cold.pid,
+            comm: self.cold.comm.clone(),
+            resident_bytes: self.result.resident_before_bytes,
+            cold_anon_bytes: self.cold.anon_bytes,
+            cold_file_bytes: self.cold.file_bytes,
+        }
+    }
+}
+
+/// Resident memory; 0 once the process is gone.
+fn resident_bytes(mover: &mut ProcessMover<'_>) -> u64 {
+    use agewise_host::pageout::Mover;
+    mover.rss_bytes().unwrap_or(0)
+}
+
+/// Moves one process after the other, within limits for all together.
+fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop) {
+    let resident: u64 = works
+        .iter()
+        .map(|work| work.result.resident_before_bytes)
+        .sum();
+    let mut room = args.max_bytes.unwrap_or(u64::MAX);
+    let mut above_floor = resident.saturating_sub(args.keep);
+    let asked: u64 = works.iter().map(|work| work.cold.plan.asked_bytes()).sum();
+    let progress = bar(
+        "moving out {wide_bar} {bytes} of {total_bytes} {msg}",
+        asked,
+    );
+    for work in works.iter_mut() {
+        let limits = PageoutLimits {
+            bytes_max: room,
+            rate_bytes_per_s: Some(args.rate),
+            // What the others may keep is not this one's to give.
+            floor_bytes: work
+                .result
+                .resident_before_bytes
+                .saturating_sub(above_floor),
+            rehearse: args.dry_run,
+            ..PageoutLimits::default()
+        };
+        let target = Target {
+            pid: work.cold.pid,
+            start_ticks: Some(work.cold.start_ticks),
+        };
+        let before = progress.position();
+        let moved = lean::move_out(
+            &mut work.mover,
+            &work.cold.plan,
+            limits,
+            &mut EyeRecheck::new(agent.eye(), target),
+            stop.flag(),
+            |nap| {
+                stop.wait(nap);
+            },
+            |report| {
+                progress.set_position(before + report.accounted_bytes());
+                progress.set_message(format!("{} left", bytes_text(report.left_bytes)));
+            },
+        );
+        let went = moved.report.left_bytes + moved.report.kept_bytes + moved.report.rehearsed_bytes;
+        room = room.saturating_sub(went);
+        above_floor =
+            above_floor.saturating_sub(moved.report.left_bytes + moved.report.rehearsed_bytes);
+        work.result.resident_after_bytes = resident_bytes(&mut work.mover);
+        work.result.error = moved
+            .error
+            .map(|error| error.to_string())
+            .unwrap_or_default();
+        work.result.report = moved.report;
+        work.watch = Some(RefaultWatch::new(moved.evicted));
+    }
+    progress.finish_and_clear();
+}
+
+/// Looks now and then at what left, until `--watch` is over.
+fn watch_all(args: &Args, works: &mut [Work<'_>], stop: &Stop) {
+    const LOOK_EVERY: Duration = Duration::from_secs(1);
+    let left: u64 = works.iter().map(|work| work.result.report.left_bytes).sum();
+    if args.dry_run || args.watch.is_zero() || left == 0 {
+        return;
+    }
+    let began = Instant::now();
+    let end = began + args.watch;
+    let progress = bar(
+        "watching what comes back {wide_bar} {msg}",
+        observe::millis(args.watch),
+    );
+    loop {
+        let stopped = stop.wait_until((Instant::now() + LOOK_EVERY).min(end));
+        let mut back = 0;
+        for work in works.iter_mut() {
+            let Some(watch) = &mut work.watch else {
+                continue;
+            };
+            match watch.look(&mut work.mover) {
+                Ok(count) => work.result.refaulted_bytes = count.refaulted_bytes(),
+                Err(error) if work.result.error.is_empty() => {
+                    work.result.error = format!("while watching: {error}");
+                }
+                Err(_) => {}
+            }
+            work.result.refault_watch_ms = observe::millis(began.elapsed());
+            back += work.result.refaulted_bytes;
+        }
+        progress.set_position(observe::millis(began.elapsed()));
+        progress.set_message(format!("{} back", bytes_text(back)));
+        if stopped || Instant::now() >= end {
+            progress.finish_and_clear();
+            return;
+        }
+    }
+}

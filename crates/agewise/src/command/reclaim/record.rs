@@ -58,12 +58,12 @@ pub struct Reclaimed {
 }
 
 impl Reclaimed {
-    /// The sum of all.
-    pub fn total(results: &[Self], dry_run: bool) -> Self {
-        let mut total = Self {
-            record: "total",
-            pid: 0,
-            comm: String::new(),
+    /// Nothing done yet to this process.
+    pub fn new(pid: u32, comm: &str, dry_run: bool) -> Self {
+        Self {
+            record: "result",
+            pid,
+            comm: comm.to_owned(),
             resident_before_bytes: 0,
             resident_after_bytes: 0,
             report: PageoutReport::default(),
@@ -71,6 +71,14 @@ impl Reclaimed {
             refault_watch_ms: 0,
             dry_run,
             error: String::new(),
+        }
+    }
+
+    /// The sum of all.
+    pub fn total(results: &[Self], dry_run: bool) -> Self {
+        let mut total = Self {
+            record: "total",
+            ..Self::new(0, "", dry_run)
         };
         for result in results {
             total.resident_before_bytes += result.resident_before_bytes;

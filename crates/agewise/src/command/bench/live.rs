@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise bench live`: cost and truth on a running exerciser.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use agewise_host::clear::ClearPolicy;
+use agewise_host::pagewalk::PageWalk;
+use anyhow::bail;
+use serde::Serialize;
+
+use super::parts::{Observed, ScanParts};
+use super::proc_files;
+use super::statistics::median;
+use super::tally::Tally;
+use crate::command::exercise::spawned::Spawned;
+use crate::lean;
+use crate::signal::Stop;
+
+/// Scans before anything counts: the first ones learn what clearing costs here.
+const WARM_UP: usize = 3;
+
+/// What watching one exerciser costs, and how true it is. CPU time for each GiB present.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Watching {
+    /// Reading page tables.
+    pub walk_ms_per_gib: f64,
+    /// From bits to ages.
+    pub classify_ms_per_gib: f64,
+    /// Clearing accessed bits.
+    pub clear_ms_per_gib: f64,
+    /// Memory of the age map for each page it covers.
+    pub agemap_bytes_per_page: f64,
+    /// Accessed pages not seen, of all accessed.
+    pub missed_ratio: f64,
+    /// Pages called accessed that were not, of all that were not.
+    pub false_ratio: f64,
+    /// Pages judged, over all scans.
+    pub judged_pages: u64,
+    /// Sum of the histogram to resident memory.
+    pub histogram_ratio: f64,
+    /// Reading `/proc/PID/smaps`.
+    pub smaps_ms_per_gib: f64,
+    /// Reading `/proc/PID/pagemap`.
+    pub pagemap_ms_per_gib: f64,
+}
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct Setup<'a> {
+    /// agewise itself.
+    pub program: &'a Path,
+    /// Anonymous memory of the exerciser.
+    pub size_bytes: u64,
+    /// Mapped file of the exerciser; none if 0.
+    pub file_bytes: u64,
+    /// Where that file is made.
+    pub file_directory: PathBuf,
+    /// In huge pages.
+    pub huge: bool,
+    /// Time from scan to scan.
+    pub interval: Duration,
+    /// Scans that count.
+    pub scans: usize,
+}
+
+/// Watches an exerciser: zipf 0.99 over half of its memory, the other half cold.
+///
+/// # Errors
+/// Missing privileges, no BPF, or the exerciser failed.
+pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
+    let mut eye = PageWalk::open()?;
+    let file = setup
+        .file_directory
+        .join(format!("agewise-bench-{}", std::process::id()));
+    let mut arguments: Vec<std::ffi::OsString> = Vec::new();
+    let size = setup.size_bytes.to_string();
+    let words = [
+        "--size",
+        &size,
+        "--pattern",
+        "zipf:0.99",
+        "--active",
+        "0.5",
+        "--rate",
+        "100000",
+    ];
+    arguments.extend(words.map(Into::into));
+    if setup.huge {
+        arguments.push("--thp".into());
+    }
+    if setup.file_bytes > 0 {
+        arguments.extend(["--file".into(), file.into(), "--file-size".into()]);
+        arguments.push(setup.file_bytes.to_string().into());
+    }
+    let exerciser = Spawned::start(setup.program, arguments, Some(stop))?;
+    let process = lean::open_target(exerciser.pid())?;
+    let truth = exerciser.truth();
+    let mut observed = Observed::new(&process, &mut eye, truth, ClearPolicy::default(), 600_000);
+    let mut tally = Tally::default();
+    let mut parts: Vec<ScanParts> = Vec::new();
+    let (mut smaps, mut pagemap, mut totals) = (Vec::new(), Vec::new(), Vec::new());
+    let ranges: Vec<(u64, u64)> = truth
+        .regions()
+        .iter()
+        .map(|region| (region.address, region.pages))
+        .collect();
+    let mut next = Instant::now();
+    // Scans that are judged and scans that are timed take turns: judging costs time of its own.
+    for number in 0..WARM_UP + 2 * setup.scans {
+        if stop.wait_until(next) {
+            bail!("told to end");
+        }
+        next = Instant::now().max(next + setup.interval);
+        let counts = number >= WARM_UP;
+        if counts && number % 2 == 0 {
+            observed.scan(Some(&mut tally))?;
+            continue;
+        }
+        let scan = observed.scan(None)?;
+        if counts {
+            let resident = process.rss_bytes()?;
+            totals.push(scan.present_bytes as f64 / resident as f64);
+            parts.push(scan);
+            let reading = proc_files::smaps(process.pid())?;
+            smaps.push(scan.ms_per_gib(reading.cpu_ns));
+            let reading = proc_files::pagemap(process.pid(), &ranges)?;
+            pagemap.push(scan.ms_per_gib(reading.cpu_ns));
+        }
+    }
+    let of = |part: fn(&ScanParts) -> u64| {
+        median(
+            &parts
+                .iter()
+                .map(|scan| scan.ms_per_gib(part(scan)))
+                .collect::<Vec<_>>(),
+        )
+    };
+    let map = observed.map();
+    let watching = Watching {
+        walk_ms_per_gib: of(|scan| scan.walk_ns),
+        classify_ms_per_gib: of(|scan| scan.classify_ns),
+        clear_ms_per_gib: of(|scan| scan.clear_ns),
+        agemap_bytes_per_page: map.memory_bytes() as f64 / map.page_slots().max(1) as f64,
+        missed_ratio: tally.missed_ratio(),
+        false_ratio: tally.false_ratio(),
+        judged_pages: tally.judged(),
+        histogram_ratio: median(&totals),
+        smaps_ms_per_gib: median(&smaps),
+        pagemap_ms_per_gib: median(&pagemap),
+    };
+    exerciser.finish()?;
+    Ok(watching)
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The parts of a tick, one after the other and each timed by itself: reading page tables,
+//! classifying what was read, clearing accessed bits. What they make of an exerciser's pages is
+//! judged by its truth.
+
+use std::ops::ControlFlow;
+
+use agewise_engine::agemap::{AgeMap, Facts, Look, LookCounts};
+use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits};
+use agewise_host::clear::hand::KernelHand;
+use agewise_host::clear::{ClearPolicy, Clearer};
+use agewise_host::clock::{monotonic_ns, thread_cpu_ns};
+use agewise_host::eye::{
+    AccessSource, AddressRange, Batch, Leaf, SightSink, TABLE_BYTES, TableSight, Target,
+};
+use agewise_host::process::Process;
+use agewise_host::vma::{Vma, VmaKind, VmaTable};
+
+use super::PAGE_BYTES;
+use super::tally::{Span, Tally};
+use crate::command::exercise::truth::{Kind, Truth};
+
+/// CPU time of one scan by parts, ns, and what it covered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ScanParts {
+    /// Reading the list of mappings.
+    pub maps_ns: u64,
+    /// Reading page tables.
+    pub walk_ns: u64,
+    /// From young bits to ages: judging, the age map, closing the generation.
+    pub classify_ns: u64,
+    /// Clearing accessed bits.
+    pub clear_ns: u64,
+    /// Memory found present, bytes.
+    pub present_bytes: u64,
+}
+
+impl ScanParts {
+    /// `ns` of this scan in milliseconds for each GiB present.
+    pub fn ms_per_gib(&self, ns: u64) -> f64 {
+        if self.present_bytes == 0 {
+            return 0.0;
+        }
+        ns as f64 / 1e6 / (self.present_bytes as f64 / (1u64 << 30) as f64)
+    }
+}
+
+/// When the reading of each table began and ended in the last scan, by region and table.
+type Readings = Vec<Vec<Option<(u64, u64)>>>;
+
+/// One process under observation.
+pub struct Observed<'a> {
+    process: &'a Process,
+    eye: &'a mut dyn AccessSource,
+    hand: KernelHand<'a>,
+    clearer: Clearer,
+    map: AgeMap,
+    vmas: VmaTable,
+    truth: &'a Truth,
+    readings: Readings,
+}
+
+impl<'a> Observed<'a> {
+    /// Of an exerciser. Ages are told apart up to `horizon_ms`.
+    pub fn new(
+        process: &'a Process,
+        eye: &'a mut dyn AccessSource,
+        truth: &'a Truth,
+        policy: ClearPolicy,
+        horizon_ms: u64,
+    ) -> Self {
+        let readings = truth
+            .regions()
+            .iter()
+            .map(|region| vec![None; (region.pages as usize).div_ceil(PAGES_PER_TABLE) + 1])
+            .collect();
+        Self {
+            process,
+            eye,
+            hand: KernelHand::new(process),
+            clearer: Clearer::new(process.pid(), policy),
+            map: AgeMap::new(monotonic_ns() / 1_000_000, horizon_ms),
+            vmas: VmaTable::new(),
+            truth,
+            readings,
+        }
+    }
+
+    /// The ages so far.
+    pub fn map(&self) -> &AgeMap {
+        &self.map
+    }
+
+    /// The eye, for a second look.
+    pub fn eye(&mut self) -> &mut dyn AccessSource {
+        self.eye
+    }
+
+    /// One scan. With `tally`, every page with a truth is judged, which the costs then include.
+    ///
+    /// # Errors
+    /// The process is gone, or cannot be read or cleared.
+    pub fn scan(&mut self, tally: Option<&mut Tally>) -> anyhow::Result<ScanParts> {
+        let begin_ns = thread_cpu_ns();
+        self.vmas.read(self.process.pid())?;
+        let seen: Vec<&Vma> = self
+            .vmas
+            .vmas()
+            .iter()
+            .filter(|vma| vma.kind != VmaKind::Special)
+            .collect();
+        let ranges: Vec<AddressRange> = seen.iter().map(|vma| vma.range).collect();
+        let maps_ns = thread_cpu_ns() - begin_ns;
+        self.clearer.begin(monotonic_ns(), seen.iter().copied());
+        let target = Target {
+            pid: self.process.pid(),
+            start_ticks: Some(self.process.start_ticks()),
+        };
+        let mut sink = Sink {
+            clearer: &mut self.clearer,
+            hand: &mut self.hand,
+            look: self.map.look(),
+            vmas: &seen,
+            truth: self.truth,
+            readings: &mut self.readings,
+            fresh: Vec::new(),
+            tally,
+            error: None,
+        };
+        let report = self.eye.scan(&target, &ranges, &mut sink)?;
+        let counts = sink.finish()?;
+        let cleared = self.clearer.finish(&mut self.hand)?;
+        self.map.advance(monotonic_ns() / 1_000_000);
+        let total_ns = thread_cpu_ns() - begin_ns;
+        Ok(ScanParts {
+            maps_ns,
+            walk_ns: report.cost.cpu_ns,
+            classify_ns: total_ns
+                .saturating_sub(maps_ns)
+                .saturating_sub(report.cost.cpu_ns)
+                .saturating_sub(cleared.cpu_ns),
+            clear_ns: cleared.cpu_ns,
+            present_bytes: counts.present * PAGE_BYTES,
+        })
+    }
+}
+
+/// Takes the sights of one scan.
+struct Sink<'a, 'h> {
+    clearer: &'a mut Clearer,
+    hand: &'a mut KernelHand<'h>,
+    look: Look<'a>,
+    vmas: &'a [&'a Vma],
+    truth: &'a Truth,
+    readings: &'a mut Readings,
+    /// Tables of this batch, region and index, whose reading has not ended yet.
+    fresh: Vec<(usize, usize)>,
+    tally: Option<&'a mut Tally>,
+    error: Option<anyhow::Error>,
+}
+
+impl SightSink for Sink<'_, '_> {
+    fn table(&mut self, sight: &TableSight<'_>) {
+        let judged = self.clearer.judge(sight);
+        let bits = TableBits {
+            young: judged.young,
+            ..sight.bits
+        };
+        let is_file = self
+            .vmas
+            .get(sight.range)
+            .is_some_and(|vma| !vma.kind.is_swap_backed());
+        let facts = Facts {
+            index: sight.va / TABLE_BYTES,
+            bits: &bits,
+            files: if is_file {
+                [u64::MAX; 8]
+            } else {
+                PageBits::default()
+            },
+            parts: &[],
+        };
+        if let Err(error) = self.look.table(facts) {
+            self.error.get_or_insert(error.into());
+        }
+        self.compare(sight, &judged.young);
+    }
+
+    fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
+        for (region, table) in self.fresh.drain(..) {
+            self.readings[region][table] = Some((batch.begin_ns, batch.end_ns));
+        }
+        match self.clearer.clear(self.hand) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                self.error.get_or_insert(error.into());
+                ControlFlow::Break(())
+            }
+        }
+    }
+}
+
+impl Sink<'_, '_> {
+    /// Ends the look.
+    fn finish(self) -> anyhow::Result<LookCounts> {
+        match self.error {
+            Some(error) => Err(error),
+            None => Ok(self.look.finish()),
+        }
+    }
+
+    /// Compares what is taken for young with what was accessed.
+    fn compare(&mut self, sight: &TableSight<'_>, young: &PageBits) {
+        let end = sight.va + TABLE_BYTES;
+        for (number, region) in self.truth.regions().iter().enumerate() {
+            let region_end = region.address + region.pages * PAGE_BYTES;
+            if end <= region.address || sight.va >= region_end {
+                continue;
+            }
+            let first_table = region.address & !(TABLE_BYTES - 1);
+            let table = ((sight.va - first_table) / TABLE_BYTES) as usize;
+            let before = self.readings[number][table];
+            self.fresh.push((number, table));
+            let (Some((before_begin_ns, before_end_ns)), Some(tally)) = (before, &mut self.tally)
+            else {
+                continue;
+            };
+            let span = Span {
+                before_begin_ns,
+                before_end_ns,
+                now_begin_ns: sight.seen_ns,
+            };
+            let last_access_ns = |page: usize| {
+                let at = sight.va + page as u64 * PAGE_BYTES;
+                let inside = at >= region.address && at < region_end;
+                inside.then(|| {
+                    let slot = region.first_slot + (at - region.address) / PAGE_BYTES;
+                    self.truth.last_access_ns(slot)
+                })
+            };
+            let bit = |bits: &PageBits, page: usize| bits[page / 64] >> (page % 64) & 1 == 1;
+            let there = |page: usize| bit(&sight.bits.present, page) && bit(&sight.covered, page);
+            if sight.leaf != Leaf::Page && region.kind == Kind::AnonHuge {
+                let last = (0..PAGES_PER_TABLE).filter_map(last_access_ns).max();
+                if let (Some(last), true) = (last, there(0)) {
+                    tally.judge(span, last, bit(young, 0));
+                }
+                continue;
+            }
+            for page in (0..PAGES_PER_TABLE).filter(|&page| there(page)) {
+                if let Some(last) = last_access_ns(page) {
+                    tally.judge(span, last, bit(young, page));
+                }
+            }
+        }
+    }
+}
