@@ -32,6 +32,7 @@ pub enum Command {
     Man(command::man::Args),
     Reclaim(command::reclaim::Args),
     Report(command::report::Args),
+    Size(command::size::Args),
     Trace(command::trace::Args),
     Watch(command::watch::Args),
 }

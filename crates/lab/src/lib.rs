@@ -6,5 +6,6 @@ pub mod curve;
 pub mod machine;
 pub mod policy;
 pub mod reference;
+pub mod sizing;
 pub mod trace;
 pub mod workload;

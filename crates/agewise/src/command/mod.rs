@@ -12,6 +12,7 @@ pub mod observe;
 pub mod reclaim;
 pub mod report;
 pub mod run;
+pub mod size;
 pub mod trace;
 pub mod watch;
 
@@ -29,6 +30,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Man(args) => man::run(&args),
         Command::Reclaim(args) => reclaim::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Size(args) => size::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Watch(args) => watch::run(&args),
     }

@@ -5,12 +5,14 @@
 //! them from a few samples of the pages, with the spread of the samples as error bars.
 
 mod exact;
+mod interval_distance;
 pub mod plot;
 mod sampled;
 mod sizes;
 mod stack_distance;
 
 pub use exact::exact;
+pub use interval_distance::IntervalDistances;
 pub use sampled::{Samples, SamplingPlan, read_samples, sampled};
 pub use sizes::{SizeSpec, spread_sizes};
 pub use stack_distance::StackDistances;

@@ -51,6 +51,17 @@ impl StackDistances {
         }
     }
 
+    /// Distances counted elsewhere: `counts[d]` accesses at position `d`, and `cold` first ones.
+    #[must_use]
+    pub(super) fn from_counts(counts: Vec<u64>, cold: u64) -> Self {
+        let accesses = counts.iter().sum::<u64>() + cold;
+        Self {
+            counts,
+            cold,
+            accesses,
+        }
+    }
+
     /// Accesses by position in the LRU stack, the top first; as long as there are pages.
     #[must_use]
     pub fn counts(&self) -> &[u64] {

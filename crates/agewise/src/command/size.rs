@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise size`.
+
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use agewise_host::cgroup::{Cgroup, Hierarchy};
+use agewise_host::pagewalk::PageWalk;
+use agewise_host::root::Roots;
+use agewise_host::swap::SwapArea;
+use agewise_lab::curve::{IntervalDistances, StackDistances};
+use agewise_lab::sizing::{self, CostModel, Need, Reuse, SizePoint};
+use agewise_lab::trace::{Access, DenseTrace, TraceSource};
+use anyhow::{Context, bail};
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use crate::output::{self, Format};
+use crate::record::Recorder;
+use crate::signal::Stop;
+use crate::units;
+
+/// Tell how much memory a program needs.
+///
+/// Watches a live process or cgroup for a while (or reads a TRACE), works out for every size of
+/// memory how often it would have to bring pages back, and what waiting for them would cost on this
+/// machine's swap. Prints that curve, the knee, and the least memory whose stall stays within the
+/// target.
+///
+/// How sure it is, is part of the answer: of a live program only the pages touched in each interval
+/// are known, not their order, so each figure has bounds, and the recommendation keeps to the upper
+/// one. Pages touched less often than the observation is long look like first touches, which no
+/// memory avoids: their share is printed, and a longer --duration lowers it. The curve is that of an
+/// LRU memory.
+#[derive(Debug, Clone, clap::Args)]
+#[command(group = clap::ArgGroup::new("of").required(true).args(["pid", "cgroup", "trace"]))]
+pub struct Args {
+    /// A live process.
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+
+    /// A live cgroup, with all its processes: a path as in /proc/PID/cgroup, or below /sys/fs/cgroup.
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Option<String>,
+
+    /// A recorded trace, of any format `agewise trace info` knows.
+    pub trace: Option<PathBuf>,
+
+    /// How long to watch a live program.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = units::positive_duration)]
+    pub duration: Duration,
+
+    /// Time between two looks at a live program.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = units::positive_duration)]
+    pub interval: Duration,
+
+    /// Share of time that waiting for pages may take. For a trace without time: us an access.
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = target)]
+    pub target: f64,
+
+    /// What bringing a page back costs: auto takes this machine's first swap device.
+    #[arg(long, value_name = "DEVICE", default_value = "auto",
+          value_parser = ["auto", "pmem", "zram", "nvme", "ssd", "hdd"])]
+    pub cost_model: String,
+
+    /// Sizes on the curve.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(2..=1024))]
+    pub points: u16,
+
+    /// Form of the answer; json and csv give one line a size, json a last one with the answer.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+fn target(text: &str) -> Result<f64, String> {
+    let (number, scale) = match text.strip_suffix('%') {
+        Some(number) => (number, 0.01),
+        None => (text, 1.0),
+    };
+    match number.trim().parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value * scale),
+        _ => Err("expected a share such as 1% or 0.01".to_owned()),
+    }
+}
+
+/// The answer, under the names of all outputs.
+#[derive(Debug, Serialize)]
+struct Answer<'a> {
+    footprint_bytes: u64,
+    knee_bytes: u64,
+    recommended_bytes: u64,
+    target_stall: f64,
+    cost_model: &'a str,
+    refault_us: f64,
+    seconds: f64,
+    first_touch_share: f64,
+    order_uncertainty: f64,
+}
+
+/// Answers.
+///
+/// # Errors
+/// The program cannot be watched, or the trace not be read.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let cost = cost_model(&args.cost_model)?;
+    let reuse = match &args.trace {
+        Some(path) => read(path)?,
+        None => {
+            let dir = tempfile::tempdir().context("a place for the recording")?;
+            let path = dir.path().join("recording");
+            if !record(args, &path)? {
+                bail!("nothing was touched while watching: there is nothing to size");
+            }
+            read(&path)?
+        }
+    };
+    let need = sizing::need(&reuse, cost, args.target, usize::from(args.points));
+    print(
+        &mut std::io::stdout().lock(),
+        args,
+        cost,
+        reuse.seconds,
+        &need,
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The device asked for, or the first of this machine's swap.
+fn cost_model(name: &str) -> anyhow::Result<CostModel> {
+    let name = if name == "auto" {
+        swap_kind(&Roots::default())
+    } else {
+        name
+    };
+    sizing::cost_model(name).with_context(|| format!("no device is called '{name}'"))
+}
+
+/// What the swap device of the highest priority is; an SSD is assumed where there is none, since
+/// file pages come back from somewhere too.
+fn swap_kind(roots: &Roots) -> &'static str {
+    let areas = SwapArea::all(&roots.proc).unwrap_or_default();
+    let Some(area) = areas.iter().max_by_key(|area| area.priority) else {
+        return "ssd";
+    };
+    if area.zram_id().is_some() {
+        return "zram";
+    }
+    let name = area
+        .path
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned());
+    let name = name.unwrap_or_default();
+    if name.starts_with("nvme") {
+        return "nvme";
+    }
+    let rotational = roots.sys.join(format!("block/{name}/queue/rotational"));
+    match std::fs::read_to_string(rotational) {
+        Ok(text) if text.trim() == "1" => "hdd",
+        _ => "ssd",
+    }
+}
+
+/// Records the live program. False when nothing was touched.
+fn record(args: &Args, path: &Path) -> anyhow::Result<bool> {
+    let mut eye = PageWalk::open().context("cannot read page tables")?;
+    let out = BufWriter::new(File::create_new(path)?);
+    let mut recorder = Recorder::new(&mut eye, path, out, args.interval, String::new())?;
+    let stop = Stop::install()?;
+    let bar = if std::io::stderr().is_terminal() {
+        ProgressBar::new(args.duration.as_secs()).with_message("watching")
+    } else {
+        ProgressBar::hidden()
+    };
+    let (began, mut first) = (Instant::now(), true);
+    while began.elapsed() < args.duration && stop.requested().is_none() {
+        for pid in members(args)? {
+            if !recorder.knows(pid) {
+                recorder.add(pid, !first)?;
+            }
+        }
+        first = false;
+        recorder.interval()?;
+        if recorder.processes() == 0 {
+            break;
+        }
+        bar.set_position(began.elapsed().as_secs());
+        stop.wait(args.interval);
+    }
+    bar.finish_and_clear();
+    let (totals, _) = recorder.finish()?;
+    Ok(totals.accesses > 0)
+}
+
+/// The processes to watch now.
+fn members(args: &Args) -> anyhow::Result<Vec<u32>> {
+    if let Some(pid) = args.pid {
+        crate::lean::open_target(pid)?;
+        return Ok(vec![pid]);
+    }
+    let Some(path) = &args.cgroup else {
+        bail!("neither --pid nor --cgroup was given")
+    };
+    let hierarchy = Hierarchy::discover(&Roots::default().proc)?;
+    Ok(Cgroup::open(&hierarchy, path)?.procs(true)?)
+}
+
+/// Reads a trace: its distances, and what it knows of time and order.
+fn read(path: &Path) -> anyhow::Result<Reuse> {
+    let source = TraceSource::new(path);
+    let trace = DenseTrace::read(&source)?;
+    let mut stream = source.open()?;
+    let by_interval = stream
+        .page_trace_header()
+        .is_some_and(|header| header.interval_ns > 0);
+    let mut intervals = IntervalDistances::new();
+    let mut pages = trace.accesses();
+    let (mut batch, mut first_ns, mut last_ns) = (Vec::<Access>::new(), None, 0);
+    let mut length = 0;
+    // The same accesses again, for their times: those of one time are one interval.
+    while stream.next_batch(&mut batch)? {
+        for access in &batch {
+            if first_ns.is_some() && access.time_ns != last_ns && by_interval {
+                let (interval, rest) = pages.split_at(length);
+                intervals.interval(interval);
+                (pages, length) = (rest, 0);
+            }
+            length += 1;
+            first_ns.get_or_insert(access.time_ns);
+            last_ns = access.time_ns;
+        }
+    }
+    let bounds = by_interval.then(|| {
+        intervals.interval(pages);
+        intervals.bounds()
+    });
+    let seconds = last_ns.saturating_sub(first_ns.unwrap_or(0)) as f64 / 1e9;
+    Ok(Reuse {
+        seconds,
+        distances: StackDistances::of(&trace),
+        bounds,
+    })
+}
+
+fn print(
+    out: &mut impl Write,
+    args: &Args,
+    cost: CostModel,
+    seconds: f64,
+    need: &Need,
+) -> anyhow::Result<()> {
+    let answer = Answer {
+        footprint_bytes: need.footprint_bytes,
+        knee_bytes: need.knee_bytes,
+        recommended_bytes: need.recommended_bytes,
+        target_stall: args.target,
+        cost_model: cost.name,
+        refault_us: cost.refault_us,
+        seconds,
+        first_touch_share: need.first_touch_share,
+        order_uncertainty: need.order_uncertainty,
+    };
+    match args.format {
+        Format::Json => {
+            for point in &need.points {
+                output::json_line(out, point)?;
+            }
+            output::json_line(out, &answer)?;
+        }
+        Format::Csv => {
+            writeln!(
+                out,
+                "size_bytes,refaults,refaults_min,refaults_max,stall,stall_max"
+            )?;
+            for point in &need.points {
+                let SizePoint {
+                    size_bytes,
+                    refaults,
+                    refaults_min,
+                    refaults_max,
+                    stall,
+                    stall_max,
+                } = point;
+                writeln!(
+                    out,
+                    "{size_bytes},{refaults},{refaults_min},{refaults_max},{stall},{stall_max}"
+                )?;
+            }
+        }
+        Format::Text => text(out, &answer, need)?,
+    }
+    Ok(())
+}
+
+fn text(out: &mut impl Write, answer: &Answer<'_>, need: &Need) -> std::io::Result<()> {
+    let timed = answer.seconds > 0.0;
+    let (unit, waiting) = if timed {
+        ("refaults/s", "stall")
+    } else {
+        ("refaults/1000", "us/access")
+    };
+    writeln!(
+        out,
+        "{:>12} {unit:>15} {:>24} {waiting:>10}",
+        "memory", "between"
+    )?;
+    for point in &need.points {
+        let stall = if timed {
+            format!("{:.3} %", point.stall * 100.0)
+        } else {
+            format!("{:.3}", point.stall)
+        };
+        let mark = match point.size_bytes {
+            size if size == need.recommended_bytes => "  <- recommended",
+            size if size == need.knee_bytes => "  <- knee",
+            _ => "",
+        };
+        writeln!(
+            out,
+            "{:>12} {:>15.1} {:>11.1} .. {:>9.1} {stall:>10}{mark}",
+            units::bytes_text(point.size_bytes),
+            point.refaults,
+            point.refaults_min,
+            point.refaults_max,
+        )?;
+    }
+    writeln!(
+        out,
+        "recommended: {} of {} touched, for at most {} waiting on {} ({} us a page); knee at {}",
+        units::bytes_text(need.recommended_bytes),
+        units::bytes_text(need.footprint_bytes),
+        if timed {
+            format!("{:.2} % of the time", answer.target_stall * 100.0)
+        } else {
+            format!("{} us an access", answer.target_stall)
+        },
+        answer.cost_model,
+        answer.refault_us,
+        units::bytes_text(need.knee_bytes),
+    )?;
+    writeln!(
+        out,
+        "how sure: {:.1} s observed; {:.1} % of accesses were first touches (pages used less often \
+         than that are not counted); unknown order inside intervals is worth {:.1} % of the range",
+        answer.seconds,
+        need.first_touch_share * 100.0,
+        need.order_uncertainty * 100.0,
+    )
+}
