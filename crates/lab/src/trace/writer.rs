@@ -53,7 +53,11 @@ impl Sink {
         let file = BufWriter::with_capacity(1 << 16, File::create(path)?);
         Ok(match path.extension().and_then(|ending| ending.to_str()) {
             Some("gz") => Self::Gzip(flate2::write::GzEncoder::new(file, Default::default())),
-            Some("zst") => Self::Zstd(zstd::stream::write::Encoder::new(file, 9)?),
+            Some("zst") => {
+                let mut encoder = zstd::stream::write::Encoder::new(file, 9)?;
+                encoder.include_checksum(true)?;
+                Self::Zstd(encoder)
+            }
             _ => Self::Plain(file),
         })
     }
