@@ -279,6 +279,36 @@ fn exec_and_exit_half_way_end_it_quietly() {
 }
 
 #[test]
+fn a_process_that_changes_all_the_time_is_not_harmed() {
+    let name = "a_process_that_changes_all_the_time_is_not_harmed";
+    let Some(_swap) = swap(name) else { return };
+    let mut target = Target::start(Layout {
+        anon_pages: 4096,
+        ..Layout::default()
+    });
+    let process = Process::open(target.pid()).unwrap();
+    let mut mover = ProcessMover::open(&process, false).unwrap();
+    let plan = Plan::of_base([pages(target.anon, 0, 4096)]);
+    let limits = PageoutLimits {
+        call_bytes_max: 1 << 20,
+        ..Default::default()
+    };
+    target.tell("churn 1500");
+    let begin = std::time::Instant::now();
+    let mut total = PageoutReport::default();
+    while begin.elapsed().as_millis() < 1500 {
+        let (result, report, _) = evict(&mut mover, &plan, limits, &mut NoRecheck);
+        result.unwrap();
+        total.add(&report);
+    }
+    target.tell("join");
+    target.tell("check");
+    println!("{total:?}");
+    assert!(total.left_bytes >= 4096 * PAGE, "{total:?}");
+    assert_eq!(total.accounted_bytes(), total.asked_bytes);
+}
+
+#[test]
 fn limits_bind_on_a_real_process() {
     let Some(_swap) = swap("limits_bind_on_a_real_process") else {
         return;
@@ -332,6 +362,57 @@ fn limits_bind_on_a_real_process() {
     let (_, report, _) = evict(&mut mover, &plan, limits, &mut NoRecheck);
     let at_least_ns = (report.left_bytes - (1 << 20)) as u128 * 1_000_000_000 / (8 << 20);
     assert!(u128::from(report.elapsed_ns) >= at_least_ns, "{report:?}");
+}
+
+#[test]
+fn presence_of_scattered_runs_is_that_of_their_pages() {
+    let target = Target::start(Layout {
+        anon_pages: 20_000,
+        ..Layout::default()
+    });
+    let process = Process::open(target.pid()).unwrap();
+    let mut mover = match ProcessMover::open(&process, false) {
+        Ok(mover) => mover,
+        Err(error) => return println!("SKIP presence_of_scattered_runs: {error}"),
+    };
+    // Up to and beyond the end of the mapping, with gaps of all sizes, longer than one read.
+    let mut runs = vec![pages(target.anon, 0, 9000)];
+    let mut first = 9001;
+    for step in 1..150 {
+        runs.push(pages(target.anon, first, 1 + step % 3));
+        first += step;
+    }
+    runs.push(pages(target.anon, 19_990, 20));
+    let asked = RunSet::from_runs(runs);
+    let mapped = RunSet::from_runs([pages(target.anon, 0, 20_000)]);
+    let present = mover.present(&asked).unwrap();
+    let inside = asked.intersect(&mapped);
+    assert_eq!(present.anon.intersect(&mapped), inside);
+    assert_eq!(present.file.intersect(&mapped), RunSet::default());
+    assert!(mover.swapped(&inside).unwrap().is_empty());
+    assert_eq!(
+        mover.mapped(pages(target.anon, 0, 20_000)).unwrap(),
+        mapped.runs()
+    );
+}
+
+#[test]
+fn the_device_of_a_process_that_was_killed_is_removed_by_the_next() {
+    let name = "the_device_of_a_process_that_was_killed_is_removed_by_the_next";
+    // Whether there can be a device at all.
+    let Some(_swap) = swap(name) else { return };
+    let mut target = Target::start(Layout {
+        anon_pages: 1,
+        ..Layout::default()
+    });
+    let id = target.tell("zram 16777216");
+    let dir = std::path::PathBuf::from(format!("/sys/block/zram{id}"));
+    ZramDevice::remove_stale().unwrap();
+    assert!(dir.exists(), "its maker lives");
+    target.signal(rustix::process::Signal::KILL);
+    target.wait();
+    ZramDevice::remove_stale().unwrap();
+    assert!(!dir.exists());
 }
 
 #[test]

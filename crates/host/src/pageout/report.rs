@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What an eviction did. Every byte asked for is in exactly one place of the report.
 
+use std::fmt;
+
 use serde::Serialize;
 
 /// Why some bytes were not even tried.
@@ -83,7 +85,7 @@ impl SkipReason {
 }
 
 /// Bytes not tried, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Skipped([u64; SkipReason::ALL.len()]);
 
 impl Skipped {
@@ -111,6 +113,12 @@ impl Skipped {
             .into_iter()
             .map(|reason| (reason, self.bytes(reason)))
             .filter(|r| r.1 > 0)
+    }
+}
+
+impl fmt::Debug for Skipped {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_map().entries(self.iter()).finish()
     }
 }
 
@@ -191,5 +199,50 @@ impl PageoutReport {
     pub fn cpu_ns_per_page(&self, page_bytes: u64) -> Option<f64> {
         let pages = self.left_bytes.checked_div(page_bytes)?;
         (pages > 0).then(|| self.cpu_ns as f64 / pages as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_keep_their_names_and_sums() {
+        let mut skipped = Skipped::default();
+        for (index, reason) in SkipReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index, "counts are kept by position");
+            assert!(!reason.explanation().is_empty());
+            skipped.add(reason, 1 << index);
+        }
+        assert_eq!(skipped.total_bytes(), (1 << SkipReason::ALL.len()) - 1);
+        skipped.add(SkipReason::Hole, u64::MAX);
+        assert_eq!(skipped.bytes(SkipReason::Hole), u64::MAX);
+        assert_eq!(skipped.total_bytes(), u64::MAX);
+    }
+
+    #[test]
+    fn reports_add_up() {
+        let mut skipped_bytes = Skipped::default();
+        skipped_bytes.add(SkipReason::Floor, 8);
+        let one = PageoutReport {
+            asked_bytes: 31,
+            young_again_bytes: 1,
+            skipped_bytes,
+            rehearsed_bytes: 2,
+            left_bytes: 4,
+            left_anon_bytes: 3,
+            left_file_bytes: 1,
+            kept_bytes: 16,
+            calls: 1,
+            cpu_ns: 5,
+            elapsed_ns: 6,
+        };
+        let mut sum = one.clone();
+        sum.add(&one);
+        assert_eq!(sum.accounted_bytes(), sum.asked_bytes);
+        assert_eq!((sum.calls, sum.cpu_ns, sum.left_file_bytes), (2, 10, 2));
+        assert_eq!(sum.cpu_ns_per_page(4), Some(5.0));
+        assert_eq!(PageoutReport::default().cpu_ns_per_page(4096), None);
+        assert_eq!(one.cpu_ns_per_page(0), None);
     }
 }

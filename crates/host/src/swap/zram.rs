@@ -162,7 +162,8 @@ impl ZramDevice {
     /// Makes a device and swaps on it. Stale devices of ours go first.
     pub fn create(options: &ZramOptions) -> Result<Self, ZramError> {
         let roots = Roots::default();
-        Self::remove_stale()?;
+        // One that cannot be removed is in nobody's way.
+        let _ = Self::remove_stale();
         let control = roots.sys.join("class/zram-control/hot_add");
         let text = error::read(&control).map_err(|error| {
             if error.is_not_found() {
@@ -233,14 +234,19 @@ impl ZramDevice {
             {
                 let swapped_on = swapped.contains(&id);
                 let roots = roots.clone();
-                Self {
+                let stale = Self {
                     roots,
                     id,
                     own_node: false,
                     swapped_on,
                     removed: false,
+                };
+                let dir = stale.sys_dir();
+                match stale.remove() {
+                    // Somebody else found it at the same time.
+                    Err(_) if !dir.exists() => continue,
+                    result => result?,
                 }
-                .remove()?;
                 removed += 1;
             }
         }
@@ -432,7 +438,7 @@ mod header {
         pub fn is_dead(self, root: &ProcRoot) -> bool {
             self.namespace == namespace(root)
                 && match Process::open_in(root, self.pid) {
-                    Ok(process) => process.start_ticks() != self.start_ticks,
+                    Ok(process) => process.start_ticks() != self.start_ticks || !process.is_alive(),
                     Err(error) => error.is_gone(),
                 }
         }

@@ -5,6 +5,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use agewise_host::swap::{ZramDevice, ZramOptions};
+
 pub const PAGE: u64 = 4096;
 const ENV: &str = "AGEWISE_TEST_CHILD";
 
@@ -116,6 +118,8 @@ pub fn run() {
     let numbers: Vec<u64> = spec.split(' ').map(|word| word.parse().unwrap()).collect();
     let memory = Memory::new(numbers[0], numbers[1] == 1, numbers[2]);
     println!("@{} {}", memory.anon as u64, memory.file as u64);
+    let mut churning = None;
+    let mut device = None;
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         let mut words = line.split(' ');
@@ -126,6 +130,13 @@ pub fn run() {
             "check" => assert!(memory.is_unharmed(), "a page came back changed"),
             "lock" => memory.lock(number(), number()),
             "unmap" => memory.unmap(number(), number()),
+            "churn" => churning = Some(memory.churn(number())),
+            "join" => churning.take().map_or((), |thread| thread.join().unwrap()),
+            "zram" => {
+                let made = device.insert(ZramDevice::create(&ZramOptions::new(number())).unwrap());
+                println!("@{}", made.id());
+                continue;
+            }
             "exec" => {
                 use std::os::unix::process::CommandExt;
                 // Says when it is done: the shell answers in our place.
@@ -204,6 +215,36 @@ impl Memory {
         same(self.anon, self.anon_pages) && same(self.file, self.file_pages)
     }
 
+    /// Unmaps and maps again, locks and unlocks, and forks, all over the second half of the memory,
+    /// from a thread of its own. Afterwards the contents are as before.
+    fn churn(&self, ms: u64) -> std::thread::JoinHandle<()> {
+        const CHUNK: u64 = 64;
+        let (anon, pages) = (self.anon as usize, self.anon_pages);
+        std::thread::spawn(move || {
+            let end = std::time::Instant::now() + std::time::Duration::from_millis(ms);
+            let mut round = 0u64;
+            while std::time::Instant::now() < end {
+                round += 1;
+                let chunks = pages / 2 / CHUNK;
+                let first = pages / 2 + word(round, 0) % chunks * CHUNK;
+                let at = (anon + (first * PAGE) as usize) as *mut std::ffi::c_void;
+                let bytes = (CHUNK * PAGE) as usize;
+                renew(at.cast(), first, CHUNK);
+                // SAFETY: a part of our memory, which stays mapped; a child that only exits.
+                unsafe {
+                    rustix::mm::mlock(at, bytes).unwrap();
+                    rustix::mm::munlock(at, bytes).unwrap();
+                    if round.is_multiple_of(16) {
+                        match libc::fork() {
+                            0 => libc::_exit(0),
+                            child => assert_eq!(libc::waitpid(child, &mut 0, 0), child),
+                        }
+                    }
+                }
+            }
+        })
+    }
+
     fn at(&self, page: u64) -> *mut std::ffi::c_void {
         self.anon.wrapping_add(page as usize * WORDS).cast()
     }
@@ -216,6 +257,30 @@ impl Memory {
     fn unmap(&self, first: u64, pages: u64) {
         // SAFETY: nobody touches these pages afterwards.
         unsafe { rustix::mm::munmap(self.at(first), (pages * PAGE) as usize).unwrap() };
+    }
+}
+
+/// Gives pages up and maps new ones in their place, with the same contents.
+fn renew(at: *mut u64, first: u64, pages: u64) {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    let bytes = (pages * PAGE) as usize;
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a part of our memory that nobody else uses meanwhile. Nothing else of the process
+    // maps memory in between: it would have to be placed by the kernel exactly here.
+    unsafe {
+        munmap(at.cast(), bytes).unwrap();
+        std::thread::yield_now();
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        assert_eq!(
+            mmap_anonymous(at.cast(), bytes, prot, flags).unwrap(),
+            at.cast()
+        );
+        for page in 0..pages {
+            for index in 0..WORDS {
+                at.add(page as usize * WORDS + index)
+                    .write(word(first + page, index));
+            }
+        }
     }
 }
 
