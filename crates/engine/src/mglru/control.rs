@@ -132,3 +132,85 @@ impl Control {
             - 1
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::profile::{V6_12, V7_2};
+    use super::*;
+
+    const ANON: FolioType = FolioType::Anon;
+
+    /// A controller with these current counts of one type: refaulted, evicted, protected by tier.
+    fn control(
+        refaulted: [u64; MAX_NR_TIERS],
+        evicted: [u64; MAX_NR_TIERS],
+        protected: [u64; MAX_NR_TIERS],
+    ) -> Control {
+        let mut control = Control::default();
+        control.current[0][0] = Counters {
+            refaulted,
+            evicted,
+            protected,
+        };
+        control
+    }
+
+    #[test]
+    fn few_refaults_are_always_tolerated() {
+        let at = |refaulted, total, gain| ControlPosition {
+            refaulted,
+            total,
+            gain,
+        };
+        assert!(at(0, 0, 1).tolerates(&at(63, 63, 1)));
+        // 64 * (0 + 64) * 1 = 4096 against (0 + 1) * 64 * 1 = 64.
+        assert!(!at(0, 0, 1).tolerates(&at(64, 64, 1)));
+        // 64 * (936 + 64) * 2 = 128000 against (99 + 1) * 1280 * 1 = 128000: equal is tolerated.
+        assert!(at(99, 936, 2).tolerates(&at(64, 1280, 1)));
+        assert!(!at(99, 937, 2).tolerates(&at(64, 1280, 1)));
+        // Products beyond 64 bits.
+        let huge = u64::MAX / 2;
+        assert!(at(huge, huge - 64, 1).tolerates(&at(huge, huge, 2)));
+        assert!(!at(huge, huge - 64, 2).tolerates(&at(huge, huge, 1)));
+    }
+
+    #[test]
+    fn the_threshold_is_below_the_first_tier_that_refaults_more() {
+        // Tier 0: 100 of 1000. Tier 2: 300 of 1000, three times as many.
+        let worse = control([100, 10, 300, 0], [1000, 100, 900, 10], [0, 0, 100, 0]);
+        assert_eq!(worse.tier_threshold(&V7_2, 0, ANON, None), 1);
+        // Tier 2: 140 of 1000 is within 3:2.
+        let similar = control([100, 10, 140, 0], [1000, 100, 900, 10], [0, 0, 100, 0]);
+        assert_eq!(similar.tier_threshold(&V7_2, 0, ANON, None), 3);
+        // 160 of 1000 is not within 3:2, but within 2:1.
+        let between = control([100, 10, 160, 0], [1000, 100, 900, 10], [0, 0, 100, 0]);
+        assert_eq!(between.tier_threshold(&V7_2, 0, ANON, None), 1);
+        assert_eq!(between.tier_threshold(&V6_12, 0, ANON, None), 3);
+    }
+
+    #[test]
+    fn tier_zero_counts_as_protected_in_7_2_only() {
+        let control = control([0; 4], [10, 20, 0, 0], [5, 7, 0, 0]);
+        let total = |profile, tiers| control.position(profile, 0, ANON, tiers, 1).total;
+        assert_eq!(total(&V7_2, 0..1), 15);
+        assert_eq!(total(&V6_12, 0..1), 10);
+        assert_eq!(total(&V7_2, 0..4), 42);
+        assert_eq!(total(&V6_12, 0..4), 37);
+    }
+
+    #[test]
+    fn averages_halve_with_each_generation() {
+        let mut control = control([100, 0, 0, 0], [300, 0, 0, 0], [40, 0, 0, 0]);
+        control.carry_over(&V7_2, 0, ANON, false);
+        assert_eq!(control.avg_refaulted[0][0], 50);
+        assert_eq!(control.avg_total[0][0], 170);
+        assert_eq!(control.current[0][0], Counters::default());
+        control.carry_over(&V7_2, 0, ANON, false);
+        assert_eq!(control.avg_refaulted[0][0], 25);
+        assert_eq!(control.avg_total[0][0], 85);
+        control.current[2][0].evicted[1] = 8;
+        control.carry_over(&V7_2, 2, ANON, true);
+        assert_eq!(control.avg_total[0][1], 4);
+        assert_eq!(control.current[2][0].evicted[1], 8, "history is kept");
+    }
+}

@@ -16,6 +16,8 @@ mod memcg_lru;
 mod min_ttl;
 mod mm_list;
 pub mod profile;
+#[cfg(test)]
+mod profile_tests;
 mod refault;
 mod scan;
 mod settings;

@@ -103,9 +103,9 @@ impl State {
     ) -> Result<(), Inconsistency> {
         let folio = &folios[pfn];
         let wrong = |what| Err(Inconsistency::Folio { pfn, slot, what });
-        let Some(generation) = folio.generation() else {
+        if folio.generation().is_none() {
             return wrong("no generation");
-        };
+        }
         if folio.lruvec != lruvec {
             return wrong("belongs to another lruvec");
         }
@@ -122,9 +122,6 @@ impl State {
             return wrong("active or unevictable while listed");
         }
         let age = |slot: u32| (generation_of(self.max_seq) + 4 - slot) % 4;
-        if age(generation) > age(slot as u32) {
-            return wrong("on a list younger than its generation");
-        }
         let oldest = generation_of(self.min_seq[t]);
         if age(slot as u32) > age(oldest) {
             return wrong("on a list that has been retired");

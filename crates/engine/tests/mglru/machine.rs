@@ -50,6 +50,19 @@ pub struct Mechanism {
     deferred: u64,
 }
 
+/// The memory of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Anon pages.
+    pub anon: usize,
+    /// Pages of a file.
+    pub file: usize,
+    /// The file is mapped too.
+    pub mapped: bool,
+    /// The mapping is advised random access.
+    pub no_recency: bool,
+}
+
 /// A machine that runs a workload.
 pub struct Machine {
     pub lru: Lru,
@@ -232,14 +245,30 @@ impl Machine {
         capacity: usize,
         no_recency: bool,
     ) -> Machine {
-        use crate::trace::Pattern::*;
+        use crate::trace::Pattern::{FileUniform, FileZipf, Mixed, MmapZipf};
         let (anon, file) = match workload.pattern {
             Mixed => (workload.hot, workload.pages),
             FileZipf | FileUniform | MmapZipf => (0, workload.pages),
             _ => (workload.pages, 0),
         };
-        let (anon, file) = (anon as usize, file as usize);
         let mapped = workload.pattern == MmapZipf;
+        let layout = Layout {
+            anon: anon as usize,
+            file: file as usize,
+            mapped,
+            no_recency,
+        };
+        Machine::with_layout(layout, settings, capacity)
+    }
+
+    /// A machine with a process of a given layout.
+    pub fn with_layout(layout: Layout, settings: mglru::Settings, capacity: usize) -> Machine {
+        let Layout {
+            anon,
+            file,
+            mapped,
+            no_recency,
+        } = layout;
         let page = |folio_type, vpn| Page {
             folio_type,
             vpn,
@@ -394,6 +423,7 @@ impl Machine {
                 self.bring_in(index, !vma.no_recency);
             }
             let pfn = self.world.pages[index].pfn;
+            // A page found in the swap cache or page cache is only mapped again.
             *self.world.pte(vpn) = Pte::map(pfn);
             let table = self.world.table(vpn).expect("page is mapped");
             if !std::mem::replace(&mut self.world.filled_tables[table], true) {
@@ -406,7 +436,8 @@ impl Machine {
         self.world.tables_young[table] = true;
     }
 
-    fn access(&mut self, touch: Touch) {
+    /// One touch.
+    pub fn access(&mut self, touch: Touch) {
         match touch {
             Touch::Anon(page) => self.access_mapped(self.first_anon + page as usize),
             Touch::Mapped(page) => self.access_mapped(self.first_file + page as usize),
@@ -422,6 +453,23 @@ impl Machine {
                 }
                 self.last_read = Some(page);
             }
+        }
+    }
+
+    /// Frees a page for good, as munmap or truncation does.
+    pub fn remove(&mut self, index: usize) {
+        let page = &mut self.world.pages[index];
+        let pfn = std::mem::replace(&mut page.pfn, Pfn::NONE);
+        page.shadow = None;
+        if let Some(vpn) = page.vpn {
+            *self.world.pte(vpn) = Pte::default();
+        }
+        self.lru.folio_removed(pfn);
+        self.world.free_frames.push(pfn);
+        if index >= self.first_file && index < self.first_own {
+            let node = &mut self.world.nodes[(index - self.first_file) / 64];
+            *node -= 1;
+            self.world.nr_nodes -= usize::from(*node == 0);
         }
     }
 
