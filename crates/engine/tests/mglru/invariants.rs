@@ -26,7 +26,7 @@ enum Step {
     Evict(u8),
     SwitchOn,
     SwitchOff,
-    SwitchStep,
+    Convert,
     Deactivate(u16),
     Remove(u16),
     Lock(u16),
@@ -50,7 +50,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<u8>().prop_map(Step::Evict),
         1 => Just(Step::SwitchOn),
         1 => Just(Step::SwitchOff),
-        4 => Just(Step::SwitchStep),
+        4 => Just(Step::Convert),
         2 => page.clone().prop_map(Step::Deactivate),
         2 => page.clone().prop_map(Step::Remove),
         1 => page.clone().prop_map(Step::Lock),
@@ -119,7 +119,7 @@ impl Driver {
                     self.finish_switch();
                 }
             }
-            Step::SwitchStep => {
+            Step::Convert => {
                 if let Some(switch) = &mut self.switch
                     && switch.step(&mut machine.lru)
                 {
