@@ -143,10 +143,12 @@ impl Pagemap {
             return Err(io::Error::last_os_error());
         }
         self.regions.truncate(got as usize);
-        Ok(if arg.walk_end > from {
-            arg.walk_end
-        } else {
-            end
+        // The kernel gathers 512 regions at a time and leaves `walk_end` where it last had to stop
+        // for that (fs/proc/task_mmu.c, `do_pagemap_scan`, 6.7 to 6.18): after a walk to the end it
+        // may lie before regions already returned. Only a full vector stops the walk early.
+        Ok(match self.regions.last() {
+            Some(last) if got as usize == REGIONS => arg.walk_end.max(last.end),
+            _ => end,
         })
     }
 
