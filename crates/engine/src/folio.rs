@@ -99,6 +99,9 @@ pub enum Flag {
     BatchPending = 1 << 14,
     /// Extra references pin the folio: reclaim cannot free it.
     Pinned = 1 << 15,
+    /// Came back from a short distance: enters a generation above the oldest
+    /// ([`crate::refault_distance`]).
+    Promoted = 1 << 29,
 }
 
 const REFS_SHIFT: u32 = 16;

@@ -13,6 +13,7 @@ use crate::folio::{Flag, FolioList, FolioTable, FolioType, Pfn};
 use crate::ids::{LruvecId, MemcgId, MmId, NodeId};
 use crate::mglru;
 use crate::reclaim::{self, ScanControl};
+use crate::refault_distance;
 use crate::work::{Events, Work};
 use crate::world::World;
 
@@ -54,6 +55,8 @@ pub struct Lruvec {
     pub mglru: mglru::State,
     /// Cursor and congestion of the reclaims that target it.
     pub reclaim: reclaim::LruvecState,
+    /// What the refault-distance rule may promote under multi-gen.
+    pub promotion_credit: refault_distance::PromotionCredit,
 }
 
 /// A memory cgroup as the policies know it; limits and usage are the world's.
@@ -184,6 +187,7 @@ impl Lru {
                 classic: classic::State::default(),
                 mglru: mglru::State::new(now_ns, self.mode.is_multi_gen()),
                 reclaim: reclaim::LruvecState::default(),
+                promotion_credit: refault_distance::PromotionCredit::default(),
             });
         }
         self.memcgs.push(Memcg {
@@ -353,7 +357,7 @@ impl Lru {
         if self.mode == Mode::Classic {
             classic::refault(self, world, pfn, shadow);
         } else {
-            mglru::refault(self, pfn, shadow, fault_with_recency);
+            mglru::refault(self, world, pfn, shadow, fault_with_recency);
         }
     }
 

@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 
 use agewise_engine::classic::Settings;
 use agewise_engine::lru::Mode;
+use agewise_engine::mglru::profile::{Profile, V6_12, V7_2};
 use agewise_engine::refault_distance::Rule;
-use support::trace::Random;
+use support::trace::{Random, Zipf};
 use support::{Kind, LRUVEC, Sim};
 
 const LIMIT: u64 = 1024;
@@ -135,5 +136,42 @@ fn a_skewed_loop_keeps_a_stable_part() {
         };
         let filled = hits(Some(filled), share);
         assert!(filled * 2 < kept, "1 in {share}: {filled} of {kept}");
+    }
+}
+
+/// Reads by zipf, every third one of a scan that never comes back in time. Returns misses, refaults
+/// activated and pages evicted.
+fn zipf_beside_scan(profile: Profile, rule: Option<Rule>) -> (u64, u64, u64) {
+    const HOT: u64 = 2048;
+    let settings = Settings::linux_7_2();
+    let mut sim = Sim::new(Mode::MultiGen, settings, LIMIT, &[(2 * HOT, Kind::Read)]);
+    sim.lru.mglru.profile = profile;
+    sim.lru.mglru.refault_distance = rule;
+    let zipf = Zipf::new(HOT, 0.99, 1);
+    let mut random = Random(1);
+    for t in 0..90_000 {
+        let page = if t % 3 == 0 {
+            HOT + t / 3 % HOT
+        } else {
+            zipf.draw(&mut random)
+        };
+        sim.touch(page).unwrap();
+    }
+    let events = sim.events();
+    let misses = sim.refaults + sim.first_touches;
+    (misses, events.workingset_activate[1], events.stolen())
+}
+
+#[test]
+fn under_multi_gen_short_distances_skip_the_oldest_generation() {
+    for profile in [V6_12, V7_2] {
+        let (misses, activated, _) = zipf_beside_scan(profile, None);
+        let (with_rule, more_activated, evicted) = zipf_beside_scan(profile, Some(Rule::default()));
+        let name = profile.name;
+        assert!(with_rule < misses, "{name}: {with_rule} of {misses}");
+        if activated == 0 {
+            // 7.2 activates no reads of its own: all are promotions, an eighth of evictions at most.
+            assert!((1..=evicted / 8).contains(&more_activated), "{name}");
+        }
     }
 }

@@ -23,6 +23,9 @@ pub fn add_folio(
     let folio = &mut folios[pfn];
     debug_assert!(folio.generation().is_none(), "folio is in a generation");
     let seq = profile.insertion_seq(folio, state.max_seq, state.min_seq, rotate);
+    let promoted = folio.test_clear(Flag::Promoted);
+    let oldest = state.min_seq[folio.folio_type().index()];
+    let seq = seq.max(oldest + u64::from(promoted));
     let slot = generation_of(seq);
     profile.settle(folio);
     folio.set_generation(Some(slot));

@@ -3,7 +3,9 @@
 
 use crate::folio::{Flag, Pfn};
 use crate::lru::Lru;
+use crate::refault_distance::multi_gen;
 use crate::shadow::Shadow;
+use crate::world::World;
 
 use super::control::history_slot;
 use super::profile::UsageCount;
@@ -15,15 +17,17 @@ const REFS_WIDTH: u32 = 2;
 pub(crate) fn eviction_shadow(lru: &mut Lru, pfn: Pfn) -> u64 {
     let profile = lru.mglru.profile;
     let folio = &lru.folios[pfn];
-    let lruvec = &mut lru.lruvecs[folio.lruvec.index()];
+    let lruvec_id = folio.lruvec;
+    let nr_pages = folio.nr_pages();
+    let lruvec = &mut lru.lruvecs[lruvec_id.index()];
     let folio_type = folio.folio_type();
     let t = folio_type.index();
     let uses = profile.uses(folio);
     let min_seq = lruvec.mglru.min_seq[t];
     let slot = history_slot(min_seq, lru.mglru.history);
-    lruvec.mglru.control.current[slot][t].evicted[profile.tier(folio)] += folio.nr_pages();
+    lruvec.mglru.control.current[slot][t].evicted[profile.tier(folio)] += nr_pages;
     let token = (min_seq << REFS_WIDTH) | u64::from(uses.saturating_sub(1));
-    Shadow {
+    let mut shadow = Shadow {
         node: lruvec.node,
         memcg: lruvec.memcg,
         token: token & mask(profile.token_bits(folio_type)),
@@ -31,28 +35,46 @@ pub(crate) fn eviction_shadow(lru: &mut Lru, pfn: Pfn) -> u64 {
             UsageCount::WorkingsetSecond => uses > 0,
             UsageCount::WorkingsetLast => folio.has(Flag::Workingset),
         },
+    };
+    if lru.mglru.refault_distance.is_some() {
+        shadow.token = multi_gen::age(lru, lruvec_id, folio_type, nr_pages, shadow.token);
     }
-    .pack()
+    shadow.pack()
 }
 
 /// An evicted page came back: counts the refault and restores its uses if it was gone for fewer
 /// generations than the profile's window. `in_fault`: through a page fault with recency.
-pub(crate) fn refault(lru: &mut Lru, pfn: Pfn, shadow: u64, in_fault: bool) {
-    let profile = lru.mglru.profile;
-    let ablation = lru.mglru.ablation;
+pub(crate) fn refault<W: World>(lru: &mut Lru, world: &W, pfn: Pfn, shadow: u64, in_fault: bool) {
     let shadow = Shadow::unpack(shadow);
-    let folio = &mut lru.folios[pfn];
-    let lruvec = &mut lru.lruvecs[folio.lruvec.index()];
+    let lruvec = &mut lru.lruvecs[lru.folios[pfn].lruvec.index()];
     if !shadow.names(lruvec.memcg) || shadow.node != lruvec.node {
         return;
     }
+    restore(lru, pfn, shadow, in_fault);
+    if let Some(rule) = lru.mglru.refault_distance
+        && !in_fault
+    {
+        multi_gen::promote(lru, world, rule, pfn, shadow.token);
+    }
+}
+
+/// Counts the refault and restores the uses.
+fn restore(lru: &mut Lru, pfn: Pfn, shadow: Shadow, in_fault: bool) {
+    let profile = lru.mglru.profile;
+    let ablation = lru.mglru.ablation;
+    let folio = &mut lru.folios[pfn];
+    let lruvec = &mut lru.lruvecs[folio.lruvec.index()];
     let folio_type = folio.folio_type();
     let t = folio_type.index();
     let nr_pages = folio.nr_pages();
     lruvec.events.workingset_refault[t] += nr_pages;
 
-    let seq_bits = profile.token_bits(folio_type) - REFS_WIDTH;
-    let evicted_seq = shadow.token >> REFS_WIDTH;
+    let token_bits = match lru.mglru.refault_distance {
+        Some(_) => multi_gen::TOKEN_BITS,
+        None => profile.token_bits(folio_type),
+    };
+    let seq_bits = token_bits - REFS_WIDTH;
+    let evicted_seq = (shadow.token & mask(token_bits)) >> REFS_WIDTH;
     let state = &lruvec.mglru;
     let window = profile
         .refault_window

@@ -4,6 +4,7 @@
 use rand_pcg::Pcg32;
 
 use crate::folio::{Folio, Pfn};
+use crate::refault_distance::Rule;
 
 use super::generation::State;
 use super::profile::{Ablation, MemcgOrder, Profile};
@@ -33,6 +34,8 @@ pub struct Settings {
     /// The first access through a file descriptor keeps the uses that a refault restored, which
     /// the kernel overwrites.
     pub keep_restored_refs: bool,
+    /// Pages read back from a short distance skip the oldest generation.
+    pub refault_distance: Option<Rule>,
     /// Features switched off, for experiments.
     pub ablation: Ablation,
 }
@@ -48,6 +51,7 @@ impl Default for Settings {
             memcg_order: None,
             reschedule_chance: 0.07,
             keep_restored_refs: false,
+            refault_distance: None,
             ablation: Ablation::default(),
         }
     }

@@ -70,7 +70,11 @@ impl World for OneCgroup {
     fn vma_from(&self, _: MmId, vpn: u64) -> Option<Vma> {
         let next = self.areas.partition_point(|&(start, _)| start <= vpn);
         let (start_vpn, kind) = self.areas[next - 1];
-        let end_vpn = self.areas.get(next).map_or(u64::MAX, |area| area.0);
+        let end = self.places.len() as u64;
+        let end_vpn = self.areas.get(next).map_or(end, |area| area.0);
+        if vpn >= end {
+            return None;
+        }
         Some(Vma {
             start_vpn,
             end_vpn,

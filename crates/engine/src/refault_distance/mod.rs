@@ -15,6 +15,10 @@
 //!
 //! Only evictions age. The mainline test ages with activations too.
 
+pub(crate) mod multi_gen;
+
+pub use multi_gen::PromotionCredit;
+
 use crate::classic::List;
 use crate::classic::stats::Counts;
 use crate::folio::FolioType;

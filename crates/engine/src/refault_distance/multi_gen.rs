@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rule combined with the multi-gen LRU. A design of ours: the part of the series that did this
+//! is not public.
+//!
+//! Generations tell how long ago a page was evicted only in steps of a whole generation. Here its
+//! shadow also carries the count of evictions, so that the depth in the shadow LRU is known to the
+//! page. The oldest generation stands for the inactive side. A page read back through a file
+//! descriptor from a depth that the rule accepts enters the generation above the oldest, as part of
+//! the working set; the oldest is where it would be evicted from next. Faults keep their own rule,
+//! which is kinder still. The controller counts refaults as before.
+
+use super::Rule;
+use crate::classic::List;
+use crate::classic::stats::Counts;
+use crate::classic::workingset::age_nonresident;
+use crate::folio::{Flag, FolioType, Pfn};
+use crate::ids::LruvecId;
+use crate::lru::Lru;
+use crate::mglru::{MAX_NR_GENS, State};
+use crate::world::World;
+
+/// Bits that the generation and the uses keep of a token: 10 and 2.
+pub(crate) const TOKEN_BITS: u32 = 12;
+
+/// Bits for the count of evictions above them.
+const AGE_BITS: u32 = crate::shadow::TOKEN_BITS - TOKEN_BITS;
+
+/// Evictions that pay for the promotion of one page: a third throttle, against a storm of refaults
+/// that would fill the memory with pages used once. Of a generation that is evicted, an eighth may
+/// come back promoted.
+const EVICTIONS_PER_PROMOTION: u64 = 8;
+
+/// Evictions, by type, that have not yet paid for a promotion; never more than a generation's worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PromotionCredit {
+    evicted_pages: [u64; 2],
+}
+
+/// Adds the count of evictions to a token, and counts this one.
+pub(crate) fn age(
+    lru: &mut Lru,
+    lruvec: LruvecId,
+    folio_type: FolioType,
+    pages: u64,
+    token: u64,
+) -> u64 {
+    let order = bucket_order(lru);
+    let state = &mut lru.lruvecs[lruvec.index()];
+    state.classic.holes.evicted(pages);
+    let generation = state.mglru.total_pages(folio_type) / MAX_NR_GENS as u64;
+    let credit = &mut state.promotion_credit.evicted_pages[folio_type.index()];
+    *credit = (*credit + pages).min(generation);
+    let age = state.classic.nonresident_age >> order;
+    age_nonresident(lru, lruvec, pages);
+    (token & mask(TOKEN_BITS)) | ((age & mask(AGE_BITS)) << TOKEN_BITS)
+}
+
+/// Promotes a folio that came back from `token` if the rule says so. It is not yet on a list.
+pub(crate) fn promote<W: World>(lru: &mut Lru, world: &W, rule: Rule, pfn: Pfn, token: u64) {
+    let folio = &lru.folios[pfn];
+    let (lruvec, pages, folio_type) = (folio.lruvec, folio.nr_pages(), folio.folio_type());
+    let order = bucket_order(lru);
+    let state = &mut lru.lruvecs[lruvec.index()];
+    let now = state.classic.nonresident_age >> order;
+    let distance = (now.wrapping_sub(token >> TOKEN_BITS) & mask(AGE_BITS)) << order;
+    let distance = rule.effective_distance(distance, &state.classic.holes);
+    state.classic.holes.returned(pages);
+    let free_swap = world.swap_free_pages(state.memcg) > 0;
+    if !rule.activates(distance, folio_type, &sizes(&state.mglru), free_swap) {
+        return;
+    }
+    let credit = &mut state.promotion_credit.evicted_pages[folio_type.index()];
+    let Some(left) = credit.checked_sub(pages * EVICTIONS_PER_PROMOTION) else {
+        return;
+    };
+    *credit = left;
+    state.events.workingset_activate[folio_type.index()] += pages;
+    let folio = &mut lru.folios[pfn];
+    folio.set(Flag::Promoted);
+    folio.set(Flag::Workingset);
+    folio.set_refs(2);
+}
+
+/// Sizes of a lruvec, the oldest generation as the inactive lists: the others hold pages that are
+/// not next in turn. (The two youngest generations alone would do for anon; pages read through file
+/// descriptors never see these in 7.2.)
+fn sizes(state: &State) -> Counts {
+    let mut sizes = Counts::default();
+    for folio_type in FolioType::ALL {
+        let oldest = state.pages_of(state.min_seq[folio_type.index()], folio_type);
+        sizes.pages[List::new(folio_type, false).index()] = oldest;
+        sizes.pages[List::new(folio_type, true).index()] = state.total_pages(folio_type) - oldest;
+    }
+    sizes
+}
+
+/// Low bits of the count that do not fit: none up to 32 GiB of frames.
+fn bucket_order(lru: &Lru) -> u32 {
+    let frame_bits = usize::BITS - lru.folios.len().leading_zeros();
+    (frame_bits + 1).saturating_sub(AGE_BITS)
+}
+
+fn mask(bits: u32) -> u64 {
+    (1 << bits) - 1
+}
