@@ -6,81 +6,19 @@
 //! write names the process that made it, so that a device left behind by one that was killed is
 //! recognised and removed by the next.
 
+mod header;
+mod stat;
+
 use std::ffi::CString;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{self, FileError};
-use crate::process::Process;
-use crate::root::{ProcRoot, Roots};
+use crate::root::Roots;
 use crate::swap::SwapArea;
 
-/// The figures of one zram device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ZramStat {
-    /// Uncompressed capacity; 0 when not set up.
-    pub disksize_bytes: u64,
-    /// The compressor in use.
-    pub algorithm: String,
-    /// All compressors this kernel offers for zram.
-    pub algorithms: Vec<String>,
-    /// Uncompressed size of what is stored, without pages of one repeated value.
-    pub original_bytes: u64,
-    /// The same, compressed.
-    pub compressed_bytes: u64,
-    /// Memory it takes, with the allocator's overhead: what swapping to it really costs.
-    pub memory_bytes: u64,
-    /// Pages of one repeated value, which take no memory.
-    pub same_pages: u64,
-    /// Pages that did not compress.
-    pub huge_pages: u64,
-}
-
-impl ZramStat {
-    /// Reads `/sys/block/zramN`.
-    pub fn read(roots: &Roots, id: u32) -> Result<Self, FileError> {
-        let dir = roots.sys.join(format!("block/zram{id}"));
-        let algorithms = error::read(&dir.join("comp_algorithm"))?;
-        let mut stat = Self {
-            disksize_bytes: error::read_u64(&dir.join("disksize"))?,
-            ..Self::default()
-        };
-        for word in algorithms.split_ascii_whitespace() {
-            let name = word.trim_matches(['[', ']']).to_owned();
-            if word.starts_with('[') {
-                stat.algorithm.clone_from(&name);
-            }
-            stat.algorithms.push(name);
-        }
-        let path = dir.join("mm_stat");
-        let text = error::read(&path)?;
-        let numbers: Vec<u64> = text
-            .split_ascii_whitespace()
-            .map_while(|word| word.parse().ok())
-            .collect();
-        let [
-            original,
-            compressed,
-            memory,
-            _limit,
-            _peak,
-            same,
-            _compacted,
-            rest @ ..,
-        ] = &numbers[..]
-        else {
-            return Err(FileError::format(&path, "seven numbers or more", &text));
-        };
-        stat.original_bytes = *original;
-        stat.compressed_bytes = *compressed;
-        stat.memory_bytes = *memory;
-        stat.same_pages = *same;
-        // Since 4.20.
-        stat.huge_pages = rest.first().copied().unwrap_or(0);
-        Ok(stat)
-    }
-}
+pub use stat::ZramStat;
 
 /// Why there is no zram device for us.
 #[derive(Debug, thiserror::Error)]
@@ -224,9 +162,9 @@ impl ZramDevice {
         let mut removed = 0;
         for id in device_ids(&roots) {
             let maker = File::open(node(&roots, id)).and_then(|file| {
-                let mut page = vec![0; PAGE];
+                let mut page = vec![0; header::PAGE];
                 file.read_exact_at(&mut page, 0)
-                    .map(|()| header::maker(&page))
+                    .map(|()| header::maker_of(&page))
             });
             // Not readable, or not ours: leave it alone.
             if let Ok(Some(maker)) = maker
@@ -324,8 +262,6 @@ impl Drop for ZramDevice {
     }
 }
 
-const PAGE: usize = 4096;
-
 fn node(roots: &Roots, id: u32) -> PathBuf {
     roots.dev.join(format!("zram{id}"))
 }
@@ -403,136 +339,10 @@ fn swap_off(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// The swap header (include/linux/swap.h, `union swap_header`), and our mark in it.
-mod header {
-    use super::{PAGE, ProcRoot, Process};
-    use std::os::unix::fs::MetadataExt;
-
-    const VERSION: usize = 1024;
-    const LAST_PAGE: usize = 1028;
-    const UUID: usize = 1036;
-    const LABEL: usize = 1052;
-    const MARK: &[u8; 16] = b"agewise\0\0\0\0\0\0\0\0\0";
-
-    /// Who made a device: kept in the 16 bytes of the header's UUID.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Maker {
-        pub pid: u32,
-        /// A pid means something in its own pid namespace only.
-        pub namespace: u32,
-        pub start_ticks: u64,
-    }
-
-    impl Maker {
-        pub fn ourselves(root: &ProcRoot) -> Self {
-            let pid = std::process::id();
-            let start_ticks = Process::open_in(root, pid).map_or(0, |p| p.start_ticks());
-            Self {
-                pid,
-                namespace: namespace(root),
-                start_ticks,
-            }
-        }
-
-        /// Certain that it no longer runs. One of another namespace never is.
-        pub fn is_dead(self, root: &ProcRoot) -> bool {
-            self.namespace == namespace(root)
-                && match Process::open_in(root, self.pid) {
-                    Ok(process) => process.start_ticks() != self.start_ticks || !process.is_alive(),
-                    Err(error) => error.is_gone(),
-                }
-        }
-    }
-
-    fn namespace(root: &ProcRoot) -> u32 {
-        std::fs::metadata(root.join("self/ns/pid")).map_or(0, |meta| meta.ino() as u32)
-    }
-
-    pub fn page(size_bytes: u64, maker: Maker) -> Vec<u8> {
-        let mut page = vec![0; PAGE];
-        let last = u32::try_from((size_bytes / PAGE as u64).saturating_sub(1)).unwrap_or(u32::MAX);
-        page[VERSION..VERSION + 4].copy_from_slice(&1u32.to_ne_bytes());
-        page[LAST_PAGE..LAST_PAGE + 4].copy_from_slice(&last.to_ne_bytes());
-        page[UUID..UUID + 4].copy_from_slice(&maker.pid.to_ne_bytes());
-        page[UUID + 4..UUID + 8].copy_from_slice(&maker.namespace.to_ne_bytes());
-        page[UUID + 8..UUID + 16].copy_from_slice(&maker.start_ticks.to_ne_bytes());
-        page[LABEL..LABEL + 16].copy_from_slice(MARK);
-        page[PAGE - 10..].copy_from_slice(b"SWAPSPACE2");
-        page
-    }
-
-    pub fn maker(page: &[u8]) -> Option<Maker> {
-        let word = |at: usize| Some(u32::from_ne_bytes(page.get(at..at + 4)?.try_into().ok()?));
-        let ours = page.get(PAGE - 10..)? == b"SWAPSPACE2" && page.get(LABEL..LABEL + 16)? == MARK;
-        if !ours {
-            return None;
-        }
-        Some(Maker {
-            pid: word(UUID)?,
-            namespace: word(UUID + 4)?,
-            start_ticks: u64::from_ne_bytes(page[UUID + 8..UUID + 16].try_into().ok()?),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_parse() {
-        let top = tempfile::tempdir().unwrap();
-        let roots = Roots::below(top.path());
-        let dir = top.path().join("sys/block/zram4");
-        std::fs::create_dir_all(&dir).unwrap();
-        std::fs::write(dir.join("comp_algorithm"), "lzo-rle lzo [lz4]\n").unwrap();
-        std::fs::write(dir.join("disksize"), "1048576\n").unwrap();
-        std::fs::write(dir.join("mm_stat"), " 8192 100 12288 0 12288 3 0 1 2\n").unwrap();
-        let stat = ZramStat::read(&roots, 4).unwrap();
-        assert_eq!((stat.algorithm.as_str(), stat.algorithms.len()), ("lz4", 3));
-        assert_eq!((stat.original_bytes, stat.compressed_bytes), (8192, 100));
-        assert_eq!(
-            (stat.memory_bytes, stat.same_pages, stat.huge_pages),
-            (12288, 3, 1)
-        );
-        std::fs::write(dir.join("mm_stat"), "1 2 3\n").unwrap();
-        assert!(
-            ZramStat::read(&roots, 4)
-                .unwrap_err()
-                .to_string()
-                .contains("zram4/mm_stat")
-        );
-    }
-
-    #[test]
-    fn a_header_names_its_maker_and_foreign_headers_name_none() {
-        let root = ProcRoot::default();
-        let maker = header::Maker::ourselves(&root);
-        let mut page = header::page(1 << 20, maker);
-        assert_eq!(header::maker(&page), Some(maker));
-        assert_eq!(
-            u32::from_ne_bytes(page[1028..1032].try_into().unwrap()),
-            255
-        );
-        assert!(!maker.is_dead(&root));
-        assert!(
-            header::Maker {
-                start_ticks: maker.start_ticks + 1,
-                ..maker
-            }
-            .is_dead(&root)
-        );
-        // Elsewhere the same pid is somebody else, of whom we know nothing.
-        let elsewhere = header::Maker {
-            namespace: maker.namespace ^ 1,
-            start_ticks: 0,
-            ..maker
-        };
-        assert!(!elsewhere.is_dead(&root));
-        page[1052] = b'x';
-        assert_eq!(header::maker(&page), None);
-        assert_eq!(header::maker(&[0; 100]), None);
-    }
+    use crate::root::ProcRoot;
 
     #[test]
     fn live_a_device_of_our_own_comes_and_goes() {
