@@ -5,11 +5,11 @@
 //! 400 ns when it sets the bit again. But clearing the bit of a page that is accessed in every
 //! interval tells nothing: it comes back young. So the clear is put off where it would tell nothing.
 //!
-//! Tables are taken in groups of 16 (32 MiB). In each group one hot table, the *sample*, is cleared
+//! Tables are taken in groups of 32 (64 MiB). In each group one hot table, the *sample*, is cleared
 //! in every scan, and what share of its pages comes back young says how steady the group is. The
 //! other tables of a steady group keep their bits, for as many scans as the expected share of pages
 //! wrongly taken for young stays within a tolerance, and for a limited time. They are cleared in
-//! turn, not all at once. When a sample fails to come back the group is no longer believed: its old
+//! turn, group by group: neighbours together, for a range to clear costs by itself. When a sample fails to come back the group is no longer believed: its old
 //! bits are not taken for accesses any more (the verdict is [`Verdict::stale`]) and it is cleared at
 //! once; the next scan is exact again.
 //!
@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use agewise_engine::table::PageBits;
 
 /// Tables of a group.
-const GROUP: usize = 16;
+const GROUP: usize = 32;
 /// Young pages a table must have to serve as a sample.
 const SAMPLE_MIN: u32 = 64;
 /// Sampled pages remembered before old ones count half.
@@ -182,12 +182,13 @@ impl Book {
             let now_ns = self.times.back().copied().unwrap_or(0);
             let within_time =
                 since_ns.is_some_and(|since| now_ns.saturating_sub(since) < put_off.max_ns);
-            let may_wait = lag <= group.patience(table, put_off.tolerance);
+            let may_wait = lag <= group.patience(put_off.tolerance);
             clear = !(within_time && may_wait);
         }
         // A budget overrules everything but the age of what the bits tell.
         if clear && put_off.rotate > 1 && known {
-            let turn = (table + u64::from(scan)).is_multiple_of(u64::from(put_off.rotate));
+            let turn =
+                (table / GROUP as u64 + u64::from(scan)).is_multiple_of(u64::from(put_off.rotate));
             clear = turn || lag > put_off.rotate;
         }
         if clear {
@@ -246,8 +247,10 @@ impl Group {
         }
         let missing = asked.saturating_sub(kept);
         if f64::from(missing) > (8.0 * tolerance * f64::from(asked)).max(8.0) {
+            // Another workload than before: begin anew, without this miss counting against it.
             self.broken = true;
             (self.asked, self.kept) = (0, 0);
+            return;
         }
         self.asked += asked;
         self.kept += kept;
@@ -259,7 +262,7 @@ impl Group {
 
     /// Scans for which a table may go uncleared: while the expected share of pages that stopped
     /// being accessed since stays within the tolerance.
-    fn patience(&self, table: u64, tolerance: f64) -> u32 {
+    fn patience(&self, tolerance: f64) -> u32 {
         if self.asked == 0 || tolerance <= 0.0 {
             return 0;
         }
@@ -267,8 +270,8 @@ impl Group {
         let leave = f64::from(self.asked - self.kept + 1) / f64::from(self.asked + 2);
         let scans = ((1.0 - tolerance).ln() / (1.0 - leave).ln()).min(SCANS_KEPT as f64 - 2.0);
         let scans = scans as u32;
-        // In turn: each table its own part of the upper half.
-        let spread = table.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        // In turn: each group its own part of the upper half.
+        let spread = self.key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         scans - (spread % u64::from(scans / 2 + 1)) as u32
     }
 }
@@ -357,8 +360,8 @@ mod tests {
         let first: usize = (0..5).map(|_| machine.scan(|_| HOT, &PUT_OFF)[0]).sum();
         let settled: usize = (0..60).map(|_| machine.scan(|_| HOT, &PUT_OFF)[0]).sum();
         assert!(first < 5 * 256, "{first}");
-        // The samples alone are 16 a scan.
-        assert!((16 * 60..60 * 256 / 5).contains(&settled), "{settled}");
+        // The samples alone are 8 a scan.
+        assert!((8 * 60..60 * 256 / 5).contains(&settled), "{settled}");
         assert_eq!(machine.scan(|_| HOT, &PUT_OFF)[2], 256);
     }
 
@@ -382,12 +385,28 @@ mod tests {
         }
         // Nothing is accessed any more. The samples come back empty at once.
         let [cleared, stale, accessed] = machine.scan(|_| IDLE, &PUT_OFF);
-        assert!(stale + accessed <= 64 - 4);
+        assert!(stale + accessed <= 64 - 2);
         let [more, _, accessed_then] = machine.scan(|_| IDLE, &PUT_OFF);
         let [_, _, at_last] = machine.scan(|_| IDLE, &PUT_OFF);
         assert!(cleared + more > 0);
         assert!(accessed_then <= accessed);
         assert_eq!(at_last, 0, "after {cleared} and {more} cleared");
+    }
+
+    #[test]
+    fn trust_returns_after_a_change() {
+        let mut machine = Machine::new(64);
+        for _ in 0..20 {
+            machine.scan(|_| HOT, &PUT_OFF);
+        }
+        for _ in 0..3 {
+            machine.scan(|_| IDLE, &PUT_OFF);
+        }
+        let cleared: Vec<usize> = (0..6).map(|_| machine.scan(|_| HOT, &PUT_OFF)[0]).collect();
+        assert!(
+            cleared[1..].iter().sum::<usize>() < 5 * 64 / 2,
+            "{cleared:?}"
+        );
     }
 
     #[test]
@@ -429,10 +448,10 @@ mod tests {
             rotate: 4,
             ..PUT_OFF
         };
-        let mut machine = Machine::new(64);
+        let mut machine = Machine::new(256);
         machine.scan(|_| HOT, &put_off);
         for _ in 0..12 {
-            assert_eq!(machine.scan(|_| HOT, &put_off)[0], 16);
+            assert_eq!(machine.scan(|_| HOT, &put_off)[0], 64);
         }
     }
 

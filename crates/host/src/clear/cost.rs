@@ -8,43 +8,64 @@
 //! calls really took; so two young pages with hundreds of idle ones between are cleared as one range
 //! where interrupts are dear, and as two where they are cheap.
 
-/// Nanoseconds of CPU time. The defaults are measured (docs/measurements.md).
+/// Nanoseconds of CPU time, learnt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CostModel {
-    /// `MADV_COLD`, per range, without the flush.
+    /// `MADV_COLD`, per range: finding the mapping, flushing TLBs.
     pub range_ns: f64,
     /// `MADV_COLD`, per present page in a range.
     pub page_ns: f64,
-    /// `MADV_COLD`, per range: the TLB flush. Learnt.
-    pub flush_ns: f64,
-    /// `clear_refs`, per present page of what it walks. Learnt.
+    /// `clear_refs`, per present page of what it walks.
     pub refs_page_ns: f64,
+    /// Sums of a least-squares fit of time to ranges and pages, in units of the defaults.
+    sums: Sums,
 }
+
+/// Normal equations, older observations fading.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Sums {
+    ranges2: f64,
+    pages2: f64,
+    cross: f64,
+    ranges_time: f64,
+    pages_time: f64,
+}
+
+/// Measured where nothing is known yet (docs/measurements.md).
+const RANGE_NS: f64 = 2000.0;
+const PAGE_NS: f64 = 40.0;
+const REFS_PAGE_NS: f64 = 28.0;
+
+/// What is left of an observation's weight after the next one.
+const FADE: f64 = 0.8;
+/// Pull towards the defaults, as a share of the evidence: for what the evidence cannot separate.
+const PULL: f64 = 0.02;
+/// How far one observation moves `refs_page_ns`.
+const LEARN: f64 = 0.25;
+/// Idle pages passed over at most, however dear ranges seem.
+const BRIDGE_MAX: f64 = 1024.0;
 
 impl Default for CostModel {
     fn default() -> Self {
         CostModel {
-            range_ns: 180.0,
-            page_ns: 40.0,
-            flush_ns: 2000.0,
-            refs_page_ns: 28.0,
+            range_ns: RANGE_NS,
+            page_ns: PAGE_NS,
+            refs_page_ns: REFS_PAGE_NS,
+            sums: Sums::default(),
         }
     }
 }
-
-/// How far one observation moves what is learnt.
-const LEARN: f64 = 0.25;
 
 impl CostModel {
     /// Present idle pages that are cheaper to pass over inside a range than to leave out by
     /// beginning another range.
     pub fn worth_bridging(&self) -> u32 {
-        ((self.range_ns + self.flush_ns) / self.page_ns) as u32
+        (self.range_ns / self.page_ns).min(BRIDGE_MAX) as u32
     }
 
     /// CPU time of `MADV_COLD` on `ranges` ranges with `pages` present pages.
     pub fn cold_ns(&self, ranges: u64, pages: u64) -> f64 {
-        ranges as f64 * (self.range_ns + self.flush_ns) + pages as f64 * self.page_ns
+        ranges as f64 * self.range_ns + pages as f64 * self.page_ns
     }
 
     /// CPU time of `clear_refs` over `pages` present pages. The target cannot map or fault memory
@@ -58,9 +79,26 @@ impl CostModel {
         if ranges == 0 {
             return;
         }
-        let known = ranges as f64 * self.range_ns + pages as f64 * self.page_ns;
-        let flush = ((cpu_ns as f64 - known) / ranges as f64).clamp(100.0, 100_000.0);
-        self.flush_ns += LEARN * (flush - self.flush_ns);
+        let (ranges, pages) = (ranges as f64 * RANGE_NS, pages as f64 * PAGE_NS);
+        // Relative errors count, not absolute ones: else long calls would drown short ones.
+        let weight = 1.0 / (ranges + pages);
+        let (ranges, pages, time) = (ranges * weight, pages * weight, cpu_ns as f64 * weight);
+        let sums = &mut self.sums;
+        for (sum, value) in [
+            (&mut sums.ranges2, ranges * ranges),
+            (&mut sums.pages2, pages * pages),
+            (&mut sums.cross, ranges * pages),
+            (&mut sums.ranges_time, ranges * time),
+            (&mut sums.pages_time, pages * time),
+        ] {
+            *sum = *sum * FADE + value;
+        }
+        let pull = PULL * (sums.ranges2 + sums.pages2);
+        let (a, b) = (sums.ranges2 + pull, sums.pages2 + pull);
+        let (x, y) = (sums.ranges_time + pull, sums.pages_time + pull);
+        let det = a * b - sums.cross * sums.cross;
+        self.range_ns = RANGE_NS * ((x * b - y * sums.cross) / det).clamp(0.05, 50.0);
+        self.page_ns = PAGE_NS * ((a * y - sums.cross * x) / det).clamp(0.3, 5.0);
     }
 
     /// `clear_refs` over `pages` present pages took `cpu_ns`.
@@ -86,15 +124,42 @@ mod tests {
             // 1000 lone pages at 19 us: the target runs on another CPU.
             model.learn_cold(1000, 1000, 19_000_000);
         }
-        assert!(model.worth_bridging() > 400, "{}", model.worth_bridging());
+        assert!(
+            model.worth_bridging() > 3 * at_first,
+            "{}",
+            model.worth_bridging()
+        );
         for _ in 0..40 {
             model.learn_cold(1000, 1000, 330_000);
         }
         assert!(
-            model.worth_bridging() < at_first,
+            model.worth_bridging() < at_first / 2,
             "{}",
             model.worth_bridging()
         );
+    }
+
+    #[test]
+    fn ranges_and_pages_are_told_apart() {
+        let mut model = CostModel::default();
+        for round in 0..60u64 {
+            let (ranges, pages) = (100 + round * 37 % 500, 2000 + round * 7919 % 90_000);
+            model.learn_cold(ranges, pages, ranges * 9000 + pages * 70);
+        }
+        assert!((model.range_ns - 9000.0).abs() < 1500.0, "{model:?}");
+        assert!((model.page_ns - 70.0).abs() < 7.0, "{model:?}");
+    }
+
+    #[test]
+    fn a_slow_machine_is_no_reason_to_bridge_more() {
+        let mut model = CostModel::default();
+        let at_first = model.worth_bridging();
+        for _ in 0..20 {
+            // Everything takes twice as long, in ranges of 4096 pages only.
+            model.learn_cold(100, 409_600, 2 * (100 * 2000 + 409_600 * 40));
+        }
+        let bridge = model.worth_bridging();
+        assert!(bridge <= at_first * 3 / 2, "{at_first} {bridge}");
     }
 
     #[test]
@@ -104,6 +169,10 @@ mod tests {
         model.learn_refs(10, 1_000_000);
         assert_eq!(model, CostModel::default());
         model.learn_cold(1, 100_000, 1);
-        assert!(model.flush_ns > 0.0);
+        assert!(model.range_ns > 0.0 && model.page_ns > 0.0);
+        for _ in 0..50 {
+            model.learn_cold(1, 0, u64::MAX);
+        }
+        assert!(model.worth_bridging() <= 1024);
     }
 }

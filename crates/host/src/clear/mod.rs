@@ -210,13 +210,16 @@ struct Mapping {
     probed: (u8, u8),
 }
 
-/// What is remembered of a mapping: whether others map its pages, and when that was asked.
+/// What is remembered of a mapping: whether `MADV_COLD` leaves it alone, because others map its
+/// pages too or because it is locked, and when that was found out.
 #[derive(Clone, Copy, Debug)]
 struct Sharing {
     shared: bool,
     scan: u32,
 }
 
+/// Clearing scans after which what the last one cost says something of the next.
+const SETTLED: u32 = 4;
 /// Pages asked per mapping.
 const PROBES: u8 = 8;
 /// Clearing scans after which a mapping is asked again.
@@ -342,15 +345,15 @@ impl Clearer {
             _ if self.by_refs || self.cold_denied => refs,
             _ if self.policy.means == Means::Cold => Way::Cold,
             _ if vma.locked => refs,
-            _ if self
-                .sharing
-                .get(&vma.range.start)
-                .is_some_and(|known| known.shared) =>
-            {
-                refs
-            }
+            _ if self.is_left_alone(vma.range.start) => refs,
             _ => Way::Cold,
         }
+    }
+
+    /// `MADV_COLD` did nothing for the mapping at `start` when it was last tried.
+    fn is_left_alone(&self, start: u64) -> bool {
+        let known = self.sharing.get(&start);
+        known.is_some_and(|known| known.shared && self.scan - known.scan < PROBE_AGAIN)
     }
 
     /// One write instead of many ranges: where it costs less than half, and does not hold the
@@ -366,7 +369,7 @@ impl Clearer {
         }
         let cold = self.cost.cold_ns(self.last.ranges, self.last.range_pages);
         let refs = self.cost.refs_ns(self.last_present);
-        self.last.ranges > 0 && refs < cold / 2.0 && self.may_stall(refs, now_ns)
+        self.scan > SETTLED && refs < cold / 2.0 && self.may_stall(refs, now_ns)
     }
 
     fn may_stall(&self, stall_ns: f64, now_ns: u64) -> bool {
@@ -591,7 +594,19 @@ impl Clearer {
                 Err(error) => return Err(error),
             };
             let refused = usize::from(done < batch.len());
-            self.report.ranges_refused += refused as u64;
+            if let Some(range) = batch.get(done) {
+                self.report.ranges_refused += 1;
+                let at = self
+                    .mappings
+                    .partition_point(|mapping| mapping.start <= range.start);
+                if let Some(mapping) = at.checked_sub(1).map(|at| self.mappings[at]) {
+                    let sharing = Sharing {
+                        shared: true,
+                        scan: self.scan,
+                    };
+                    self.sharing.insert(mapping.start, sharing);
+                }
+            }
             rest = &rest[done + refused..];
         }
         Ok(())

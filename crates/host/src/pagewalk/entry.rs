@@ -62,9 +62,11 @@ pub struct EntryFormat {
 }
 
 impl EntryFormat {
-    /// Bits that must be zero in an entry present to the MMU.
+    /// Bits that must be zero in an entry that is present to the MMU and not special. Frames are
+    /// bounded by the next power of two behind the end of memory: one mask tells.
     pub fn reserved(&self, encryption_mask: u64) -> u64 {
-        (ADDRESS & !self.address_mask & !encryption_mask) | UNUSED
+        let beyond = !(self.address_end.max(1).next_power_of_two() - 1);
+        (ADDRESS & !self.address_mask & !encryption_mask) | UNUSED | (beyond & self.address_mask)
     }
 
     /// Frame number of a last-level entry that is present to the kernel.

@@ -22,7 +22,6 @@ pub struct Extract {
 /// Turns raw tables into bitmaps.
 #[derive(Clone, Copy, Debug)]
 pub struct Extractor {
-    format: EntryFormat,
     reserved: u64,
     width: Width,
 }
@@ -40,7 +39,6 @@ impl Extractor {
     /// For tables of this machine. `encryption_mask`: the bit AMD SME or SEV sets in addresses.
     pub fn new(format: EntryFormat, encryption_mask: u64) -> Self {
         Extractor {
-            format,
             reserved: format.reserved(encryption_mask),
             width: Width::best(),
         }
@@ -55,8 +53,8 @@ impl Extractor {
     }
 
     /// The bitmaps of `table`; `None` when it holds what no page table of a process can hold: an
-    /// entry present to the MMU that user space may not access, with reserved bits set, or with a
-    /// managed frame behind the end of memory. Such a table was freed and used for something else
+    /// entry present to the MMU that user space may not access, or with reserved bits set, a frame
+    /// far behind the end of memory among them (special entries aside: they may be anything). Such a table was freed and used for something else
     /// while it was read.
     pub fn extract(&self, table: &Raw) -> Option<Extract> {
         match self.width {
@@ -92,11 +90,7 @@ impl Extractor {
     }
 
     fn is_bad(&self, entry: u64) -> bool {
-        if entry & PRESENT == 0 {
-            return false;
-        }
-        let beyond = entry & self.format.address_mask >= self.format.address_end;
-        entry & USER == 0 || entry & self.reserved != 0 || (beyond && entry & SPECIAL == 0)
+        entry & (PRESENT | SPECIAL) == PRESENT && (entry & USER == 0 || entry & self.reserved != 0)
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -104,48 +98,56 @@ impl Extractor {
     fn extract_avx512(&self, table: &Raw) -> Option<Extract> {
         use std::arch::x86_64::*;
         let word = |value: u64| _mm512_set1_epi64(value as i64);
-        let mapped_bits = word(PRESENT | PROTNONE);
-        let (special, accessed) = (word(SPECIAL), word(ACCESSED));
-        let (dirty, swap_end) = (word(DIRTY | SAVED_DIRTY), word(FIRST_SPECIAL_SWAP));
-        let (present_bit, address_mask) = (word(PRESENT), word(self.format.address_mask));
+        let (present_bit, special) = (word(PRESENT), word(SPECIAL));
+        let (accessed, dirty) = (word(ACCESSED), word(DIRTY | SAVED_DIRTY));
+        let (mapped_bits, swap_end) = (word(PRESENT | PROTNONE), word(FIRST_SPECIAL_SWAP));
         let mut out = Extract::default();
         let mut seen_or = _mm512_setzero_si512();
         let mut seen_and = word(u64::MAX);
-        let mut highest = _mm512_setzero_si512();
         for (index, word_entries) in table.chunks_exact(64).enumerate() {
             let mut bits = [0u64; 5];
             for (lane, entries) in word_entries.chunks_exact(8).enumerate() {
                 // SAFETY: eight u64 are readable at `entries`; the load needs no alignment.
                 let e = unsafe { _mm512_loadu_si512(entries.as_ptr().cast()) };
+                let shift = lane * 8;
+                let hard = _mm512_test_epi64_mask(e, present_bit);
+                let plain = _mm512_testn_epi64_mask(e, special);
+                let young = _mm512_test_epi64_mask(e, accessed);
+                let dirt = _mm512_test_epi64_mask(e, dirty);
+                let checked = hard & plain;
+                if checked == 0xff {
+                    seen_or = _mm512_or_si512(seen_or, e);
+                    seen_and = _mm512_and_si512(seen_and, e);
+                    bits[0] |= 0xff << shift;
+                    bits[1] |= u64::from(young) << shift;
+                    bits[2] |= u64::from(dirt) << shift;
+                    continue;
+                }
                 let occupied = _mm512_test_epi64_mask(e, e);
                 if occupied == 0 {
                     continue;
                 }
+                seen_or = _mm512_mask_or_epi64(seen_or, checked, seen_or, e);
+                seen_and = _mm512_mask_and_epi64(seen_and, checked, seen_and, e);
                 let mapped = _mm512_test_epi64_mask(e, mapped_bits);
-                let present = mapped & _mm512_testn_epi64_mask(e, special);
-                let hard = _mm512_test_epi64_mask(e, present_bit);
-                let young = _mm512_mask_test_epi64_mask(present, e, accessed);
-                let dirt = _mm512_mask_test_epi64_mask(present, e, dirty);
-                seen_or = _mm512_mask_or_epi64(seen_or, hard, seen_or, e);
-                seen_and = _mm512_mask_and_epi64(seen_and, hard, seen_and, e);
-                let address = _mm512_and_si512(e, address_mask);
-                highest = _mm512_mask_max_epu64(highest, hard & present, highest, address);
-                let shift = lane * 8;
-                bits[0] |= u64::from(present) << shift;
-                bits[1] |= u64::from(young) << shift;
-                bits[2] |= u64::from(dirt) << shift;
+                let present = mapped & plain;
                 let gone = occupied & !mapped;
-                if gone != 0 {
-                    let swapped = _mm512_mask_cmplt_epu64_mask(gone, e, swap_end);
-                    bits[3] |= u64::from(swapped) << shift;
-                    bits[4] |= u64::from(gone & !swapped) << shift;
+                let swapped = _mm512_mask_cmplt_epu64_mask(gone, e, swap_end);
+                let found = [
+                    present,
+                    present & young,
+                    present & dirt,
+                    swapped,
+                    gone & !swapped,
+                ];
+                for (into, bits) in bits.iter_mut().zip(found) {
+                    *into |= u64::from(bits) << shift;
                 }
             }
             out.put(index, bits);
         }
         let bad = _mm512_reduce_or_epi64(seen_or) as u64 & self.reserved != 0
-            || _mm512_reduce_and_epi64(seen_and) as u64 & USER == 0
-            || _mm512_reduce_max_epu64(highest) >= self.format.address_end;
+            || _mm512_reduce_and_epi64(seen_and) as u64 & USER == 0;
         (!bad).then_some(out)
     }
 
@@ -157,13 +159,11 @@ impl Extractor {
         // A bit becomes a mask by moving it to the sign.
         let sign = |v: __m256i| _mm256_movemask_pd(_mm256_castsi256_pd(v)) as u64;
         let zero = _mm256_setzero_si256();
-        let mapped_bits = word(PRESENT | PROTNONE);
-        let address_mask = word(self.format.address_mask);
-        let address_last = word(self.format.address_end - 1);
+        let checked_bits = word(PRESENT | SPECIAL);
+        let (present_bit, mapped_bits) = (word(PRESENT), word(PRESENT | PROTNONE));
         let mut out = Extract::default();
         let mut seen_or = zero;
         let mut seen_and = word(u64::MAX);
-        let mut beyond = zero;
         for (index, word_entries) in table.chunks_exact(64).enumerate() {
             let mut bits = [0u64; 5];
             for (lane, entries) in word_entries.chunks_exact(4).enumerate() {
@@ -175,16 +175,11 @@ impl Extractor {
                 let shift = lane * 4;
                 let unmapped = _mm256_cmpeq_epi64(_mm256_and_si256(e, mapped_bits), zero);
                 let mapped = !sign(unmapped) & 0xf;
-                let special = _mm256_slli_epi64::<54>(e);
-                let present = mapped & !sign(special);
-                let hard = _mm256_cmpgt_epi64(zero, _mm256_slli_epi64::<63>(e));
-                seen_or = _mm256_or_si256(seen_or, _mm256_and_si256(hard, e));
-                let or_not = _mm256_or_si256(e, _mm256_xor_si256(hard, word(u64::MAX)));
-                seen_and = _mm256_and_si256(seen_and, or_not);
-                let past = _mm256_cmpgt_epi64(_mm256_and_si256(e, address_mask), address_last);
-                // Only the sign of `beyond` is looked at: set where past, hard and not special.
-                let managed = _mm256_andnot_si256(special, _mm256_and_si256(past, hard));
-                beyond = _mm256_or_si256(beyond, managed);
+                let present = mapped & !sign(_mm256_slli_epi64::<54>(e));
+                let checked = _mm256_cmpeq_epi64(_mm256_and_si256(e, checked_bits), present_bit);
+                seen_or = _mm256_or_si256(seen_or, _mm256_and_si256(checked, e));
+                let unchecked = _mm256_xor_si256(checked, word(u64::MAX));
+                seen_and = _mm256_and_si256(seen_and, _mm256_or_si256(e, unchecked));
                 let young = sign(_mm256_slli_epi64::<58>(e));
                 let dirt = sign(_mm256_slli_epi64::<57>(e)) | sign(_mm256_slli_epi64::<6>(e));
                 bits[0] |= present << shift;
@@ -201,17 +196,15 @@ impl Extractor {
             }
             out.put(index, bits);
         }
-        let mut lanes = [0u64; 12];
-        // SAFETY: three times four u64 are writable in `lanes`.
+        let mut lanes = [0u64; 8];
+        // SAFETY: twice four u64 are writable in `lanes`.
         unsafe {
             _mm256_storeu_si256(lanes.as_mut_ptr().cast(), seen_or);
             _mm256_storeu_si256(lanes.as_mut_ptr().add(4).cast(), seen_and);
-            _mm256_storeu_si256(lanes.as_mut_ptr().add(8).cast(), beyond);
         }
         let any = lanes[..4].iter().fold(0, |all, lane| all | lane);
-        let every = lanes[4..8].iter().fold(u64::MAX, |all, lane| all & lane);
-        let past = lanes[8..].iter().any(|lane| lane >> 63 == 1);
-        (any & self.reserved == 0 && every & USER != 0 && !past).then_some(out)
+        let every = lanes[4..].iter().fold(u64::MAX, |all, lane| all & lane);
+        (any & self.reserved == 0 && every & USER != 0).then_some(out)
     }
 }
 

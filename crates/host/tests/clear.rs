@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Clearing on real processes: what was cleared is seen again when accessed, and not before; huge
+//! pages stay huge; shared and locked memory is cleared too. Needs root and BPF.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use agewise_host::clear::hand::KernelHand;
+use agewise_host::clear::{ClearPolicy, ClearReport, Clearer, Means};
+use agewise_host::clock::monotonic_ns;
+use agewise_host::eye::{
+    AccessSource, AddressRange, Batch, EyeError, Leaf, SightSink, TABLE_BYTES, TableSight, Target,
+};
+use agewise_host::pagewalk::PageWalk;
+use agewise_host::process::Process;
+use agewise_host::vma::{Vma, VmaTable};
+
+mod support;
+use support::{BASE, Child, PAGE, fill, map_fixed};
+
+const HUGE: usize = TABLE_BYTES as usize;
+
+fn walker(test: &str) -> Option<PageWalk> {
+    match PageWalk::open() {
+        Ok(walk) => Some(walk),
+        Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })) => {
+            eprintln!("SKIP {test}: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// One process under observation, as the agent does it.
+struct Watched<'a> {
+    walk: &'a mut PageWalk,
+    process: Process,
+    vmas: VmaTable,
+    clearer: Clearer,
+}
+
+/// Pages taken for accessed, by number from [`BASE`], and what mapped them.
+#[derive(Default)]
+struct Found {
+    young: Vec<usize>,
+    leaves: Vec<Leaf>,
+    report: ClearReport,
+}
+
+struct Sink<'a> {
+    clearer: &'a mut Clearer,
+    hand: KernelHand<'a>,
+    found: Found,
+}
+
+impl SightSink for Sink<'_> {
+    fn table(&mut self, sight: &TableSight<'_>) {
+        let judged = self.clearer.judge(sight);
+        let first = match (sight.va as usize).checked_sub(BASE) {
+            Some(bytes) if bytes < 1 << 40 => bytes / PAGE,
+            _ => return,
+        };
+        self.found.leaves.push(sight.leaf);
+        let is_young = |page: &usize| judged.young[page / 64] >> (page % 64) & 1 == 1;
+        self.found
+            .young
+            .extend((0..512).filter(is_young).map(|page| first + page));
+    }
+
+    fn batch_end(&mut self, _: &Batch) -> ControlFlow<()> {
+        self.clearer.clear(&mut self.hand).unwrap();
+        ControlFlow::Continue(())
+    }
+}
+
+impl<'a> Watched<'a> {
+    fn new(walk: &'a mut PageWalk, child: &Child, policy: ClearPolicy) -> Self {
+        let process = Process::open(child.pid).unwrap();
+        let clearer = Clearer::new(child.pid, policy);
+        Watched {
+            walk,
+            process,
+            vmas: VmaTable::new(),
+            clearer,
+        }
+    }
+
+    fn scan(&mut self) -> Found {
+        self.vmas.read(self.process.pid()).unwrap();
+        let ranges: Vec<AddressRange> =
+            self.vmas.vmas().iter().map(|vma: &Vma| vma.range).collect();
+        self.clearer.begin(monotonic_ns(), self.vmas.vmas());
+        let hand = KernelHand::new(&self.process);
+        let mut sink = Sink {
+            clearer: &mut self.clearer,
+            hand,
+            found: Found::default(),
+        };
+        self.walk
+            .scan(&Target::from(&self.process), &ranges, &mut sink)
+            .unwrap();
+        let mut found = sink.found;
+        found.report = self
+            .clearer
+            .finish(&mut KernelHand::new(&self.process))
+            .unwrap();
+        // clear_refs flushes no TLB; a sleeping process loses its entries.
+        std::thread::sleep(Duration::from_millis(20));
+        found
+    }
+}
+
+/// `got` is `want`, but for what somebody else may have cleared (a kdamond), or a page that was not
+/// on an LRU list yet when MADV_COLD met it (it lies in a CPU's batch): 1 % each way.
+fn assert_about(got: &[usize], want: &[usize], pages: usize) {
+    let extra = got
+        .iter()
+        .filter(|page| want.binary_search(page).is_err())
+        .count();
+    let missing = want
+        .iter()
+        .filter(|page| got.binary_search(page).is_err())
+        .count();
+    assert!(
+        extra * 100 <= pages,
+        "{extra} of {pages} pages called young wrongly"
+    );
+    assert!(
+        missing * 100 <= want.len(),
+        "{missing} of {} accesses missed",
+        want.len()
+    );
+}
+
+#[test]
+fn what_is_cleared_is_young_again_only_when_accessed() {
+    let test = "what_is_cleared_is_young_again_only_when_accessed";
+    let Some(mut walk) = walker(test) else { return };
+    for means in [Means::Cold, Means::Refs, Means::Auto] {
+        let pages = 64 << 8;
+        let child = Child::spawn(move || {
+            map_fixed(BASE, pages, libc::MADV_NOHUGEPAGE);
+            fill(BASE, pages);
+        });
+        let policy = ClearPolicy {
+            means,
+            ..ClearPolicy::exact()
+        };
+        let mut watched = Watched::new(&mut walk, &child, policy);
+        watched.scan();
+        for (run, gap) in [(1, 2), (64, 64), (1, 999), (512, 1024), (pages, 0)] {
+            watched.scan();
+            child.read(BASE, pages, run, gap);
+            let want: Vec<usize> = (0..pages)
+                .filter(|page| page % (run + gap) < run && page / (run + gap) < pages / (run + gap))
+                .chain((pages / (run + gap) * (run + gap)..pages).filter(|page| {
+                    page % (run + gap) < run && page - page % (run + gap) + run <= pages
+                }))
+                .collect();
+            assert_about(&watched.scan().young, &want, pages);
+        }
+    }
+}
+
+#[test]
+fn huge_pages_stay_huge() {
+    let Some(mut walk) = walker("huge_pages_stay_huge") else {
+        return;
+    };
+    let child = Child::spawn(|| {
+        map_fixed(BASE, 512 * 8, libc::MADV_HUGEPAGE);
+        fill(BASE, 512 * 8);
+    });
+    let policy = ClearPolicy {
+        means: Means::Cold,
+        ..ClearPolicy::exact()
+    };
+    let mut watched = Watched::new(&mut walk, &child, policy);
+    if watched.scan().leaves.contains(&Leaf::Page) {
+        eprintln!("SKIP huge_pages_stay_huge: the kernel gave no transparent huge pages");
+        return;
+    }
+    for round in 0..6 {
+        child.read(BASE + (round % 8) * HUGE + 5 * PAGE, 1, 1, 0);
+        let found = watched.scan();
+        assert_eq!(found.leaves, [Leaf::Huge; 8]);
+        let want: Vec<usize> = (round % 8 * 512..round % 8 * 512 + 512).collect();
+        // The first scans clear what filling set, as far as MADV_COLD reaches the pages at all.
+        if round >= 2 {
+            assert_eq!(found.young, want, "round {round}");
+        }
+    }
+}
+
+/// MADV_COLD leaves alone what others map too, and refuses what is locked: clear_refs steps in.
+#[test]
+fn shared_and_locked_memory_is_cleared_too() {
+    let Some(mut walk) = walker("shared_and_locked_memory_is_cleared_too") else {
+        return;
+    };
+    if !std::path::Path::new("/proc/kpagecount").exists() {
+        eprintln!("SKIP shared_and_locked_memory_is_cleared_too: no /proc/kpagecount");
+        return;
+    }
+    let child = Child::spawn(|| {
+        map_fixed(BASE, 512, libc::MADV_NOHUGEPAGE);
+        fill(BASE, 512);
+        // A second process that maps the same pages.
+        // SAFETY: the new process only pauses, and dies with its parent.
+        unsafe {
+            if libc::fork() == 0 {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                loop {
+                    libc::pause();
+                }
+            }
+        }
+        map_fixed(BASE + 2 * HUGE, 512, libc::MADV_NOHUGEPAGE);
+        fill(BASE + 2 * HUGE, 512);
+        // SAFETY: our own mapping.
+        unsafe { libc::mlock((BASE + 2 * HUGE) as *const _, HUGE) };
+    });
+    let policy = ClearPolicy {
+        max_stall_share: 1.0,
+        ..ClearPolicy::exact()
+    };
+    let mut watched = Watched::new(&mut walk, &child, policy);
+    // It takes a scan to learn what MADV_COLD leaves alone.
+    for _ in 0..3 {
+        watched.scan();
+    }
+    let found = watched.scan();
+    assert!(
+        found.young.len() <= 10,
+        "{} pages still young",
+        found.young.len()
+    );
+    child.read(BASE, 512, 1, 1);
+    child.read(BASE + 2 * HUGE, 512, 1, 3);
+    let want: Vec<usize> = (0..512)
+        .step_by(2)
+        .filter(|page| page + 1 < 512)
+        .chain((1024..1536).step_by(4).filter(|page| page + 3 < 1536))
+        .collect();
+    let found = watched.scan();
+    assert!(found.report.refs_writes == 1, "{:?}", found.report);
+    assert_about(&found.young, &want, 1024);
+}
+
+/// A hot half that is accessed between all scans: it is taken for young all the time though it is
+/// hardly ever cleared, and the cold half for idle. When the halves change places, that is known
+/// within two scans.
+#[test]
+fn hot_memory_is_known_without_being_cleared() {
+    let Some(mut walk) = walker("hot_memory_is_known_without_being_cleared") else {
+        return;
+    };
+    let pages = 128 << 8;
+    let child = Child::spawn(move || {
+        map_fixed(BASE, pages, libc::MADV_NOHUGEPAGE);
+        fill(BASE, pages);
+    });
+    let policy = ClearPolicy {
+        means: Means::Cold,
+        ..ClearPolicy::default()
+    };
+    let mut watched = Watched::new(&mut walk, &child, policy);
+    let half = pages / 2;
+    let hot: Vec<usize> = (0..half).collect();
+    let cold: Vec<usize> = (half..pages).collect();
+    watched.scan();
+    watched.scan();
+    let (mut cleared, mut put_off) = (0, 0);
+    for scan in 0..12 {
+        child.read(BASE, half, 1, 0);
+        let found = watched.scan();
+        assert_about(&found.young, &hot, pages);
+        if scan >= 2 {
+            cleared += found.report.tables_cleared;
+            put_off += found.report.tables_put_off;
+        }
+    }
+    assert!(
+        cleared < 10 * 128 / 2 / 2,
+        "{cleared} tables cleared of 640"
+    );
+    for scan in 0..5 {
+        child.read(BASE + half * PAGE, half, 1, 0);
+        let found = watched.scan();
+        if scan >= 2 {
+            assert_about(&found.young, &cold, pages);
+        }
+    }
+}
