@@ -33,6 +33,7 @@ pub enum Command {
     Reclaim(command::reclaim::Args),
     Report(command::report::Args),
     Size(command::size::Args),
+    Sort(command::sort::Args),
     Trace(command::trace::Args),
     Watch(command::watch::Args),
 }

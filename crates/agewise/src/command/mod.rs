@@ -13,6 +13,7 @@ pub mod reclaim;
 pub mod report;
 pub mod run;
 pub mod size;
+pub mod sort;
 pub mod trace;
 pub mod watch;
 
@@ -31,6 +32,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Reclaim(args) => reclaim::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Size(args) => size::run(&args),
+        Command::Sort(args) => sort::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Watch(args) => watch::run(&args),
     }
