@@ -280,10 +280,9 @@ fn hot_memory_is_known_without_being_cleared() {
             put_off += found.report.tables_put_off;
         }
     }
-    assert!(
-        cleared < 10 * 128 / 2 / 2,
-        "{cleared} tables cleared of 640"
-    );
+    // 32 tables are hot; some are the program's own.
+    assert!(cleared < 10 * 32, "{cleared} tables cleared");
+    assert!(put_off > 10 * 32 / 2, "{put_off} tables put off");
     for scan in 0..5 {
         child.read(BASE + half * PAGE, half, 1, 0);
         let found = watched.scan();
