@@ -14,7 +14,18 @@ use crate::units::{bytes_text, duration_text};
 pub struct Printer<W> {
     out: W,
     format: Format,
+    /// The wall clock, ms since 1970.
+    now_ms: fn() -> u64,
     printed: bool,
+}
+
+/// The wall clock of this machine, ms since 1970.
+fn wall_clock_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| {
+            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        })
 }
 
 /// One subject as JSON.
@@ -71,6 +82,7 @@ impl<W: Write> Printer<W> {
         Printer {
             out,
             format,
+            now_ms: wall_clock_ms,
             printed: false,
         }
     }
@@ -87,11 +99,7 @@ impl<W: Write> Printer<W> {
         cut: usize,
         truncated: bool,
     ) -> io::Result<()> {
-        let time_ms = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| {
-                u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-            });
+        let time_ms = (self.now_ms)();
         match self.format {
             Format::Text => self.text(reports, cost, cut, truncated)?,
             Format::Json => self.json(reports, cost, cut, truncated, time_ms)?,
@@ -200,9 +208,9 @@ impl<W: Write> Printer<W> {
 
 fn text_of(out: &mut impl Write, report: &SubjectReport) -> io::Result<()> {
     let [anon, file] = report.resident_bytes;
-    writeln!(out, "# {} {}", kind(report), report.name)?;
+    writeln!(out, "# {} {}", kind(report), printable(&report.name))?;
     if let Some(gone) = &report.gone {
-        return writeln!(out, "# gone: {gone}");
+        return writeln!(out, "# gone: {}", printable(gone));
     }
     for (node, histogram) in &report.nodes {
         write!(out, "N{node}\n{histogram}")?;
@@ -242,7 +250,7 @@ fn text_of(out: &mut impl Write, report: &SubjectReport) -> io::Result<()> {
         )?,
     }
     for trouble in &report.troubles {
-        writeln!(out, "# not looked at: {trouble}")?;
+        writeln!(out, "# not looked at: {}", printable(trouble))?;
     }
     Ok(())
 }
@@ -292,6 +300,13 @@ fn kind(report: &SubjectReport) -> &'static str {
     }
 }
 
+/// Names come from others: what would move the cursor or begin a line of its own is replaced.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}
+
 /// A CSV field, quoted where it must be (RFC 4180).
 fn csv_field(text: &str) -> String {
     match text.contains(['"', ',', '\n', '\r']) {
@@ -299,3 +314,7 @@ fn csv_field(text: &str) -> String {
         false => text.to_owned(),
     }
 }
+
+#[cfg(test)]
+#[path = "print_tests.rs"]
+mod tests;

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Golden output, and that what we print can be read back.
+
+use agewise_engine::generations::PageType;
+use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn histogram(anon_mib: u64, file_mib: u64) -> Histogram {
+    let intervals: Intervals = "1s,5s".parse().unwrap();
+    let mut histogram = Histogram::new(&intervals);
+    for (page_type, mib) in [(PageType::Anon, anon_mib), (PageType::File, file_mib)] {
+        for (age_ms, part) in [(500, 2), (3000, 1), (9000, 1)] {
+            histogram.add_at_least(page_type, mib * part, age_ms, OldestPages::AtLeast);
+        }
+    }
+    histogram.scaled(MIB)
+}
+
+fn reports() -> Vec<SubjectReport> {
+    let cgroup = SubjectReport {
+        name: "/system.slice/database,\"main\".service".to_owned(),
+        is_cgroup: true,
+        processes: 3,
+        nodes: vec![(0, histogram(100, 25)), (1, histogram(0, 1))],
+        resident_bytes: [400 * MIB, 104 * MIB],
+        unseen_bytes: [90 * MIB, 0],
+        swapped_bytes: 17 * MIB,
+        unmapped_cache_bytes: Some(3 * MIB),
+        refaulted_bytes: 8192,
+        observed_ms: 9000,
+        troubles: vec!["17 (a\nb): not permitted".to_owned()],
+        gone: None,
+    };
+    let process = SubjectReport {
+        name: "42 (sleep)".to_owned(),
+        is_cgroup: false,
+        processes: 0,
+        nodes: vec![(0, histogram(0, 0)), (1, histogram(0, 0))],
+        resident_bytes: [0; 2],
+        unseen_bytes: [0; 2],
+        swapped_bytes: 0,
+        unmapped_cache_bytes: None,
+        refaulted_bytes: 0,
+        observed_ms: 0,
+        troubles: Vec::new(),
+        gone: Some("the process has exited".to_owned()),
+    };
+    vec![cgroup, process]
+}
+
+fn cost() -> CostReport {
+    CostReport {
+        scans: 10,
+        first_scan_cpu_ms: 12.5,
+        cpu_ms_per_scan: 1.5,
+        walk_ms_per_scan: 0.25,
+        classify_ms_per_scan: 0.125,
+        clear_ms_per_scan: 1.0,
+        cpu_ms_per_gib: 3.0,
+        walk_ms_per_gib: 0.5,
+        classify_ms_per_gib: 0.25,
+        clear_ms_per_gib: 2.0,
+        core_percent: 0.15,
+        scan_interval_ms: 1000,
+        agemap_bytes: 139_264,
+        agemap_bytes_per_page: 1.0625,
+    }
+}
+
+fn printed(format: Format, cut: usize, truncated: bool) -> String {
+    let mut out = Vec::new();
+    let mut printer = Printer::new(&mut out, format);
+    printer.now_ms = || 1_700_000_000_000;
+    printer.print(&reports(), &cost(), cut, truncated).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn text() {
+    insta::assert_snapshot!(printed(Format::Text, 0, false));
+}
+
+#[test]
+fn text_says_what_was_cut() {
+    let text = printed(Format::Text, 7, true);
+    assert!(text.contains("# 7 more targets not shown"), "{text}");
+    assert!(text.contains("# there are more cgroups"), "{text}");
+}
+
+#[test]
+fn json() {
+    insta::assert_snapshot!(printed(Format::Json, 2, true));
+}
+
+#[test]
+fn csv() {
+    insta::assert_snapshot!(printed(Format::Csv, 0, false));
+}
+
+#[test]
+fn a_second_csv_report_has_no_second_header() {
+    let mut out = Vec::new();
+    let mut printer = Printer::new(&mut out, Format::Csv);
+    for _ in 0..2 {
+        printer.print(&reports(), &cost(), 0, false).unwrap();
+    }
+    let text = String::from_utf8(out).unwrap();
+    assert_eq!(text.matches("time_ms").count(), 1);
+}
+
+#[test]
+fn without_comments_the_text_is_that_of_the_source_document() {
+    let text = printed(Format::Text, 1, true);
+    let mut lines = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .peekable();
+    let mut nodes = Vec::new();
+    while let Some(header) = lines.next() {
+        let node: u32 = match header.strip_prefix('N') {
+            Some(node) => node.parse().unwrap(),
+            None => panic!("{header:?} is no node"),
+        };
+        let mut body = String::new();
+        while let Some(line) = lines.next_if(|line| !line.starts_with('N')) {
+            body += line;
+            body += "\n";
+        }
+        nodes.push((node, body.trim_end().parse::<Histogram>().unwrap()));
+    }
+    assert_eq!(nodes, reports()[0].nodes);
+}
+
+#[test]
+fn every_line_of_json_is_an_object() {
+    for line in printed(Format::Json, 0, false).lines() {
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(
+            value["record"].is_string() && value["time_ms"].is_u64(),
+            "{line}"
+        );
+    }
+}

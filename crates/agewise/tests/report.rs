@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise report` on real processes: exercisers that know what they touched.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use assert_cmd::cargo::cargo_bin;
+use serde_json::Value;
+
+/// A process that is ended with its guard.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn agewise(args: &[&str]) -> std::process::Output {
+    Command::new(cargo_bin("agewise"))
+        .args(args)
+        .output()
+        .expect("agewise runs")
+}
+
+/// Live tests need to read page tables; where that is impossible they say so and are skipped.
+fn may_look(test: &str) -> bool {
+    let own = std::process::id().to_string();
+    let output = agewise(&[
+        "report",
+        "--pid",
+        &own,
+        "--duration",
+        "150ms",
+        "--scan-interval",
+        "100ms",
+    ]);
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        println!(
+            "SKIP {test}: {}",
+            why.lines().next().unwrap_or("agewise cannot look here")
+        );
+    }
+    output.status.success()
+}
+
+/// An interpreter that holds memory: `hot` MiB touched all the time, `cold` MiB once.
+fn holder(hot_mib: u64, cold_mib: u64) -> Running {
+    let size = format!("{}M", hot_mib + cold_mib);
+    let pattern = format!("hotcold:{}", hot_mib as f64 / (hot_mib + cold_mib) as f64);
+    let child = Command::new(cargo_bin("agewise"))
+        .args([
+            "exercise",
+            "--size",
+            &size,
+            "--pattern",
+            &pattern,
+            "--duration",
+            "60s",
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the exerciser starts");
+    let running = Running(child);
+    let wanted_pages = (hot_mib + cold_mib) * 256;
+    for _ in 0..200 {
+        let statm = std::fs::read_to_string(format!("/proc/{}/statm", running.0.id()));
+        let resident = statm
+            .ok()
+            .and_then(|s| s.split(' ').nth(1)?.parse::<u64>().ok());
+        if resident.is_some_and(|pages| pages >= wanted_pages) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Filling touches everything: let that be over.
+    std::thread::sleep(Duration::from_millis(300));
+    running
+}
+
+fn records(output: &std::process::Output) -> Vec<Value> {
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let lines = String::from_utf8(output.stdout.clone()).unwrap();
+    lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn bins(record: &Value) -> Vec<(u64, u64, u64)> {
+    let number = |value: &Value| value.as_u64().unwrap();
+    record["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|node| node["bins"].as_array().unwrap())
+        .map(|bin| {
+            (
+                number(&bin["upper_ms"]),
+                number(&bin["anon_bytes"]),
+                number(&bin["file_bytes"]),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn hot_memory_is_young_and_cold_memory_is_old() {
+    if !may_look("hot_memory_is_young_and_cold_memory_is_old") {
+        return;
+    }
+    const MIB: u64 = 1 << 20;
+    let exerciser = holder(64, 64);
+    let pid = exerciser.0.id().to_string();
+    let output = agewise(&[
+        "report",
+        "--pid",
+        &pid,
+        "--duration",
+        "4s",
+        "--intervals",
+        "1s,3s,1m",
+        "--format",
+        "json",
+    ]);
+    let records = records(&output);
+    let (ages, cost) = (&records[0], &records[1]);
+    let bins = bins(ages);
+    let (young, old) = (bins[0].1, bins[2].1);
+    assert!(young.abs_diff(64 * MIB) < 3 * MIB, "{bins:?}");
+    assert!(old.abs_diff(64 * MIB) < 3 * MIB, "{bins:?}");
+    // Everything resident is in a bin: within 1 % of what the kernel counts.
+    let total: u64 = bins.iter().map(|(_, anon, file)| anon + file).sum();
+    assert_eq!(ages["resident_bytes"].as_u64(), Some(total));
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+    let rss = statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096;
+    assert!(
+        total.abs_diff(rss) < rss / 100 + 256 * 1024,
+        "{total} of {rss}"
+    );
+    assert!(ages["unseen_anon_bytes"].as_u64().unwrap() >= 60 * MIB);
+    assert_eq!(cost["record"], "cost");
+    assert!(cost["scans"].as_u64().unwrap() >= 4);
+    assert!(cost["agemap_bytes_per_page"].as_f64().unwrap() <= 1.1);
+}
+
+#[test]
+fn follow_prints_again_and_again_and_a_signal_ends_it() {
+    if !may_look("follow_prints_again_and_again_and_a_signal_ends_it") {
+        return;
+    }
+    let exerciser = holder(4, 4);
+    let pid = exerciser.0.id().to_string();
+    let mut report = Running(
+        Command::new(cargo_bin("agewise"))
+            .args([
+                "report",
+                "--pid",
+                &pid,
+                "--follow",
+                "400ms",
+                "--intervals",
+                "200ms,1s",
+            ])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let lines = BufReader::new(report.0.stdout.take().unwrap()).lines();
+    let headers = lines
+        .map_while(Result::ok)
+        .filter(|line| line == "N0")
+        .take(3)
+        .count();
+    assert_eq!(headers, 3);
+    let status = Command::new("kill")
+        .args(["-INT", &report.0.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let ended = report.0.wait().unwrap();
+    // The reader has gone by now; either way it is an orderly end.
+    assert_eq!(ended.code(), Some(0));
+}
+
+#[test]
+fn a_process_that_exits_half_way_is_told_and_has_its_own_exit_status() {
+    if !may_look("a_process_that_exits_half_way_is_told_and_has_its_own_exit_status") {
+        return;
+    }
+    let sleeper = Running(Command::new("sleep").arg("1").spawn().unwrap());
+    let pid = sleeper.0.id().to_string();
+    std::thread::scope(|scope| {
+        let reaper = scope.spawn(move || {
+            let mut sleeper = sleeper;
+            let _ = sleeper.0.wait();
+        });
+        let output = agewise(&[
+            "report",
+            "--pid",
+            &pid,
+            "--duration",
+            "20s",
+            "--intervals",
+            "300ms",
+        ]);
+        assert_eq!(output.status.code(), Some(3));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("# gone: the process has exited"));
+        reaper.join().unwrap();
+    });
+}
+
+#[test]
+fn pages_that_processes_share_count_once() {
+    if !may_look("pages_that_processes_share_count_once") {
+        return;
+    }
+    let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let memory = cgroups
+        .lines()
+        .find(|line| line.contains(":memory:") || line.starts_with("0::"))
+        .and_then(|line| line.rsplit(':').next());
+    let Some(mount) = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"]
+        .into_iter()
+        .find(|mount| std::path::Path::new(&format!("{mount}/cgroup.procs")).exists())
+        .filter(|_| memory.is_some())
+    else {
+        println!("SKIP pages_that_processes_share_count_once: no memory cgroups");
+        return;
+    };
+    let dir = format!("{mount}/agewise-report-{}", std::process::id());
+    if let Err(error) = std::fs::create_dir(&dir) {
+        println!("SKIP pages_that_processes_share_count_once: {dir}: {error}");
+        return;
+    }
+    struct Dir(String);
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir(&self.0);
+        }
+    }
+    let dir = Dir(dir);
+    let sleepers: Vec<Running> = (0..4)
+        .map(|_| Running(Command::new("sleep").arg("60").spawn().unwrap()))
+        .collect();
+    let pids: Vec<String> = sleepers
+        .iter()
+        .map(|sleeper| sleeper.0.id().to_string())
+        .collect();
+    for pid in &pids {
+        std::fs::write(format!("{}/cgroup.procs", dir.0), pid).unwrap();
+    }
+    let common = [
+        "--duration",
+        "300ms",
+        "--intervals",
+        "100ms",
+        "--format",
+        "json",
+    ];
+    let one_by_one: u64 = pids
+        .iter()
+        .map(|pid| {
+            let output = agewise(&[&["report", "--pid", pid], &common[..]].concat());
+            records(&output)[0]["file_bytes"].as_u64().unwrap()
+        })
+        .sum();
+    let output = agewise(&[&["report", "--cgroup", &dir.0], &common[..]].concat());
+    let together = records(&output)[0].clone();
+    drop(sleepers);
+    assert_eq!(together["processes"], 4);
+    let file = together["file_bytes"].as_u64().unwrap();
+    // Four times the same program and libraries: nearly all file pages are common.
+    assert!(
+        file > 0 && file < one_by_one / 2,
+        "{file} together, {one_by_one} one by one"
+    );
+}
+
+#[test]
+fn wrong_arguments_are_refused_with_a_reason() {
+    let own = std::process::id().to_string();
+    let many = (1..=40)
+        .map(|i| i.to_string())
+        .collect::<Vec<_>>()
+        .join(",");
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["report"], 2, "--pid"),
+        (&["report", "--all", "--pid", "1"], 2, "cannot be used with"),
+        (
+            &["report", "--pid", &own, "--intervals", "5s,1s"],
+            2,
+            "must increase",
+        ),
+        (
+            &["report", "--pid", &own, "--intervals", &many],
+            2,
+            "at most 31",
+        ),
+        (
+            &["report", "--pid", &own, "--intervals", "0,1s"],
+            2,
+            "holds nothing",
+        ),
+        (&["report", "--pid", &own, "--duration", "0s"], 2, "zero"),
+        (
+            &["report", "--pid", &own, "--scan-interval", "1ms"],
+            2,
+            "measures itself",
+        ),
+        (&["report", "--pid", "4194999"], 1, "4194999"),
+        (&["report", "--cgroup", "no/such/cgroup"], 1, ""),
+    ];
+    for (args, code, reason) in cases {
+        let output = agewise(args);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(stderr.contains(reason), "{args:?}: {stderr}");
+    }
+}
