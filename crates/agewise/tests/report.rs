@@ -58,8 +58,8 @@ fn holder(hot_mib: u64, cold_mib: u64) -> Running {
             &size,
             "--pattern",
             &pattern,
-            "--duration",
-            "60s",
+            "--seconds",
+            "60",
         ])
         .stdout(Stdio::null())
         .stderr(Stdio::null())

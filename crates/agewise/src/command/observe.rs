@@ -6,8 +6,9 @@ use std::time::Duration;
 use agewise_engine::workingset::{Intervals, OldestPages};
 use agewise_host::agent::{Agent, AgentConfig, SCAN_INTERVAL_MIN_MS, Subject, Targets};
 use agewise_host::cgroup::{Cgroup, Hierarchy, TreeLimits};
-use agewise_host::clear::ClearPolicy;
-use agewise_host::eye::AccessSource;
+use agewise_host::clear::{ClearPolicy, Means};
+use agewise_host::eye::pagemap::Pagemap;
+use agewise_host::eye::{AccessSource, EyeError};
 use agewise_host::pagewalk::PageWalk;
 use agewise_host::root::Roots;
 use anyhow::Context;
@@ -145,25 +146,31 @@ pub fn all_cgroups(depth_max: usize) -> anyhow::Result<Targets> {
     Ok(Targets::AllCgroups { hierarchy, limits })
 }
 
-/// The best eye that this machine and these privileges allow, and what there is to say about it.
+/// An agent for targets, through the best eye that this machine and these privileges allow, and
+/// what there is to say about it: without the right to read page tables only whole mappings of
+/// one's own processes can be told apart.
 ///
 /// # Errors
-/// None is possible.
-pub fn open_eye() -> anyhow::Result<(Box<dyn AccessSource>, Option<String>)> {
-    let walk = PageWalk::open()
-        .context("page tables cannot be read (`agewise doctor` says what this machine allows)")?;
-    Ok((Box::new(walk), None))
-}
-
-/// An agent for targets, through the best eye there is.
-///
-/// # Errors
-/// As [`open_eye`] and [`Agent::new`].
+/// Those of [`Agent::new`], and of an eye that fails for another reason than that.
 pub fn open_agent(
     targets: Targets,
-    config: AgentConfig,
+    mut config: AgentConfig,
 ) -> anyhow::Result<(Agent, Option<String>)> {
-    let (eye, note) = open_eye()?;
+    let (eye, note): (Box<dyn AccessSource>, _) = match PageWalk::open() {
+        Ok(walk) => (Box::new(walk), None),
+        Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })) => {
+            // MADV_COLD clears page by page what this eye cannot tell apart.
+            config.clear.means = Means::Refs;
+            let note = format!(
+                "ages of whole mappings only, and of your own processes: a mapping is as young as \
+                 its last access ({error})"
+            );
+            (Box::new(Pagemap::new()), Some(note))
+        }
+        Err(error) => {
+            return Err(error).context("page tables cannot be read (see `agewise doctor`)");
+        }
+    };
     Ok((Agent::new(eye, Roots::default(), targets, config)?, note))
 }
 

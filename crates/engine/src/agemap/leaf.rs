@@ -129,6 +129,16 @@ pub(super) fn labelled_within(lanes: &Lanes, first: Label, last: Label) -> u64 {
     within
 }
 
+/// Gives pages of 64 a label: what [`apply`] does when nothing else changes.
+#[inline]
+pub(super) fn mark(lanes: &mut Lanes, marked: u64, label: Label) {
+    let label = LOW * u64::from(label);
+    for (i, lane) in lanes.iter_mut().enumerate() {
+        let spread = SPREAD[(marked >> (8 * i)) as usize & 0xff];
+        *lane = *lane & !spread | label & spread;
+    }
+}
+
 /// Changes the bytes of 64 pages.
 #[inline]
 pub(super) fn apply(lanes: &mut Lanes, changes: Changes, label: Label) {
@@ -141,6 +151,12 @@ pub(super) fn apply(lanes: &mut Lanes, changes: Changes, label: Label) {
         bytes &= !(HIGH & spread(changes.returned));
         *lane = bytes;
     }
+}
+
+/// The labels alone, without the swapped bits.
+#[inline]
+pub(super) fn labels(lanes: &Lanes) -> Lanes {
+    lanes.map(|lane| lane & !HIGH)
 }
 
 /// The label of one page of 64.

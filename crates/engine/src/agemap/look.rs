@@ -2,7 +2,7 @@
 //! One look at an address space: facts of tables in, labels and sizes changed.
 
 use super::AgeMap;
-use super::leaf::{self, Changes, Leaf, SWAPPED};
+use super::leaf::{self, Changes, Leaf};
 use super::store::{Files, NO_LEAF, Table};
 use crate::generations::{LABEL_NONE, LABEL_UNSEEN, LABELS, Label, PageType, Sizes};
 use crate::table::{PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE};
@@ -359,7 +359,7 @@ impl Word {
     ) {
         let (occupied, was_swapped) = leaf::occupied_and_swapped(lanes);
         let was_present = occupied & !was_swapped;
-        counts.present += u64::from(self.present.count_ones());
+        counts.present += pages(self.present);
         let changed = self.young
             | (self.present ^ was_present)
             | (self.swapped ^ was_swapped)
@@ -369,29 +369,52 @@ impl Word {
         }
         let appeared = self.present & !occupied;
         let marked = self.young | appeared;
-        let returned = self.present & was_swapped;
         let changes = Changes {
             marked,
             gone: occupied & !(self.present | self.swapped),
             swapped_out: self.swapped & was_present,
-            returned,
+            returned: self.present & was_swapped,
         };
         let retyped = (self.files ^ self.old_files) & occupied;
         let leaving = was_present & (marked | changes.gone | changes.swapped_out | retyped);
-        count_out(lanes, leaving & !self.old_files, PageType::Anon, sizes);
-        count_out(lanes, leaving & self.old_files, PageType::File, sizes);
-        for (page_type, files) in [(0, !self.files), (1, self.files)] {
-            sizes[usize::from(label)][page_type] += u64::from((marked & files).count_ones());
+        let mut each_type = |page_type: PageType, files: u64, old_files: u64| {
+            let t = page_type as usize;
+            if leaving & old_files != 0 {
+                by_label(lanes, leaving & old_files, |old, n| {
+                    sizes[usize::from(old)][t] -= n
+                });
+            }
+            if marked & files != 0 {
+                sizes[usize::from(label)][t] += pages(marked & files);
+            }
             // Pages that are here with the label they had.
-            let arriving = self.present & !marked & (returned | retyped) & files;
-            by_label(lanes, arriving, |old, n| {
-                sizes[usize::from(old)][page_type] += n
-            });
-            swapped[page_type] += u64::from((self.swapped & files).count_ones());
+            let arriving = self.present & !marked & (changes.returned | retyped) & files;
+            if arriving != 0 {
+                by_label(lanes, arriving, |old, n| sizes[usize::from(old)][t] += n);
+            }
+            if (self.swapped | was_swapped) != 0 {
+                swapped[t] += pages(self.swapped & files);
+                swapped[t] -= pages(was_swapped & old_files);
+            }
+        };
+        if self.files & self.old_files != u64::MAX {
+            each_type(PageType::Anon, !self.files, !self.old_files);
         }
-        swapped[0] -= u64::from((was_swapped & !self.old_files).count_ones());
-        swapped[1] -= u64::from((was_swapped & self.old_files).count_ones());
-        leaf::apply(lanes, changes, label);
+        if self.files | self.old_files != 0 {
+            each_type(PageType::File, self.files, self.old_files);
+        }
+        counts.young += pages(self.young);
+        if changes.gone | changes.swapped_out | changes.returned == 0 {
+            leaf::mark(lanes, marked, label);
+        } else {
+            leaf::apply(lanes, changes, label);
+            counts.gone += pages(changes.gone);
+            counts.swapped_out += pages(changes.swapped_out);
+            counts.refaulted += pages(changes.returned);
+        }
+        if appeared != 0 {
+            counts.appeared += pages(appeared);
+        }
         let unknown = self.swapped & !occupied;
         if unknown != 0 {
             let changes = Changes {
@@ -401,11 +424,17 @@ impl Word {
             };
             leaf::apply(lanes, changes, LABEL_UNSEEN);
         }
-        counts.young += u64::from(self.young.count_ones());
-        counts.appeared += u64::from(appeared.count_ones());
-        counts.gone += u64::from(changes.gone.count_ones());
-        counts.swapped_out += u64::from(changes.swapped_out.count_ones());
-        counts.refaulted += u64::from(returned.count_ones());
+    }
+}
+
+/// How many bits are set. Most words are full or empty, and counting is a dozen instructions on
+/// machines that are not asked for more than the oldest x86-64.
+#[inline]
+fn pages(bits: u64) -> u64 {
+    match bits {
+        0 => 0,
+        u64::MAX => 64,
+        bits => u64::from(bits.count_ones()),
     }
 }
 
@@ -420,18 +449,19 @@ fn count_out(lanes: &leaf::Lanes, pages: u64, page_type: PageType, sizes: &mut S
 /// so whole words are compared with the first label while many pages are left.
 #[inline]
 pub(super) fn by_label(lanes: &leaf::Lanes, pages: u64, mut count: impl FnMut(Label, u64)) {
+    let labels = leaf::labels(lanes);
     let mut left = pages;
     for _ in 0..3 {
         if left.count_ones() < 12 {
             break;
         }
-        let label = leaf::label_of(lanes, left.trailing_zeros());
-        let same = left & (leaf::equal_to(lanes, label) | leaf::equal_to(lanes, label | SWAPPED));
+        let label = leaf::label_of(&labels, left.trailing_zeros());
+        let same = left & leaf::equal_to(&labels, label);
         count(label, u64::from(same.count_ones()));
         left &= !same;
     }
     while left != 0 {
-        count(leaf::label_of(lanes, left.trailing_zeros()), 1);
+        count(leaf::label_of(&labels, left.trailing_zeros()), 1);
         left &= left - 1;
     }
 }

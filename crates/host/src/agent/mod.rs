@@ -597,3 +597,6 @@ fn started_ms(start_ticks: u64) -> Option<u64> {
         crate::clock::boottime_ns().saturating_sub(crate::clock::monotonic_ns()) / 1_000_000;
     Some(since_boot_ms.saturating_sub(slept_ms))
 }
+
+#[cfg(test)]
+mod tests;

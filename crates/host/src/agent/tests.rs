@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The agent on real processes seen through an eye that says what the test wants.
+
+use std::process::{Child, Command};
+
+use agewise_engine::table::TableBits;
+use agewise_engine::workingset::Intervals;
+
+use super::*;
+use crate::clear::Means;
+use crate::eye::fake::{FakeSource, FakeTable};
+use crate::eye::{EyeError, Leaf, TABLE_BYTES};
+use crate::process::Process;
+use crate::root::ProcRoot;
+
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn new() -> Self {
+        Sleeper(
+            Command::new("sleep")
+                .arg("60")
+                .spawn()
+                .expect("sleep starts"),
+        )
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// The table in which its stack begins: there is one in every process.
+    fn table(&self) -> u64 {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
+        let line = maps
+            .lines()
+            .find(|line| line.ends_with("[stack]"))
+            .expect("a stack");
+        let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+        start / TABLE_BYTES * TABLE_BYTES
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn present() -> FakeTable {
+    let bits = TableBits {
+        present: [u64::MAX; 8],
+        ..TableBits::default()
+    };
+    FakeTable {
+        bits,
+        leaf: Leaf::Page,
+    }
+}
+
+fn agent(eye: FakeSource, pids: &[u32]) -> Agent {
+    let subject = |pid: &u32| Subject::process(&ProcRoot::default(), *pid).unwrap();
+    let targets = Targets::Listed(pids.iter().map(subject).collect());
+    let intervals: Intervals = "1s,5s".parse().unwrap();
+    let mut config = AgentConfig::new(intervals);
+    // Whoever runs the test may write clear_refs of a child of theirs.
+    config.clear.means = Means::Refs;
+    Agent::new(Box::new(eye), Roots::default(), targets, config).unwrap()
+}
+
+#[test]
+fn a_process_is_aged_and_its_exit_is_told() {
+    let sleeper = Sleeper::new();
+    let mut eye = FakeSource::new();
+    eye.set(sleeper.pid(), sleeper.table(), present());
+    let mut agent = agent(eye, &[sleeper.pid()]);
+    let tick = agent.tick().unwrap();
+    assert_eq!(
+        (tick.subjects, tick.processes, tick.failed, tick.vanished),
+        (1, 1, 0, 0)
+    );
+    assert!(tick.present_pages > 0 && tick.young_pages == 0);
+    let report = agent.report().remove(0);
+    assert_eq!(report.resident_bytes[0], tick.present_pages * PAGE_BYTES);
+    assert_eq!(report.unseen_bytes, report.resident_bytes);
+    assert_eq!(report.histogram().total(), report.resident_bytes);
+    assert!(report.name.ends_with("(sleep)") && !report.is_cgroup);
+    assert!(!agent.is_finished());
+    drop(sleeper);
+    agent.tick().unwrap();
+    let report = agent.report().remove(0);
+    assert!(report.gone.is_some() && agent.is_finished());
+    assert_eq!(agent.spaces().count(), 0);
+}
+
+#[test]
+fn a_process_that_execs_under_the_eye_is_found_again() {
+    let sleeper = Sleeper::new();
+    let mut eye = FakeSource::new();
+    eye.set(sleeper.pid(), sleeper.table(), present());
+    eye.fail(sleeper.pid(), |pid| EyeError::Changed { pid });
+    let mut agent = agent(eye, &[sleeper.pid()]);
+    for _ in 0..2 {
+        let tick = agent.tick().unwrap();
+        assert_eq!((tick.processes, tick.vanished, tick.failed), (0, 1, 0));
+    }
+}
+
+#[test]
+fn what_one_process_refuses_does_not_stop_the_others() {
+    let (refused, seen) = (Sleeper::new(), Sleeper::new());
+    let mut eye = FakeSource::new();
+    eye.set(seen.pid(), seen.table(), present());
+    eye.fail(refused.pid(), |_| EyeError::NoPrivilege {
+        what: "reading its memory".to_owned(),
+        hint: "ask somebody else",
+    });
+    let mut agent = agent(eye, &[refused.pid(), seen.pid()]);
+    let tick = agent.tick().unwrap();
+    assert_eq!((tick.processes, tick.failed), (1, 1));
+    let reports = agent.report();
+    assert!(
+        reports[0].troubles[0].contains("ask somebody else"),
+        "{:?}",
+        reports[0].troubles
+    );
+    assert!(reports[0].gone.is_none() && reports[1].troubles.is_empty());
+    assert!(reports[1].resident_bytes[0] > 0);
+}
+
+#[test]
+fn another_process_with_the_same_pid_is_not_the_one_asked_for() {
+    let sleeper = Sleeper::new();
+    let process = Process::open(sleeper.pid()).unwrap();
+    let stranger = Subject::Process {
+        pid: sleeper.pid(),
+        start_ticks: process.start_ticks() + 1,
+        comm: "former".to_owned(),
+    };
+    let targets = Targets::Listed(vec![stranger]);
+    let config = AgentConfig::new(Intervals::default());
+    let eye = Box::new(FakeSource::new());
+    let mut agent = Agent::new(eye, Roots::default(), targets, config).unwrap();
+    agent.tick().unwrap();
+    assert!(agent.report()[0].gone.is_some());
+}
+
+#[test]
+fn observation_keeps_to_the_pace_of_the_bins() {
+    let pace = |list: &str| AgentConfig::new(list.parse().unwrap()).scan_interval_ms();
+    assert_eq!(pace("10s,12s"), 2000);
+    assert_eq!(pace("1ms"), SCAN_INTERVAL_MIN_MS);
+    assert_eq!(
+        AgentConfig::new(Intervals::default()).scan_interval_ms(),
+        10_000
+    );
+}
