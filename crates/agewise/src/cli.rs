@@ -25,6 +25,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
 pub enum Command {
+    Bench(command::bench::Args),
     Completions(command::completions::Args),
     Doctor(command::doctor::Args),
     Exercise(command::exercise::Args),
@@ -32,6 +33,7 @@ pub enum Command {
     Man(command::man::Args),
     Reclaim(command::reclaim::Args),
     Report(command::report::Args),
+    Run(command::run::Args),
     Size(command::size::Args),
     Sort(command::sort::Args),
     Trace(command::trace::Args),

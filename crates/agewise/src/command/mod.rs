@@ -24,6 +24,7 @@ use crate::cli::{Cli, Command};
 /// Runs the subcommand asked for.
 pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
+        Command::Bench(args) => bench::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Exercise(args) => exercise::run(&args),
@@ -31,6 +32,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Man(args) => man::run(&args),
         Command::Reclaim(args) => reclaim::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Run(args) => run::run(&args),
         Command::Size(args) => size::run(&args),
         Command::Sort(args) => sort::run(&args),
         Command::Trace(args) => trace::run(&args),

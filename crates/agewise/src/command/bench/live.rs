@@ -10,9 +10,9 @@ use anyhow::bail;
 use serde::Serialize;
 
 use super::parts::{Observed, ScanParts};
-use super::proc_files;
 use super::statistics::median;
 use super::tally::Tally;
+use super::{PAGE_BYTES, evict, hotcold, proc_files};
 use crate::command::exercise::spawned::Spawned;
 use crate::lean;
 use crate::signal::Stop;
@@ -151,4 +151,72 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     };
     exerciser.finish()?;
     Ok(watching)
+}
+
+/// All of `agewise bench live`. Names with `thp_` are those of huge pages.
+#[derive(Clone, Debug, Serialize)]
+pub struct Live {
+    #[serde(flatten)]
+    base: Watching,
+    /// What smaps costs, to reading and classifying.
+    smaps_ratio: f64,
+    /// What pagemap costs, which tells nothing about access, to reading and classifying.
+    pagemap_ratio: f64,
+    /// Moving a page to zram.
+    evict_us_per_page: f64,
+    /// Of a cold half, how much reclaim took.
+    cold_taken_ratio: f64,
+    /// Of a hot half, how much reclaim took.
+    hot_taken_ratio: f64,
+    thp_walk_ms_per_gib: f64,
+    thp_classify_ms_per_gib: f64,
+    thp_clear_ms_per_gib: f64,
+    thp_agemap_bytes_per_page: f64,
+    thp_missed_ratio: f64,
+    thp_false_ratio: f64,
+    thp_evict_us_per_page: f64,
+}
+
+/// Measures.
+pub(super) fn measure(program: &Path, args: &super::LiveArgs, stop: &Stop) -> anyhow::Result<Live> {
+    let setup = Setup {
+        program,
+        size_bytes: args.size,
+        file_bytes: args.file_size,
+        file_directory: args.directory.clone(),
+        huge: false,
+        interval: args.interval,
+        scans: args.scans,
+    };
+    let base = watch(&setup, stop)?;
+    let huge = watch(
+        &Setup {
+            huge: true,
+            file_bytes: 0,
+            ..setup.clone()
+        },
+        stop,
+    )?;
+    let evict_us = |huge: bool| -> anyhow::Result<f64> {
+        let report = evict::measure(program, args.size / 2, huge, stop)?;
+        Ok(report.cpu_ns_per_page(PAGE_BYTES).unwrap_or(0.0) / 1e3)
+    };
+    let looking = base.walk_ms_per_gib + base.classify_ms_per_gib;
+    let (evict_us_per_page, thp_evict_us_per_page) = (evict_us(false)?, evict_us(true)?);
+    let taken = hotcold::measure(program, args.size / 2, stop)?;
+    Ok(Live {
+        smaps_ratio: base.smaps_ms_per_gib / looking,
+        pagemap_ratio: base.pagemap_ms_per_gib / looking,
+        evict_us_per_page,
+        cold_taken_ratio: taken.cold_ratio,
+        hot_taken_ratio: taken.hot_ratio,
+        thp_walk_ms_per_gib: huge.walk_ms_per_gib,
+        thp_classify_ms_per_gib: huge.classify_ms_per_gib,
+        thp_clear_ms_per_gib: huge.clear_ms_per_gib,
+        thp_agemap_bytes_per_page: huge.agemap_bytes_per_page,
+        thp_missed_ratio: huge.missed_ratio,
+        thp_false_ratio: huge.false_ratio,
+        thp_evict_us_per_page,
+        base,
+    })
 }

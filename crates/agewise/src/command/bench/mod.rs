@@ -2,11 +2,195 @@
 //! `agewise bench`: what agewise costs on this machine, how true it sees, and whether it harms.
 
 pub mod evict;
+pub mod harm;
+pub mod hotcold;
 pub mod live;
 pub mod parts;
 pub mod proc_files;
 pub mod statistics;
+pub mod steady;
 pub mod tally;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use serde::Serialize;
+
+use crate::output::{self, Format};
+use crate::signal::Stop;
+use crate::units;
 
 /// Bytes in a base page.
 const PAGE_BYTES: u64 = agewise_host::eye::PAGE_BYTES;
+
+/// Measure what agewise costs on this machine, how true it sees, and whether it harms.
+///
+/// Every measurement runs on exercisers of its own (`agewise exercise`), which know when they
+/// touched each of their pages, and on a zram device of its own where something has to leave. All
+/// of it is removed again. Figures of CPU time are medians and depend on what else the machine
+/// does; the ratios to smaps and pagemap, measured in the same minute, depend less.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Cost of each part of a scan and of eviction, and the truth of what is seen.
+    ///
+    /// The exerciser touches half of its memory by zipf 0.99 and leaves the other half alone; a
+    /// mapped file beside it likewise. Bars: walk_ms_per_gib + classify_ms_per_gib at most 0.6 (huge
+    /// pages: 0.05), agemap_bytes_per_page at most 1.1, evict_us_per_page at most 8, missed_ratio at
+    /// most 0.005, false_ratio at most 0.01, histogram_ratio within 0.01 of 1, cold_taken_ratio at
+    /// least 0.99, hot_taken_ratio at most 0.005.
+    Live(LiveArgs),
+    /// Operations a second of an exerciser with and without agewise watching it every second.
+    ///
+    /// Many short spans of both kinds, in pairs of random order; the change is told with its 95 %
+    /// confidence interval. Bar: at most 2 % fewer.
+    Harm(HarmArgs),
+    /// Share of a core and memory that watching much memory at a slow pace takes.
+    ///
+    /// Bars: at most 0.3 % of a core for 8 GiB every 10 s, and 40 MiB + 1.1 byte a page.
+    Steady(SteadyArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct LiveArgs {
+    /// Anonymous memory of the exerciser.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::positive_size)]
+    size: u64,
+    /// Its mapped file.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = units::size)]
+    file_size: u64,
+    /// Where that file is made; not on tmpfs.
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    directory: PathBuf,
+    /// Time from scan to scan.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = units::positive_duration)]
+    interval: Duration,
+    /// Scans that are judged, and as many that are timed.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    scans: usize,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+struct HarmArgs {
+    /// Memory of the exerciser.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::positive_size)]
+    size: u64,
+    /// Pairs of spans.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pairs: usize,
+    /// Length of a span.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = units::positive_duration)]
+    span: Duration,
+    /// Time from scan to scan while watching.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = units::positive_duration)]
+    interval: Duration,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+struct SteadyArgs {
+    /// Memory of the exerciser.
+    #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = units::positive_size)]
+    size: u64,
+    /// Time from scan to scan.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = units::positive_duration)]
+    interval: Duration,
+    /// Scans after the first.
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    scans: usize,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Runs the measurement asked for.
+///
+/// # Errors
+/// Missing privileges, no BPF or zram here, or an exerciser that found a page changed.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let program = std::env::current_exe().context("cannot find agewise itself")?;
+    let stop = Stop::install()?;
+    let done = match &args.what {
+        What::Live(args) => live::measure(&program, args, &stop)
+            .and_then(|record| print("live", args.format, &record)),
+        What::Harm(args) => harm::measure(&program, args, &stop)
+            .and_then(|record| print("harm", args.format, &record)),
+        What::Steady(args) => steady::measure(&program, args, &stop)
+            .and_then(|record| print("steady", args.format, &record)),
+    };
+    match stop.requested() {
+        Some(signal) => {
+            eprintln!("agewise: interrupted; nothing was measured to the end");
+            Ok(ExitCode::from(Stop::exit_code(signal)))
+        }
+        None => done.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// Prints a flat record: a line of JSON, a table, or two lines of CSV.
+fn print(name: &str, format: Format, record: &impl Serialize) -> anyhow::Result<()> {
+    let serde_json::Value::Object(fields) = serde_json::to_value(record)? else {
+        bail!("a record has fields");
+    };
+    let mut out = std::io::stdout().lock();
+    match format {
+        Format::Json => {
+            let mut whole = serde_json::Map::new();
+            whole.insert("record".into(), name.into());
+            whole.extend(fields);
+            output::json_line(&mut out, &whole)?;
+        }
+        Format::Text => {
+            writeln!(out, "bench {name}")?;
+            for (field, value) in &fields {
+                writeln!(out, "  {field:<32} {}", value_text(value))?;
+            }
+        }
+        Format::Csv => {
+            let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+            let values: Vec<String> = fields.values().map(ToString::to_string).collect();
+            writeln!(out, "{}\n{}", names.join(","), values.join(","))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whole numbers as they are, others with four digits that count.
+fn value_text(value: &serde_json::Value) -> String {
+    match value.as_f64() {
+        Some(number) if !value.is_u64() && number != 0.0 => {
+            let digits = (3 - number.abs().log10().floor() as i32).clamp(0, 8) as usize;
+            format!("{number:.digits$}")
+        }
+        _ => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_four_digits_that_count() {
+        assert_eq!(value_text(&0.123_456.into()), "0.1235");
+        assert_eq!(value_text(&1234.567.into()), "1235");
+        assert_eq!(value_text(&0.0.into()), "0.0");
+        assert_eq!(value_text(&42u64.into()), "42");
+        assert_eq!(value_text(&serde_json::Value::Null), "null");
+    }
+}

@@ -3,5 +3,171 @@
 
 pub mod child;
 pub mod family;
+pub mod keeper;
 pub mod meter;
 pub mod summary;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use agewise_host::root::ProcRoot;
+use agewise_host::swap;
+use anyhow::Context;
+
+use super::reclaim::{swap_note, timing};
+use crate::output;
+use crate::units;
+use child::Child;
+use keeper::{Keeper, Limits};
+use summary::Summary;
+
+/// Run a program and keep it lean: move out what it has not touched for a while.
+///
+/// Starts COMMAND, looks at its memory and that of all processes that come from it, and whenever a
+/// page has not been touched for --older-than moves it out, as `agewise reclaim` does. At the end
+/// says on standard error how much memory was resident at most and on average, what was moved out
+/// and came back, and what that cost.
+///
+/// COMMAND has the standard streams and the process group of agewise: it can be stopped, continued
+/// and interrupted from the terminal as without agewise, and signals that are sent to agewise alone
+/// are passed on to it.
+///
+/// Exit status: that of COMMAND, or 128 + the signal that ended it; 125 if agewise itself failed
+/// before it started COMMAND, 126 if COMMAND cannot be run, 127 if it is not there.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What not being touched for so long makes cold.
+    #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
+    older_than: Duration,
+
+    /// Time between two looks, 100ms or more; a quarter of --older-than, at most 10s, unless given.
+    #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
+    interval: Option<Duration>,
+
+    /// Move at most so much a second, on average.
+    #[arg(long, value_name = "RATE", default_value = "256M/s", value_parser = units::byte_rate)]
+    rate: u64,
+
+    /// Leave at least so much resident memory to each process.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size)]
+    keep: u64,
+
+    /// Look, and say what would be moved out, but do not touch it.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Write what is said at the end into this file as well, as JSON, after a line for each look.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// The exit status of a failure of our own, as of `timeout` and `env`: no command's own.
+const EXIT_OWN_FAILURE: u8 = 125;
+/// Resident memory is sampled at least so often.
+const SAMPLE_EVERY: Duration = Duration::from_millis(250);
+
+/// Runs the command.
+///
+/// # Errors
+/// None: what fails is said here, since the exit status has to differ from the command's.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let prepared = match prepare(args) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            eprintln!("agewise: {error:#}; the command was not started");
+            return Ok(ExitCode::from(EXIT_OWN_FAILURE));
+        }
+    };
+    let child = match Child::spawn(&args.command) {
+        Ok(child) => child,
+        Err(error) => {
+            eprintln!("agewise: {error}");
+            return Ok(ExitCode::from(error.exit_code()));
+        }
+    };
+    let summary = attend(args, prepared, child)?;
+    eprint!("{summary}");
+    Ok(ExitCode::from(summary.exit_code))
+}
+
+/// All that can fail before the command starts.
+struct Prepared {
+    keeper: Keeper,
+    interval: Duration,
+    report: Option<File>,
+}
+
+fn prepare(args: &Args) -> anyhow::Result<Prepared> {
+    let interval =
+        timing::interval(args.older_than, args.interval).map_err(|why| anyhow::anyhow!(why))?;
+    let report = match &args.report {
+        Some(path) => {
+            Some(File::create(path).with_context(|| format!("cannot write {}", path.display()))?)
+        }
+        None => None,
+    };
+    let limits = Limits {
+        older_than: args.older_than,
+        rate_bytes_per_s: args.rate,
+        keep_bytes: args.keep,
+        rehearse: args.dry_run,
+    };
+    let mut keeper = Keeper::new(limits, interval)?;
+    keeper.note(swap_note(swap::free_bytes(&ProcRoot::default())?));
+    Ok(Prepared {
+        keeper,
+        interval,
+        report,
+    })
+}
+
+/// Keeps the command lean until it ends.
+fn attend(args: &Args, prepared: Prepared, mut child: Child) -> anyhow::Result<Summary> {
+    let Prepared {
+        mut keeper,
+        interval,
+        mut report,
+    } = prepared;
+    keeper.set_command(child.pid());
+    let began = Instant::now();
+    let mut next_look = began + interval;
+    let mut next_sample = began;
+    let status = loop {
+        let now = Instant::now();
+        if now >= next_look {
+            keeper.look();
+            if let Some(file) = &mut report {
+                // A report that cannot be written must not take the command with it.
+                let written = output::json_line(file, &keeper.sample(began.elapsed()));
+                keeper.note(written.err().map(|error| format!("--report: {error}")));
+            }
+            next_look = Instant::now().max(next_look + interval);
+        }
+        keeper.measure();
+        next_sample = (next_sample + SAMPLE_EVERY).max(now);
+        match child.wait_until(next_look.min(next_sample)) {
+            Ok(None) => {}
+            Ok(Some(status)) => break status,
+            Err(error) => return Err(error).context("cannot wait for the command"),
+        }
+    };
+    let command = args
+        .command
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let summary = keeper.summary(command, child::exit_code(status), began.elapsed());
+    if let Some(file) = &mut report
+        && let Err(error) = output::json_line(file, &summary)
+    {
+        eprintln!("agewise: --report: {error}");
+    }
+    Ok(summary)
+}
