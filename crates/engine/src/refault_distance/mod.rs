@@ -35,17 +35,19 @@ pub struct Rule {
 }
 
 impl Default for Rule {
-    /// The rule of the document: both throttles, evictions alone age.
     fn default() -> Self {
-        Rule {
-            holes_widen_distance: true,
-            long_active_throttles: true,
-            activations_age: false,
-        }
+        Rule::DOCUMENT
     }
 }
 
 impl Rule {
+    /// The rule of the document: both throttles, evictions alone age.
+    pub const DOCUMENT: Rule = Rule {
+        holes_widen_distance: true,
+        long_active_throttles: true,
+        activations_age: false,
+    };
+
     /// Whether a page of a type that is `distance` pages deep in the shadow LRU is to be activated,
     /// given the sizes of the cgroup that evicted it. Without free swap anon pages are no
     /// competitors: they cannot make room.

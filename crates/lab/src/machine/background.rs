@@ -36,7 +36,10 @@ impl Machine {
                     self.sys.events.push(next_ns, Event::StatFlush);
                 }
                 Event::WritebackDone(pfn) => self.writeback_done(pfn),
-                Event::Kswapd(node) => self.kswapd_step(node, at_ns.max(now_ns)),
+                Event::Kswapd(node) if self.kswapd_due_ns[node.index()] == at_ns => {
+                    self.kswapd_step(node, at_ns.max(now_ns));
+                }
+                Event::Kswapd(_) => {}
                 Event::Flusher => self.flush(at_ns.max(now_ns)),
             }
         }
@@ -84,8 +87,14 @@ impl Machine {
         const TOP_ZONE: usize = agewise_engine::reclaim::TOP_ZONE;
         let kswapd = &mut self.kswapd[node.index()];
         if kswapd.wake(&self.lru, &self.sys, 0, TOP_ZONE) {
-            self.sys.events.push(self.sys.now_ns, Event::Kswapd(node));
+            self.schedule_kswapd(node, self.sys.now_ns);
         }
+    }
+
+    /// The next step of a kswapd is at `at_ns`, whatever was planned before.
+    fn schedule_kswapd(&mut self, node: NodeId, at_ns: u64) {
+        self.kswapd_due_ns[node.index()] = at_ns;
+        self.sys.events.push(at_ns, Event::Kswapd(node));
     }
 
     fn kswapd_step(&mut self, node: NodeId, at_ns: u64) {
@@ -98,12 +107,9 @@ impl Machine {
         });
         match next {
             // A step that took no time must not be due again at the same instant for ever.
-            Next::Run => self
-                .sys
-                .events
-                .push(end_ns.max(at_ns + 1), Event::Kswapd(node)),
-            Next::Nap => self.sys.events.push(end_ns + NAP_NS, Event::Kswapd(node)),
-            Next::Sleep => {}
+            Next::Run => self.schedule_kswapd(node, end_ns.max(at_ns + 1)),
+            Next::Nap => self.schedule_kswapd(node, end_ns + NAP_NS),
+            Next::Sleep => self.kswapd_due_ns[node.index()] = u64::MAX,
         }
     }
 

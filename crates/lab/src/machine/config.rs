@@ -3,6 +3,7 @@
 
 use agewise_engine::lru::Mode;
 use agewise_engine::mglru::profile::{PROFILES, Profile, V7_2};
+use agewise_engine::refault_distance::Rule;
 use thiserror::Error;
 
 use super::cost::CostModel;
@@ -15,47 +16,95 @@ pub struct Policy {
     pub multi_gen: bool,
     /// The kernel version.
     pub profile: &'static Profile,
+    /// Refaults are judged by the refault-distance rework (`+rd`).
+    pub refault_distance: Option<Rule>,
 }
+
+/// The refault-distance rule and what it is without one of its parts, by suffix.
+const RULES: [(&str, Rule); 4] = [
+    ("rd", Rule::DOCUMENT),
+    (
+        "rd-holes",
+        Rule {
+            holes_widen_distance: false,
+            ..Rule::DOCUMENT
+        },
+    ),
+    (
+        "rd-active",
+        Rule {
+            long_active_throttles: false,
+            ..Rule::DOCUMENT
+        },
+    ),
+    (
+        "rd-eviction",
+        Rule {
+            activations_age: true,
+            ..Rule::DOCUMENT
+        },
+    ),
+];
 
 /// The name is no policy.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("unknown policy `{0}`: classic, classic:VERSION, mglru or mglru:VERSION")]
+#[error(
+    "unknown policy `{0}`: classic or mglru, with refault distance classic+rd or mglru+rd (without \
+     one of its parts +rd-holes, +rd-active, +rd-eviction), and :VERSION of the kernel"
+)]
 pub struct UnknownPolicy(pub String);
 
 impl Policy {
     /// All policies by name, the classic LRU first.
     pub fn names() -> Vec<String> {
-        let mut names = vec!["classic".to_owned()];
+        let mut names = vec!["classic".to_owned(), "classic+rd".to_owned()];
         names.extend(
             PROFILES
                 .iter()
                 .map(|profile| format!("mglru:{}", profile.name)),
         );
+        names.push(format!("mglru+rd:{}", V7_2.name));
         names
     }
 
-    /// The policy of a name: `classic`, `classic:6.12`, `mglru`, `mglru:7.2` and so on.
+    /// The policy of a name: `classic`, `classic:6.12`, `mglru`, `mglru:7.2`, `classic+rd`,
+    /// `mglru+rd:6.12` and so on.
     ///
     /// # Errors
     /// When there is none of that name.
     pub fn parse(text: &str) -> Result<Policy, UnknownPolicy> {
         let unknown = || UnknownPolicy(text.to_owned());
         let (family, version) = text.split_once(':').unwrap_or((text, V7_2.name));
+        let (family, rule) = match family.split_once('+') {
+            Some((family, suffix)) => {
+                let rule = RULES.iter().find(|(name, _)| *name == suffix);
+                (family, Some(rule.ok_or_else(unknown)?.1))
+            }
+            None => (family, None),
+        };
         let multi_gen = match family {
             "classic" => false,
             "mglru" => true,
             _ => return Err(unknown()),
         };
         let profile = Profile::by_name(version).ok_or_else(unknown)?;
-        Ok(Policy { multi_gen, profile })
+        Ok(Policy {
+            multi_gen,
+            profile,
+            refault_distance: rule,
+        })
     }
 
     /// Its name.
     pub fn name(&self) -> String {
+        let rule = RULES
+            .iter()
+            .find(|(_, rule)| Some(*rule) == self.refault_distance);
+        let suffix = rule.map_or(String::new(), |(suffix, _)| format!("+{suffix}"));
         match (self.multi_gen, self.profile.name == V7_2.name) {
-            (true, _) => format!("mglru:{}", self.profile.name),
-            (false, true) => "classic".to_owned(),
-            (false, false) => format!("classic:{}", self.profile.name),
+            (true, _) => format!("mglru{suffix}:{}", self.profile.name),
+            (false, true) => format!("classic{suffix}"),
+            (false, false) => format!("classic{suffix}:{}", self.profile.name),
         }
     }
 
@@ -142,6 +191,7 @@ impl MachineConfig {
             swap: None,
             file_device: DeviceKind::Nvme.model(),
             policy: Policy {
+                refault_distance: None,
                 multi_gen: true,
                 profile: &V7_2,
             },
@@ -198,7 +248,10 @@ mod tests {
             Policy::parse("classic:6.12").unwrap().name(),
             "classic:6.12"
         );
-        for bad in ["", "lru", "mglru:5.0", "classic:"] {
+        for name in ["classic+rd", "classic+rd-holes:6.12", "mglru+rd:7.2"] {
+            assert_eq!(Policy::parse(name).unwrap().name(), name);
+        }
+        for bad in ["", "lru", "mglru:5.0", "classic:", "classic+", "mglru+xy"] {
             assert!(Policy::parse(bad).is_err(), "{bad}");
         }
     }

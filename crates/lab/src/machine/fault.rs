@@ -234,8 +234,7 @@ impl Machine {
         if through_cache {
             self.lru.folios[pfn].set(Flag::Swapcache);
         }
-        let shadow = std::mem::take(&mut self.sys.swap[slot].shadow);
-        if shadow != 0 {
+        if let Some(shadow) = self.sys.swap[slot].take_shadow() {
             self.lru.refault(&self.sys, pfn, shadow, recency);
         }
         self.enter_lists(pfn, vma);

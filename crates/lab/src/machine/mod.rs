@@ -79,6 +79,8 @@ pub struct Machine {
     /// CPU time of kswapd and the flusher, in ns.
     background_ns: u64,
     kswapd: Vec<Kswapd>,
+    /// When each kswapd takes its next step: an event of another time was overtaken by a wake-up.
+    kswapd_due_ns: Vec<u64>,
 }
 
 impl Machine {
@@ -101,9 +103,13 @@ impl Machine {
                 profile,
                 min_ttl_ms: config.min_ttl_ms,
                 reschedule_chance: config.reschedule_chance,
+                refault_distance: config.policy.refault_distance,
                 ..mglru::Settings::default()
             },
-            classic: classic.for_memory(config.pages.into()),
+            classic: classic::Settings {
+                refault_distance: config.policy.refault_distance,
+                ..classic.for_memory(config.pages.into())
+            },
         });
         let sys = System::new(&config);
         let mut machine = Machine {
@@ -117,6 +123,7 @@ impl Machine {
             kswapd: (0..config.nodes)
                 .map(|node| Kswapd::new(NodeId(node), 0))
                 .collect(),
+            kswapd_due_ns: vec![u64::MAX; config.nodes as usize],
             config,
         };
         machine.lru.memcgs[MemcgId::ROOT.index()].swappiness = machine.config.swappiness;

@@ -8,14 +8,31 @@ use agewise_engine::ids::MemcgId;
 /// One slot in use.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
-    /// What reclaim left when it evicted the page; 0 when nothing.
-    pub shadow: u64,
+    /// What reclaim left when it evicted the page, with [`HAS_SHADOW`]: a shadow itself may be 0.
+    shadow: u64,
     /// Page-table entries that name the slot.
     pub references: u32,
     /// The page, while it is in the swap cache.
     pub cached: Pfn,
     /// The cgroup the page was charged to.
     pub memcg: MemcgId,
+}
+
+/// Set beside a shadow, which has 63 bits.
+const HAS_SHADOW: u64 = 1 << 63;
+
+impl Slot {
+    /// Keeps what reclaim leaves.
+    pub fn put_shadow(&mut self, shadow: u64) {
+        debug_assert!(shadow < HAS_SHADOW, "a shadow has 63 bits");
+        self.shadow = shadow | HAS_SHADOW;
+    }
+
+    /// Takes what reclaim left, if it did.
+    pub fn take_shadow(&mut self) -> Option<u64> {
+        let word = std::mem::take(&mut self.shadow);
+        (word & HAS_SHADOW != 0).then_some(word & !HAS_SHADOW)
+    }
 }
 
 const FREE: Slot = Slot {

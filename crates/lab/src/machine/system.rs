@@ -449,7 +449,7 @@ impl World for System {
             }
             Owner::Swap { slot } => {
                 for page in slot..slot + pages {
-                    self.swap[page].shadow = shadow;
+                    self.swap[page].put_shadow(shadow);
                     self.swap[page].cached = Pfn::NONE;
                     self.release_slot(page);
                 }
