@@ -77,8 +77,10 @@ pub struct Machine {
     pub reclaims: u64,
 }
 
-const VPN_ANON: u64 = 512 * 16;
-const VPN_FILE: u64 = 512 * 256;
+/// First page of the anon region.
+pub const VPN_ANON: u64 = 512 * 16;
+/// First page of the mapped file.
+pub const VPN_FILE: u64 = 512 * 256;
 const VPN_OWN: u64 = 512 * 400;
 /// Anon pages the program touches between the phases only.
 const OWN_PAGES: usize = 2;
@@ -493,6 +495,11 @@ impl Machine {
             self.access(touch);
         }
         self.access_own();
+    }
+
+    /// The page a frame holds.
+    pub fn page_of(&self, pfn: Pfn) -> usize {
+        self.world.page_of_frame[pfn.index()]
     }
 
     /// Checks the invariants of the lruvec.

@@ -4,6 +4,8 @@
 mod interfaces;
 mod invariants;
 mod machine;
+mod naive;
+mod naive_model;
 #[path = "../support/trace.rs"]
 #[allow(
     dead_code,
