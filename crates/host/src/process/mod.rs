@@ -372,23 +372,5 @@ fn open_pidfd(root: &ProcRoot, raw: Pid, pid: u32) -> Result<Option<OwnedFd>, Pr
     }
 }
 
-/// All processes with user memory, ascending by pid, at most `limit`; those that vanish meanwhile
-/// are left out, as are kernel threads, zombies and ourselves.
-pub fn user_processes(root: &ProcRoot, limit: usize) -> Result<Vec<Process>, ProcessError> {
-    let mut processes = Vec::new();
-    for pid in root.pids()? {
-        if processes.len() == limit {
-            break;
-        }
-        match Process::open_user(root, pid) {
-            Ok(process) if !process.is_self() => processes.push(process),
-            Ok(_) | Err(ProcessError::KernelThread { .. } | ProcessError::Denied { .. }) => {}
-            Err(error) if error.is_gone() => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(processes)
-}
-
 #[cfg(test)]
 mod tests;
