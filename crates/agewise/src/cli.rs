@@ -27,6 +27,7 @@ pub struct Cli {
 pub enum Command {
     Bench(command::bench::Args),
     Completions(command::completions::Args),
+    Demo(command::demo::Args),
     Doctor(command::doctor::Args),
     Exercise(command::exercise::Args),
     Lab(command::lab::Args),

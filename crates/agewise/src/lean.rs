@@ -9,7 +9,9 @@ use std::time::Duration;
 use agewise_engine::generations::PageType;
 use agewise_engine::table::PAGES_PER_TABLE;
 use agewise_host::agent::Agent;
-use agewise_host::eye::{AddressRange, Leaf, PAGE_BYTES, SightSink, TableSight, Target};
+use agewise_host::eye::{
+    AddressRange, Leaf, PAGE_BYTES, Resolution, SightSink, TableSight, Target,
+};
 use agewise_host::pageout::{
     Evicted, Eviction, PageoutError, PageoutLimits, PageoutReport, Plan, ProcessMover, Recheck,
     Run, Step, SystemClock,
@@ -91,6 +93,22 @@ pub struct Cold {
     pub anon_bytes: u64,
     /// What a file backs.
     pub file_bytes: u64,
+}
+
+/// Whether the agent's eye tells pages apart and looks without changing what the next look sees:
+/// without both, a page that is in use could be taken for cold.
+///
+/// # Errors
+/// It does not.
+pub fn require_page_ages(agent: &mut Agent) -> anyhow::Result<()> {
+    let abilities = agent.eye().abilities();
+    anyhow::ensure!(
+        abilities.resolution == Resolution::Page && !abilities.clears,
+        "moving memory out needs the age of single pages, which the eye that works here ({}) does \
+         not tell: run as root (`agewise doctor` says what else is missing)",
+        agent.eye().name()
+    );
+    Ok(())
 }
 
 /// The pages of an observed process that have certainly not been touched for `older_than`: by

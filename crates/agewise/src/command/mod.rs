@@ -26,6 +26,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Bench(args) => bench::run(&args),
         Command::Completions(args) => completions::run(&args),
+        Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Exercise(args) => exercise::run(&args),
         Command::Lab(args) => lab::run(&args),

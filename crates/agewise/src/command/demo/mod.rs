@@ -2,3 +2,305 @@
 //! `agewise demo`: the tour that `make run` shows.
 
 pub mod program;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use agewise_host::agent::{Agent, AgentConfig, Subject, Targets};
+use agewise_host::eye::Target;
+use agewise_host::pageout::{EyeRecheck, Mover, PageoutLimits, ProcessMover, RefaultWatch};
+use agewise_host::process::Process;
+use agewise_host::root::ProcRoot;
+use agewise_host::swap::{self, ZramDevice, ZramOptions};
+use anyhow::{Context, bail};
+
+use super::bench::hotcold;
+use super::exercise::spawned::Spawned;
+use super::report::print::Printer;
+use super::{doctor, observe};
+use crate::lean;
+use crate::output::Format;
+use crate::signal::Stop;
+use crate::units::{bytes_text, duration_text};
+use program::Program;
+
+/// Show agewise at work on this machine, in less than a minute.
+///
+/// Says what works here, starts an exerciser (half of its memory is never touched again, and every
+/// access checks the page) beside a real program, shows how old their memory is, moves out what is
+/// cold, and shows that resident memory falls and both go on unharmed. Everything it starts ends
+/// with it, also when it is interrupted.
+///
+/// Without root it does what it can on processes of its own user, and says what it left out.
+/// Without swap only pages of files can leave; --zram lends it a compressed swap device of its own.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Make a zram swap device for as long as this runs (root only).
+    #[arg(long)]
+    zram: bool,
+
+    /// Where the exerciser's mapped file is made; not on tmpfs.
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    directory: PathBuf,
+}
+
+/// Anonymous memory of the exerciser.
+const SIZE: &str = "256M";
+/// Its mapped file.
+const FILE_SIZE: &str = "32M";
+/// What is called cold.
+const OLDER_THAN: Duration = Duration::from_secs(5);
+/// Time from look to look.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How long what left is watched.
+const WATCH: Duration = Duration::from_secs(3);
+
+/// Runs the tour.
+///
+/// # Errors
+/// A program that came to harm, or could not be started.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let stop = Stop::install()?;
+    heading("What this machine allows (agewise doctor)")?;
+    let can_observe = doctor::run(&doctor::Args {
+        format: Format::Text,
+    })? == ExitCode::SUCCESS;
+    if !can_observe {
+        say("Nothing can be observed here; the tour ends. See what doctor advises.")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let result = tour(args, &stop);
+    match (stop.requested(), result) {
+        (Some(signal), _) => {
+            say("Interrupted: everything that was started has ended.")?;
+            Ok(ExitCode::from(Stop::exit_code(signal)))
+        }
+        (None, result) => result.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// A line of the tour.
+fn say(text: &str) -> std::io::Result<()> {
+    writeln!(std::io::stdout(), "{text}")
+}
+
+fn heading(text: &str) -> std::io::Result<()> {
+    say(&format!("\n== {text}\n"))
+}
+
+/// One of the two programs.
+struct Shown {
+    name: String,
+    process: Process,
+}
+
+fn tour(args: &Args, stop: &Stop) -> anyhow::Result<()> {
+    // Dropped last: what is swapped out to it comes back when the programs have ended.
+    let zram = lend_swap(args)?;
+    heading("Two programs at work")?;
+    let own = std::env::current_exe().context("cannot find agewise itself")?;
+    let file = args
+        .directory
+        .join(format!("agewise-demo-{}", std::process::id()));
+    let file = file.to_str().context("--directory is not UTF-8")?;
+    let arguments = [
+        "--size",
+        SIZE,
+        "--pattern",
+        "hotcold:0.5",
+        "--file",
+        file,
+        "--file-size",
+        FILE_SIZE,
+    ];
+    let exerciser = Spawned::start(&own, arguments, Some(stop))?;
+    say(&format!(
+        "{} is an exerciser: {SIZE} and a file of {FILE_SIZE}, of which one half is hot",
+        exerciser.pid()
+    ))?;
+    let program = Program::start()?;
+    let mut shown = vec![open("exerciser", exerciser.pid())?];
+    match &program {
+        Some(program) => {
+            say(&format!(
+                "{} is {}: a table of which it uses a tenth",
+                program.pid(),
+                program.name()
+            ))?;
+            shown.push(open(program.name(), program.pid())?);
+        }
+        None => say("Neither python3 nor perl is here: the exerciser is alone.")?,
+    }
+    let mut agent = watch(&shown, stop)?;
+    reclaim_all(&mut agent, &shown, &zram, stop)?;
+    let ops = exerciser.truth().ops();
+    exerciser.finish()?;
+    say(&format!(
+        "The exerciser read every page once more after {ops} operations: all as written."
+    ))?;
+    if let Some(program) = program {
+        let name = program.name();
+        if !program.finish()? {
+            bail!("{name} came to harm: the sum over its table is wrong");
+        }
+        say(&format!(
+            "{name} added up its whole table: the sum is right."
+        ))?;
+    }
+    if let Some(device) = zram {
+        let path = device.path();
+        device.remove()?;
+        say(&format!("{} is removed.", path.display()))?;
+    }
+    Ok(())
+}
+
+fn open(name: &str, pid: u32) -> anyhow::Result<Shown> {
+    Ok(Shown {
+        name: format!("{pid} ({name})"),
+        process: lean::open_target(pid)?,
+    })
+}
+
+/// A zram device, if asked for and allowed; else says what there is.
+fn lend_swap(args: &Args) -> anyhow::Result<Option<ZramDevice>> {
+    let free = swap::free_bytes(&ProcRoot::default())?;
+    if args.zram {
+        match ZramDevice::create(&ZramOptions::new(1 << 30)) {
+            Ok(device) => {
+                say(&format!(
+                    "\nLent for this tour: {} as swap.",
+                    device.path().display()
+                ))?;
+                return Ok(Some(device));
+            }
+            Err(error) => say(&format!("\nNo zram for this tour: {error}."))?,
+        }
+    }
+    match free {
+        0 => say(
+            "\nNo swap: only pages of files can leave. `ZRAM=1 make run` (as root) lends the tour \
+             a zram device.",
+        )?,
+        free => say(&format!("\nFree swap: {}.", bytes_text(free)))?,
+    }
+    Ok(None)
+}
+
+/// Ages both programs, and shows it.
+fn watch(shown: &[Shown], stop: &Stop) -> anyhow::Result<Agent> {
+    let observation = OLDER_THAN + 3 * INTERVAL;
+    heading(&format!(
+        "How old their memory is, after {}",
+        duration_text(observation)
+    ))?;
+    let root = ProcRoot::default();
+    let subjects: Result<Vec<Subject>, _> = shown
+        .iter()
+        .map(|shown| Subject::process(&root, shown.process.pid()))
+        .collect();
+    let mut config = AgentConfig::new("1s,2s,5s,10s".parse()?);
+    config.scan_interval_ms = Some(observe::millis(INTERVAL));
+    let (mut agent, note) = observe::open_agent(Targets::Listed(subjects?), config)?;
+    if let Some(note) = note {
+        say(&note)?;
+    }
+    hotcold::age(&mut agent, observation, stop)?;
+    let mut printer = Printer::new(std::io::stdout().lock(), Format::Text);
+    printer.print(&agent.report(), &agent.cost(), 0, false)?;
+    Ok(agent)
+}
+
+/// Moves out what is cold in both, and shows what it did.
+fn reclaim_all(
+    agent: &mut Agent,
+    shown: &[Shown],
+    zram: &Option<ZramDevice>,
+    stop: &Stop,
+) -> anyhow::Result<()> {
+    heading(&format!(
+        "What was not touched for {} leaves",
+        duration_text(OLDER_THAN)
+    ))?;
+    if let Err(error) = lean::require_page_ages(agent) {
+        return Ok(say(&format!("Left out: {error}."))?);
+    }
+    let mut left = Vec::new();
+    for shown in shown {
+        let process = &shown.process;
+        let mut mover = match ProcessMover::open(process, false) {
+            Ok(mover) => mover,
+            Err(error) => {
+                say(&format!("{}: left out: {error}", shown.name))?;
+                continue;
+            }
+        };
+        let Some(cold) = lean::find_cold(agent, process.pid(), OLDER_THAN)? else {
+            bail!("{} is gone", shown.name);
+        };
+        let before = mover.rss_bytes()?;
+        let target = Target {
+            pid: cold.pid,
+            start_ticks: Some(cold.start_ticks),
+        };
+        let moved = lean::move_out(
+            &mut mover,
+            &cold.plan,
+            PageoutLimits {
+                rate_bytes_per_s: Some(256 << 20),
+                ..PageoutLimits::default()
+            },
+            &mut EyeRecheck::new(agent.eye(), target),
+            stop.flag(),
+            |nap| {
+                stop.wait(nap);
+            },
+            |_| (),
+        );
+        if let Some(error) = moved.error {
+            say(&format!("{}: left out: {error}", shown.name))?;
+            continue;
+        }
+        say(&format!(
+            "{}: resident {} -> {}; {} cold, {} left ({} to swap), {:.1} us CPU a page",
+            shown.name,
+            bytes_text(before),
+            bytes_text(mover.rss_bytes()?),
+            bytes_text(cold.anon_bytes + cold.file_bytes),
+            bytes_text(moved.report.left_bytes),
+            bytes_text(moved.report.left_anon_bytes),
+            moved.report.cpu_ns_per_page(4096).unwrap_or(0.0) / 1e3
+        ))?;
+        for (reason, bytes) in moved.report.skipped_bytes.iter() {
+            say(&format!(
+                "  not tried: {}: {}",
+                bytes_text(bytes),
+                reason.explanation()
+            ))?;
+        }
+        left.push((shown, mover, RefaultWatch::new(moved.evicted)));
+    }
+    if let Some(device) = zram {
+        let stat = device.stat()?;
+        say(&format!(
+            "The device holds {} in {} of memory.",
+            bytes_text(stat.original_bytes),
+            bytes_text(stat.memory_bytes)
+        ))?;
+    }
+    if stop.wait(WATCH) {
+        bail!("told to end");
+    }
+    for (shown, mover, watch) in &mut left {
+        let back = watch.look(mover)?.refaulted_bytes();
+        let (back, watched) = (bytes_text(back), duration_text(WATCH));
+        say(&format!(
+            "{}: {back} came back within {watched}",
+            shown.name
+        ))?;
+    }
+    say("")?;
+    Ok(())
+}

@@ -114,6 +114,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let cgroups: Vec<String> = args.targets.cgroup.clone().into_iter().collect();
     let targets = observe::listed(&pids, &cgroups)?;
     let (mut agent, note) = observe::open_agent(targets, config(args.older_than, interval)?)?;
+    lean::require_page_ages(&mut agent)?;
     let free_swap_bytes = swap::free_bytes(&ProcRoot::default())?;
     for note in note.into_iter().chain(swap_note(free_swap_bytes)) {
         eprintln!("agewise: {note}");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise report`: how much memory is how old.
 
-mod print;
+pub(crate) mod print;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -69,7 +69,8 @@ impl Keeper {
     /// No eye works here.
     pub fn new(limits: Limits, interval: Duration) -> anyhow::Result<Self> {
         let config = reclaim::config(limits.older_than, interval)?;
-        let (agent, note) = observe::open_agent(Targets::Listed(Vec::new()), config)?;
+        let (mut agent, note) = observe::open_agent(Targets::Listed(Vec::new()), config)?;
+        lean::require_page_ages(&mut agent)?;
         let mut keeper = Self {
             agent,
             limits,
