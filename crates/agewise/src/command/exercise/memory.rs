@@ -72,11 +72,12 @@ impl Pages {
     }
 }
 
-/// A file of known contents, mapped read-only, removed when dropped.
+/// A file mapped read-only: one of known contents that is removed when dropped, or somebody's.
 #[derive(Debug)]
 pub struct MappedFile {
     pages: Pages,
-    path: PathBuf,
+    /// Where it is, if it is ours to remove.
+    ours: Option<PathBuf>,
 }
 
 impl MappedFile {
@@ -123,8 +124,34 @@ impl MappedFile {
                 offset: 0,
                 pages,
             },
-            path: path.into(),
+            ours: Some(path.into()),
         })
+    }
+
+    /// Maps the whole pages of a file that exists.
+    ///
+    /// # Errors
+    /// It cannot be read or mapped, or is shorter than a page.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = std::fs::File::open(path)?;
+        let pages = file.metadata()?.len() / PAGE_SIZE;
+        if pages == 0 {
+            let why = "it is shorter than a page of 4 KiB";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let map = MmapOptions::new().map_raw_read_only(&file)?;
+        map.advise(Advice::Random)?;
+        let pages = Pages {
+            map,
+            offset: 0,
+            pages,
+        };
+        Ok(Self { pages, ours: None })
+    }
+
+    /// Whether its contents are known.
+    pub fn is_ours(&self) -> bool {
+        self.ours.is_some()
     }
 
     /// Its pages.
@@ -135,7 +162,9 @@ impl MappedFile {
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if let Some(path) = &self.ours {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
@@ -167,5 +196,18 @@ mod tests {
         assert!(path.exists(), "the refused file is not ours to remove");
         drop(file);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn somebodys_file_is_mapped_and_left_alone() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let path = directory.path().join("theirs");
+        std::fs::write(&path, [7; 3 * PAGE_SIZE as usize + 5]).expect("write");
+        let file = MappedFile::open(&path).expect("open");
+        assert_eq!((file.pages().pages(), file.is_ours()), (3, false));
+        drop(file);
+        assert!(path.exists());
+        std::fs::write(&path, "short").expect("write");
+        assert!(MappedFile::open(&path).is_err());
     }
 }

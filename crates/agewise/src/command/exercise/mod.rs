@@ -57,12 +57,14 @@ pub struct Args {
     #[arg(long)]
     pub scatter: bool,
 
-    /// Map this file as well, read-only. It must not exist: it is made, and removed at the end.
-    #[arg(long, value_name = "PATH", requires = "file_size")]
+    /// Map this file as well, read-only, and touch it in the same pattern and as often, page for
+    /// page, as the anonymous memory. One that does not exist is made, and removed at the end. One
+    /// that exists is taken as it is, never written; what it holds is not known, so not checked.
+    #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
 
-    /// Size of the mapped file, rounded up to whole pages. It is touched in the same pattern and
-    /// as often, page for page, as the anonymous memory.
+    /// Size of the file to make, rounded up to whole pages; 64M unless given. With it the file must
+    /// not exist.
     #[arg(long, value_name = "SIZE", requires = "file", value_parser = units::positive_size)]
     pub file_size: Option<u64>,
 
@@ -113,7 +115,20 @@ fn fraction(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Size of the file that is made unless another is asked for.
+const FILE_SIZE: u64 = 64 << 20;
+
 impl Args {
+    /// What --file will take: its own size if it exists, else that of the one to make.
+    fn file_bytes(&self) -> u64 {
+        match &self.file {
+            None => 0,
+            Some(path) => self.file_size.unwrap_or_else(|| {
+                std::fs::metadata(path).map_or(FILE_SIZE, |metadata| metadata.len())
+            }),
+        }
+    }
+
     fn validate(&self) -> anyhow::Result<()> {
         if rustix::param::page_size() as u64 != PAGE_SIZE {
             bail!(
@@ -133,7 +148,7 @@ impl Args {
             bail!("hotcold says itself which fraction is active; leave --active out");
         }
         let available = available_bytes()?;
-        let wanted = self.size.saturating_add(self.file_size.unwrap_or(0));
+        let wanted = self.size.saturating_add(self.file_bytes());
         if wanted > available {
             bail!(
                 "{} asked for, but the machine has {} available; take a smaller --size",

@@ -69,12 +69,19 @@ impl Worker {
         let content = Content::new(args.seed);
         let anon_pages = args.size.div_ceil(PAGE_SIZE);
         let anon = Pages::anonymous(anon_pages, args.thp).context("cannot map --size")?;
-        let file = match (&args.file, args.file_size) {
-            (Some(path), Some(size)) => Some(
-                MappedFile::create(path, size.div_ceil(PAGE_SIZE), &content, anon_pages)
-                    .with_context(|| format!("cannot make --file {}", path.display()))?,
+        let file = match &args.file {
+            None => None,
+            Some(path) if args.file_size.is_none() && path.exists() => Some(
+                MappedFile::open(path)
+                    .with_context(|| format!("cannot map --file {}", path.display()))?,
             ),
-            _ => None,
+            Some(path) => {
+                let pages = args.file_bytes().div_ceil(PAGE_SIZE);
+                Some(
+                    MappedFile::create(path, pages, &content, anon_pages)
+                        .with_context(|| format!("cannot make --file {}", path.display()))?,
+                )
+            }
         };
         let mut regions = Vec::new();
         if anon_pages > 0 {
@@ -167,7 +174,7 @@ impl Worker {
                 self.content.fill(slot, self.anon.page(slot));
             } else {
                 // Already written to the file: touching it maps it.
-                let _ = self.content.check(slot, self.page(slot), 2);
+                touch(self.page(slot));
             }
             self.truth.stamp(slot, now_ns());
             if slot % 4096 == 0 && stop.requested().is_some() {
@@ -272,6 +279,10 @@ impl Worker {
     fn operate(&mut self, slot: u64) -> Result<(), Changed> {
         let dice: u64 = self.rng.random();
         let page = self.page(slot);
+        if !self.knows(slot) {
+            touch(page);
+            return Ok(());
+        }
         if dice.is_multiple_of(WHOLE_EVERY) {
             self.content.check_whole(slot, page)?;
         }
@@ -304,13 +315,26 @@ impl Worker {
         tell(&summary)
     }
 
-    /// Reads every page in full.
-    fn check_all(&self) -> Option<(u64, Changed)> {
-        (0..self.truth.pages()).find_map(|slot| {
-            self.content
-                .check_whole(slot, self.page(slot))
-                .err()
-                .map(|changed| (slot, changed))
-        })
+    /// Whether it is known what the page in `slot` must hold: not in a file of somebody else.
+    #[inline]
+    fn knows(&self, slot: u64) -> bool {
+        slot < self.anon.pages() || self.file.as_ref().is_some_and(MappedFile::is_ours)
     }
+
+    /// Reads every page whose contents are known in full.
+    fn check_all(&self) -> Option<(u64, Changed)> {
+        (0..self.truth.pages())
+            .filter(|&slot| self.knows(slot))
+            .find_map(|slot| {
+                self.content
+                    .check_whole(slot, self.page(slot))
+                    .err()
+                    .map(|changed| (slot, changed))
+            })
+    }
+}
+
+/// Reads a word of the page.
+fn touch(page: &[std::sync::atomic::AtomicU64; WORDS]) {
+    std::hint::black_box(page[0].load(std::sync::atomic::Ordering::Relaxed));
 }
