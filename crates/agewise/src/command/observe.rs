@@ -45,6 +45,24 @@ pub struct AgeArgs {
     /// minute.
     #[arg(long)]
     pub exact: bool,
+
+    /// Spend at most this much of one core on clearing accessed bits, in percent.
+    ///
+    /// Where that is too little to clear all that was accessed, memory takes turns. Ages stay
+    /// right for what is idle; memory that is accessed less often than its turn comes may seem
+    /// younger than it is.
+    #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "exact")]
+    pub cpu_limit: Option<f64>,
+}
+
+/// A share of one core in percent.
+pub(super) fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
+        _ => Err(format!(
+            "'{text}' is not a percentage of one core above 0 and up to 100"
+        )),
+    }
 }
 
 /// The argument of `--scan-interval`.
@@ -94,6 +112,7 @@ impl AgeArgs {
         if self.exact {
             config.clear = ClearPolicy::exact();
         }
+        config.clear_percent = self.cpu_limit;
         config
     }
 }
@@ -184,6 +203,7 @@ mod tests {
             scan_interval: scan_interval(interval).unwrap(),
             unseen: Unseen::AtLeast,
             exact: false,
+            cpu_limit: None,
         }
     }
 

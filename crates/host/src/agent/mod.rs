@@ -46,6 +46,9 @@ pub struct AgentConfig {
     pub oldest: OldestPages,
     /// How accessed bits are cleared. Its shortest interval is set from the scan interval.
     pub clear: ClearPolicy,
+    /// Share of one core that clearing may take, percent, all processes together. `None`: what the
+    /// policy says for each.
+    pub clear_percent: Option<f64>,
 }
 
 impl AgentConfig {
@@ -56,6 +59,7 @@ impl AgentConfig {
             scan_interval_ms: None,
             oldest: OldestPages::AtLeast,
             clear: ClearPolicy::default(),
+            clear_percent: None,
         }
     }
 
@@ -252,6 +256,7 @@ impl Agent {
             walk_ns,
             ..LookCost::default()
         };
+        self.share_out_budget();
         self.look(&domains, &mut report, &mut cost);
         self.mark_gone();
         report.cpu_ns = thread_cpu_ns() - began_ns;
@@ -371,6 +376,23 @@ impl Agent {
             .resize_with(domains.len(), FrameSet::default);
         self.counted_frames.iter_mut().for_each(FrameSet::clear);
         domains
+    }
+
+    /// Shares the CPU time for clearing out by resident memory.
+    fn share_out_budget(&mut self) {
+        let Some(percent) = self.config.clear_percent else {
+            return;
+        };
+        let interval_ns = self.config.scan_interval_ms().saturating_mul(1_000_000);
+        let budget_ns = interval_ns as f64 * percent / 100.0;
+        let pages = |space: &Space| space.map.generations().pages().iter().sum::<u64>() as f64;
+        let total: f64 = self.spaces.values().map(pages).sum();
+        for space in self.spaces.values_mut() {
+            // Nothing is known of one that was never looked at; its first look clears it whole.
+            let share = pages(space) / total.max(1.0);
+            let is_known = space.looks > 0;
+            space.set_clear_budget_ns(is_known.then_some((budget_ns * share) as u64));
+        }
     }
 
     fn look(&mut self, domains: &[usize], report: &mut TickReport, cost: &mut LookCost) {

@@ -165,6 +165,11 @@ impl Space {
         self.map.memory_bytes() + self.clearer.memory_bytes() + size_of_val(self.vmas.vmas())
     }
 
+    /// Limits the CPU time of clearing in the looks to come.
+    pub(super) fn set_clear_budget_ns(&mut self, budget_ns: Option<u64>) {
+        self.clearer.set_budget_ns(budget_ns);
+    }
+
     /// Reads its mappings.
     pub(super) fn read_mappings(&mut self) -> Result<(), SpaceError> {
         self.vmas.read(self.process.pid())?;

@@ -156,3 +156,128 @@ fn observation_keeps_to_the_pace_of_the_bins() {
         10_000
     );
 }
+
+#[test]
+fn nodes_and_shared_pages_add_up() {
+    let sleeper = Sleeper::new();
+    let process = Process::open(sleeper.pid()).unwrap();
+    let mut space = Space::new(process, crate::clear::ClearPolicy::exact(), 5000, None);
+    // 512 pages: 128 on the second node, 64 that others count, a quarter of them on the second.
+    let bits = present().bits;
+    let mut second = [0; 8];
+    second[..2].fill(u64::MAX);
+    let nodes = Nodes {
+        ids: vec![0, 1],
+        map: None,
+    };
+    let first_part = part_of(&nodes, 0);
+    let counted = [
+        (first_part, [0, 0, u64::MAX >> 16, 0, 0, 0, 0, 0]),
+        (first_part + 1, [u64::MAX >> 48, 0, 0, 0, 0, 0, 0, 0]),
+    ];
+    let parts = [&[(1, second)][..], &counted[..]].concat();
+    let mut look = space.map.look();
+    let facts = agewise_engine::agemap::Facts {
+        index: 7,
+        bits: &bits,
+        files: [0; 8],
+        parts: &parts,
+    };
+    look.table(facts).unwrap();
+    look.finish();
+    space.map.advance(clock_ms());
+    let intervals = Intervals::default();
+    let report = |counted: Option<usize>| {
+        let mut report = SubjectReport::new("x".to_owned(), true, &nodes.ids, &intervals);
+        report.add(&space, counted, clock_ms(), OldestPages::AtLeast);
+        report.finish();
+        report
+            .nodes
+            .iter()
+            .map(|(_, h)| h.total()[0] / PAGE_BYTES)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(report(None), [384, 128]);
+    assert_eq!(report(Some(usize::from(first_part))), [384 - 48, 128 - 16]);
+}
+
+/// Two processes map the same memory; one uses it. For both it is young.
+#[test]
+fn a_page_is_young_if_any_mapping_of_it_is() {
+    let eye = match crate::pagewalk::PageWalk::open() {
+        Ok(eye) => eye,
+        Err(error) => {
+            println!("SKIP a_page_is_young_if_any_mapping_of_it_is: {error}");
+            return;
+        }
+    };
+    const BYTES: usize = 4 << 20;
+    // SAFETY: a fresh anonymous mapping, unmapped by nobody: the test process ends with it.
+    let memory = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            BYTES,
+            rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+            rustix::mm::MapFlags::SHARED,
+        )
+        .unwrap()
+    } as *mut u8;
+    let child = |is_busy: bool| {
+        // SAFETY: the child of the fork only touches memory of its own and sleeps: no lock, no
+        // allocation, which other threads of the parent might have held.
+        let pid = unsafe { libc::fork() };
+        if pid != 0 {
+            return u32::try_from(pid).expect("fork");
+        }
+        // SAFETY: asks to die with the thread that runs the test, should that panic.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let mut rounds = 0u32;
+        loop {
+            if is_busy || rounds == 0 {
+                for page in 0..BYTES / 4096 {
+                    // SAFETY: within the mapping; a byte that all share and none depends on.
+                    unsafe { memory.add(page * 4096).write_volatile(1) };
+                }
+            }
+            rounds += 1;
+            // SAFETY: sleeping touches nothing.
+            unsafe { libc::usleep(20_000) };
+        }
+    };
+    let pids = [child(true), child(false)];
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let subject = |pid: &u32| Subject::process(&ProcRoot::default(), *pid).unwrap();
+    let targets = Targets::Listed(pids.iter().map(subject).collect());
+    let mut config = AgentConfig::new("1s,5s".parse().unwrap());
+    config.scan_interval_ms = Some(300);
+    let mut agent = Agent::new(Box::new(eye), Roots::default(), targets, config).unwrap();
+    for _ in 0..3 {
+        agent.tick().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(350));
+    }
+    agent.tick().unwrap();
+    let pages =
+        (memory as u64 / PAGE_BYTES)..(memory as u64 / PAGE_BYTES + BYTES as u64 / PAGE_BYTES);
+    let young: Vec<u64> = pids
+        .iter()
+        .map(|pid| {
+            let map = agent.space(*pid).expect("it lives").map();
+            let closed = map.generations().youngest() - 1;
+            map.sizes_within(pages.clone()).sizes[usize::from(closed)]
+                .iter()
+                .sum()
+        })
+        .collect();
+    for pid in pids {
+        // SAFETY: our own children, killed and reaped.
+        unsafe {
+            libc::kill(pid as i32, libc::SIGKILL);
+            libc::waitpid(pid as i32, std::ptr::null_mut(), 0);
+        }
+    }
+    let all = BYTES as u64 / PAGE_BYTES;
+    assert!(
+        young.iter().all(|pages| *pages > all * 95 / 100),
+        "{young:?} of {all}"
+    );
+}

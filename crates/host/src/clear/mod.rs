@@ -380,6 +380,12 @@ impl Clearer {
             && stall_ns <= pause * self.policy.max_stall_share
     }
 
+    /// CPU time for clearing in one scan from now on ([`ClearPolicy::budget_ns`]): for callers who
+    /// share one budget out among many processes.
+    pub fn set_budget_ns(&mut self, budget_ns: Option<u64>) {
+        self.policy.budget_ns = budget_ns;
+    }
+
     /// In how many turns the tables are cleared, to stay within the budget.
     fn turns(&self) -> u32 {
         let Some(budget) = self.policy.budget_ns else {

@@ -150,10 +150,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.follow,
         |agent, truncated| {
             let mut reports = agent.report();
-            let gone = reports.iter().all(|report| report.gone.is_some());
+            let left = Left::of(&reports);
             let cut = sort_and_cut(&mut reports, args.sort, args.top);
             printer.print(&reports, &agent.cost(), cut, truncated)?;
-            Ok(!gone)
+            Ok(left)
         },
     )
 }
@@ -161,14 +161,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// How long to observe when nobody says.
 const DEFAULT_DURATION: Duration = Duration::from_secs(30);
 
-/// Ticks at the agent's pace and reports at the times asked for. `report` says whether there is
-/// anything left to observe.
+/// Ticks at the agent's pace and reports at the times asked for. `report` says what is left to
+/// observe.
 fn follow(
     agent: &mut Agent,
     stop: &Stop,
     duration: Option<Duration>,
     period: Option<Duration>,
-    mut report: impl FnMut(&Agent, bool) -> anyhow::Result<bool>,
+    mut report: impl FnMut(&Agent, bool) -> anyhow::Result<Left>,
 ) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
     let interval = Duration::from_millis(agent.config().scan_interval_ms());
@@ -191,11 +191,13 @@ fn follow(
             if let Some(signal) = stop.requested().filter(|_| period.is_none()) {
                 return Ok(ExitCode::from(Stop::exit_code(signal)));
             }
-            if !left {
-                return Ok(ExitCode::from(EXIT_TARGETS_GONE));
-            }
-            if ended {
-                return Ok(ExitCode::SUCCESS);
+            match left {
+                Left::Nothing => return Ok(ExitCode::from(EXIT_TARGETS_GONE)),
+                Left::NothingSeen if ended => {
+                    anyhow::bail!("no process could be looked at: see the lines above")
+                }
+                _ if ended => return Ok(ExitCode::SUCCESS),
+                _ => {}
             }
             if let (Some(at), Some(period)) = (next_report, period) {
                 next_report = Some(later(at, period, now));
@@ -245,6 +247,35 @@ fn progress(duration: Option<Duration>) -> ProgressBar {
     ProgressBar::new(millis(duration))
         .with_style(style)
         .with_message(units::duration_text(duration))
+}
+
+/// What there is to observe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    /// Targets that can be looked at.
+    Something,
+    /// Targets, none of which can be looked at.
+    NothingSeen,
+    /// All are gone.
+    Nothing,
+}
+
+impl Left {
+    fn of(reports: &[SubjectReport]) -> Self {
+        if reports.iter().all(|report| report.gone.is_some()) {
+            return Left::Nothing;
+        }
+        let unseen = |report: &SubjectReport| {
+            !report.troubles.is_empty() && report.troubles.len() >= report.processes
+        };
+        match reports
+            .iter()
+            .all(|report| report.gone.is_some() || unseen(report))
+        {
+            true => Left::NothingSeen,
+            false => Left::Something,
+        }
+    }
 }
 
 /// Sorts; returns how many targets were cut off.

@@ -19,6 +19,9 @@ pub struct Printer<W> {
     printed: bool,
 }
 
+/// Processes that are named in text when they could not be looked at.
+const TROUBLES_SHOWN: usize = 5;
+
 /// The wall clock of this machine, ms since 1970.
 fn wall_clock_ms() -> u64 {
     SystemTime::now()
@@ -249,8 +252,15 @@ fn text_of(out: &mut impl Write, report: &SubjectReport) -> io::Result<()> {
             "# page cache that no process maps belongs to cgroups: see --cgroup"
         )?,
     }
-    for trouble in &report.troubles {
+    for trouble in report.troubles.iter().take(TROUBLES_SHOWN) {
         writeln!(out, "# not looked at: {}", printable(trouble))?;
+    }
+    if report.troubles.len() > TROUBLES_SHOWN {
+        let more = report.troubles.len() - TROUBLES_SHOWN;
+        writeln!(
+            out,
+            "# not looked at: {more} more processes; --format json names them all"
+        )?;
     }
     Ok(())
 }

@@ -51,6 +51,11 @@ pub struct Args {
     /// Clear every accessed bit at every look: truer by half a percent, and several times the cost.
     #[arg(long)]
     exact: bool,
+
+    /// Spend at most this much of one core on clearing accessed bits, in percent; memory then takes
+    /// turns.
+    #[arg(long, value_name = "PERCENT", value_parser = observe::percent, conflicts_with = "exact")]
+    cpu_limit: Option<f64>,
 }
 
 /// Runs the command.
@@ -71,6 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         scan_interval: ScanInterval::Auto,
         unseen: Unseen::AtLeast,
         exact: args.exact,
+        cpu_limit: args.cpu_limit,
     };
     let config = ages.config(Duration::from_secs(60));
     let (mut agent, note) = observe::open_agent(targets, config)?;
