@@ -3,6 +3,7 @@
 //! Same build and same seed give the same bytes out.
 
 pub mod curve;
+pub mod experiment;
 pub mod machine;
 pub mod policy;
 pub mod reference;

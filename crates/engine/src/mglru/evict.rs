@@ -247,7 +247,8 @@ fn put_back(
             folio.set(Flag::Unevictable);
             folio.clear(Flag::Active);
         } else if let Some(retry) = retry.as_deref_mut().filter(|_| may_retry(lru, pfn)) {
-            sc.nr_scanned -= lru.folios[pfn].nr_pages();
+            let nr_pages = lru.folios[pfn].nr_pages();
+            sc.nr_scanned = sc.nr_scanned.saturating_sub(nr_pages);
             retry.push(pfn);
             continue;
         } else {

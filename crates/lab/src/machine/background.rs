@@ -9,6 +9,7 @@ use agewise_engine::reclaim::kswapd::{NAP_NS, Next};
 
 use super::events::Event;
 use super::frames::Owner;
+use super::memcg::UNLIMITED;
 use super::page_tables::COPY_ON_WRITE;
 use super::{Machine, ProcessId};
 
@@ -116,31 +117,37 @@ impl Machine {
     /// Writes a batch of dirty file pages, oldest first.
     fn flush(&mut self, at_ns: u64) {
         self.sys.flusher_woken = false;
-        let ((), end_ns) = self.in_background(at_ns, |machine| {
+        let (last_done_ns, end_ns) = self.in_background(at_ns, |machine| {
+            let mut last_done_ns = 0;
             for _ in 0..FLUSH_BATCH {
                 let Some(pfn) = machine.sys.dirty_queue.pop_front() else {
                     break;
                 };
-                machine.write_back(pfn);
+                last_done_ns = last_done_ns.max(machine.write_back(pfn));
             }
+            last_done_ns
         });
-        if !self.sys.dirty_queue.is_empty() {
-            let next_ns = if self.over_background() {
-                end_ns + 1_000_000
-            } else {
-                end_ns + FLUSH_PERIOD_NS
-            };
-            self.sys.flusher_woken = true;
-            self.sys.events.push(next_ns, Event::Flusher);
+        if self.sys.dirty_queue.is_empty() {
+            self.sys.flush_everything = false;
+            return;
         }
+        let hurry = self.sys.flush_everything || self.over_background();
+        // The device takes no more than it can write: the next batch goes when this one is done.
+        let next_ns = if hurry {
+            last_done_ns.max(end_ns + 1)
+        } else {
+            end_ns + FLUSH_PERIOD_NS
+        };
+        self.sys.flusher_woken = true;
+        self.sys.events.push(next_ns, Event::Flusher);
     }
 
-    /// Starts writing one page that is still a dirty page of a file.
-    fn write_back(&mut self, pfn: Pfn) {
+    /// Starts writing one page if it still is a dirty page of a file; returns when it will be done.
+    fn write_back(&mut self, pfn: Pfn) -> u64 {
         let folio = &self.lru.folios[pfn];
         let file_page = matches!(self.sys.frames.owner(pfn), Owner::File { .. });
         if !file_page || !folio.has(Flag::Dirty) || folio.has(Flag::Writeback) {
-            return;
+            return 0;
         }
         // Mappings are protected again, so that the next write is seen (`page_mkclean`).
         let mut index = 0;
@@ -152,10 +159,11 @@ impl Machine {
             index += 1;
         }
         let Some(done_ns) = self.sys.start_write(&mut self.lru.folios, pfn) else {
-            return;
+            return 0;
         };
         self.lru.folios[pfn].set(Flag::Writeback);
         self.sys.events.push(done_ns, Event::WritebackDone(pfn));
+        done_ns
     }
 
     fn over_background(&self) -> bool {
@@ -171,18 +179,39 @@ impl Machine {
         self.sys.frames.total_free() + file
     }
 
+    /// Dirty pages over a ratio of what could be dirty, of the machine or of the nearest cgroup with a
+    /// limit, whichever is more over: with `memory.max`, file pages and what is left below it.
+    fn dirty_excess(&self, process: ProcessId, percent: u64) -> u64 {
+        let limit = self.dirtyable_pages() * percent / 100;
+        let of_machine = self.sys.dirty_file_pages.saturating_sub(limit);
+        let memcgs = &self.sys.memcgs;
+        let of_cgroups = memcgs
+            .ancestry(self.memcg_of_process(process))
+            .filter(|&at| memcgs[at].limits.max_pages != UNLIMITED)
+            .map(|at| {
+                let (mut file, mut dirty) = (0, 0);
+                for index in 0..memcgs.len() as u32 {
+                    if memcgs.is_descendant(MemcgId(index), at) {
+                        file += memcgs[MemcgId(index)].resident_pages[1];
+                        dirty += memcgs[MemcgId(index)].dirty_pages;
+                    }
+                }
+                dirty.saturating_sub((file + memcgs.margin(at)) * percent / 100)
+            });
+        of_cgroups.max().unwrap_or(0).max(of_machine)
+    }
+
     /// A writer over the background ratio wakes the flusher; over the ratio it waits until half of
-    /// the excess is written (`balance_dirty_pages`).
+    /// the excess is written (`balance_dirty_pages`, cgroup writeback included).
     pub(super) fn balance_dirty_pages(&mut self, process: ProcessId) {
-        if !self.over_background() {
+        if self.dirty_excess(process, self.config.dirty_background_ratio) == 0 {
             return;
         }
-        if !self.sys.flusher_woken {
-            self.sys.flusher_woken = true;
+        if !self.sys.flush_everything {
+            self.sys.flush_everything = true;
             self.sys.events.push(self.sys.now_ns, Event::Flusher);
         }
-        let limit = self.dirtyable_pages() * self.config.dirty_ratio / 100;
-        let excess = self.sys.dirty_file_pages.saturating_sub(limit);
+        let excess = self.dirty_excess(process, self.config.dirty_ratio);
         if excess == 0 {
             return;
         }

@@ -52,6 +52,13 @@ impl Machine {
             }
             self.sys.memcgs[over].events.max += 1;
             let reclaimed = self.reclaim_at_limit(process, over, pages);
+            // What reclaim started or slept for (writeback, the flusher) may have made room since.
+            if self.sys.now_ns >= self.sys.events.next_ns() {
+                self.run_events();
+            }
+            if !self.is_alive(process) {
+                return Err(ChargeError::Killed);
+            }
             let mut step = retry.after_reclaim(self.sys.memcgs.margin(over), reclaimed);
             if step == ChargeStep::Oom {
                 step = retry.after_oom(self.memcg_oom(over));

@@ -2,6 +2,8 @@
 //! Swap and file devices as cost models: a service time, a number of channels that serve at the
 //! same time, and a queue in front of them.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -53,7 +55,7 @@ impl DeviceKind {
             DeviceKind::Zram => {
                 "compressed memory: 6 us a page on the asking CPU, takes memory itself"
             }
-            DeviceKind::Pmem => "persistent memory: 2.5 us a page, 8 channels",
+            DeviceKind::Pmem => "persistent memory: 2.5 us a page, copied by the asking CPU",
             DeviceKind::Nvme => "NVMe flash: 80 us a read, 20 us a write, 32 channels",
             DeviceKind::Ssd => "SATA flash: 150 us a read, 60 us a write, 4 channels",
             DeviceKind::Hdd => "rotating disk: 8 ms a random page, 30 us a sequential one",
@@ -64,21 +66,32 @@ impl DeviceKind {
     ///
     /// Sources: the latencies per 4 KiB are the defaults of the project's emulation rules (DRAM
     /// 0.3 us, pmem 2.5 us, zram 6 us, NVMe 80 us, SATA SSD 150 us, HDD 8 ms random and 30 us
-    /// sequential); flash writes return from the drive's cache and are shorter than reads.
+    /// sequential); flash writes return from the drive's cache and are shorter than reads. Queue
+    /// depths are the kernel's usual `nr_requests`.
     pub fn model(self) -> DeviceModel {
-        let model = |read_ns, write_ns, sequential_ns, channels, synchronous| DeviceModel {
-            read_ns,
-            write_ns,
-            sequential_ns,
-            channels,
-            synchronous,
+        let synchronous = |page_ns| DeviceModel {
+            read_ns: page_ns,
+            write_ns: page_ns,
+            sequential_ns: page_ns,
+            channels: 1,
+            queue_depth: 1,
+            synchronous: true,
         };
+        let queued =
+            |[read_ns, write_ns, sequential_ns]: [u64; 3], channels, queue_depth| DeviceModel {
+                read_ns,
+                write_ns,
+                sequential_ns,
+                channels,
+                queue_depth,
+                synchronous: false,
+            };
         match self {
-            DeviceKind::Zram => model(6_000, 6_000, 6_000, 1, true),
-            DeviceKind::Pmem => model(2_500, 2_500, 2_500, 8, true),
-            DeviceKind::Nvme => model(80_000, 20_000, 10_000, 32, false),
-            DeviceKind::Ssd => model(150_000, 60_000, 20_000, 4, false),
-            DeviceKind::Hdd => model(8_000_000, 8_000_000, 30_000, 1, false),
+            DeviceKind::Zram => synchronous(6_000),
+            DeviceKind::Pmem => synchronous(2_500),
+            DeviceKind::Nvme => queued([80_000, 20_000, 10_000], 32, 1024),
+            DeviceKind::Ssd => queued([150_000, 60_000, 20_000], 4, 64),
+            DeviceKind::Hdd => queued([8_000_000, 8_000_000, 30_000], 1, 64),
         }
     }
 }
@@ -105,6 +118,8 @@ pub struct DeviceModel {
     pub sequential_ns: u64,
     /// Requests served at the same time.
     pub channels: usize,
+    /// Requests that can wait or be served; who submits one more sleeps.
+    pub queue_depth: usize,
     /// Served by the asking CPU before the call returns (`SWP_SYNCHRONOUS_IO`).
     pub synchronous: bool,
 }
@@ -115,6 +130,8 @@ pub struct Device {
     /// The cost model.
     pub model: DeviceModel,
     free_at_ns: Vec<u64>,
+    /// When the requests under way are done.
+    under_way: BinaryHeap<Reverse<u64>>,
     next_sequential: u64,
     /// Pages read.
     pub reads: u64,
@@ -139,11 +156,29 @@ impl Device {
         Device {
             model,
             free_at_ns: vec![0; model.channels.max(1)],
+            under_way: BinaryHeap::new(),
             next_sequential: u64::MAX,
             reads: 0,
             writes: 0,
             queued_ns: 0,
         }
+    }
+
+    /// When the queue has room for another request: `now_ns` unless it is full.
+    pub fn has_room_at(&mut self, now_ns: u64) -> u64 {
+        while self
+            .under_way
+            .peek()
+            .is_some_and(|Reverse(done_ns)| *done_ns <= now_ns)
+        {
+            self.under_way.pop();
+        }
+        if self.model.synchronous || self.under_way.len() < self.model.queue_depth {
+            return now_ns;
+        }
+        self.under_way
+            .peek()
+            .map_or(now_ns, |Reverse(done_ns)| *done_ns)
     }
 
     /// Serves page `place` of the device, asked for at `now_ns`; returns when it is done.
@@ -171,7 +206,9 @@ impl Device {
         let start_ns = now_ns.max(*free_at_ns);
         self.queued_ns += start_ns - now_ns;
         *free_at_ns = start_ns + service_ns;
-        *free_at_ns
+        let done_ns = *free_at_ns;
+        self.under_way.push(Reverse(done_ns));
+        done_ns
     }
 }
 
@@ -197,6 +234,7 @@ mod tests {
             write_ns: 100,
             sequential_ns: 100,
             channels: 2,
+            queue_depth: 3,
             synchronous: false,
         });
         let done: Vec<u64> = [7, 3, 9]
@@ -205,6 +243,8 @@ mod tests {
             .collect();
         assert_eq!(done, [100, 100, 200]);
         assert_eq!(device.queued_ns, 100);
+        assert_eq!(device.has_room_at(0), 100, "three are under way");
+        assert_eq!(device.has_room_at(150), 150);
     }
 
     #[test]

@@ -188,7 +188,7 @@ impl Machine {
         range: Range,
         slot: u32,
     ) -> Access {
-        let cached = self.sys.swap[slot].cached;
+        let cached = self.sys.swap[slot].cached();
         let (pfn, access) = if cached.is_some() {
             (cached, Access::Minor)
         } else {
@@ -227,14 +227,14 @@ impl Machine {
         let pfn = self.new_page(process, memcg, FolioType::Anon, Effort::Normal)?;
         let recency = !vma.no_recency;
         self.sys.frames.set_owner(pfn, Owner::Swap { slot });
-        self.sys.swap[slot].cached = pfn;
+        let shadow = self.sys.swap[slot].enter_cache(pfn);
         let through_cache = self.lru.mglru.profile.usage == UsageCount::WorkingsetLast
             || self.sys.swap[slot].references > 1
             || !self.swap_is_synchronous();
         if through_cache {
             self.lru.folios[pfn].set(Flag::Swapcache);
         }
-        if let Some(shadow) = self.sys.swap[slot].take_shadow() {
+        if let Some(shadow) = shadow {
             self.lru.refault(&self.sys, pfn, shadow, recency);
         }
         self.enter_lists(pfn, vma);

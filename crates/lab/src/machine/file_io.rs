@@ -148,13 +148,13 @@ impl Machine {
     ) -> Result<(Pfn, Option<u64>), ChargeError> {
         let memcg = self.memcg_of_mm(process.mm());
         let pfn = self.new_page(process, memcg, FolioType::File, effort)?;
-        let nodes = self.sys.files[file as usize].cache.nodes_missing(index);
-        if nodes > 0 {
-            let owner = self.sys.files[file as usize].memcg;
-            for _ in 0..nodes {
-                self.charge_objects(process, owner, NODE_BYTES)
-                    .inspect_err(|_| self.sys.free_frame(&mut self.lru.folios, pfn))?;
-            }
+        let owner = self.sys.files[file as usize].memcg;
+        let mut nodes = 0;
+        // Making room for a node may free the node above it, which is then needed, too.
+        while self.sys.files[file as usize].cache.nodes_missing(index) > nodes {
+            self.charge_objects(process, owner, NODE_BYTES)
+                .inspect_err(|_| self.sys.free_frame(&mut self.lru.folios, pfn))?;
+            nodes += 1;
         }
         // Making room may have dropped the shadow with its node.
         let shadow = match self.sys.files[file as usize].cache.get(index) {
@@ -178,7 +178,10 @@ impl Machine {
     ) -> Result<Pfn, ChargeError> {
         let pfn = self.read_one(process, file, index, in_fault, Effort::Normal)?;
         if readahead && self.sys.files[file as usize].readahead {
+            // The reader holds the page it came for while it makes room for more.
+            self.lru.folios[pfn].set(Flag::Locked);
             self.read_ahead(process, file, index, in_fault);
+            self.lru.folios[pfn].clear(Flag::Locked);
         }
         Ok(pfn)
     }

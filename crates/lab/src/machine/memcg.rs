@@ -65,6 +65,8 @@ pub struct MemcgCounters {
     pub swap_pages: u64,
     /// Pages in memory charged to this cgroup alone, anon and file.
     pub resident_pages: [u64; 2],
+    /// Dirty file pages charged to this cgroup alone.
+    pub dirty_pages: u64,
     /// Page-table pages charged to this cgroup alone.
     pub table_pages: u64,
     /// Bytes of kernel objects charged to this cgroup alone.
@@ -119,6 +121,7 @@ impl Memcgs {
             usage_pages: 0,
             swap_pages: 0,
             resident_pages: [0; 2],
+            dirty_pages: 0,
             table_pages: 0,
             slab_bytes: 0,
             object_stock_bytes: 0,

@@ -10,6 +10,7 @@ pub mod address_space;
 mod background;
 mod cgroup;
 mod charge;
+mod check;
 pub mod config;
 pub mod cost;
 pub mod device;
@@ -17,6 +18,7 @@ mod events;
 mod fault;
 mod file_io;
 mod frames;
+mod kernel_files;
 mod memcg;
 mod page_cache;
 mod page_tables;
@@ -38,6 +40,7 @@ use agewise_engine::work::Work;
 pub use cgroup::CgroupError;
 pub use config::{MachineConfig, Policy, SwapConfig};
 pub use file_io::FileId;
+pub use kernel_files::FileError;
 pub use memcg::{Limits, MemcgEvents, UNLIMITED};
 pub use process::{ProcessId, ProcessStats};
 pub use stall::Pressure;
@@ -147,6 +150,21 @@ impl Machine {
     /// CPU's task): operations need only start in order.
     pub fn set_now_ns(&mut self, now_ns: u64) {
         self.sys.now_ns = now_ns;
+    }
+
+    /// Says which CPU runs what comes next.
+    pub fn set_cpu(&mut self, cpu: usize) {
+        self.sys.cpu = cpu;
+    }
+
+    /// Time operations have waited for devices, throttling and thought so far, in ns.
+    pub fn waited_ns(&self) -> u64 {
+        self.sys.waited_ns
+    }
+
+    /// The process that runs waits by itself.
+    pub fn wait_ns(&mut self, ns: u64) {
+        self.sys.wait_until(self.sys.now_ns.saturating_add(ns));
     }
 
     /// What the machine is made of.

@@ -201,7 +201,7 @@ impl Machine {
     /// One leaf less names the slot; when it was the last, page and slot go.
     pub(super) fn drop_slot_reference(&mut self, slot: u32) {
         self.sys.swap[slot].references -= 1;
-        let cached = self.sys.swap[slot].cached;
+        let cached = self.sys.swap[slot].cached();
         if self.sys.swap[slot].references == 0
             && cached.is_some()
             && self.sys.frames.mapcount(cached) == 0
@@ -259,7 +259,7 @@ impl Machine {
         self.sys.frames.set_owner(pfn, Owner::None);
         self.lru.folios[pfn].clear(Flag::Swapcache);
         for page in slot..slot + self.lru.folios[pfn].nr_pages() as u32 {
-            self.sys.swap[page].cached = Pfn::NONE;
+            self.sys.swap[page].leave_cache(None);
             self.sys.release_slot(page);
         }
     }

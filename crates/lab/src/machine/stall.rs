@@ -5,6 +5,28 @@
 //! exactly: `some` is the union of the intervals; `full` grows, at each new interval, by the part
 //! of it that the current intervals of all other tasks cover too.
 
+/// Windows of the averages, in s.
+const WINDOWS_S: [f64; 3] = [10.0, 60.0, 300.0];
+
+/// An exponentially decaying sum of stalled time, as a share of its window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Decayed {
+    share: f64,
+    since_ns: u64,
+}
+
+impl Decayed {
+    fn at(&self, now_ns: u64, window_s: f64) -> f64 {
+        let elapsed_s = now_ns.saturating_sub(self.since_ns) as f64 / 1e9;
+        self.share * (-elapsed_s / window_s).exp()
+    }
+
+    fn add(&mut self, now_ns: u64, stalled_ns: u64, window_s: f64) {
+        self.share = self.at(now_ns, window_s) + stalled_ns as f64 / 1e9 / window_s;
+        self.since_ns = self.since_ns.max(now_ns);
+    }
+}
+
 /// Pressure of one cgroup (`memory.pressure`), times in ns.
 #[derive(Clone, Debug, Default)]
 pub struct Pressure {
@@ -13,6 +35,8 @@ pub struct Pressure {
     /// Time in which all tasks stalled.
     pub full_ns: u64,
     some_until_ns: u64,
+    some_decayed: [Decayed; 3],
+    full_decayed: [Decayed; 3],
     /// The last stall of each task: start and end.
     last: Vec<(u32, u64, u64)>,
 }
@@ -23,7 +47,11 @@ impl Pressure {
         if end_ns <= start_ns {
             return;
         }
-        self.some_ns += end_ns.saturating_sub(start_ns.max(self.some_until_ns));
+        let some_ns = end_ns.saturating_sub(start_ns.max(self.some_until_ns));
+        self.some_ns += some_ns;
+        for (decayed, window_s) in self.some_decayed.iter_mut().zip(WINDOWS_S) {
+            decayed.add(start_ns, some_ns, window_s);
+        }
         self.some_until_ns = self.some_until_ns.max(end_ns);
         match self.last.iter_mut().find(|(id, ..)| *id == task) {
             Some(entry) => *entry = (task, start_ns, end_ns),
@@ -33,7 +61,24 @@ impl Pressure {
         if covering.clone().count() >= tasks {
             let until_ns = covering.map(|(_, _, end)| *end).min().unwrap_or(start_ns);
             self.full_ns += until_ns - start_ns;
+            for (decayed, window_s) in self.full_decayed.iter_mut().zip(WINDOWS_S) {
+                decayed.add(start_ns, until_ns - start_ns, window_s);
+            }
         }
+    }
+
+    /// Averages over 10, 60 and 300 s in percent, `some` and `full`: decayed sums of the time stalled,
+    /// with a stall that is not over counted up to its end.
+    ///
+    /// The kernel averages samples of 2 s; here each stall decays from its start, which comes to the
+    /// same where stalls are short against the window.
+    pub fn averages(&self, now_ns: u64) -> [[f64; 3]; 2] {
+        [&self.some_decayed, &self.full_decayed].map(|kind| {
+            std::array::from_fn(|index| {
+                let share = kind[index].at(now_ns, WINDOWS_S[index]);
+                (share * 100.0).min(100.0)
+            })
+        })
     }
 
     /// Forgets a task that ended.

@@ -5,42 +5,55 @@
 use agewise_engine::folio::Pfn;
 use agewise_engine::ids::MemcgId;
 
-/// One slot in use.
+/// One slot in use: 16 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
-    /// What reclaim left when it evicted the page, with [`HAS_SHADOW`]: a shadow itself may be 0.
-    shadow: u64,
+    /// The frame while the page is in the swap cache (with [`CACHED`]), else what reclaim left when
+    /// it evicted the page plus one, or 0 when nothing.
+    word: u64,
     /// Page-table entries that name the slot.
     pub references: u32,
-    /// The page, while it is in the swap cache.
-    pub cached: Pfn,
     /// The cgroup the page was charged to.
     pub memcg: MemcgId,
 }
 
-/// Set beside a shadow, which has 63 bits.
-const HAS_SHADOW: u64 = 1 << 63;
-
-impl Slot {
-    /// Keeps what reclaim leaves.
-    pub fn put_shadow(&mut self, shadow: u64) {
-        debug_assert!(shadow < HAS_SHADOW, "a shadow has 63 bits");
-        self.shadow = shadow | HAS_SHADOW;
-    }
-
-    /// Takes what reclaim left, if it did.
-    pub fn take_shadow(&mut self) -> Option<u64> {
-        let word = std::mem::take(&mut self.shadow);
-        (word & HAS_SHADOW != 0).then_some(word & !HAS_SHADOW)
-    }
-}
+/// Tells a frame from a shadow, which has 63 bits.
+const CACHED: u64 = 1 << 63;
 
 const FREE: Slot = Slot {
-    shadow: 0,
+    word: 0,
     references: 0,
-    cached: Pfn::NONE,
     memcg: MemcgId::NONE,
 };
+
+impl Slot {
+    /// The page, while it is in the swap cache.
+    #[inline]
+    pub fn cached(&self) -> Pfn {
+        if self.word & CACHED != 0 {
+            Pfn(self.word as u32)
+        } else {
+            Pfn::NONE
+        }
+    }
+
+    /// The page enters the swap cache; what reclaim left is returned.
+    #[inline]
+    pub fn enter_cache(&mut self, pfn: Pfn) -> Option<u64> {
+        debug_assert!(self.word & CACHED == 0);
+        std::mem::replace(&mut self.word, CACHED | u64::from(pfn.0)).checked_sub(1)
+    }
+
+    /// The page leaves the swap cache; reclaim may leave a shadow behind.
+    #[inline]
+    pub fn leave_cache(&mut self, shadow: Option<u64>) {
+        debug_assert!(
+            shadow.is_none_or(|shadow| shadow < CACHED - 1),
+            "a shadow has 63 bits"
+        );
+        self.word = shadow.map_or(0, |shadow| shadow + 1);
+    }
+}
 
 /// The swap area.
 #[derive(Clone, Debug, Default)]
@@ -91,9 +104,9 @@ impl Swap {
         self.cursor = slot / 64;
         self.used += 1;
         self.slots[slot] = Slot {
-            cached: pfn,
+            word: CACHED | u64::from(pfn.0),
             memcg,
-            ..FREE
+            references: 0,
         };
         u32::try_from(slot).ok()
     }
@@ -108,9 +121,9 @@ impl Swap {
         for slot in first..first + pages as usize {
             self.free_bits[slot / 64] &= !(1 << (slot % 64));
             self.slots[slot] = Slot {
-                cached: pfn,
+                word: CACHED | u64::from(pfn.0),
                 memcg,
-                ..FREE
+                references: 0,
             };
         }
         self.used += pages;
@@ -153,7 +166,7 @@ impl Swap {
     /// cgroup whose swap usage shrinks.
     pub fn release_if_unused(&mut self, slot: u32) -> Option<MemcgId> {
         let entry = self.slots[slot as usize];
-        if entry.references != 0 || entry.cached.is_some() {
+        if entry.references != 0 || entry.cached().is_some() {
             return None;
         }
         let slot = slot as usize;
@@ -216,7 +229,7 @@ mod tests {
                     swap[slot].references = 1;
                     prop_assert_eq!(swap.release_if_unused(slot), None);
                     swap[slot].references = 0;
-                    swap[slot].cached = Pfn::NONE;
+                    swap[slot].leave_cache(None);
                     prop_assert_eq!(swap.release_if_unused(slot), Some(MemcgId::ROOT));
                 }
                 prop_assert_eq!(swap.used() as usize, held.len());

@@ -104,8 +104,10 @@ pub struct System {
     pub stalls: Stalls,
     /// Processes the OOM killer chose, to be ended by the machine.
     pub victims: Vec<MmId>,
-    /// The flusher was asked to write.
+    /// The flusher has an event of its own.
     pub flusher_woken: bool,
+    /// Reclaim met dirty pages only: everything is to be written.
+    pub flush_everything: bool,
     /// Dirty file pages.
     pub dirty_file_pages: u64,
     /// File pages in the order in which they became dirty.
@@ -151,6 +153,7 @@ impl System {
             },
             victims: Vec::new(),
             flusher_woken: false,
+            flush_everything: false,
             dirty_file_pages: 0,
             dirty_queue: std::collections::VecDeque::new(),
             cpu: 0,
@@ -271,8 +274,22 @@ impl System {
         }
         folios[pfn].set(Flag::Dirty);
         if folios[pfn].folio_type() == FolioType::File {
-            self.dirty_file_pages += folios[pfn].nr_pages();
+            let pages = folios[pfn].nr_pages();
+            let memcg = self.memcg_of(folios, pfn);
+            self.dirty_file_pages += pages;
+            self.memcgs[memcg].dirty_pages += pages;
             self.dirty_queue.push_back(pfn);
+        }
+    }
+
+    fn clear_dirty(&mut self, folios: &mut FolioTable, pfn: Pfn) {
+        let folio = &mut folios[pfn];
+        if folio.test_clear(Flag::Dirty) && folio.folio_type() == FolioType::File {
+            let pages = folio.nr_pages();
+            let memcg = self.memcg_of(folios, pfn);
+            let group = &mut self.memcgs[memcg];
+            group.dirty_pages = group.dirty_pages.saturating_sub(pages);
+            self.dirty_file_pages = self.dirty_file_pages.saturating_sub(pages);
         }
     }
 
@@ -288,7 +305,7 @@ impl System {
             Owner::File { file, index } => {
                 self.counters.pgpgout += pages;
                 let place = self.files[file as usize].first_block + u64::from(index);
-                self.dirty_file_pages = self.dirty_file_pages.saturating_sub(pages);
+                self.clear_dirty(folios, pfn);
                 (&mut self.file_device, place)
             }
             Owner::None => return None,
@@ -312,9 +329,7 @@ impl System {
         let pages = folios[pfn].nr_pages();
         let folio_type = folios[pfn].folio_type();
         debug_assert!(!folios[pfn].has(Flag::Lru), "a freed page is on a list");
-        if folios[pfn].test_clear(Flag::Dirty) && folio_type == FolioType::File {
-            self.dirty_file_pages = self.dirty_file_pages.saturating_sub(pages);
-        }
+        self.clear_dirty(folios, pfn);
         self.memcgs[memcg].resident_pages[folio_type.index()] -= pages;
         self.memcgs.uncharge(memcg, pages);
         let zone = folios[pfn].zone();
@@ -420,6 +435,13 @@ impl World for System {
         {
             return PageoutOutcome::Activate;
         }
+        // A full queue puts the reclaimer to sleep: that is what slows reclaim to the device's pace.
+        let now_ns = self.now_ns;
+        let room_ns = match (self.frames.owner(pfn), &mut self.swap_device) {
+            (Owner::Swap { .. }, Some(device)) => device.has_room_at(now_ns),
+            _ => self.file_device.has_room_at(now_ns),
+        };
+        self.wait_until(room_ns);
         let Some(done_ns) = self.start_write(folios, pfn) else {
             return PageoutOutcome::Activate;
         };
@@ -449,23 +471,19 @@ impl World for System {
             }
             Owner::Swap { slot } => {
                 for page in slot..slot + pages {
-                    self.swap[page].put_shadow(shadow);
-                    self.swap[page].cached = Pfn::NONE;
+                    self.swap[page].leave_cache(Some(shadow));
                     self.release_slot(page);
                 }
             }
             Owner::None => {}
         }
         folios[pfn].clear(Flag::Swapcache);
-        folios[pfn].clear(Flag::Dirty);
         self.free_frame(folios, pfn);
     }
 
     fn wake_flusher(&mut self, _node: NodeId) {
-        if !self.flusher_woken {
-            self.flusher_woken = true;
-            self.events.push(self.now_ns, Event::Flusher);
-        }
+        self.flush_everything = true;
+        self.events.push(self.now_ns, Event::Flusher);
     }
 
     fn protection(&self, target: MemcgId, memcg: MemcgId) -> Protection {

@@ -26,7 +26,6 @@ impl CompressedStore {
     }
 
     /// Frames in use.
-    #[cfg(test)]
     pub fn used_frames(&self) -> usize {
         self.frames.len()
     }

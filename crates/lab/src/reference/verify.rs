@@ -7,8 +7,8 @@
 //! - **Classic LRU**: it decides on statistics flushed every 2 s. Each measured run is replayed at
 //!   its own time per miss with [`FLUSH_PHASES`] start phases of that timer, evenly spaced.
 //! - **Multi-gen LRU**: it does not read those statistics. What is unknown is whether the process
-//!   was scheduled between two agings of one reclaim call (chance q of 0, 1/4, 1/2, 1) and the few
-//!   kernel pages that vary from boot to boot (0 to 2 more). `misses_sim` is the median over these 12
+//!   was scheduled between two agings of one reclaim call (never, at even odds, always) and the few
+//!   kernel pages that vary from boot to boot (0 to 3 more). `misses_sim` is the median over these 12
 //!   runs, `misses_sim_min` and `misses_sim_max` their range. None of them is fitted to a cell.
 //!
 //! The result does not depend on the order in which the runs are made.
@@ -140,12 +140,13 @@ pub fn conditions(cell: &Cell, effort: Effort) -> Vec<Conditions> {
     if !effort.perturb {
         return vec![Conditions::default()];
     }
-    [0.0, 0.25, 0.5, 1.0]
+    [0.0, 0.5, 1.0]
         .into_iter()
         .flat_map(|reschedule_chance| {
-            (0..3).map(move |extra_kernel_pages| Conditions {
+            (0..4).map(move |extra_kernel_pages| Conditions {
                 reschedule_chance,
                 extra_kernel_pages,
+                seed: extra_kernel_pages + 1,
                 ..Conditions::default()
             })
         })

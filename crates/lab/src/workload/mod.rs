@@ -2,4 +2,8 @@
 //! Workloads: what the processes of the simulated machine do.
 
 pub mod kernel_trace;
+pub mod library;
 pub mod random;
+pub mod size;
+pub mod spec;
+pub mod suggest;

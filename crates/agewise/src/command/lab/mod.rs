@@ -2,6 +2,10 @@
 //! `agewise lab`: the simulated machine and the yardsticks. One subcommand a file.
 
 pub mod curve;
+pub mod inspect;
+pub mod list;
+mod parquet;
+pub mod run;
 pub mod verify_kernel;
 pub mod verify_policies;
 
@@ -19,6 +23,9 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 #[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
 pub enum Command {
+    Run(run::Args),
+    List(list::Args),
+    Inspect(inspect::Args),
     VerifyKernel(verify_kernel::Args),
     Curve(curve::Args),
     VerifyPolicies(verify_policies::Args),
@@ -27,6 +34,9 @@ pub enum Command {
 /// Runs the subcommand asked for.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
+        Command::Run(args) => run::run(args),
+        Command::List(args) => list::run(args),
+        Command::Inspect(args) => inspect::run(args),
         Command::VerifyKernel(args) => verify_kernel::run(args),
         Command::Curve(args) => curve::run(args),
         Command::VerifyPolicies(args) => verify_policies::run(args),

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise lab inspect`.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use agewise_lab::experiment::machine_run::Run;
+use agewise_lab::workload::suggest::nearest;
+use anyhow::{Context, anyhow};
+
+use super::run::{Setup, parse_policy};
+
+/// Print the kernel's files as the simulated machine has them at a moment of a run.
+///
+/// The file is `/sys/kernel/debug/lru_gen` unless another is named: generations with their ages and
+/// sizes, by memory cgroup and node. Anything written by --write (PATH=TEXT) is written just before
+/// the file is read, with the kernel's rules and errors.
+///
+/// Example: agewise lab inspect kv --at 20ms --file /sys/fs/cgroup/workload/memory.stat
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to simulate.
+    #[command(flatten)]
+    pub setup: Setup,
+    /// The policy.
+    #[arg(long, value_name = "POLICY", default_value = "mglru:7.2")]
+    pub policy: String,
+    /// The seed.
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub seed: u64,
+    /// The moment, in simulated time: a number with ns, us, ms or s. Later than the end of the
+    /// workload: its end.
+    #[arg(long, value_name = "TIME")]
+    pub at: String,
+    /// The file; `list` names all.
+    #[arg(long, value_name = "PATH", default_value = "/sys/kernel/debug/lru_gen")]
+    pub file: String,
+    /// Write TEXT to a file of the machine first. Can be given several times.
+    #[arg(long, value_name = "PATH=TEXT")]
+    pub write: Vec<String>,
+}
+
+/// A duration in ns.
+fn parse_time_ns(text: &str) -> anyhow::Result<u64> {
+    let number_end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(number_end);
+    let scale = match unit.trim() {
+        "ns" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => {
+            return Err(anyhow!(
+                "`{text}` is no time; write a number with ns, us, ms or s"
+            ));
+        }
+    };
+    let number: f64 = number
+        .parse()
+        .with_context(|| format!("`{text}` is no time"))?;
+    let ns = number * scale;
+    if !(0.0..=1e18).contains(&ns) {
+        return Err(anyhow!("`{text}` is not between 0 and 10^9 s"));
+    }
+    Ok(ns as u64)
+}
+
+/// Runs up to the moment and prints.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let stop_ns = parse_time_ns(&args.at)?;
+    let plan = args.setup.plan(parse_policy(&args.policy)?, args.seed)?;
+    let mut run = Run::new(&plan)?;
+    run.run_until(stop_ns)?;
+    let machine = &mut run.machine;
+    if machine.now_ns() < stop_ns {
+        machine.set_now_ns(stop_ns);
+    }
+    let mut out = io::stdout().lock();
+    for write in &args.write {
+        let (path, text) = write
+            .split_once('=')
+            .with_context(|| format!("--write `{write}` is not of the form PATH=TEXT"))?;
+        machine
+            .write_file(path, text.as_bytes())
+            .map_err(|error| anyhow!("{path}: {error}"))?;
+    }
+    if args.file == "list" {
+        for path in machine.file_paths() {
+            writeln!(out, "{path}")?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = machine.read_file(&args.file).map_err(|error| {
+        let paths = machine.file_paths();
+        match nearest(&args.file, paths.iter().map(String::as_str)) {
+            Some(near) if near != args.file => {
+                anyhow!("{}: {error}; did you mean {near}?", args.file)
+            }
+            _ => anyhow!("{}: {error}", args.file),
+        }
+    })?;
+    out.write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(parse_time_ns("2s").unwrap(), 2_000_000_000);
+        assert_eq!(parse_time_ns("1.5ms").unwrap(), 1_500_000);
+        for bad in ["", "2", "s", "-1s", "1h", "1e30s", "9999999999999s"] {
+            assert!(parse_time_ns(bad).is_err(), "{bad}");
+        }
+    }
+}

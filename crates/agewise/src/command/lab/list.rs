@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise lab list`.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use agewise_lab::experiment::machine_run::MEASURES;
+use agewise_lab::experiment::settings::SETTINGS;
+use agewise_lab::machine::Policy;
+use agewise_lab::machine::device::DeviceKind;
+use agewise_lab::workload::library;
+use serde::Serialize;
+
+use crate::output::{self, Format};
+
+/// List the workloads, policies, swap devices, settings and measures of the lab, each described.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// text: under headings; json: one object a line; csv: the same fields.
+    #[arg(long, default_value = "text")]
+    pub format: Format,
+}
+
+#[derive(Debug, Serialize)]
+struct Entry {
+    kind: &'static str,
+    name: String,
+    description: String,
+}
+
+fn describe_policy(name: &str) -> &'static str {
+    match name {
+        "classic" => "active and inactive lists, as in 7.2; classic:6.12 as there",
+        "mglru:7.2" => "the multi-gen LRU of Linux 7.2",
+        "mglru:6.12" => "the multi-gen LRU of Linux 6.12",
+        "mglru:v6" => "the multi-gen LRU as posted in January 2022",
+        _ => "a version of the multi-gen LRU",
+    }
+}
+
+fn entries() -> anyhow::Result<Vec<Entry>> {
+    let entry = |kind, name: &str, description: &str| Entry {
+        kind,
+        name: name.to_owned(),
+        description: description.to_owned(),
+    };
+    let mut entries = Vec::new();
+    for name in library::names() {
+        let workload = library::find(name)?;
+        entries.push(entry("workload", name, &workload.description));
+    }
+    for name in Policy::names() {
+        entries.push(entry("policy", &name, describe_policy(&name)));
+    }
+    for kind in DeviceKind::ALL {
+        entries.push(entry("swap", kind.name(), kind.description()));
+    }
+    entries.push(entry(
+        "swap",
+        "none",
+        "no swap: anonymous memory cannot be evicted",
+    ));
+    for setting in SETTINGS {
+        entries.push(entry("setting", setting.key, setting.description));
+    }
+    for (name, description) in MEASURES {
+        entries.push(entry("measure", name, description));
+    }
+    Ok(entries)
+}
+
+/// Lists.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let entries = entries()?;
+    let mut out = io::stdout().lock();
+    match args.format {
+        Format::Text => {
+            let mut kind = "";
+            for entry in &entries {
+                if entry.kind != kind {
+                    kind = entry.kind;
+                    writeln!(out, "{kind}:")?;
+                }
+                writeln!(out, "  {:24} {}", entry.name, entry.description)?;
+            }
+        }
+        Format::Json => {
+            for entry in &entries {
+                output::json_line(&mut out, entry)?;
+            }
+        }
+        Format::Csv => {
+            let mut writer = csv::Writer::from_writer(&mut out);
+            for entry in &entries {
+                writer.serialize(entry)?;
+            }
+            writer.flush()?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

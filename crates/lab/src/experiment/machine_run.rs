@@ -1,0 +1,625 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One run: a workload on a machine under one policy with one seed.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+
+use agewise_engine::ids::MemcgId;
+use thiserror::Error;
+
+use super::histogram::Histogram;
+use super::settings::{self, SettingError};
+use super::task::{Area, Driver, Operation, Phase, Place, Script, Stream, Task, TraceScript};
+use crate::machine::address_space::{Advice, MapOptions};
+use crate::machine::device::DeviceKind;
+use crate::machine::{
+    Access, FileId, Limits, Machine, MachineConfig, Policy, ProcessId, SwapConfig, UNLIMITED,
+};
+use crate::workload::kernel_trace::{Medium, TraceError, TraceGenerator};
+use crate::workload::random::{XorShift64Star, Zipf, ZipfError};
+use crate::workload::spec::{
+    AdviceSpec, AreaSpec, ProcessSpec, StreamOrder, StreamSpec, TraceTable, Workload, WorkloadError,
+};
+
+/// Smallest `memory.max`: one charge batch for the process itself and one to work with.
+pub const MIN_MEMORY_PAGES: u64 = 128;
+
+/// How long a process runs before another one that is ready on its CPU gets its turn.
+const QUANTUM_NS: u64 = 100_000;
+
+/// A run that cannot be made.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The limit leaves no room to work.
+    #[error(
+        "memory of {pages} pages is less than {MIN_MEMORY_PAGES} (512 KiB): a process cannot run"
+    )]
+    TooSmall {
+        /// Pages asked for.
+        pages: u64,
+    },
+    /// A process needs more address space than there is.
+    #[error("process {0} does not fit into an address space")]
+    AddressSpace(String),
+    /// A setting is wrong.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// The workload is wrong.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// The trace is wrong.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A distribution is wrong.
+    #[error(transparent)]
+    Zipf(#[from] ZipfError),
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The workload.
+    pub workload: Arc<Workload>,
+    /// `memory.max`; the workload's unless given.
+    pub memory_pages: Option<u64>,
+    /// Swap: a device or none; the workload's unless given.
+    pub swap: Option<Option<DeviceKind>>,
+    /// Settings, `key=value`.
+    pub settings: Vec<String>,
+    /// Policy.
+    pub policy: Policy,
+    /// Seed.
+    pub seed: u64,
+}
+
+/// Names and meanings of the measures, in the order in which they are reported.
+pub const MEASURES: &[(&str, &str)] = &[
+    ("accesses", "touches, reads and writes of pages"),
+    ("major_faults", "accesses that read from a device"),
+    ("minor_faults", "faults that did not"),
+    (
+        "refaults_anon",
+        "anonymous pages that came back after eviction",
+    ),
+    ("refaults_file", "file pages that came back after eviction"),
+    ("scanned", "pages isolated for reclaim"),
+    ("stolen", "pages reclaimed"),
+    ("scan_per_steal", "pages isolated for each one reclaimed"),
+    (
+        "refilled",
+        "pages sorted (multi-gen) or deactivated (classic)",
+    ),
+    ("agings", "generations opened"),
+    ("pte_checks", "leaf entries examined"),
+    ("rmap_visits", "mappings visited through the reverse map"),
+    ("swap_in", "pages read from swap"),
+    ("swap_out", "pages written to swap"),
+    ("file_in", "pages read from files"),
+    ("file_out", "pages written to files"),
+    ("direct_reclaims", "allocations that reclaimed themselves"),
+    ("oom_kills", "processes killed for lack of memory"),
+    (
+        "stall_some_ms",
+        "time in which a process stalled for memory (PSI some)",
+    ),
+    ("stall_full_ms", "time in which all of them did (PSI full)"),
+    ("policy_cpu_ms", "CPU time of the policies"),
+    ("background_cpu_ms", "CPU time of kswapd and the flusher"),
+    ("lock_wait_ms", "time waited for the LRU lock"),
+    ("p50_ns", "median duration of an access"),
+    ("p99_ns", "99th percentile of it"),
+    ("p999_ns", "99.9th percentile of it"),
+    ("time_ms", "simulated time until the last process ended"),
+];
+
+/// Values of the measures, in the order of [`MEASURES`].
+pub type Measured = Vec<f64>;
+
+/// A machine with the processes of a workload on it.
+pub struct Run {
+    /// The machine.
+    pub machine: Machine,
+    /// The cgroup of the workload.
+    pub memcg: MemcgId,
+    workload: Arc<Workload>,
+    groups: BTreeMap<String, MemcgId>,
+    files: Vec<FileId>,
+    tasks: Vec<Task>,
+    ready: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    queued: u64,
+    cpu_free_ns: Vec<u64>,
+    last_on_cpu: Vec<usize>,
+    processes: Vec<ProcessId>,
+    random: XorShift64Star,
+    zipfs: BTreeMap<(u32, u64), Arc<Zipf>>,
+    latency: Histogram,
+    accesses: u64,
+    end_ns: u64,
+    seed: u64,
+}
+
+impl Run {
+    /// Builds the machine and starts the processes.
+    ///
+    /// # Errors
+    /// [`RunError`] when the plan cannot be carried out.
+    pub fn new(plan: &Plan) -> Result<Run, RunError> {
+        let workload = Arc::clone(&plan.workload);
+        let memory_pages = match plan.memory_pages {
+            Some(pages) => pages,
+            None => workload.pages("memory", &workload.memory)?,
+        };
+        if memory_pages < MIN_MEMORY_PAGES {
+            return Err(RunError::TooSmall {
+                pages: memory_pages,
+            });
+        }
+        let config = machine_config(plan, memory_pages)?;
+        let cpus = config.cpus;
+        let mut machine = Machine::new(config);
+        let limits = Limits {
+            max_pages: memory_pages,
+            ..Limits::default()
+        };
+        let memcg = machine.add_memcg(MemcgId::ROOT, "workload", limits);
+        let mut groups = BTreeMap::new();
+        for group in &workload.cgroup {
+            let pages = |size: &Option<String>, default| match size {
+                Some(size) => workload.pages("cgroup limit", size),
+                None => Ok(default),
+            };
+            let limits = Limits {
+                min_pages: pages(&group.min, 0)?,
+                low_pages: pages(&group.low, 0)?,
+                high_pages: pages(&group.high, UNLIMITED)?,
+                max_pages: pages(&group.max, UNLIMITED)?,
+                swap_max_pages: pages(&group.swap_max, UNLIMITED)?,
+            };
+            let id = machine.add_memcg(memcg, &group.name, limits);
+            groups.insert(group.name.clone(), id);
+        }
+        let mut files = Vec::new();
+        for file in &workload.file {
+            let pages = workload.pages("size", &file.size)? as u32;
+            let advice = if file.readahead {
+                Advice::Normal
+            } else {
+                Advice::Random
+            };
+            files.push(machine.add_file(pages, memcg, advice));
+        }
+        let mut run = Run {
+            machine,
+            memcg,
+            workload: Arc::clone(&workload),
+            groups,
+            files,
+            tasks: Vec::new(),
+            ready: BinaryHeap::new(),
+            queued: 0,
+            cpu_free_ns: vec![0; cpus],
+            last_on_cpu: vec![usize::MAX; cpus],
+            processes: Vec::new(),
+            random: XorShift64Star::new(plan.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+            zipfs: BTreeMap::new(),
+            latency: Histogram::default(),
+            accesses: 0,
+            end_ns: 0,
+            seed: plan.seed,
+        };
+        if let Some(trace) = &workload.trace {
+            run.start_trace(trace)?;
+        }
+        for (kind, process) in workload.process.iter().enumerate() {
+            for _ in 0..process.count {
+                let start_ns = process.start_ms.saturating_mul(1_000_000);
+                let repeats = process.repeat.saturating_sub(1);
+                run.start_process(kind, start_ns, repeats)?;
+            }
+        }
+        Ok(run)
+    }
+
+    fn enqueue(&mut self, at_ns: u64, task: usize) {
+        self.ready.push(Reverse((at_ns, self.queued, task)));
+        self.queued += 1;
+    }
+
+    fn add_task(
+        &mut self,
+        at_ns: u64,
+        process: ProcessId,
+        driver: Driver,
+        kind: Option<usize>,
+        repeats_left: u32,
+    ) {
+        let cpu = self.tasks.len() % self.cpu_free_ns.len();
+        self.processes.push(process);
+        self.tasks.push(Task {
+            process,
+            driver,
+            cpu,
+            kind,
+            repeats_left,
+        });
+        self.enqueue(at_ns, self.tasks.len() - 1);
+    }
+
+    fn start_process(&mut self, kind: usize, at_ns: u64, repeats: u32) -> Result<(), RunError> {
+        let (process, script) = self.make_process(kind)?;
+        let driver = Driver::Script(Box::new(script));
+        self.add_task(at_ns, process, driver, Some(kind), repeats);
+        Ok(())
+    }
+
+    fn make_process(&mut self, kind: usize) -> Result<(ProcessId, Script), RunError> {
+        let workload = Arc::clone(&self.workload);
+        let spec = &workload.process[kind];
+        let memcg = spec
+            .cgroup
+            .as_ref()
+            .and_then(|name| self.groups.get(name).copied())
+            .unwrap_or(self.memcg);
+        let process = self.machine.add_process(memcg);
+        let areas = spec
+            .area
+            .iter()
+            .map(|area| self.make_area(process, spec, area))
+            .collect::<Result<Vec<Area>, RunError>>()?;
+        let mut phases = Vec::new();
+        for phase in &spec.phase {
+            let populate = phase
+                .populate
+                .iter()
+                .map(|name| workload.area_index(spec, name))
+                .collect::<Result<Vec<usize>, WorkloadError>>()?;
+            let streams = phase
+                .stream
+                .iter()
+                .map(|stream| self.make_stream(spec, &areas, stream))
+                .collect::<Result<Vec<Stream>, RunError>>()?;
+            phases.push(Phase::new(phase, populate, streams));
+        }
+        let seed = self.random.draw();
+        Ok((process, Script::new(areas, phases, seed, spec.forks)))
+    }
+
+    fn make_area(
+        &mut self,
+        process: ProcessId,
+        spec: &ProcessSpec,
+        area: &AreaSpec,
+    ) -> Result<Area, RunError> {
+        let pages = self.workload.area_pages(area)?;
+        let file = match &area.file {
+            Some(name) => Some(self.files[self.workload.find_file(name)?.0]),
+            None => None,
+        };
+        let place = match file {
+            Some(file) if !area.mmap => Place::Read(file),
+            _ => {
+                let options = MapOptions {
+                    advice: match area.advice {
+                        AdviceSpec::Normal => Advice::Normal,
+                        AdviceSpec::Random => Advice::Random,
+                        AdviceSpec::Sequential => Advice::Sequential,
+                    },
+                    locked: area.locked,
+                    huge: area.huge,
+                    ..match file {
+                        Some(file) => MapOptions::file(file.number(), pages),
+                        None => MapOptions::anon(pages),
+                    }
+                };
+                Place::Mapped {
+                    start_vpn: self
+                        .machine
+                        .map(process, &options)
+                        .ok_or_else(|| RunError::AddressSpace(spec.name.clone()))?,
+                    anon: file.is_none(),
+                }
+            }
+        };
+        Ok(Area {
+            place,
+            pages: pages as u32,
+        })
+    }
+
+    fn make_stream(
+        &mut self,
+        process: &ProcessSpec,
+        areas: &[Area],
+        spec: &StreamSpec,
+    ) -> Result<Stream, RunError> {
+        let area = self.workload.area_index(process, &spec.area)?;
+        let all = f64::from(areas[area].pages);
+        let first = (all * spec.from) as u32;
+        let end = ((all * spec.to) as u32)
+            .max(first + 1)
+            .min(areas[area].pages);
+        let pages = end.saturating_sub(first).max(1);
+        let zipf = match spec.order {
+            StreamOrder::Zipf => {
+                let key = (pages, spec.theta.to_bits());
+                let zipf = match self.zipfs.get(&key) {
+                    Some(zipf) => Arc::clone(zipf),
+                    None => Arc::new(Zipf::new(pages, spec.theta, self.seed)?),
+                };
+                self.zipfs.insert(key, Arc::clone(&zipf));
+                Some(zipf)
+            }
+            StreamOrder::Uniform | StreamOrder::Scan => None,
+        };
+        Ok(Stream {
+            area,
+            order: spec.order,
+            zipf,
+            write: spec.write,
+            first: first.min(areas[area].pages - pages),
+            pages,
+            shifts: spec.shifts,
+            until: 1.0,
+            cursor: 0,
+        })
+    }
+
+    fn start_trace(&mut self, trace: &TraceTable) -> Result<(), RunError> {
+        let generator = TraceGenerator::new(&trace.spec(self.seed))?;
+        let medium = generator.pattern().medium;
+        let process = self.machine.add_process(self.memcg);
+        self.machine.charge_process_objects(process);
+        let (anon_pages, file_pages) = match medium {
+            Medium::Anon => (trace.pages, 0),
+            Medium::Mixed => (trace.hot, trace.pages),
+            Medium::File | Medium::Mmap => (0, trace.pages),
+        };
+        let no_room = || RunError::AddressSpace(trace.pattern.clone());
+        let start_vpn = self
+            .machine
+            .map(process, &MapOptions::anon(anon_pages.into()))
+            .ok_or_else(no_room)?;
+        let anon = Area {
+            place: Place::Mapped {
+                start_vpn,
+                anon: true,
+            },
+            pages: anon_pages,
+        };
+        let file = self
+            .machine
+            .add_file(file_pages, self.memcg, Advice::Random);
+        let place = if medium == Medium::Mmap {
+            let options = MapOptions::file(file.number(), file_pages.into());
+            Place::Mapped {
+                start_vpn: self.machine.map(process, &options).ok_or_else(no_room)?,
+                anon: false,
+            }
+        } else {
+            Place::Read(file)
+        };
+        let file = Area {
+            place,
+            pages: file_pages,
+        };
+        let populate = if medium == Medium::Mixed {
+            anon_pages
+        } else {
+            trace.pages
+        };
+        let script = TraceScript::new(generator, anon, file, populate, trace.touches);
+        self.add_task(0, process, Driver::Trace(Box::new(script)), None, 0);
+        Ok(())
+    }
+
+    /// Runs until all processes have ended, or until the first turn that starts at `stop_ns` or
+    /// later.
+    ///
+    /// # Errors
+    /// [`RunError`] when a process that starts anew cannot.
+    pub fn run_until(&mut self, stop_ns: u64) -> Result<(), RunError> {
+        while let Some(&Reverse((at_ns, _, index))) = self.ready.peek() {
+            let cpu = self.tasks[index].cpu;
+            let start_ns = at_ns.max(self.cpu_free_ns[cpu]);
+            if start_ns >= stop_ns {
+                return Ok(());
+            }
+            self.ready.pop();
+            self.take_turn(index, start_ns)?;
+        }
+        Ok(())
+    }
+
+    fn take_turn(&mut self, index: usize, start_ns: u64) -> Result<(), RunError> {
+        let Task { process, cpu, .. } = self.tasks[index];
+        self.machine.set_now_ns(start_ns);
+        self.machine.set_cpu(cpu);
+        if self.last_on_cpu[cpu] != index {
+            self.machine.schedule(process);
+            self.last_on_cpu[cpu] = index;
+        }
+        let waited_ns = self.machine.waited_ns();
+        let mut goes_on = self.machine.is_alive(process);
+        while goes_on
+            && self.machine.waited_ns() == waited_ns
+            && self.machine.now_ns() < start_ns + QUANTUM_NS
+        {
+            let operation = self.tasks[index].driver.next();
+            goes_on = match operation {
+                Operation::Fork => {
+                    self.fork(index);
+                    self.machine.is_alive(process)
+                }
+                Operation::Exit => {
+                    self.machine.exit(process);
+                    false
+                }
+                _ => self.access(process, operation),
+            };
+            let think_ns = self.tasks[index].driver.think_ns();
+            if think_ns > 0 && goes_on {
+                self.machine.wait_ns(think_ns);
+            }
+        }
+        let end_ns = self.machine.now_ns();
+        let waited_ns = self.machine.waited_ns() - waited_ns;
+        self.cpu_free_ns[cpu] = end_ns.saturating_sub(waited_ns).max(start_ns);
+        self.end_ns = self.end_ns.max(end_ns);
+        if goes_on {
+            self.enqueue(end_ns, index);
+        } else {
+            self.start_anew(index, end_ns)?;
+        }
+        Ok(())
+    }
+
+    /// One access; false when it ended the process.
+    #[inline]
+    fn access(&mut self, process: ProcessId, operation: Operation) -> bool {
+        let before_ns = self.machine.now_ns();
+        let access = match operation {
+            Operation::Touch { vpn, write } => self.machine.access(process, vpn, write),
+            Operation::Io { file, index, write } if write => {
+                self.machine.write(process, file, index, 1)
+            }
+            Operation::Io { file, index, .. } => self.machine.read(process, file, index, 1),
+            Operation::Fork | Operation::Exit => return true,
+        };
+        self.accesses += 1;
+        self.latency.add(self.machine.now_ns() - before_ns);
+        access != Access::Killed && self.machine.is_alive(process)
+    }
+
+    fn fork(&mut self, index: usize) {
+        let Driver::Script(script) = &self.tasks[index].driver else {
+            return;
+        };
+        let script = script.clone();
+        let parent = self.tasks[index].process;
+        for _ in 0..script.forks {
+            let Some(child) = self.machine.fork(parent) else {
+                return;
+            };
+            let child_script = Box::new(script.child(self.random.draw()));
+            let now_ns = self.machine.now_ns();
+            self.add_task(now_ns, child, Driver::Script(child_script), None, 0);
+        }
+    }
+
+    /// A process that ended, or was killed, starts anew if its workload says so.
+    fn start_anew(&mut self, index: usize, at_ns: u64) -> Result<(), RunError> {
+        let (kind, left) = (self.tasks[index].kind, self.tasks[index].repeats_left);
+        if let (Some(kind), Some(left)) = (kind, left.checked_sub(1)) {
+            let (process, script) = self.make_process(kind)?;
+            self.processes.push(process);
+            let task = &mut self.tasks[index];
+            task.process = process;
+            task.driver = Driver::Script(Box::new(script));
+            task.repeats_left = left;
+            self.enqueue(at_ns, index);
+        }
+        Ok(())
+    }
+
+    /// The measures so far.
+    pub fn measures(&self) -> Measured {
+        let events = self.machine.memcg_events(MemcgId::ROOT);
+        let counters = self.machine.counters();
+        let work = self.machine.work();
+        let pressure = self.machine.pressure(self.memcg);
+        let [policy_ns, background_ns, lock_wait_ns] = self.machine.cpu_ns();
+        let (mut major, mut minor) = (0, 0);
+        for &process in &self.processes {
+            let stats = self.machine.process_stats(process);
+            major += stats.major_faults;
+            minor += stats.minor_faults;
+        }
+        // Reads that had to wait for a device are the major faults of a file descriptor.
+        let major = major.max(counters.pgpgin + counters.pswpin);
+        let count = |value: u64| value as f64;
+        let ms = |ns: u64| ns as f64 / 1e6;
+        vec![
+            count(self.accesses),
+            count(major),
+            count(minor),
+            count(events.workingset_refault[0]),
+            count(events.workingset_refault[1]),
+            count(events.scanned()),
+            count(events.stolen()),
+            count(events.scanned()) / count(events.stolen().max(1)),
+            count(events.pgrefill),
+            count(work.agings),
+            count(work.pte_checks),
+            count(work.rmap_visits),
+            count(counters.pswpin),
+            count(counters.pswpout),
+            count(counters.pgpgin),
+            count(counters.pgpgout),
+            count(counters.allocstall),
+            count(counters.oom_kill),
+            ms(pressure.some_ns),
+            ms(pressure.full_ns),
+            ms(policy_ns),
+            ms(background_ns),
+            ms(lock_wait_ns),
+            count(self.latency.quantile(0.5)),
+            count(self.latency.quantile(0.99)),
+            count(self.latency.quantile(0.999)),
+            ms(self.end_ns),
+        ]
+    }
+}
+
+fn machine_config(plan: &Plan, memory_pages: u64) -> Result<MachineConfig, RunError> {
+    let workload = &plan.workload;
+    let machine_pages = match &workload.machine_memory {
+        Some(size) => workload.pages("machine_memory", size)?,
+        None => memory_pages.saturating_mul(4),
+    };
+    let machine_pages = machine_pages.clamp(1 << 12, 1 << 30) as u32;
+    let kind = match plan.swap {
+        Some(kind) => kind,
+        None => workload.swap.parse().ok(),
+    };
+    // Room for all that can be swapped at the same time.
+    let anon_pages: u64 = workload
+        .process
+        .iter()
+        .flat_map(|process| {
+            let copies = u64::from(process.count) * u64::from(process.forks + 1);
+            process.area.iter().map(move |area| (area, copies))
+        })
+        .filter(|(area, _)| area.file.is_none())
+        .map(|(area, copies)| workload.area_pages(area).unwrap_or(0) * copies)
+        .sum();
+    let trace_pages = workload
+        .trace
+        .as_ref()
+        .map_or(0, |trace| u64::from(trace.pages) + u64::from(trace.hot));
+    let swap_pages = (anon_pages + trace_pages + 1024).min(1 << 30) as u32;
+    let mut config = MachineConfig {
+        policy: plan.policy,
+        cpus: workload.cpus as usize,
+        swap: kind.map(|kind| SwapConfig::new(kind, swap_pages)),
+        seed: plan.seed,
+        ..MachineConfig::new(machine_pages)
+    };
+    // Nobody knows when the statistics timer fires first: that is part of what a seed draws.
+    let mut random = XorShift64Star::new(plan.seed ^ 0x5DEE_CE66_D1CE_4E5B);
+    config.stat_flush_phase_ns = random.draw() % config.stat_flush_ns;
+    for setting in &plan.settings {
+        settings::apply(&mut config, setting)?;
+    }
+    Ok(config)
+}
+
+/// Runs a plan to its end.
+///
+/// # Errors
+/// [`RunError`] when it cannot be carried out.
+pub fn run(plan: &Plan) -> Result<Measured, RunError> {
+    let mut run = Run::new(plan)?;
+    run.run_until(u64::MAX)?;
+    Ok(run.measures())
+}

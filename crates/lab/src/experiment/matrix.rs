@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One workload under several policies, each with several seeds.
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::machine_run::{MEASURES, Measured, Plan, RunError, run};
+use super::statistics::Summary;
+use crate::machine::Policy;
+
+/// Results of one policy, one run a seed.
+#[derive(Clone, Debug)]
+pub struct PolicyResult {
+    /// The policy.
+    pub policy: String,
+    /// Seeds and what they measured.
+    pub runs: Vec<(u64, Measured)>,
+}
+
+/// One measure of one policy, compared with the first policy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MeasureSummary {
+    /// Workload.
+    pub workload: String,
+    /// Policy.
+    pub policy: String,
+    /// Measure.
+    pub measure: &'static str,
+    /// Seeds.
+    pub n: usize,
+    /// Mean.
+    pub mean: f64,
+    /// Half the width of the 95 % interval; none for one seed.
+    pub ci95: Option<f64>,
+    /// The mean as a multiple of the first policy's; none when that is 0.
+    pub ratio: Option<f64>,
+    /// Chance that the difference from the first policy is none (Welch's t-test); none for the first
+    /// one and for one seed.
+    pub p: Option<f64>,
+}
+
+/// Runs all policies with seeds `1..=seeds`, in parallel; the result does not depend on the order.
+/// `done` is called after each run.
+///
+/// # Errors
+/// The error of the first run, in order, that cannot be made.
+pub fn run_all(
+    plan: &Plan,
+    policies: &[Policy],
+    seeds: u64,
+    done: impl Fn() + Sync,
+) -> Result<Vec<PolicyResult>, RunError> {
+    let jobs: Vec<(Policy, u64)> = policies
+        .iter()
+        .flat_map(|&policy| (1..=seeds).map(move |seed| (policy, seed)))
+        .collect();
+    let measured: Vec<Result<Measured, RunError>> = jobs
+        .par_iter()
+        .map(|&(policy, seed)| {
+            let measured = run(&Plan {
+                policy,
+                seed,
+                ..plan.clone()
+            });
+            done();
+            measured
+        })
+        .collect();
+    let mut results: Vec<PolicyResult> = policies
+        .iter()
+        .map(|policy| PolicyResult {
+            policy: policy.name(),
+            runs: Vec::new(),
+        })
+        .collect();
+    for (index, ((_, seed), measured)) in jobs.iter().zip(measured).enumerate() {
+        let policy = index / seeds.max(1) as usize;
+        results[policy].runs.push((*seed, measured?));
+    }
+    Ok(results)
+}
+
+/// Summarizes every measure of every policy.
+pub fn summarize(workload: &str, results: &[PolicyResult]) -> Vec<MeasureSummary> {
+    let sample = |result: &PolicyResult, measure: usize| -> Vec<f64> {
+        result
+            .runs
+            .iter()
+            .map(|(_, values)| values[measure])
+            .collect()
+    };
+    let mut summaries = Vec::new();
+    for (measure, (name, _)) in MEASURES.iter().enumerate() {
+        let first = results
+            .first()
+            .and_then(|result| Summary::of(&sample(result, measure)));
+        for (index, result) in results.iter().enumerate() {
+            let Some(summary) = Summary::of(&sample(result, measure)) else {
+                continue;
+            };
+            summaries.push(MeasureSummary {
+                workload: workload.to_owned(),
+                policy: result.policy.clone(),
+                measure: name,
+                n: summary.n,
+                mean: summary.mean,
+                ci95: summary.ci95,
+                ratio: first
+                    .filter(|first| first.mean != 0.0)
+                    .map(|first| summary.mean / first.mean),
+                p: first
+                    .filter(|_| index > 0)
+                    .and_then(|first| summary.welch(&first)),
+            });
+        }
+    }
+    summaries
+}

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Experiments: one workload under several policies and seeds, and what the differences are worth.
+
+pub mod histogram;
+pub mod machine_run;
+pub mod matrix;
+pub mod settings;
+pub mod statistics;
+mod task;

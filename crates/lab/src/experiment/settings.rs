@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Settings of the machine by name, as `--set key=value` gives them.
+
+use thiserror::Error;
+
+use crate::machine::config::MachineConfig;
+use crate::machine::device::DeviceKind;
+use crate::workload::suggest::nearest;
+
+/// A setting that cannot be made.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum SettingError {
+    /// Not `key=value`.
+    #[error("`{0}` is not of the form key=value")]
+    Form(String),
+    /// No setting of that name.
+    #[error("unknown setting `{key}`{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
+    Unknown {
+        /// The name.
+        key: String,
+        /// The nearest that exists.
+        nearest: Option<&'static str>,
+    },
+    /// A value it cannot have.
+    #[error("setting {key}: `{value}` is not {expected}")]
+    Value {
+        /// The setting.
+        key: &'static str,
+        /// The value.
+        value: String,
+        /// What would be.
+        expected: &'static str,
+    },
+}
+
+/// A setting: its name, what it does, and what it takes.
+pub struct Setting {
+    /// Name.
+    pub key: &'static str,
+    /// What it does, with its default.
+    pub description: &'static str,
+    expected: &'static str,
+    apply: fn(&mut MachineConfig, &str) -> Option<()>,
+}
+
+fn put<T>(place: &mut T, value: Option<T>) -> Option<()> {
+    *place = value?;
+    Some(())
+}
+
+fn number<T: std::str::FromStr + PartialOrd>(text: &str, low: T, high: T) -> Option<T> {
+    text.parse()
+        .ok()
+        .filter(|value| *value >= low && *value <= high)
+}
+
+fn micros(text: &str) -> Option<u64> {
+    number(text, 0, u64::MAX / 1_000_000).map(|us| us * 1000)
+}
+
+/// All settings.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        key: "cpus",
+        description: "CPUs of the machine; processes are spread over them (the workload's)",
+        expected: "a number from 1 to 1024",
+        apply: |config, text| put(&mut config.cpus, number(text, 1, 1024)),
+    },
+    Setting {
+        key: "nodes",
+        description: "NUMA nodes; memory is shared out evenly (1)",
+        expected: "a number from 1 to 64",
+        apply: |config, text| put(&mut config.nodes, number(text, 1, 64)),
+    },
+    Setting {
+        key: "swappiness",
+        description: "vm.swappiness (60)",
+        expected: "a number from 0 to 200",
+        apply: |config, text| put(&mut config.swappiness, number(text, 0, 200)),
+    },
+    Setting {
+        key: "min_ttl_ms",
+        description: "lru_gen/min_ttl_ms: kill rather than evict what was used since (0: off)",
+        expected: "a number of milliseconds",
+        apply: |config, text| put(&mut config.min_ttl_ms, number(text, 0, u32::MAX)),
+    },
+    Setting {
+        key: "stat_flush_us",
+        description: "period of the flush of memcg statistics, read by classic; 0: exact (2000000)",
+        expected: "a number of microseconds",
+        apply: |config, text| put(&mut config.stat_flush_ns, micros(text)),
+    },
+    Setting {
+        key: "stat_flush_phase_us",
+        description: "time of the first flush (drawn from the seed)",
+        expected: "a number of microseconds",
+        apply: |config, text| put(&mut config.stat_flush_phase_ns, micros(text)),
+    },
+    Setting {
+        key: "reschedule_chance",
+        description: "chance that the process is scheduled between two agings of a call (0)",
+        expected: "a number from 0 to 1",
+        apply: |config, text| put(&mut config.reschedule_chance, number(text, 0.0, 1.0)),
+    },
+    Setting {
+        key: "min_free_kbytes",
+        description: "vm.min_free_kbytes; 0: by the size of memory (0)",
+        expected: "a number of KiB",
+        apply: |config, text| put(&mut config.min_free_kbytes, number(text, 0, 1 << 40)),
+    },
+    Setting {
+        key: "watermark_scale_factor",
+        description: "vm.watermark_scale_factor (10)",
+        expected: "a number from 1 to 3000",
+        apply: |config, text| put(&mut config.watermark_scale_factor, number(text, 1, 3000)),
+    },
+    Setting {
+        key: "dirty_ratio",
+        description: "vm.dirty_ratio, percent (20)",
+        expected: "a number from 1 to 100",
+        apply: |config, text| put(&mut config.dirty_ratio, number(text, 1, 100)),
+    },
+    Setting {
+        key: "dirty_background_ratio",
+        description: "vm.dirty_background_ratio, percent (10)",
+        expected: "a number from 1 to 100",
+        apply: |config, text| put(&mut config.dirty_background_ratio, number(text, 1, 100)),
+    },
+    Setting {
+        key: "readahead_pages",
+        description: "largest read-ahead window; 0: off (32)",
+        expected: "a number from 0 to 4096",
+        apply: |config, text| put(&mut config.readahead_pages, number(text, 0, 4096)),
+    },
+    Setting {
+        key: "file_device",
+        description: "where files lie: zram, pmem, nvme, ssd or hdd (nvme)",
+        expected: "a device",
+        apply: |config, text| {
+            let kind: DeviceKind = text.parse().ok()?;
+            config.file_device = kind.model();
+            Some(())
+        },
+    },
+    Setting {
+        key: "compression",
+        description: "how much pages shrink in zram (3)",
+        expected: "a number from 1 to 1000",
+        apply: |config, text| {
+            let ratio = number(text, 1.0, 1000.0)?;
+            if let Some(swap) = &mut config.swap {
+                swap.compression = swap.compression.map(|_| ratio);
+            }
+            Some(())
+        },
+    },
+    Setting {
+        key: "hit_ns",
+        description: "price of an access that hits (100)",
+        expected: "a number of nanoseconds",
+        apply: |config, text| put(&mut config.cost.hit_ns, number(text, 0, 1 << 40)),
+    },
+    Setting {
+        key: "fault_ns",
+        description: "price of a fault without device and reclaim (1000)",
+        expected: "a number of nanoseconds",
+        apply: |config, text| put(&mut config.cost.fault_ns, number(text, 0, 1 << 40)),
+    },
+];
+
+/// Makes a setting given as `key=value`.
+///
+/// # Errors
+/// [`SettingError`] says what is wrong.
+pub fn apply(config: &mut MachineConfig, text: &str) -> Result<(), SettingError> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| SettingError::Form(text.to_owned()))?;
+    let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) else {
+        return Err(SettingError::Unknown {
+            key: key.to_owned(),
+            nearest: nearest(key, SETTINGS.iter().map(|setting| setting.key)),
+        });
+    };
+    (setting.apply)(config, value).ok_or_else(|| SettingError::Value {
+        key: setting.key,
+        value: value.to_owned(),
+        expected: setting.expected,
+    })
+}
+
+/// Whether one of the settings given has this name.
+pub fn is_set(settings: &[String], key: &str) -> bool {
+    settings
+        .iter()
+        .any(|text| text.split_once('=').is_some_and(|(given, _)| given == key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_made_and_mistakes_told() {
+        let mut config = MachineConfig::new(1000);
+        apply(&mut config, "swappiness=100").unwrap();
+        apply(&mut config, "stat_flush_us=5").unwrap();
+        apply(&mut config, "file_device=hdd").unwrap();
+        assert_eq!((config.swappiness, config.stat_flush_ns), (100, 5000));
+        assert_eq!(config.file_device, DeviceKind::Hdd.model());
+        for (bad, expected) in [
+            ("swappiness", "key=value"),
+            ("swapiness=1", "did you mean `swappiness`"),
+            ("swappiness=201", "0 to 200"),
+            ("reschedule_chance=NaN", "0 to 1"),
+            ("cpus=0", "1 to 1024"),
+            ("file_device=tape", "device"),
+        ] {
+            let error = apply(&mut config, bad).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

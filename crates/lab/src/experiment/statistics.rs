@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Means with their 95 % intervals, and Welch's test for the difference of two.
+
+use serde::Serialize;
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+/// What some repetitions of one measure come to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Repetitions.
+    pub n: usize,
+    /// Mean.
+    pub mean: f64,
+    /// Half the width of the 95 % interval of the mean; none for a single repetition.
+    pub ci95: Option<f64>,
+    /// Variance of the sample.
+    #[serde(skip)]
+    pub variance: f64,
+}
+
+impl Summary {
+    /// Summarizes a sample; none when it is empty.
+    pub fn of(values: &[f64]) -> Option<Summary> {
+        let n = values.len();
+        if n == 0 {
+            return None;
+        }
+        let mean = values.iter().sum::<f64>() / n as f64;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let (variance, ci95) = if n == 1 {
+            (0.0, None)
+        } else {
+            let variance = squares / (n as f64 - 1.0);
+            let t = StudentsT::new(0.0, 1.0, n as f64 - 1.0).ok();
+            let ci95 = t.map(|t| t.inverse_cdf(0.975) * (variance / n as f64).sqrt());
+            (variance, ci95)
+        };
+        Some(Summary {
+            n,
+            mean,
+            ci95,
+            variance,
+        })
+    }
+
+    /// Chance that two samples of one distribution differ as much (Welch's t-test, two-sided). None
+    /// when a sample has fewer than two values; 1 or 0 when neither varies.
+    pub fn welch(&self, other: &Summary) -> Option<f64> {
+        if self.n < 2 || other.n < 2 {
+            return None;
+        }
+        let of_mean = |summary: &Summary| summary.variance / summary.n as f64;
+        let (a, b) = (of_mean(self), of_mean(other));
+        let difference = (self.mean - other.mean).abs();
+        if a + b == 0.0 {
+            return Some(if difference == 0.0 { 1.0 } else { 0.0 });
+        }
+        let freedom = (a + b).powi(2)
+            / (a.powi(2) / (self.n as f64 - 1.0) + b.powi(2) / (other.n as f64 - 1.0));
+        let t = StudentsT::new(0.0, 1.0, freedom).ok()?;
+        Some(2.0 * (1.0 - t.cdf(difference / (a + b).sqrt())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_textbook_sample() {
+        let summary = Summary::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap();
+        assert!((summary.mean - 5.0).abs() < 1e-12);
+        // s = 2.138, t(7, 0.975) = 2.3646: 2.138 / sqrt(8) * 2.3646 = 1.7874.
+        assert!((summary.ci95.unwrap() - 1.7874).abs() < 1e-3);
+        assert_eq!(Summary::of(&[]), None);
+        assert_eq!(Summary::of(&[3.0]).unwrap().ci95, None);
+    }
+
+    #[test]
+    fn welch_against_a_worked_example() {
+        // Means 3 and 6, variances 2.5 and 10, n = 5: t = 1.8974, 5.88 degrees of freedom.
+        let one = Summary::of(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        let two = Summary::of(&[2.0, 4.0, 6.0, 8.0, 10.0]).unwrap();
+        let p = one.welch(&two).unwrap();
+        assert!((p - 0.107).abs() < 0.001, "{p}");
+        assert!((one.welch(&one).unwrap() - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn constant_samples_differ_or_do_not() {
+        let (one, two) = (
+            Summary::of(&[1.0; 3]).unwrap(),
+            Summary::of(&[2.0; 3]).unwrap(),
+        );
+        assert_eq!(one.welch(&two), Some(0.0));
+        assert_eq!(one.welch(&one), Some(1.0));
+        assert_eq!(one.welch(&Summary::of(&[1.0]).unwrap()), None);
+    }
+}

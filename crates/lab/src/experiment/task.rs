@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What each process of a workload does next.
+
+use std::sync::Arc;
+
+use crate::machine::{FileId, ProcessId};
+use crate::workload::kernel_trace::{FILE_BIT, Medium, TraceGenerator};
+use crate::workload::random::{XorShift64Star, Zipf};
+use crate::workload::spec::{PhaseSpec, StreamOrder};
+
+/// An operation of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    /// Touches a page of its address space.
+    Touch {
+        /// The page.
+        vpn: u64,
+        /// It is written.
+        write: bool,
+    },
+    /// Reads or writes a page of a file.
+    Io {
+        /// The file.
+        file: FileId,
+        /// Its page.
+        index: u32,
+        /// It is written.
+        write: bool,
+    },
+    /// Forks its children.
+    Fork,
+    /// All done.
+    Exit,
+}
+
+/// Where an area lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    /// Mapped from a page on.
+    Mapped {
+        /// First page.
+        start_vpn: u64,
+        /// Anonymous memory: populating writes it.
+        anon: bool,
+    },
+    /// Read through a descriptor.
+    Read(FileId),
+}
+
+/// An area of a process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area {
+    pub place: Place,
+    pub pages: u32,
+}
+
+impl Area {
+    fn operation(&self, page: u32, write: bool) -> Operation {
+        match self.place {
+            Place::Mapped { start_vpn, .. } => Operation::Touch {
+                vpn: start_vpn + u64::from(page),
+                write,
+            },
+            Place::Read(file) => Operation::Io {
+                file,
+                index: page,
+                write,
+            },
+        }
+    }
+
+    fn populate(&self, page: u32) -> Operation {
+        let anon = matches!(self.place, Place::Mapped { anon: true, .. });
+        self.operation(page, anon)
+    }
+}
+
+/// A stream ready to be drawn from.
+#[derive(Clone, Debug)]
+pub(super) struct Stream {
+    pub area: usize,
+    pub order: StreamOrder,
+    pub zipf: Option<Arc<Zipf>>,
+    pub write: f64,
+    pub first: u32,
+    pub pages: u32,
+    pub shifts: u32,
+    /// Upper end of its part of the unit interval.
+    pub until: f64,
+    /// Where its scan is.
+    pub cursor: u32,
+}
+
+impl Stream {
+    fn draw(&mut self, random: &mut XorShift64Star, t: u64, touches: u64) -> u32 {
+        let page = match (self.order, &self.zipf) {
+            (StreamOrder::Zipf, Some(zipf)) => {
+                let moved = t.saturating_mul(u64::from(self.shifts)) / touches.max(1);
+                let by = moved * u64::from(self.pages / 4);
+                ((u64::from(zipf.draw(random)) + by) % u64::from(self.pages)) as u32
+            }
+            (StreamOrder::Scan, _) => {
+                let at = self.cursor;
+                self.cursor = if at + 1 == self.pages { 0 } else { at + 1 };
+                at
+            }
+            (StreamOrder::Zipf | StreamOrder::Uniform, _) => random.below(self.pages),
+        };
+        self.first + page
+    }
+}
+
+/// A phase ready to run.
+#[derive(Clone, Debug)]
+pub(super) struct Phase {
+    populate: Vec<usize>,
+    touches: u64,
+    think_ns: u64,
+    streams: Vec<Stream>,
+}
+
+impl Phase {
+    /// `populate` and `streams` are those of `spec`, resolved.
+    pub fn new(spec: &PhaseSpec, populate: Vec<usize>, mut streams: Vec<Stream>) -> Phase {
+        let total: f64 = spec.stream.iter().map(|stream| stream.weight).sum();
+        let mut sum = 0.0;
+        for (stream, spec) in streams.iter_mut().zip(&spec.stream) {
+            sum += spec.weight;
+            stream.until = sum / total;
+        }
+        Phase {
+            populate,
+            touches: spec.touches,
+            think_ns: spec.think_ns,
+            streams,
+        }
+    }
+}
+
+/// What a process does, and how far it has come.
+#[derive(Clone, Debug)]
+pub(super) struct Script {
+    areas: Vec<Area>,
+    phases: Vec<Phase>,
+    random: XorShift64Star,
+    pub forks: u32,
+    phase: usize,
+    populated: usize,
+    page: u32,
+    t: u64,
+}
+
+impl Script {
+    pub fn new(areas: Vec<Area>, phases: Vec<Phase>, seed: u64, forks: u32) -> Script {
+        Script {
+            areas,
+            phases,
+            // A state of 0 would draw nothing but 0.
+            random: XorShift64Star::new(seed | 1),
+            forks,
+            phase: 0,
+            populated: 0,
+            page: 0,
+            t: 0,
+        }
+    }
+
+    /// The script of a child that was just forked.
+    pub fn child(&self, seed: u64) -> Script {
+        Script {
+            random: XorShift64Star::new(seed | 1),
+            forks: 0,
+            ..self.clone()
+        }
+    }
+
+    fn think_ns(&self) -> u64 {
+        self.phases
+            .get(self.phase)
+            .map_or(0, |phase| phase.think_ns)
+    }
+
+    fn next(&mut self) -> Operation {
+        loop {
+            let Some(phase) = self.phases.get_mut(self.phase) else {
+                return Operation::Exit;
+            };
+            if let Some(&index) = phase.populate.get(self.populated) {
+                let area = &self.areas[index];
+                if self.page < area.pages {
+                    self.page += 1;
+                    return area.populate(self.page - 1);
+                }
+                self.populated += 1;
+                self.page = 0;
+                continue;
+            }
+            if self.t < phase.touches {
+                let unit = self.random.unit();
+                let last = phase.streams.len() - 1;
+                let chosen = phase.streams.iter().position(|stream| unit < stream.until);
+                let stream = &mut phase.streams[chosen.unwrap_or(last)];
+                let page = stream.draw(&mut self.random, self.t, phase.touches);
+                let write = stream.write > 0.0 && self.random.unit() < stream.write;
+                self.t += 1;
+                return self.areas[stream.area].operation(page, write);
+            }
+            self.phase += 1;
+            (self.populated, self.page, self.t) = (0, 0, 0);
+            if self.phase == 1 && self.forks > 0 {
+                return Operation::Fork;
+            }
+        }
+    }
+}
+
+/// A trace of the kernel reference, and how far it has come.
+#[derive(Clone, Debug)]
+pub(super) struct TraceScript {
+    generator: TraceGenerator,
+    anon: Area,
+    file: Area,
+    populate_pages: u32,
+    touches: u64,
+    page: u32,
+    t: u64,
+    warm: bool,
+}
+
+impl TraceScript {
+    pub fn new(
+        generator: TraceGenerator,
+        anon: Area,
+        file: Area,
+        populate_pages: u32,
+        touches: u64,
+    ) -> TraceScript {
+        TraceScript {
+            generator,
+            anon,
+            file,
+            populate_pages,
+            touches,
+            page: 0,
+            t: 0,
+            warm: true,
+        }
+    }
+
+    fn area(&self, code: u32) -> &Area {
+        match self.generator.pattern().medium {
+            Medium::Anon => &self.anon,
+            Medium::Mixed if code & FILE_BIT == 0 => &self.anon,
+            Medium::File | Medium::Mmap | Medium::Mixed => &self.file,
+        }
+    }
+
+    fn next(&mut self) -> Operation {
+        if self.page < self.populate_pages {
+            self.page += 1;
+            return self.area(0).populate(self.page - 1);
+        }
+        if self.warm && self.t >= self.touches / 4 {
+            (self.warm, self.t) = (false, 0);
+        }
+        let touches = if self.warm {
+            self.touches / 4
+        } else {
+            self.touches
+        };
+        if self.t >= touches {
+            return Operation::Exit;
+        }
+        let code = self.generator.next(self.t, touches);
+        self.t += 1;
+        self.area(code).operation(code & !FILE_BIT, false)
+    }
+}
+
+/// What drives a process.
+#[derive(Clone, Debug)]
+pub(super) enum Driver {
+    /// A workload's process.
+    Script(Box<Script>),
+    /// A trace.
+    Trace(Box<TraceScript>),
+}
+
+impl Driver {
+    /// The next operation.
+    #[inline]
+    pub fn next(&mut self) -> Operation {
+        match self {
+            Driver::Script(script) => script.next(),
+            Driver::Trace(script) => script.next(),
+        }
+    }
+
+    /// Time to think before it, in ns.
+    #[inline]
+    pub fn think_ns(&self) -> u64 {
+        match self {
+            Driver::Script(script) => script.think_ns(),
+            Driver::Trace(_) => 0,
+        }
+    }
+}
+
+/// A process that runs.
+#[derive(Clone, Debug)]
+pub(super) struct Task {
+    pub process: ProcessId,
+    pub driver: Driver,
+    pub cpu: usize,
+    /// Which kind of process of the workload it is, to start it anew; none for a child or a trace.
+    pub kind: Option<usize>,
+    /// How often it starts anew.
+    pub repeats_left: u32,
+}

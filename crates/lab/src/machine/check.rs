@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What always holds between operations: for tests, and for doubt.
+
+use std::collections::BTreeMap;
+
+use agewise_engine::folio::{Flag, Pfn};
+use agewise_engine::ids::{LruvecId, MemcgId};
+use agewise_engine::page_table::{PAGES_PER_PMD, Pte};
+
+use super::Machine;
+use super::frames::Owner;
+use super::page_cache::Entry;
+use super::page_tables::swap_slot;
+
+impl Machine {
+    /// Checks that frames, mappings, swap slots, page cache, charges and lists agree with each other.
+    ///
+    /// # Errors
+    /// The first disagreement, in words.
+    pub fn check(&self) -> Result<(), String> {
+        let swapped = self.check_mappings()?;
+        self.check_slots(&swapped)?;
+        self.check_cache()?;
+        self.check_charges()?;
+        self.check_lists()
+    }
+
+    /// Every present leaf is known to the reverse map, and the other way round. Returns how many
+    /// leaves name each slot.
+    fn check_mappings(&self) -> Result<BTreeMap<u32, u32>, String> {
+        let mut swapped = BTreeMap::new();
+        let mut mapped: BTreeMap<u32, usize> = BTreeMap::new();
+        for mm in self.sys.spaces.ids() {
+            let mut resident = [0, 0];
+            let mut note = |leaf: Pte, pages: u64| {
+                let pfn = leaf.pfn();
+                *mapped.entry(pfn.0).or_default() += 1;
+                resident[self.lru.folios[pfn].folio_type().index()] += pages;
+            };
+            for start_vpn in self.sys.tables.ranges(mm) {
+                if let Some(leaf) = self.sys.tables.huge_leaf(mm, start_vpn) {
+                    note(leaf, PAGES_PER_PMD);
+                    continue;
+                }
+                for vpn in start_vpn..start_vpn + PAGES_PER_PMD {
+                    match self.sys.tables.leaf(mm, vpn) {
+                        Some(leaf) if leaf.present() && !leaf.is_special() => note(leaf, 1),
+                        Some(leaf) => {
+                            if let Some(slot) = swap_slot(leaf) {
+                                *swapped.entry(slot).or_default() += 1;
+                            }
+                        }
+                        None => {}
+                    }
+                }
+            }
+            let kept = self.sys.spaces[mm].resident_pages;
+            if self.sys.spaces[mm].alive && kept != resident {
+                return Err(format!("mm {}: {resident:?} mapped, {kept:?} kept", mm.0));
+            }
+        }
+        for frame in 0..self.sys.frames.len() {
+            let found = mapped.get(&frame).copied().unwrap_or(0);
+            let kept = self.sys.frames.mapcount(Pfn(frame));
+            if found != kept || self.lru.folios[Pfn(frame)].has(Flag::Mapped) != (kept > 0) {
+                return Err(format!("frame {frame}: mapped {found} times, {kept} kept"));
+            }
+        }
+        Ok(swapped)
+    }
+
+    fn check_slots(&self, named: &BTreeMap<u32, u32>) -> Result<(), String> {
+        for (&slot, &leaves) in named {
+            if self.sys.swap[slot].references != leaves {
+                let kept = self.sys.swap[slot].references;
+                return Err(format!(
+                    "slot {slot}: named by {leaves} leaves, {kept} kept"
+                ));
+            }
+        }
+        let cached = (0..self.sys.frames.len())
+            .filter_map(|frame| match self.sys.frames.owner(Pfn(frame)) {
+                Owner::Swap { slot } => Some((frame, slot)),
+                Owner::None | Owner::File { .. } => None,
+            })
+            .filter(|(_, slot)| !named.contains_key(slot))
+            .map(|(frame, _)| self.lru.folios[Pfn(frame)].nr_pages());
+        let used = named.len() as u64 + cached.sum::<u64>();
+        if u64::from(self.sys.swap.used()) < named.len() as u64
+            || used < u64::from(self.sys.swap.used())
+        {
+            let kept = self.sys.swap.used();
+            return Err(format!("{used} slots are needed, {kept} are used"));
+        }
+        Ok(())
+    }
+
+    fn check_cache(&self) -> Result<(), String> {
+        for (number, file) in self.sys.files.iter().enumerate() {
+            for index in 0..file.cache.len() {
+                let Entry::Present(pfn) = file.cache.get(index) else {
+                    continue;
+                };
+                let expected = Owner::File {
+                    file: number as u32,
+                    index,
+                };
+                if self.sys.frames.owner(pfn) != expected {
+                    return Err(format!(
+                        "file {number} page {index} is not in frame {}",
+                        pfn.0
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Pages in memory are charged to the cgroup of their lruvec, and nothing else is.
+    fn check_charges(&self) -> Result<(), String> {
+        let mut resident = vec![[0u64; 2]; self.sys.memcgs.len()];
+        let mut in_use = 0;
+        for frame in 0..self.sys.frames.len() {
+            let folio = &self.lru.folios[Pfn(frame)];
+            if folio.lruvec == LruvecId::NONE {
+                continue;
+            }
+            let memcg = self.sys.memcg_of_lruvec(folio.lruvec);
+            resident[memcg.index()][folio.folio_type().index()] += folio.nr_pages();
+            in_use += folio.nr_pages();
+        }
+        for (index, &found) in resident.iter().enumerate() {
+            let group = &self.sys.memcgs[MemcgId(index as u32)];
+            if group.resident_pages != found {
+                let (path, kept) = (&group.path, group.resident_pages);
+                return Err(format!("{path}: {found:?} pages in memory, {kept:?} kept"));
+            }
+        }
+        let compressed = self
+            .sys
+            .compressed
+            .as_ref()
+            .map_or(0, |store| store.used_frames() as u64);
+        let free = self.sys.frames.total_free();
+        if in_use + compressed + free != u64::from(self.sys.frames.len()) {
+            return Err(format!(
+                "{in_use} frames in use, {compressed} compressed, {free} free of {}",
+                self.sys.frames.len()
+            ));
+        }
+        let root = &self.sys.memcgs[MemcgId::ROOT];
+        if root.usage_pages < in_use {
+            return Err(format!("{in_use} pages, {} charged", root.usage_pages));
+        }
+        Ok(())
+    }
+
+    /// Every page in memory is on a list or in a batch; lists hold nothing else.
+    fn check_lists(&self) -> Result<(), String> {
+        let mut on_lists = vec![0u64; self.lru.lruvecs.len()];
+        for frame in 0..self.sys.frames.len() {
+            let folio = &self.lru.folios[Pfn(frame)];
+            if folio.has(Flag::Lru) && !folio.has(Flag::Unevictable) {
+                if folio.lruvec == LruvecId::NONE {
+                    return Err(format!("free frame {frame} is on a list"));
+                }
+                on_lists[folio.lruvec.index()] += folio.nr_pages();
+            }
+        }
+        for (index, &found) in on_lists.iter().enumerate() {
+            let id = LruvecId(index as u32);
+            let kept: u64 = agewise_engine::folio::FolioType::ALL
+                .into_iter()
+                .flat_map(|of| [true, false].map(|active| self.lru.lru_pages(id, of, active)))
+                .sum();
+            if kept != found {
+                return Err(format!("lruvec {index}: {found} pages listed, {kept} kept"));
+            }
+        }
+        Ok(())
+    }
+}

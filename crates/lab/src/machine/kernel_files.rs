@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The kernel's files as the simulated machine has them: read and written by path, with the
+//! kernel's formats and error numbers.
+
+use agewise_engine::ids::MemcgId;
+use agewise_engine::mglru::{self, MemcgNames, WriteError, sysfs};
+use thiserror::Error;
+
+use super::Machine;
+use super::memcg::UNLIMITED;
+use crate::workload::size::parse_size_bytes;
+
+const LRU_GEN_DIR: &str = "/sys/kernel/mm/lru_gen/";
+const DEBUG_DIR: &str = "/sys/kernel/debug/";
+const CGROUP_DIR: &str = "/sys/fs/cgroup";
+
+/// Why a file cannot be read or written, as the kernel says it.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum FileError {
+    /// No such file (`ENOENT`).
+    #[error("no such file (ENOENT)")]
+    NotFound,
+    /// Not readable or not writable (`EACCES`).
+    #[error("the file does not allow that (EACCES)")]
+    Denied,
+    /// Not what the file takes (`EINVAL`).
+    #[error("invalid argument (EINVAL)")]
+    Invalid,
+    /// Not all that was asked for could be reclaimed (`EAGAIN`).
+    #[error("not everything could be reclaimed (EAGAIN)")]
+    Again,
+    /// A write to `lru_gen` failed.
+    #[error(transparent)]
+    LruGen(#[from] WriteError),
+}
+
+impl FileError {
+    /// The error number.
+    pub fn errno(self) -> i32 {
+        match self {
+            FileError::NotFound => 2,
+            FileError::Again => 11,
+            FileError::Denied => 13,
+            FileError::Invalid => 22,
+            FileError::LruGen(error) => error.errno(),
+        }
+    }
+}
+
+/// Cgroups as the files name them: the root is 1, the others follow in the order of their making.
+struct Names {
+    paths: Vec<Option<String>>,
+}
+
+impl MemcgNames for Names {
+    fn id(&self, memcg: MemcgId) -> u64 {
+        u64::from(memcg.0) + 1
+    }
+
+    fn path(&self, memcg: MemcgId) -> String {
+        self.paths
+            .get(memcg.index())
+            .cloned()
+            .flatten()
+            .unwrap_or_default()
+    }
+
+    fn by_id(&self, id: u64) -> Option<MemcgId> {
+        let index = usize::try_from(id.checked_sub(1)?).ok()?;
+        let known = self.paths.get(index)?.is_some();
+        known.then(|| u32::try_from(index).ok().map(MemcgId))?
+    }
+}
+
+impl Machine {
+    fn names(&self) -> Names {
+        let of = |index| {
+            let group = &self.sys.memcgs[MemcgId(index)];
+            group.online.then(|| group.path.clone())
+        };
+        Names {
+            paths: (0..self.sys.memcgs.len() as u32).map(of).collect(),
+        }
+    }
+
+    /// Every file there is.
+    pub fn file_paths(&self) -> Vec<String> {
+        let mut paths = vec![
+            "/proc/sys/vm/swappiness".to_owned(),
+            "/proc/vmstat".to_owned(),
+        ];
+        paths.extend(["lru_gen", "lru_gen_full"].map(|name| format!("{DEBUG_DIR}{name}")));
+        paths.extend(["enabled", "min_ttl_ms"].map(|name| format!("{LRU_GEN_DIR}{name}")));
+        for path in self.names().paths.into_iter().flatten() {
+            let directory = path.trim_end_matches('/');
+            for name in CGROUP_FILES {
+                paths.push(format!("{CGROUP_DIR}{directory}/{name}"));
+            }
+        }
+        paths
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`FileError`] when there is none or it cannot be read.
+    pub fn read_file(&mut self, path: &str) -> Result<String, FileError> {
+        let now_ns = self.sys.now_ns;
+        match path {
+            "/sys/kernel/mm/lru_gen/enabled" => Ok(sysfs::enabled_show(&self.lru)),
+            "/sys/kernel/mm/lru_gen/min_ttl_ms" => Ok(sysfs::min_ttl_show(&self.lru)),
+            "/sys/kernel/debug/lru_gen" | "/sys/kernel/debug/lru_gen_full" => {
+                let full = path.ends_with("_full");
+                Ok(mglru::render(&self.lru, &self.names(), now_ns, full))
+            }
+            "/proc/vmstat" => Ok(lines(&self.vmstat())),
+            "/proc/sys/vm/swappiness" => {
+                let root = &self.lru.memcgs[MemcgId::ROOT.index()];
+                Ok(format!("{}\n", root.swappiness))
+            }
+            _ => {
+                let (memcg, file) = self.find_cgroup_file(path)?;
+                self.read_cgroup_file(memcg, file)
+            }
+        }
+    }
+
+    /// Writes a file; returns the bytes taken.
+    ///
+    /// # Errors
+    /// [`FileError`] with the kernel's error number.
+    pub fn write_file(&mut self, path: &str, text: &[u8]) -> Result<usize, FileError> {
+        let written = match path {
+            "/sys/kernel/mm/lru_gen/enabled" => sysfs::enabled_store(&mut self.lru, text)?,
+            "/sys/kernel/mm/lru_gen/min_ttl_ms" => sysfs::min_ttl_store(&mut self.lru, text)?,
+            "/sys/kernel/debug/lru_gen" => {
+                let names = self.names();
+                let before = self.lru.work;
+                let result = mglru::write(&mut self.lru, &mut self.sys, &names, text);
+                self.pay_for_work(&before);
+                result?
+            }
+            // The mode of the file is 0444, but root may open it: the write itself is refused.
+            "/sys/kernel/debug/lru_gen_full" => return Err(FileError::Invalid),
+            "/proc/vmstat" => return Err(FileError::Denied),
+            "/proc/sys/vm/swappiness" => {
+                let value = parse_number(text).filter(|&value| value <= 200);
+                let value = value.ok_or(FileError::Invalid)?;
+                for index in 0..self.lru.memcgs.len() as u32 {
+                    self.set_swappiness(MemcgId(index), value as u32);
+                }
+                text.len()
+            }
+            _ => {
+                let (memcg, file) = self.find_cgroup_file(path)?;
+                self.write_cgroup_file(memcg, file, text)?;
+                text.len()
+            }
+        };
+        self.note_mode();
+        self.end_victims();
+        Ok(written)
+    }
+
+    fn find_cgroup_file<'a>(&self, path: &'a str) -> Result<(MemcgId, &'a str), FileError> {
+        let below = path.strip_prefix(CGROUP_DIR).ok_or(FileError::NotFound)?;
+        let (directory, file) = below.rsplit_once('/').ok_or(FileError::NotFound)?;
+        let directory = if directory.is_empty() { "/" } else { directory };
+        let names = self.names();
+        let memcg = names
+            .paths
+            .iter()
+            .position(|path| path.as_deref() == Some(directory))
+            .ok_or(FileError::NotFound)?;
+        Ok((MemcgId(memcg as u32), file))
+    }
+
+    fn read_cgroup_file(&mut self, memcg: MemcgId, file: &str) -> Result<String, FileError> {
+        let limits = self.limits(memcg);
+        let limit = |pages: u64| match pages {
+            UNLIMITED => "max\n".to_owned(),
+            pages => format!("{}\n", pages.saturating_mul(4096)),
+        };
+        let group = &self.sys.memcgs[memcg];
+        Ok(match file {
+            "memory.current" => format!("{}\n", group.usage_pages * 4096),
+            "memory.swap.current" => format!("{}\n", group.swap_pages * 4096),
+            "memory.min" => limit(limits.min_pages),
+            "memory.low" => limit(limits.low_pages),
+            "memory.high" => limit(limits.high_pages),
+            "memory.max" => limit(limits.max_pages),
+            "memory.swap.max" => limit(limits.swap_max_pages),
+            "memory.events" => {
+                let events = group.events;
+                lines(&[
+                    ("low", events.low),
+                    ("high", events.high),
+                    ("max", events.max),
+                    ("oom", events.oom),
+                    ("oom_kill", events.oom_kill),
+                ])
+            }
+            "memory.pressure" => {
+                let pressure = self.pressure(memcg);
+                let line = |kind, ns: u64, averages: [f64; 3]| {
+                    let [a, b, c] = averages;
+                    let total_us = ns / 1000;
+                    format!("{kind} avg10={a:.2} avg60={b:.2} avg300={c:.2} total={total_us}\n")
+                };
+                let [some, full] = pressure.averages(self.sys.now_ns);
+                line("some", pressure.some_ns, some) + &line("full", pressure.full_ns, full)
+            }
+            "memory.stat" => {
+                self.flush_stats();
+                lines(&self.memory_stat(memcg))
+            }
+            "memory.reclaim" => return Err(FileError::Denied),
+            _ => return Err(FileError::NotFound),
+        })
+    }
+
+    fn write_cgroup_file(
+        &mut self,
+        memcg: MemcgId,
+        file: &str,
+        text: &[u8],
+    ) -> Result<(), FileError> {
+        let mut limits = self.limits(memcg);
+        let place = match file {
+            "memory.min" => &mut limits.min_pages,
+            "memory.low" => &mut limits.low_pages,
+            "memory.high" => &mut limits.high_pages,
+            "memory.max" => &mut limits.max_pages,
+            "memory.swap.max" => &mut limits.swap_max_pages,
+            "memory.reclaim" => return self.write_reclaim(memcg, text),
+            name if CGROUP_FILES.contains(&name) => return Err(FileError::Denied),
+            _ => return Err(FileError::NotFound),
+        };
+        if memcg == MemcgId::ROOT {
+            return Err(FileError::NotFound); // The root has no limits.
+        }
+        let text = std::str::from_utf8(text).map_err(|_| FileError::Invalid)?;
+        *place = match text.trim() {
+            "max" => UNLIMITED,
+            size => parse_size_bytes(size).map_err(|_| FileError::Invalid)? / 4096,
+        };
+        self.set_limits(memcg, limits);
+        Ok(())
+    }
+
+    /// `memory.reclaim`: bytes, and `swappiness=` a number up to 200, or in 7.2 `max`.
+    fn write_reclaim(&mut self, memcg: MemcgId, text: &[u8]) -> Result<(), FileError> {
+        let text = std::str::from_utf8(text).map_err(|_| FileError::Invalid)?;
+        let mut words = text.split_whitespace();
+        let size = words.next().ok_or(FileError::Invalid)?;
+        let pages = parse_size_bytes(size).map_err(|_| FileError::Invalid)? / 4096;
+        let mut swappiness = None;
+        for word in words {
+            let value = word.strip_prefix("swappiness=").ok_or(FileError::Invalid)?;
+            swappiness = Some(match value {
+                "max" if self.lru.mglru.profile.has_swappiness_max => 201,
+                _ => parse_number(value.as_bytes())
+                    .filter(|&value| value <= 200)
+                    .ok_or(FileError::Invalid)? as u32,
+            });
+        }
+        match self.reclaim_memcg(memcg, pages, swappiness) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(FileError::Again),
+        }
+    }
+}
+
+/// Files of every cgroup.
+const CGROUP_FILES: [&str; 11] = [
+    "memory.current",
+    "memory.events",
+    "memory.high",
+    "memory.low",
+    "memory.max",
+    "memory.min",
+    "memory.pressure",
+    "memory.reclaim",
+    "memory.stat",
+    "memory.swap.current",
+    "memory.swap.max",
+];
+
+fn lines(lines: &[(&str, u64)]) -> String {
+    lines
+        .iter()
+        .map(|(name, value)| format!("{name} {value}\n"))
+        .collect()
+}
+
+fn parse_number(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.trim().parse().ok()
+}

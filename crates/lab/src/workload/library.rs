@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The workloads that come with the lab.
+
+use thiserror::Error;
+
+use super::spec::{Workload, WorkloadError};
+use super::suggest::nearest;
+
+macro_rules! library {
+    ($($name:literal),* $(,)?) => {
+        /// Name and text of every workload.
+        const WORKLOADS: &[(&str, &str)] = &[
+            $(($name, include_str!(concat!("../../workloads/", $name, ".toml")))),*
+        ];
+    };
+}
+
+library![
+    "anon-zipf-080",
+    "anon-zipf-099",
+    "anon-zipf-120",
+    "anon-uniform",
+    "anon-scan",
+    "anon-zscan",
+    "anon-zipfshift",
+    "file-zipf-080",
+    "file-zipf-099",
+    "file-uniform",
+    "mmap-zipf",
+    "mixed-6144",
+    "mixed-12288",
+    "desktop",
+    "forkers",
+    "kv",
+    "loop",
+    "scan",
+    "shift",
+    "writers",
+];
+
+/// Names of all workloads.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    WORKLOADS.iter().map(|(name, _)| *name)
+}
+
+/// A workload that cannot be had.
+#[derive(Debug, Error)]
+pub enum LibraryError {
+    /// None of that name.
+    #[error("unknown workload `{name}`{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The nearest that exists.
+        nearest: Option<&'static str>,
+    },
+    /// It is broken.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+}
+
+/// The workload of a name.
+///
+/// # Errors
+/// [`LibraryError`] when there is none.
+pub fn find(name: &str) -> Result<Workload, LibraryError> {
+    let Some((name, text)) = WORKLOADS.iter().find(|(known, _)| *known == name) else {
+        return Err(LibraryError::Unknown {
+            name: name.to_owned(),
+            nearest: nearest(name, names()),
+        });
+    };
+    Ok(Workload::parse(name, text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kernel_trace::trace_hash;
+    use super::*;
+
+    #[test]
+    fn every_workload_is_sound() {
+        for name in names() {
+            let workload = find(name).unwrap();
+            assert!(!workload.description.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn traces_of_the_reference_have_its_hashes() {
+        let mut checked = 0;
+        for name in names() {
+            let Some(trace) = find(name).unwrap().trace else {
+                continue;
+            };
+            let expected = trace.hash.as_deref().unwrap_or_default();
+            let hash = trace_hash(&trace.spec(12345)).unwrap();
+            assert_eq!(format!("{hash:016x}"), expected, "{name}");
+            checked += 1;
+        }
+        assert_eq!(checked, 13);
+    }
+
+    #[test]
+    fn the_nearest_name_is_told() {
+        let error = find("mixed-6143").unwrap_err().to_string();
+        assert!(error.contains("did you mean `mixed-6144`"), "{error}");
+        assert!(
+            !find("xyzzy-plugh")
+                .unwrap_err()
+                .to_string()
+                .contains("mean")
+        );
+    }
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The nearest name, for messages about unknown ones.
+
+/// The name nearest to what was written, if it is near: a third of its letters differ at most.
+pub fn nearest<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    names
+        .into_iter()
+        .map(|name| (strsim::levenshtein(written, name), name))
+        .filter(|&(edits, name)| edits <= name.chars().count().max(3) / 3)
+        .min()
+        .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_near_names_are_offered() {
+        let names = ["classic", "mglru:7.2", "mglru:6.12"];
+        assert_eq!(nearest("clasic", names), Some("classic"));
+        assert_eq!(nearest("mglru:7.3", names), Some("mglru:7.2"));
+        assert_eq!(nearest("banana", names), None);
+    }
+}

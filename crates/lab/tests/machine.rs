@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The simulated machine as a whole: nothing is lost whatever happens to it, the same seed gives the
+//! same run, counts are those of real kernels, and its files answer as the kernel's.
+
+use std::sync::Arc;
+
+use agewise_engine::ids::MemcgId;
+use agewise_lab::experiment::machine_run::{Plan, RunError, run};
+use agewise_lab::experiment::matrix::{run_all, summarize};
+use agewise_lab::machine::address_space::{Advice, MapOptions};
+use agewise_lab::machine::device::DeviceKind;
+use agewise_lab::machine::{
+    Access, CgroupError, FileError, Limits, Machine, MachineConfig, Policy, SwapConfig,
+};
+use agewise_lab::reference::replay::{Conditions, replay};
+use agewise_lab::reference::rows::{Cell, Phase};
+use agewise_lab::workload::kernel_trace::TraceSpec;
+use agewise_lab::workload::library;
+use proptest::prelude::*;
+
+const POLICIES: [&str; 5] = [
+    "classic",
+    "classic:6.12",
+    "mglru:7.2",
+    "mglru:6.12",
+    "mglru:v6",
+];
+
+fn policy(name: &str) -> Policy {
+    Policy::parse(name).unwrap()
+}
+
+fn config(name: &str, pages: u32, swap: Option<(DeviceKind, u32)>) -> MachineConfig {
+    MachineConfig {
+        policy: policy(name),
+        swap: swap.map(|(kind, pages)| SwapConfig::new(kind, pages)),
+        ..MachineConfig::new(pages)
+    }
+}
+
+fn limit(max_pages: u64) -> Limits {
+    Limits {
+        max_pages,
+        ..Limits::default()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Touch(u8, u16, bool),
+    Read(u8, u16),
+    Write(u8, u16),
+    Fork(u8),
+    Exit(u8),
+    SetMax(u16),
+    SetHigh(u16),
+    Reclaim(u16),
+    Switch(bool),
+    Age,
+    Wait(u32),
+    RemoveGroup,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        20 => (any::<u8>(), any::<u16>(), any::<bool>()).prop_map(|(p, v, w)| Step::Touch(p, v, w)),
+        6 => (any::<u8>(), any::<u16>()).prop_map(|(p, v)| Step::Read(p, v)),
+        4 => (any::<u8>(), any::<u16>()).prop_map(|(p, v)| Step::Write(p, v)),
+        1 => any::<u8>().prop_map(Step::Fork),
+        1 => any::<u8>().prop_map(Step::Exit),
+        1 => any::<u16>().prop_map(Step::SetMax),
+        1 => any::<u16>().prop_map(Step::SetHigh),
+        1 => any::<u16>().prop_map(Step::Reclaim),
+        1 => any::<bool>().prop_map(Step::Switch),
+        1 => Just(Step::Age),
+        1 => any::<u32>().prop_map(Step::Wait),
+        1 => Just(Step::RemoveGroup),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// Carries out steps on a small machine that is short of memory, of swap and of room in its cgroup.
+fn play(name: &str, device: DeviceKind, huge: bool, steps: &[Step]) -> Result<(), String> {
+    let mut machine = Machine::new(config(name, 1500, Some((device, 700))));
+    let mut group = machine.add_memcg(MemcgId::ROOT, "a", limit(600));
+    let other = machine.add_memcg(MemcgId::ROOT, "b", Limits::default());
+    let file = machine.add_file(900, group, Advice::Normal);
+    let mut groups = 0;
+    let mut processes = Vec::new();
+    let start = |machine: &mut Machine, group| {
+        let process = machine.add_process(group);
+        let options = MapOptions {
+            huge,
+            ..MapOptions::anon(1100)
+        };
+        let anon = machine.map(process, &options).unwrap();
+        let mapped = machine
+            .map(process, &MapOptions::file(file.number(), 900))
+            .unwrap();
+        (process, anon, mapped)
+    };
+    processes.push(start(&mut machine, group));
+    processes.push(start(&mut machine, other));
+    for step in steps {
+        processes.retain(|(process, ..)| machine.is_alive(*process));
+        let Some(&first) = processes.first() else {
+            processes.push(start(&mut machine, other));
+            continue;
+        };
+        let pick = |which: u8| processes[which as usize % processes.len()];
+        match *step {
+            Step::Touch(which, at, write) => {
+                let (process, anon, mapped) = pick(which);
+                // Runs of pages, so that a few steps fill memory.
+                for page in 0..40 {
+                    let at = u64::from(at).wrapping_mul(7) + page;
+                    let vpn = if at % 3 == 0 {
+                        mapped + at % 900
+                    } else {
+                        anon + at % 1100
+                    };
+                    if machine.access(process, vpn, write) == Access::Killed {
+                        break;
+                    }
+                }
+            }
+            Step::Read(which, at) => {
+                machine.read(pick(which).0, file, u32::from(at) % 870, 30);
+            }
+            Step::Write(which, at) => {
+                machine.write(pick(which).0, file, u32::from(at) % 870, 30);
+            }
+            Step::Fork(which) if processes.len() < 5 => {
+                let (process, anon, mapped) = pick(which);
+                if let Some(child) = machine.fork(process) {
+                    processes.push((child, anon, mapped));
+                }
+            }
+            Step::Exit(which) => machine.exit(pick(which).0),
+            Step::SetMax(pages) => machine.set_limits(group, limit(u64::from(pages) % 700)),
+            Step::SetHigh(pages) => machine.set_limits(
+                group,
+                Limits {
+                    high_pages: u64::from(pages) % 700,
+                    ..limit(600)
+                },
+            ),
+            Step::Reclaim(pages) => {
+                let _ = machine.reclaim_memcg(MemcgId::ROOT, u64::from(pages) % 300, None);
+            }
+            Step::Switch(on) => {
+                let text: &[u8] = if on { b"y" } else { b"n" };
+                machine
+                    .write_file("/sys/kernel/mm/lru_gen/enabled", text)
+                    .unwrap();
+            }
+            Step::Age => {
+                let _ = machine.write_file("/sys/kernel/debug/lru_gen", b"+ 1 0 3 200 1");
+            }
+            Step::Wait(ns) => machine.wait_ns(u64::from(ns)),
+            Step::RemoveGroup => {
+                for &(process, ..) in &processes {
+                    if machine.memcg_of_process(process) == group {
+                        machine.exit(process);
+                    }
+                }
+                if machine.remove_memcg(group).is_ok() {
+                    groups += 1;
+                    group = machine.add_memcg(MemcgId::ROOT, &format!("a{groups}"), limit(600));
+                }
+            }
+            Step::Fork(_) => machine.schedule(first.0),
+        }
+        machine
+            .check()
+            .map_err(|error| format!("{step:?}: {error}"))?;
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    /// Whatever happens, frames, mappings, slots, caches, charges and lists agree after each step.
+    #[test]
+    fn nothing_is_lost(
+        which in 0usize..POLICIES.len(),
+        device in 0usize..DeviceKind::ALL.len(),
+        huge in any::<bool>(),
+        steps in steps()
+    ) {
+        let result = play(POLICIES[which], DeviceKind::ALL[device], huge, &steps);
+        prop_assert_eq!(result, Ok(()));
+    }
+}
+
+fn plan(workload: &str) -> Plan {
+    Plan {
+        workload: Arc::new(library::find(workload).unwrap()),
+        memory_pages: None,
+        swap: None,
+        settings: Vec::new(),
+        policy: policy("mglru:7.2"),
+        seed: 1,
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
+    let policies = ["classic", "mglru:7.2", "mglru:6.12"].map(policy);
+    for workload in ["desktop", "forkers"] {
+        let text = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            let results = pool
+                .unwrap()
+                .install(|| run_all(&plan(workload), &policies, 2, || ()))
+                .unwrap();
+            format!("{:?}", summarize(workload, &results))
+        };
+        let first = text(1);
+        assert_eq!(first, text(1), "{workload}");
+        assert_eq!(first, text(4), "{workload}");
+    }
+}
+
+#[test]
+fn every_workload_runs_with_every_policy() {
+    for workload in library::names() {
+        let workload = library::find(workload).unwrap();
+        if workload.trace.is_some() {
+            continue;
+        }
+        for name in POLICIES {
+            let plan = Plan {
+                policy: policy(name),
+                ..plan(&workload.name)
+            };
+            assert!(run(&plan).unwrap()[0] > 0.0, "{} {name}", workload.name);
+        }
+    }
+}
+
+fn cell(kernel: &str, lru_gen: u32, pattern: &str, theta: f64, touches: u64) -> Cell {
+    Cell {
+        kernel: kernel.to_owned(),
+        lru_gen,
+        limit_bytes: 32 << 20,
+        nomadv: true,
+        trace: TraceSpec {
+            pattern: pattern.to_owned(),
+            pages: 16384,
+            hot: 0,
+            theta,
+            seed: 12345,
+            touches,
+        },
+        trace_hash: None,
+        runs: Vec::new(),
+    }
+}
+
+/// Counts measured in real kernels under a 32 MiB limit: misses of the main phase, lowest and
+/// highest, and pages scanned.
+#[test]
+fn counts_are_those_of_real_kernels() {
+    let measured = [
+        (
+            "6.12",
+            7,
+            "anon-zipf",
+            0.8,
+            400_000,
+            85_407..=86_632,
+            106_154,
+        ),
+        ("7.2", 7, "anon-zipf", 0.8, 400_000, 86_701..=86_780, 94_121),
+        (
+            "7.2",
+            7,
+            "anon-zipf",
+            0.99,
+            400_000,
+            43_081..=43_344,
+            46_882,
+        ),
+        (
+            "6.12",
+            7,
+            "file-zipf",
+            0.99,
+            200_000,
+            20_776..=20_776,
+            20_800,
+        ),
+        (
+            "7.2",
+            7,
+            "file-zipf",
+            0.99,
+            200_000,
+            21_556..=21_557,
+            21_560,
+        ),
+        (
+            "7.2",
+            0,
+            "file-uniform",
+            0.0,
+            60_000,
+            30_206..=30_309,
+            30_262,
+        ),
+        (
+            "6.12",
+            0,
+            "file-zipf",
+            0.99,
+            200_000,
+            19_982..=20_082,
+            20_069,
+        ),
+    ];
+    for (kernel, lru_gen, pattern, theta, touches, misses, scanned) in measured {
+        let cell = cell(kernel, lru_gen, pattern, theta, touches);
+        let outcome = replay(&cell, &Conditions::default()).unwrap();
+        let main = outcome[&Phase::Main];
+        let near = |found: u64, low: u64, high: u64, share: f64| {
+            found as f64 >= low as f64 * (1.0 - share)
+                && found as f64 <= high as f64 * (1.0 + share)
+        };
+        assert!(
+            near(main.misses, *misses.start(), *misses.end(), 0.02),
+            "{kernel} {lru_gen} {pattern} {theta}: {main:?}, measured {misses:?}"
+        );
+        assert!(
+            near(main.scanned, scanned, scanned, 0.05),
+            "{kernel} {lru_gen} {pattern} {theta}: {main:?}, scanned {scanned}"
+        );
+    }
+}
+
+#[test]
+fn exact_statistics_take_the_oom_trap_away() {
+    let cell = cell("6.12", 0, "anon-zipf", 0.8, 400_000);
+    let killed = |exact_stats: bool| {
+        (0..10)
+            .filter(|phase| {
+                let conditions = Conditions {
+                    miss_ns: [50_000, 120_000, 150_000],
+                    flush_phase_ns: 200_000_000 * phase + 100_000_000,
+                    exact_stats,
+                    ..Conditions::default()
+                };
+                !replay(&cell, &conditions)
+                    .unwrap()
+                    .contains_key(&Phase::Main)
+            })
+            .count()
+    };
+    assert!(killed(false) > 0);
+    assert_eq!(killed(true), 0);
+}
+
+#[test]
+fn files_answer_as_the_kernels() {
+    const LRU_GEN: &str = "/sys/kernel/debug/lru_gen";
+    for name in ["mglru:6.12", "mglru:7.2"] {
+        let old = name.ends_with("6.12");
+        let mut machine = Machine::new(config(name, 4096, Some((DeviceKind::Zram, 4096))));
+        let group = machine.add_memcg(MemcgId::ROOT, "t", Limits::default());
+        let process = machine.add_process(group);
+        let vpn = machine.map(process, &MapOptions::anon(500)).unwrap();
+        for page in 0..500 {
+            machine.access(process, vpn + page, true);
+        }
+        let mut write = |path: &str, text: &str| match machine.write_file(path, text.as_bytes()) {
+            Ok(taken) => taken as i32,
+            Err(error) => -error.errno(),
+        };
+        for (text, expected) in [
+            ("+ 2 0 4", -22),
+            ("+ 9999 0 3", -22),
+            ("+ 2 7 3", -22),
+            ("+ 2 0", -22),
+            ("hello", -22),
+            ("", -22),
+            ("\n", -22),
+            ("x 2 0 3", -22),
+            ("+ 2 0 3 1 1", 11),
+            ("+ 2 0 4 200 1", 13),
+            ("+ 2 0 5 201 1", if old { -22 } else { 13 }),
+            ("- 2 0 5 1 10", -22),
+            ("- 2 0 0 1 10", 12),
+            ("- 2 0 3 201 10", if old { -22 } else { 14 }),
+            ("- 2 0 3 max 10", if old { -22 } else { 14 }),
+            ("- 2 0 3 60 -5", -22),
+        ] {
+            assert_eq!(write(LRU_GEN, text), expected, "{name} {text:?}");
+        }
+        assert_eq!(write("/sys/kernel/debug/lru_gen_full", "+ 2 0 3"), -22);
+        let reclaim = "/sys/fs/cgroup/t/memory.reclaim";
+        for (text, expected) in [
+            ("0", 1),
+            ("4K swappiness=200", 17),
+            ("4K swappiness=max", if old { -22 } else { 17 }),
+            ("1M swappiness=201", -22),
+            ("1M bad=1", -22),
+            ("-1", -22),
+            ("10G", -11),
+        ] {
+            assert_eq!(write(reclaim, text), expected, "{name} {text:?}");
+        }
+        for (text, shown) in [("n", "0x0000\n"), ("0xf", "0x0007\n"), ("y", "0x0007\n")] {
+            machine
+                .write_file("/sys/kernel/mm/lru_gen/enabled", text.as_bytes())
+                .unwrap();
+            let enabled = machine.read_file("/sys/kernel/mm/lru_gen/enabled");
+            assert_eq!(enabled.as_deref(), Ok(shown));
+        }
+        assert_eq!(machine.read_file(reclaim), Err(FileError::Denied));
+        assert_eq!(machine.read_file("/sys/nothing"), Err(FileError::NotFound));
+        let first = machine.read_file(LRU_GEN).unwrap();
+        let root = if old {
+            "memcg     1 /\n"
+        } else {
+            "memcg 1 /\n"
+        };
+        assert!(
+            first.starts_with(&format!("{root} node     0\n")),
+            "{first}"
+        );
+        for path in machine.file_paths() {
+            assert!(
+                !matches!(machine.read_file(&path), Err(FileError::NotFound)),
+                "{path}"
+            );
+        }
+        machine.check().unwrap();
+    }
+}
+
+#[test]
+fn limits_below_usage_full_swap_and_removal_under_reclaim_end_well() {
+    for name in POLICIES {
+        let mut machine = Machine::new(config(name, 4096, Some((DeviceKind::Zram, 100))));
+        let group = machine.add_memcg(MemcgId::ROOT, "t", Limits::default());
+        let process = machine.add_process(group);
+        let vpn = machine.map(process, &MapOptions::anon(600)).unwrap();
+        for page in 0..600 {
+            machine.access(process, vpn + page, true);
+        }
+        assert_eq!(
+            machine.remove_memcg(group),
+            Err(CgroupError::Busy("/t".to_owned()))
+        );
+        // Swap takes 100 of the 600 pages: the rest can only be had by killing.
+        machine.set_limits(group, limit(300));
+        assert!(!machine.is_alive(process), "{name}");
+        assert_eq!(machine.memcg_limit_events(group).oom_kill, 1, "{name}");
+        let file = machine.add_file(200, MemcgId::ROOT, Advice::Random);
+        let reader = machine.add_process(group);
+        machine.read(reader, file, 0, 200);
+        machine.exit(reader);
+        machine.remove_memcg(group).unwrap();
+        assert!(machine.remove_memcg(group).is_err());
+        machine.check().unwrap();
+        // Its pages can still be reclaimed.
+        let before = machine.resident_pages(MemcgId::ROOT)[1];
+        let _ = machine.reclaim_memcg(MemcgId::ROOT, 100, None);
+        assert!(machine.resident_pages(MemcgId::ROOT)[1] < before, "{name}");
+        machine.check().unwrap();
+    }
+}
+
+#[test]
+fn too_little_memory_is_refused() {
+    let plan = Plan {
+        memory_pages: Some(10),
+        ..plan("kv")
+    };
+    assert!(matches!(run(&plan), Err(RunError::TooSmall { pages: 10 })));
+}
+
+#[test]
+fn a_page_costs_at_most_64_bytes_of_simulator() {
+    let pages = 1 << 17;
+    for name in ["classic", "mglru:7.2"] {
+        let mut machine = Machine::new(config(name, pages, Some((DeviceKind::Zram, pages))));
+        let group = machine.add_memcg(MemcgId::ROOT, "t", limit(u64::from(pages) / 2));
+        let process = machine.add_process(group);
+        let vpn = machine
+            .map(process, &MapOptions::anon(pages.into()))
+            .unwrap();
+        for page in 0..u64::from(pages) {
+            machine.access(process, vpn + page, true);
+        }
+        let bytes = machine.footprint_bytes() as f64 / f64::from(pages);
+        assert!(bytes <= 64.0, "{name}: {bytes}");
+    }
+}
