@@ -2,12 +2,13 @@
 //! Yardsticks: the field's replacement policies over a single pool of equal pages.
 //!
 //! Every access counts, there is no warm-up, and every miss brings its page in. Pages are the dense
-//! numbers of [`crate::trace::DenseTrace`]. One policy is one file here and one line in [`POLICIES`].
+//! numbers of [`crate::trace::DenseTrace`]. One policy is one file here and one line in [`YARDSTICKS`] or [`KERNELS`].
 
 mod arc;
 mod bit_tree;
 mod clock;
 mod fifo;
+mod kernel;
 mod lfu;
 mod lirs;
 mod list;
@@ -70,8 +71,8 @@ pub struct PolicySpec {
     pub simulation: Simulation,
 }
 
-/// Every policy; the first is the bound for all others.
-pub static POLICIES: &[&PolicySpec] = &[
+/// Policies over a pool of exactly the capacity; the first is the bound for all others.
+pub static YARDSTICKS: &[&PolicySpec] = &[
     &opt::SPEC,
     &lru::SPEC,
     &fifo::SPEC,
@@ -86,17 +87,32 @@ pub static POLICIES: &[&PolicySpec] = &[
     &lfu::SPEC,
 ];
 
+/// The kernel's LRUs in a memory cgroup of the capacity.
+pub static KERNELS: &[&PolicySpec] = &[
+    &kernel::CLASSIC,
+    &kernel::CLASSIC_MAPPED,
+    &kernel::MGLRU_6_12,
+    &kernel::MGLRU_6_12_MAPPED,
+    &kernel::MGLRU_7_2,
+    &kernel::MGLRU_7_2_MAPPED,
+];
+
+/// Every policy.
+pub fn all() -> impl Iterator<Item = &'static PolicySpec> {
+    YARDSTICKS.iter().chain(KERNELS).copied()
+}
+
 /// The policy of this name (case and `-`, `_` do not matter).
 #[must_use]
 pub fn by_name(name: &str) -> Option<&'static PolicySpec> {
     let plain = |name: &str| -> String {
         name.chars()
-            .filter(|c| !matches!(c, '-' | '_'))
+            .filter(|c| !matches!(c, '-' | '_' | ':' | '.'))
             .flat_map(char::to_lowercase)
             .collect()
     };
     let wanted = plain(name);
-    POLICIES.iter().copied().find(|spec| {
+    all().find(|spec| {
         plain(spec.name) == wanted || spec.aliases.iter().any(|alias| plain(alias) == wanted)
     })
 }
@@ -104,11 +120,7 @@ pub fn by_name(name: &str) -> Option<&'static PolicySpec> {
 /// The names of all policies, for messages.
 #[must_use]
 pub fn names() -> String {
-    POLICIES
-        .iter()
-        .map(|spec| spec.name)
-        .collect::<Vec<_>>()
-        .join(", ")
+    all().map(|spec| spec.name).collect::<Vec<_>>().join(", ")
 }
 
 impl PolicySpec {

@@ -13,7 +13,7 @@ fn misses(name: &str, pages: &[u64], capacity: usize) -> u64 {
 
 #[test]
 fn names_are_unique_and_found() {
-    for spec in POLICIES {
+    for spec in all() {
         for name in [spec.name].iter().chain(spec.aliases) {
             assert_eq!(by_name(name).unwrap().name, spec.name);
         }
@@ -123,7 +123,7 @@ fn w_tiny_lfu_admits_only_the_frequent() {
 #[test]
 fn a_pool_of_everything_misses_once_a_page() {
     let pages: Vec<u64> = (0..50).chain(0..50).chain((0..50).rev()).collect();
-    for spec in POLICIES {
+    for spec in YARDSTICKS {
         // 2Q holds the pages it has seen again to 3/4 of the pool.
         let capacity = if spec.name == "2q" { 200 } else { 50 };
         assert_eq!(misses(spec.name, &pages, capacity), 50, "{}", spec.name);
@@ -156,7 +156,7 @@ proptest! {
     fn nothing_beats_opt_and_no_pool_overflows(pages in traces(), capacity in 1usize..40) {
         let trace = DenseTrace::from_pages(&pages);
         let best = misses("opt", &pages, capacity);
-        for spec in POLICIES {
+        for spec in YARDSTICKS {
             prop_assert!(spec.misses(&trace, capacity) >= best, "{}", spec.name);
             let (Simulation::Online(build) | Simulation::Stack(build)) = spec.simulation else {
                 continue;
