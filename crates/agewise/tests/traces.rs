@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise trace`, `agewise lab curve` and `agewise lab verify-policies` as programs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use assert_cmd::cargo::cargo_bin;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Belady's string: FIFO misses 9 times with 3 pages and 10 times with 4.
+const BELADY: &str = "1\n2\n3\n4\n1\n2\n5\n1\n2\n3\n4\n5\n";
+
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn file(&self, name: &str, content: &str) -> PathBuf {
+        fs::write(self.at(name), content).unwrap();
+        self.at(name)
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        Command::new(cargo_bin("agewise"))
+            .args(arguments)
+            .current_dir(self.0.path())
+            .output()
+            .unwrap()
+    }
+
+    fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn error(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(!output.status.success(), "{arguments:?} succeeded");
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn reference(place: &Place, fifo_at_4: u64) {
+    place.file("t.trace", BELADY);
+    place.file(
+        "m.csv",
+        "file,trace_name,format\nt.trace,t,\"text, one block number per line\"\n",
+    );
+    place.file(
+        "r.csv",
+        &format!(
+            "trace_name,cache_size,policy,misses,note\nt,3,fifo,9,\nt,4,fifo,{fifo_at_4},\n\
+             t,4,lru,8,\nt,4,belady,6,\nt,4,wtinylfu,12,\"DEGENERATE: window, of nothing\"\n\
+             t,4,caffeine:adaptive.Car,7,\n"
+        ),
+    );
+}
+
+const VERIFY: [&str; 8] = [
+    "lab",
+    "verify-policies",
+    "--traces",
+    ".",
+    "--manifest",
+    "m.csv",
+    "--reference",
+    "r.csv",
+];
+
+#[test]
+fn verify_policies_judges_every_row() {
+    let place = Place::new();
+    reference(&place, 10);
+    let json = place.ok(&[&VERIFY[..], &["--format", "json"]].concat());
+    let rows = lines(&json);
+    assert_eq!(rows.len(), 6);
+    let fields = [
+        "trace",
+        "cache_size",
+        "policy",
+        "misses",
+        "reference",
+        "deviation",
+        "within",
+    ];
+    for row in &rows {
+        assert!(fields.iter().all(|field| row.get(field).is_some()), "{row}");
+    }
+    assert_eq!(rows[1]["misses"], 10);
+    assert_eq!(rows[1]["deviation"], 0.0);
+    assert_eq!(rows[1]["within"], true);
+    assert_eq!(rows[4]["standing"], "degenerate");
+    assert_eq!(rows[5]["misses"], Value::Null);
+    // The same bytes, whatever the number of threads.
+    assert_eq!(
+        place.ok(&[&VERIFY[..], &["--format", "json", "--jobs", "1"]].concat()),
+        json
+    );
+    let text = place.ok(&VERIFY);
+    assert!(
+        text.contains("4 of 4 judged rows within tolerance"),
+        "{text}"
+    );
+    let csv = place.ok(&[&VERIFY[..], &["--format", "csv", "--policy", "lru"]].concat());
+    assert!(
+        csv.starts_with("trace,cache_size,policy,misses,reference,") && csv.contains("t,4,lru,8,8")
+    );
+}
+
+#[test]
+fn verify_policies_fails_when_a_row_is_off() {
+    let place = Place::new();
+    reference(&place, 11);
+    let output = place.run(&VERIFY);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("beyond: fifo t at 4 pages: 10 misses, reference 11"),
+        "{text}"
+    );
+
+    place.file("m.csv", "file,trace_name,format\nother.trace,u,lirs\n");
+    assert!(place.error(&VERIFY).contains("no trace of this name"));
+    place.file("m.csv", "file,trace_name,format\nother.trace,t,lirs\n");
+    assert!(place.error(&VERIFY).contains("other.trace"));
+}
+
+#[test]
+fn curves_in_every_form() {
+    let place = Place::new();
+    place.file("t.trace", BELADY);
+    let arguments = [
+        "lab", "curve", "t.trace", "--policy", "fifo,opt", "--sizes", "3,4",
+    ];
+    let with = |more: &[&str]| place.ok(&[&arguments[..], more].concat());
+    let points = lines(&with(&["--format", "json"]));
+    let misses: Vec<_> = points
+        .iter()
+        .map(|point| point["misses"].as_u64().unwrap())
+        .collect();
+    assert_eq!(misses, [9, 10, 7, 6]);
+    assert_eq!(points[0]["sampling_rate"], Value::Null);
+    let text = with(&["--html", "c.html", "--svg", "c.svg"]);
+    assert!(
+        text.contains("12 accesses, 5 pages") && text.contains("0.833333"),
+        "{text}"
+    );
+    assert!(
+        fs::read_to_string(place.at("c.html"))
+            .unwrap()
+            .contains("[3,0.75000000,")
+    );
+    assert!(
+        fs::read_to_string(place.at("c.svg"))
+            .unwrap()
+            .starts_with("<svg")
+    );
+    assert_eq!(with(&["--format", "csv"]).lines().count(), 5);
+
+    let sampled = [
+        "--sampled",
+        "--rate",
+        "0.2",
+        "--samples",
+        "5",
+        "--format",
+        "json",
+    ];
+    let output = place.run(&[&arguments[..], &sampled].concat());
+    assert!(output.status.success());
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("only"),
+        "too few pages are told"
+    );
+    assert!(
+        place
+            .error(&["lab", "curve", "t.trace", "--policy", "nothing"])
+            .contains("lirs")
+    );
+}
+
+#[test]
+fn traces_are_converted_and_keep_what_they_say() {
+    let place = Place::new();
+    let text = "time_ns,page,count,kind,process,class\n5,7,3,w,12,anon\n1000000000,1,1,r,13,file\n";
+    place.file("t.csv", text);
+    place.ok(&["trace", "convert", "t.csv", "t.pagetrace"]);
+    assert_eq!(
+        place.ok(&["trace", "cat", "t.pagetrace", "--format", "csv"]),
+        text
+    );
+    let later = place.ok(&[
+        "trace",
+        "cat",
+        "t.pagetrace",
+        "--from",
+        "1s",
+        "--format",
+        "json",
+    ]);
+    assert_eq!(lines(&later)[0]["page"], 1);
+    assert_eq!(lines(&later).len(), 1);
+
+    place.ok(&[
+        "trace",
+        "convert",
+        "t.pagetrace",
+        "t.lirs.gz",
+        "--to",
+        "lirs",
+    ]);
+    let info = lines(&place.ok(&["trace", "info", "t.lirs.gz", "--format", "json"]));
+    assert_eq!(
+        (&info[0]["accesses"], &info[0]["compression"]),
+        (&4.into(), &"gzip".into())
+    );
+    assert_eq!(info[0]["sequential"], 2);
+
+    place.ok(&[
+        "trace",
+        "convert",
+        "t.pagetrace",
+        "t.oracleGeneral.zst",
+        "--to",
+        "oracleGeneral",
+    ]);
+    let info = lines(&place.ok(&["trace", "info", "t.oracleGeneral.zst", "--format", "json"]));
+    assert_eq!(info[0]["trace_format"], "oracleGeneral");
+    assert_eq!(info[0]["last_time_ns"], 1_000_000_000);
+    assert!(
+        place
+            .error(&["trace", "convert", "t.csv", "./t.csv"])
+            .contains("same file")
+    );
+}
+
+#[test]
+fn a_trace_that_was_cut_off_is_read_and_said_to_be() {
+    let place = Place::new();
+    let pages: String = (0..100_000u64)
+        .map(|n| format!("{}\n", n * n % 5003))
+        .collect();
+    place.file("t.trace", &pages);
+    place.ok(&["trace", "convert", "t.trace", "t.pagetrace"]);
+    let whole = fs::read(place.at("t.pagetrace")).unwrap();
+    fs::write(place.at("t.pagetrace"), &whole[..whole.len() / 2]).unwrap();
+    let output = place.run(&["trace", "info", "t.pagetrace", "--format", "json"]);
+    assert!(output.status.success());
+    let accesses = lines(&String::from_utf8(output.stdout).unwrap())[0]["accesses"].clone();
+    assert!((1..100_000).contains(&accesses.as_u64().unwrap()));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cut off after byte"));
+}
+
+#[test]
+fn samples_tell_their_error() {
+    let place = Place::new();
+    let pages: String = (0..60_000u64)
+        .map(|n| format!("{}\n", n * n % 9973))
+        .collect();
+    place.file("t.trace", &pages);
+    let told = place.ok(&["trace", "sample", "t.trace", "s.pagetrace", "--rate", "0.2"]);
+    assert!(
+        told.contains("accesses kept") && told.contains("at worst, over 32 sizes"),
+        "{told}"
+    );
+    let info = lines(&place.ok(&["trace", "info", "s.pagetrace", "--format", "json"]));
+    let footprint = info[0]["footprint_pages"].as_u64().unwrap();
+    assert!(
+        (800..1200).contains(&footprint),
+        "{footprint} of 4987 pages"
+    );
+}
+
+#[test]
+fn bad_input_is_told_with_file_and_place() {
+    let place = Place::new();
+    place.file("t.trace", "1\n2\nthree\n");
+    let told = |arguments: &[&str]| place.error(arguments);
+    let message = told(&["trace", "info", "t.trace", "--trace-format", "lirs"]);
+    assert!(
+        message.contains("t.trace") && message.contains("byte 4 (line 3)"),
+        "{message}"
+    );
+    assert!(told(&["trace", "info", "t.trace"]).contains("cannot tell its format"));
+    assert!(told(&["trace", "info", "t.trace", "--trace-format", "x"]).contains("oracleGeneral"));
+    assert!(told(&["trace", "info", "no.trace"]).contains("no.trace"));
+    place.file("e.trace", "*\n");
+    assert!(told(&["trace", "info", "e.trace"]).contains("no requests"));
+    place.file("a.lis", "1 -5 0 0\n");
+    assert!(told(&["lab", "curve", "a.lis"]).contains("-5 is negative"));
+    assert!(told(&["trace", "info", Path::new("/").to_str().unwrap()]).contains("directory"));
+}
