@@ -13,16 +13,20 @@ use crate::world::{Throttle, World};
 
 /// Reclaims from a node at the priority of `sc` (`shrink_node`).
 pub fn shrink_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut ScanControl) {
+    sc.seen = Seen::default();
+    let before = sc.nr_reclaimed;
     if lru.mode != Mode::Classic && sc.is_global() {
-        sc.seen = Seen::default();
         mglru::shrink_node(lru, world, node, sc);
         if lru.mode != Mode::Switching {
+            if sc.nr_reclaimed > before {
+                revive_kswapd(lru, world, node, sc);
+            }
             return;
         }
     }
-    sc.seen = Seen::default();
-    let before = sc.nr_reclaimed;
-    balance::prepare(lru, world, node, sc);
+    if lru.mode != Mode::MultiGen {
+        balance::prepare(lru, world, node, sc);
+    }
     shrink_cgroups(lru, world, node, sc);
     flag_and_throttle(lru, world, node, sc);
     if sc.nr_reclaimed > before {
