@@ -11,6 +11,7 @@ use agewise_host::eye::{
 };
 use agewise_host::pagewalk::{Capacity, Flavour, PageWalk};
 use agewise_host::process::Process;
+use agewise_host::swap::{ZramDevice, ZramOptions};
 use agewise_host::vma::{VmaKind, VmaTable};
 
 mod support;
@@ -536,6 +537,53 @@ fn refuses_what_has_no_memory_by_name() {
     child.kill();
     let error = walk.scan(&target, &ranges, &mut sink).unwrap_err();
     assert!(matches!(error, EyeError::NoSuchProcess { .. }), "{error}");
+}
+
+#[test]
+fn sees_what_was_swapped_out() {
+    let test = "sees_what_was_swapped_out";
+    let Some(mut walk) = walker(test) else { return };
+    let device = match ZramDevice::create(&ZramOptions::new(64 << 20)) {
+        Ok(device) => device,
+        Err(error) => {
+            eprintln!("SKIP {test}: {error}");
+            return;
+        }
+    };
+    let child = Child::spawn(|| {
+        map_fixed(BASE, 1024, NO_THP);
+        fill(BASE, 1024);
+        // SAFETY: our own mapping.
+        unsafe { libc::madvise(BASE as *mut _, 512 * PAGE, libc::MADV_PAGEOUT) };
+    });
+    let seen = scan(&mut walk, child.pid, &[range(BASE, 1024)]);
+    let mut slots = Vec::new();
+    let mut sink =
+        |sight: &TableSight<'_>| slots.extend((0..512).filter_map(|p| sight.swap_entry(p)));
+    walk.scan(&Target::by_pid(child.pid), &[range(BASE, 512)], &mut sink)
+        .unwrap();
+    drop(child);
+    device.remove().unwrap();
+    // Some may not have gone: pages in a CPU's batch are not on an LRU list yet.
+    assert!(seen.swapped.len() > 400, "{} swapped", seen.swapped.len());
+    assert_eq!(seen.present.len() + seen.swapped.len(), 1024);
+    assert!(
+        seen.swapped
+            .iter()
+            .all(|&va| va < (BASE + 512 * PAGE) as u64)
+    );
+    assert!(seen.other.is_empty());
+    // Each in a slot of its own.
+    assert_eq!(slots.len(), seen.swapped.len());
+    let device = slots[0].device;
+    assert!(
+        slots
+            .iter()
+            .all(|slot| slot.device == device && slot.slot > 0)
+    );
+    slots.sort_by_key(|slot| slot.slot);
+    slots.dedup();
+    assert_eq!(slots.len(), seen.swapped.len());
 }
 
 #[test]
