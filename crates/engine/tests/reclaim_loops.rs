@@ -15,6 +15,7 @@ use agewise_engine::reclaim::memcg_limit::{
 use agewise_engine::reclaim::tree::TreeWalk;
 use agewise_engine::reclaim::{MAX_RECLAIM_RETRIES, Reclaimer};
 use agewise_engine::world::{Protection, Throttle};
+use proptest::prelude::*;
 use support::node::Machine;
 
 const NODE: NodeId = NodeId(0);
@@ -382,4 +383,115 @@ fn flushed_sizes_are_sums_over_the_subtree() {
     assert_eq!(seen(&machine, parent), 3210);
     machine.lru.classic.exact_stats = true;
     assert_eq!(seen(&machine, parent), 3211);
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Add(usize, FolioType, usize, u32),
+    Mark(u32),
+    Cold(u32),
+    Limit(usize),
+    Direct(usize),
+    Kswapd,
+    Flush,
+    Offline(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let folio_type = prop_oneof![Just(FolioType::Anon), Just(FolioType::File)];
+    prop_oneof![
+        4 => (0..4_usize, folio_type, 1..3_usize, 1..80_u32)
+            .prop_map(|(memcg, folio_type, zone, count)| Step::Add(memcg, folio_type, zone, count)),
+        6 => any::<u32>().prop_map(Step::Mark),
+        2 => any::<u32>().prop_map(Step::Cold),
+        3 => (0..4_usize).prop_map(Step::Limit),
+        2 => (1..3_usize).prop_map(Step::Direct),
+        3 => Just(Step::Kswapd),
+        1 => Just(Step::Flush),
+        1 => (1..4_usize).prop_map(Step::Offline),
+    ]
+}
+
+/// Pages of all lists, by walking them; sizes must agree.
+fn listed_pages(machine: &Machine) -> u64 {
+    let mut listed = 0;
+    for lruvec in &machine.lru.lruvecs {
+        for list in List::ALL {
+            let state = &lruvec.classic;
+            let walked = state.list(list).iter_from_tail(&machine.lru.folios).count() as u64;
+            assert_eq!(walked, state.total_pages(list));
+            let by_zone: u64 = state.size_pages(list, NORMAL) - state.size_pages(list, 0);
+            assert_eq!(walked, by_zone);
+            listed += walked;
+        }
+    }
+    listed
+}
+
+proptest! {
+    /// Whatever is added is on one list until it is evicted, in any tree and under any reclaimer.
+    #[test]
+    fn no_page_is_lost(
+        steps in prop::collection::vec(step(), 1..120),
+        old: bool,
+    ) {
+        let (settings, profile) = if old {
+            (Settings::linux_6_12(), profile::V6_12)
+        } else {
+            (Settings::linux_7_2(), profile::V7_2)
+        };
+        let zones = [(0, 0), (4000, 100), (4000, 100), (0, 0)];
+        let mut machine = Machine::new(zones, settings, profile);
+        let parent = machine.add_cgroup(MemcgId::ROOT);
+        let memcgs = [MemcgId::ROOT, parent, machine.add_cgroup(parent), machine.add_cgroup(parent)];
+        let mut kswapd = Kswapd::new(NODE, 1);
+        let mut added = 0;
+        for step in steps {
+            let is_usable = |machine: &Machine, memcg: usize| {
+                machine.lru.memcgs[memcgs[memcg].index()].online
+            };
+            match step {
+                Step::Add(memcg, folio_type, zone, count) if is_usable(&machine, memcg) => {
+                    machine.add_pages(memcgs[memcg], folio_type, zone, count);
+                    added += count;
+                }
+                Step::Mark(page) | Step::Cold(page) if added > 0 => {
+                    let pfn = Pfn(page % added);
+                    if !machine.lru.folios[pfn].has(Flag::Lru) {
+                        continue;
+                    }
+                    if matches!(step, Step::Mark(_)) {
+                        machine.lru.mark_accessed(pfn, 0);
+                        machine.lru.mark_accessed(pfn, 0);
+                    } else {
+                        machine.lru.deactivate(pfn, 0);
+                    }
+                }
+                Step::Limit(memcg) => {
+                    let request = limit(memcgs[memcg]);
+                    try_to_free_mem_cgroup_pages(&mut machine.lru, &mut machine.world, request);
+                }
+                Step::Direct(reclaim_idx) => {
+                    let request = DirectRequest { reclaim_idx, ..direct() };
+                    try_to_free_pages(&mut machine.lru, &mut machine.world, request);
+                }
+                Step::Kswapd => {
+                    kswapd.wake(&machine.lru, &machine.world, 0, 3);
+                    kswapd.step(&mut machine.lru, &mut machine.world);
+                }
+                Step::Flush => classic::flush_stats(&mut machine.lru),
+                Step::Offline(memcg) => {
+                    let memcg = memcgs[memcg];
+                    let group = &machine.lru.memcgs[memcg.index()];
+                    let children = &group.children;
+                    let leaf = children.iter().all(|child| !machine.lru.memcgs[child.index()].online);
+                    if group.online && leaf {
+                        machine.lru.memcg_offline(memcg, 0);
+                    }
+                }
+                _ => {}
+            }
+            prop_assert_eq!(listed_pages(&machine) + machine.world.evicted.len() as u64, added.into());
+        }
+    }
 }
