@@ -34,8 +34,9 @@ struct bpf_iter__task { struct bpf_iter_meta *meta; struct task_struct *task; };
 #define PF_KTHREAD 0x00200000
 #define NS_PER_TICK 10000000ULL /* USER_HZ is 100 on x86 */
 
-extern struct task_struct *bpf_task_from_pid(s32 pid) __ksym;
-extern void bpf_task_release(struct task_struct *p) __ksym;
+/* Weak: where they are missing, only the syscall programs fail to load, not the iterators. */
+extern struct task_struct *bpf_task_from_pid(s32 pid) __ksym __weak;
+extern void bpf_task_release(struct task_struct *p) __ksym __weak;
 extern const void page_offset_base __ksym __weak;
 
 #include "layout.h"
