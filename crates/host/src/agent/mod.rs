@@ -14,7 +14,7 @@ mod share;
 mod space;
 mod target;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use agewise_engine::workingset::{Intervals, OldestPages};
 
@@ -31,9 +31,14 @@ pub use target::{PROCESSES_MAX, Resolved, ResolvedSubject, Subject, Targets};
 
 use share::{FrameSet, Sharing};
 use space::{LookCost, Nodes, Shared, clock_ms};
+use target::Known;
 
 /// Shortest time between scans: below it an observer mostly observes itself.
 pub const SCAN_INTERVAL_MIN_MS: u64 = 100;
+
+/// Ticks for which a pid is believed to be that of a kernel thread: they are many, they stay, and
+/// a pid is reused late.
+const KERNEL_THREADS_KNOWN_TICKS: u64 = 64;
 
 /// How to observe.
 #[derive(Clone, Debug)]
@@ -107,6 +112,7 @@ pub struct Agent {
     nodes: Nodes,
     resolved: Resolved,
     spaces: BTreeMap<u32, Space>,
+    kernel_threads: HashSet<u32>,
     /// Processes that may not be looked at: their subjects, and why.
     refused: Vec<(Vec<usize>, String)>,
     ticks: u64,
@@ -153,6 +159,7 @@ impl Agent {
             nodes,
             resolved: Resolved::default(),
             spaces: BTreeMap::new(),
+            kernel_threads: HashSet::new(),
             refused: Vec::new(),
             ticks: 0,
             last_tick_ms: now_ms,
@@ -229,7 +236,14 @@ impl Agent {
         let first = self.ticks == 0;
         self.ticks += 1;
         self.last_tick_ms = clock_ms();
-        self.resolved = self.targets.resolve(&self.roots.proc)?;
+        if self.ticks.is_multiple_of(KERNEL_THREADS_KNOWN_TICKS) {
+            self.kernel_threads.clear();
+        }
+        let mut known = Known {
+            spaces: &self.spaces,
+            kernel_threads: &mut self.kernel_threads,
+        };
+        self.resolved = self.targets.resolve(&self.roots.proc, &mut known)?;
         let mut report = TickReport {
             subjects: self
                 .resolved

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is observed, and which processes that is now.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
+use super::space::Space;
 use crate::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
 use crate::process::{self, Process, ProcessError};
 use crate::root::ProcRoot;
@@ -101,12 +102,54 @@ impl Targets {
     /// # Errors
     /// The process table or the cgroup hierarchy as a whole cannot be read. A subject that is gone
     /// says so by itself.
-    pub fn resolve(&self, root: &ProcRoot) -> Result<Resolved, CgroupError> {
+    pub(super) fn resolve(
+        &self,
+        root: &ProcRoot,
+        known: &mut Known<'_>,
+    ) -> Result<Resolved, CgroupError> {
         match self {
             Targets::Listed(subjects) => listed(subjects),
-            Targets::AllCgroups { hierarchy, limits } => all_cgroups(root, hierarchy, *limits),
-            Targets::AllProcesses => Ok(all_processes(root)?),
+            Targets::AllCgroups { hierarchy, limits } => {
+                all_cgroups(root, known, hierarchy, *limits)
+            }
+            Targets::AllProcesses => all_processes(root, known),
         }
+    }
+}
+
+/// What need not be asked again of processes that were there before.
+pub(super) struct Known<'a> {
+    /// Processes under observation. They may be gone; whoever looks at them finds out.
+    pub spaces: &'a BTreeMap<u32, Space>,
+    /// Pids that were kernel threads when they were asked.
+    pub kernel_threads: &'a mut HashSet<u32>,
+}
+
+impl Known<'_> {
+    /// Calls `visit` with every process that has memory and is not ourselves.
+    fn each(
+        &mut self,
+        root: &ProcRoot,
+        mut visit: impl FnMut(&Process, Option<&str>),
+    ) -> Result<(), CgroupError> {
+        let own = std::process::id();
+        for pid in root.pids()? {
+            if pid == own || self.kernel_threads.contains(&pid) {
+                continue;
+            }
+            if let Some(space) = self.spaces.get(&pid) {
+                visit(&space.process, Some(&space.comm));
+                continue;
+            }
+            match Process::open_user(root, pid) {
+                Ok(process) => visit(&process, None),
+                Err(ProcessError::KernelThread { .. }) => {
+                    self.kernel_threads.insert(pid);
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(())
     }
 }
 
@@ -143,6 +186,7 @@ fn listed(subjects: &[Subject]) -> Result<Resolved, CgroupError> {
 
 fn all_cgroups(
     root: &ProcRoot,
+    known: &mut Known<'_>,
     hierarchy: &Hierarchy,
     limits: TreeLimits,
 ) -> Result<Resolved, CgroupError> {
@@ -163,21 +207,16 @@ fn all_cgroups(
         });
     }
     let mut of = Vec::new();
-    for pid in pids(root)? {
-        let Ok(process) = Process::open_user(root, pid) else {
-            continue;
-        };
+    known.each(root, |process, _| {
         let Ok(memberships) = process.cgroups() else {
-            continue;
+            return;
         };
-        if process.is_self() {
-            continue;
-        }
         let path = hierarchy
             .path_of(&memberships)
             .unwrap_or_else(|| "/".to_owned());
+        let pid = process.pid();
         of.extend(above(&path).filter_map(|path| Some((pid, *by_path.get(path)?))));
-    }
+    })?;
     resolved.take(of);
     Ok(resolved)
 }
@@ -191,31 +230,24 @@ fn above(path: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-fn all_processes(root: &ProcRoot) -> Result<Resolved, crate::error::FileError> {
+fn all_processes(root: &ProcRoot, known: &mut Known<'_>) -> Result<Resolved, CgroupError> {
     let mut resolved = Resolved::default();
     let mut of = Vec::new();
-    for pid in pids(root)? {
-        let Ok(process) = Process::open_user(root, pid) else {
-            continue;
-        };
-        let Ok(comm) = process.comm() else { continue };
-        if process.is_self() {
-            continue;
-        }
-        of.push((pid, resolved.subjects.len()));
+    known.each(root, |process, comm| {
+        let comm = comm
+            .map(str::to_owned)
+            .or_else(|| process.comm().ok())
+            .unwrap_or_default();
+        of.push((process.pid(), resolved.subjects.len()));
         resolved.subjects.push(ResolvedSubject {
-            name: format!("{pid} ({comm})"),
+            name: format!("{} ({comm})", process.pid()),
             start_ticks: Some(process.start_ticks()),
             cgroup: None,
             gone: None,
         });
-    }
+    })?;
     resolved.take(of);
     Ok(resolved)
-}
-
-fn pids(root: &ProcRoot) -> Result<Vec<u32>, crate::error::FileError> {
-    root.pids()
 }
 
 impl Resolved {
