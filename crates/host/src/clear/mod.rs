@@ -33,7 +33,7 @@ use agewise_engine::table::PageBits;
 use serde::Serialize;
 
 use crate::clock::thread_cpu_ns;
-use crate::eye::{AddressRange, Leaf, TABLE_BYTES, TableSight};
+use crate::eye::{AddressRange, Leaf, PAGE_BYTES, TABLE_BYTES, TableSight};
 use crate::vma::{Vma, VmaKind};
 use book::{Book, PutOff};
 use cost::CostModel;
@@ -220,6 +220,9 @@ struct Sharing {
 
 /// Clearing scans after which what the last one cost says something of the next.
 const SETTLED: u32 = 4;
+/// A flush of more than 33 pages is one of everything (x86, `tlb_single_page_flush_ceiling`, 4.20 to
+/// 6.18); twice that leaves room.
+const FLUSHES_ALL_BYTES: u64 = 64 * PAGE_BYTES;
 /// Pages asked per mapping.
 const PROBES: u8 = 8;
 /// Clearing scans after which a mapping is asked again.
@@ -246,6 +249,8 @@ pub struct Clearer {
     cold_denied: bool,
     /// Young pages wait for `clear_refs`: anonymous, file.
     wanted: [bool; 2],
+    /// A run cleared after `clear_refs`, whose flush then serves both.
+    held: Option<Run>,
     /// Present pages of this scan by scope: anonymous, file.
     present: [u64; 2],
     report: ClearReport,
@@ -278,6 +283,7 @@ impl Clearer {
             by_refs: false,
             cold_denied: false,
             wanted: [false; 2],
+            held: None,
             present: [0; 2],
             report: ClearReport::default(),
             last: ClearReport::default(),
@@ -313,6 +319,7 @@ impl Clearer {
         };
         self.present = [0; 2];
         self.wanted = [false; 2];
+        self.held = None;
         self.runs.take(true);
         self.runs.set_bridge(self.cost.worth_bridging());
         if due {
@@ -562,12 +569,35 @@ impl Clearer {
     /// # Errors
     /// [`ClearError`].
     pub fn clear(&mut self, hand: &mut dyn ClearHand) -> Result<(), ClearError> {
-        let runs = self.runs.take(true);
+        let mut runs = self.runs.take(true);
+        self.hold_back(&mut runs);
+        self.clear_runs(hand, &runs)
+    }
+
+    /// `clear_refs` leaves the TLB as it is, and what is accessed through entries that are still
+    /// there is missed for as long as they stay. `MADV_COLD` flushes, all of the TLB where its range
+    /// is long: so where a write to `clear_refs` is to be expected, one such run comes after it.
+    fn hold_back(&mut self, runs: &mut Vec<Run>) {
+        let expected = self.last.refs_writes > 0 || self.wanted != [false; 2];
+        if !expected || self.held.is_some() {
+            return;
+        }
+        let long = runs
+            .iter()
+            .enumerate()
+            .filter(|(_, run)| run.range.len() >= FLUSHES_ALL_BYTES);
+        // The shortest: its pages wait longest between being read and being cleared.
+        if let Some((at, _)) = long.min_by_key(|(_, run)| run.range.len()) {
+            self.held = Some(runs.remove(at));
+        }
+    }
+
+    fn clear_runs(&mut self, hand: &mut dyn ClearHand, runs: &[Run]) -> Result<(), ClearError> {
         if runs.is_empty() {
             return Ok(());
         }
         let began = thread_cpu_ns();
-        let result = self.cold(hand, &runs);
+        let result = self.cold(hand, runs);
         let cpu_ns = thread_cpu_ns() - began;
         let pages: u64 = runs.iter().map(|run| u64::from(run.present_pages)).sum();
         self.report.cpu_ns += cpu_ns;
@@ -624,9 +654,17 @@ impl Clearer {
     /// [`ClearError`].
     pub fn finish(&mut self, hand: &mut dyn ClearHand) -> Result<ClearReport, ClearError> {
         self.clear(hand)?;
+        let held: Vec<Run> = self.held.take().into_iter().collect();
+        if self.cold_denied {
+            // What was held back goes with the rest, by `clear_refs`.
+            self.wanted[0] |= !held.is_empty();
+        }
         if self.report.due {
             self.finish_refs(hand)?;
             self.last_clear_ns = Some(self.now_ns);
+        }
+        if !self.cold_denied {
+            self.clear_runs(hand, &held)?;
         }
         let starts: Vec<u64> = self.mappings.iter().map(|mapping| mapping.start).collect();
         self.sharing

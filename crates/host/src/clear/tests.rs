@@ -19,6 +19,8 @@ const SECOND: u64 = 1_000_000_000;
 struct FakeHand {
     cleared: Vec<AddressRange>,
     refs: Vec<RefsScope>,
+    /// `c` for each call of `cold`, `r` for each of `refs`.
+    order: String,
     /// Ranges that begin here are refused, as locked ones are.
     locked: BTreeSet<u64>,
     cold_error: Option<i32>,
@@ -38,6 +40,7 @@ impl ClearHand for FakeHand {
         if fine == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
+        self.order.push('c');
         self.cleared.extend(&ranges[..fine]);
         Ok(fine)
     }
@@ -46,6 +49,7 @@ impl ClearHand for FakeHand {
         if let Some(error) = self.refs_error {
             return Err(io::Error::from_raw_os_error(error));
         }
+        self.order.push('r');
         self.refs.push(scope);
         Ok(())
     }
@@ -253,6 +257,10 @@ fn locked_memory_is_cleared_by_a_write_of_its_kind() {
     assert_eq!(world.hand.refs, [RefsScope::File]);
     assert_eq!(report.refs_writes, 1);
     assert!(world.hand.covers(BASE + 2 * TABLE_BYTES) && !world.hand.covers(BASE));
+    assert_eq!(
+        world.hand.order, "rc",
+        "the flush of the long run serves the write as well"
+    );
     // A second later it would hold the target up for more than its share of time: it waits.
     let policy = ClearPolicy {
         max_stall_share: 1e-9,
