@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The command on real processes, end to end. Needs root (page tables, other processes' memory) and,
+//! where something has to leave, zram; says so where it has neither.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use agewise::command::exercise::spawned::Spawned;
+use agewise_host::swap::{ZramDevice, ZramOptions};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const AGEWISE: &str = env!("CARGO_BIN_EXE_agewise");
+
+/// One at a time: ages are of real time, and the machine may be small.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn one() -> MutexGuard<'static, ()> {
+    ONE.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Why page tables cannot be read here, if so.
+fn blind() -> Option<String> {
+    let output = agewise(&["doctor", "--format", "json"]);
+    let sees_pages = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .any(|line| line["name"] == "pagewalk" && line["state"] == "available");
+    (!sees_pages).then(|| "page tables cannot be read (root and BPF are needed)".to_owned())
+}
+
+/// Says that a test is skipped, and why.
+macro_rules! skip_if {
+    ($name:literal, $why:expr) => {
+        if let Some(why) = $why {
+            println!("SKIP {}: {why}", $name);
+            return;
+        }
+    };
+}
+
+fn agewise(arguments: &[&str]) -> Output {
+    Command::new(AGEWISE)
+        .args(arguments)
+        .output()
+        .expect("run agewise")
+}
+
+fn exerciser(arguments: &[&str]) -> Spawned {
+    Spawned::start(Path::new(AGEWISE), arguments, None).expect("start an exerciser")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The last line of NDJSON.
+fn last(output: &Output) -> Value {
+    let said = text(&output.stdout);
+    let line = said
+        .lines()
+        .last()
+        .unwrap_or_else(|| panic!("nothing said: {output:?}"));
+    serde_json::from_str(line).expect("JSON")
+}
+
+fn number(value: &Value, field: &str) -> u64 {
+    value[field]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no {field} in {value}"))
+}
+
+fn ended(child: &mut Child) -> std::process::ExitStatus {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match child.try_wait().expect("wait") {
+            Some(status) => return status,
+            None if Instant::now() > deadline => {
+                child.kill().expect("kill");
+                panic!("it did not end");
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+/// What a demonstration that has ended left behind, going by what it said.
+fn traces(pid: u32, said: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for directory in ["/dev/shm", "/var/tmp"] {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let ours = format!("-{pid}");
+        found.extend(names.filter(|name| name.starts_with("agewise") && name.contains(&ours)));
+    }
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let lent = said
+        .lines()
+        .find_map(|line| line.strip_prefix("Lent for this tour: "));
+    found.extend(
+        lent.and_then(|line| line.split(' ').next())
+            .filter(|device| {
+                swaps
+                    .lines()
+                    .any(|line| line.starts_with(&format!("{device} ")))
+            })
+            .map(str::to_owned),
+    );
+    found
+}
+
+#[test]
+fn reclaim_takes_the_cold_half_and_leaves_the_hot_one() {
+    let _one = one();
+    skip_if!(
+        "reclaim_takes_the_cold_half_and_leaves_the_hot_one",
+        blind()
+    );
+    let device = match ZramDevice::create(&ZramOptions::new(512 << 20)) {
+        Ok(device) => device,
+        Err(error) => {
+            println!("SKIP reclaim_takes_the_cold_half_and_leaves_the_hot_one: {error}");
+            return;
+        }
+    };
+    let exerciser = exerciser(&["--size", "64M", "--pattern", "hotcold:0.5"]);
+    let pid = exerciser.pid().to_string();
+    let rehearsal = agewise(&[
+        "reclaim",
+        "--pid",
+        &pid,
+        "--older-than",
+        "2s",
+        "--dry-run",
+        "--format",
+        "json",
+    ]);
+    assert!(rehearsal.status.success(), "{rehearsal:?}");
+    let planned = last(&rehearsal);
+    assert_eq!(number(&planned, "left_bytes"), 0);
+    assert!(number(&planned, "rehearsed_bytes") >= 31 << 20, "{planned}");
+    let limited = agewise(&[
+        "reclaim",
+        "--pid",
+        &pid,
+        "--older-than",
+        "2s",
+        "--max-bytes",
+        "4M",
+        "--watch",
+        "0s",
+        "--format",
+        "json",
+    ]);
+    let limited = last(&limited);
+    assert!(
+        (1..=4 << 20).contains(&number(&limited, "left_bytes")),
+        "{limited}"
+    );
+    let output = agewise(&[
+        "reclaim",
+        "--pid",
+        &pid,
+        "--older-than",
+        "2s",
+        "--watch",
+        "1s",
+        "--format",
+        "json",
+    ]);
+    assert!(output.status.success(), "{output:?}");
+    let total = last(&output);
+    // 32 MiB are cold, of which up to 4 are out already; the hot half alone is 32 MiB.
+    let left = number(&total, "left_anon_bytes");
+    assert!(left >= 27 << 20 && left <= 33 << 20, "{total}");
+    assert!(number(&total, "resident_after_bytes") < number(&total, "resident_before_bytes"));
+    assert!(number(&total, "refaulted_bytes") <= left / 50, "{total}");
+    exerciser.finish().expect("every page is what it was");
+    device.remove().expect("remove zram");
+}
+
+#[test]
+fn a_huge_keep_leaves_everything() {
+    let _one = one();
+    skip_if!("a_huge_keep_leaves_everything", blind());
+    let exerciser = exerciser(&["--size", "16M"]);
+    let pid = exerciser.pid().to_string();
+    let output = agewise(&[
+        "reclaim",
+        "--pid",
+        &pid,
+        "--older-than",
+        "500ms",
+        "--keep",
+        "1G",
+        "--format",
+        "json",
+    ]);
+    assert_eq!(number(&last(&output), "left_bytes"), 0, "{output:?}");
+    exerciser.finish().expect("unharmed");
+}
+
+#[test]
+fn what_makes_no_sense_is_an_error_and_moves_nothing() {
+    let _one = one();
+    let own = std::process::id().to_string();
+    for (arguments, says) in [
+        (
+            &[
+                "reclaim",
+                "--pid",
+                "1",
+                "--older-than",
+                "1s",
+                "--interval",
+                "5s",
+            ][..],
+            "shorter than",
+        ),
+        (
+            &[
+                "reclaim",
+                "--pid",
+                "1",
+                "--older-than",
+                "5s",
+                "--observe",
+                "1s",
+            ],
+            "too short",
+        ),
+        (&["reclaim", "--pid", "1", "--older-than", "0s"], "zero"),
+        (
+            &[
+                "reclaim",
+                "--pid",
+                "1",
+                "--older-than",
+                "5s",
+                "--max-bytes",
+                "0",
+            ],
+            "zero",
+        ),
+        (
+            &["reclaim", "--pid", "1", "--older-than", "5s", "--rate", "0"],
+            "zero",
+        ),
+        (&["reclaim", "--older-than", "5s"], "--pid"),
+        (&["reclaim", "--pid", "2", "--older-than", "5s"], ""),
+        (
+            &["reclaim", "--pid", "4194304", "--older-than", "5s"],
+            "4194304",
+        ),
+        (
+            &[
+                "reclaim",
+                "--cgroup",
+                "/nonexistent/cgroup",
+                "--older-than",
+                "5s",
+            ],
+            "nonexistent",
+        ),
+        (
+            &["reclaim", "--pid", &own, "--older-than", "5s"],
+            "came from",
+        ),
+    ] {
+        let output = agewise(arguments);
+        let said = text(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?} succeeded");
+        assert!(output.status.code().is_some(), "{arguments:?} was killed");
+        assert!(said.contains(says), "{arguments:?} said: {said}");
+        assert!(!said.contains("panicked"), "{arguments:?} said: {said}");
+    }
+}
+
+#[test]
+fn a_target_that_ends_is_told_and_not_a_failure_of_agewise() {
+    let _one = one();
+    skip_if!(
+        "a_target_that_ends_is_told_and_not_a_failure_of_agewise",
+        blind()
+    );
+    let mut sleeper = Command::new("sleep").arg("1").spawn().expect("sleep");
+    let pid = sleeper.id().to_string();
+    let reaper = std::thread::spawn(move || sleeper.wait());
+    let output = agewise(&["reclaim", "--pid", &pid, "--older-than", "3s"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(text(&output.stderr).contains("gone"), "{output:?}");
+    reaper.join().expect("join").expect("wait");
+}
+
+#[test]
+fn a_stopped_process_can_be_reclaimed_and_goes_on() {
+    let _one = one();
+    skip_if!("a_stopped_process_can_be_reclaimed_and_goes_on", blind());
+    let exerciser = exerciser(&["--size", "16M"]);
+    let pid = Pid::from_raw(exerciser.pid() as i32).expect("pid");
+    kill_process(pid, Signal::STOP).expect("stop");
+    let output = agewise(&[
+        "reclaim",
+        "--pid",
+        &exerciser.pid().to_string(),
+        "--older-than",
+        "1s",
+        "--watch",
+        "0s",
+    ]);
+    assert!(output.status.success(), "{output:?}");
+    kill_process(pid, Signal::CONT).expect("continue");
+    exerciser.finish().expect("unharmed");
+}
+
+#[test]
+fn run_ends_as_its_command_does() {
+    let _one = one();
+    skip_if!("run_ends_as_its_command_does", blind());
+    for (command, code) in [
+        (&["true"][..], 0),
+        (&["sh", "-c", "exit 7"], 7),
+        (&["sh", "-c", "kill -9 $$"], 137),
+        (&["/nonexistent/program"], 127),
+        (&["/"], 126),
+    ] {
+        let output = Command::new(AGEWISE)
+            .args(["run", "--older-than", "1s", "--"])
+            .args(command)
+            .output()
+            .expect("run");
+        assert_eq!(output.status.code(), Some(code), "{command:?}: {output:?}");
+    }
+    let output = agewise(&["run", "--older-than", "1ms", "--", "true"]);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+}
+
+#[test]
+fn run_passes_streams_and_signals_on_and_reports() {
+    let _one = one();
+    skip_if!("run_passes_streams_and_signals_on_and_reports", blind());
+    let directory = tempfile::tempdir().expect("tempdir");
+    let report = directory.path().join("report");
+    let mut child = Command::new(AGEWISE)
+        .args(["run", "--older-than", "400ms", "--report"])
+        .arg(&report)
+        .args([
+            "--",
+            "sh",
+            "-c",
+            "trap 'echo ended; exit 9' TERM; echo ready; while :; do sleep 0.1; done",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("spawn");
+    let mut out = std::io::BufReader::new(child.stdout.take().expect("pipe"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut out, &mut line).expect("read");
+    assert_eq!(line, "ready\n");
+    std::thread::sleep(Duration::from_secs(1));
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("kill");
+    assert_eq!(ended(&mut child).code(), Some(9));
+    line.clear();
+    std::io::BufRead::read_line(&mut out, &mut line).expect("read");
+    assert_eq!(line, "ended\n");
+    let said = std::fs::read_to_string(&report).expect("report");
+    let lines: Vec<Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let (run, looks) = lines.split_last().expect("lines");
+    assert_eq!(
+        (&run["record"], number(run, "exit_code")),
+        (&"run".into(), 9)
+    );
+    assert!(!looks.is_empty() && looks.iter().all(|line| line["record"] == "look"));
+    assert!(number(run, "resident_peak_bytes") > 0);
+}
+
+#[test]
+fn signals_at_any_moment_leave_nothing_behind() {
+    let _one = one();
+    skip_if!("signals_at_any_moment_leave_nothing_behind", blind());
+    for (round, delay_ms) in [50, 400, 900, 1700, 3500, 11_000, 14_000]
+        .into_iter()
+        .enumerate()
+    {
+        let mut said = tempfile::tempfile().expect("tempfile");
+        let mut child = Command::new(AGEWISE)
+            .args(["demo", "--zram"])
+            .stdout(said.try_clone().expect("clone"))
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("spawn");
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        let signal = if round % 2 == 0 {
+            Signal::INT
+        } else {
+            Signal::TERM
+        };
+        let pid = child.id();
+        // It may have ended by itself on a fast machine.
+        let _ = kill_process(Pid::from_child(&child), signal);
+        let status = ended(&mut child);
+        // Before it listens a signal kills it, and there is nothing to undo.
+        let expected = Some(128 + signal.as_raw());
+        assert!(
+            status.code() == expected
+                || status.success()
+                || status.signal().is_some() && round == 0,
+            "round {round}: {status}"
+        );
+        let mut text = String::new();
+        said.seek(SeekFrom::Start(0)).expect("seek");
+        said.read_to_string(&mut text).expect("read");
+        assert_eq!(traces(pid, &text), Vec::<String>::new(), "round {round}");
+    }
+}
