@@ -48,6 +48,10 @@ pub struct Mechanism {
     file: std::ops::Range<usize>,
     pub shadow_nodes: Option<u64>,
     deferred: u64,
+    /// What every cgroup but the root is protected by.
+    pub protection: Protection,
+    /// Tasks killed to make room.
+    pub kills: u64,
 }
 
 /// The memory of a process.
@@ -212,8 +216,12 @@ impl World for Mechanism {
 
     fn wake_flusher(&mut self, _: NodeId) {}
 
-    fn protection(&self, _: MemcgId, _: MemcgId) -> Protection {
-        Protection::default()
+    fn protection(&self, target: MemcgId, memcg: MemcgId) -> Protection {
+        if memcg == MemcgId::ROOT || memcg == target {
+            Protection::default()
+        } else {
+            self.protection
+        }
     }
 
     fn swap_free_pages(&self, _: MemcgId) -> u64 {
@@ -234,7 +242,8 @@ impl World for Mechanism {
     fn throttle(&mut self, _: NodeId, _: Throttle, _: u64) {}
 
     fn oom_kill(&mut self, _: MemcgId) -> bool {
-        false
+        self.kills += 1;
+        true
     }
 }
 
@@ -336,6 +345,8 @@ impl Machine {
                 file: anon..anon + file,
                 shadow_nodes,
                 deferred: 0,
+                protection: Protection::default(),
+                kills: 0,
             },
             memcg,
             capacity,
