@@ -191,6 +191,7 @@ impl<'a> Look<'a> {
                 files: Files::None,
                 look: 0,
                 uniform: LABEL_NONE,
+                full: false,
             },
         };
         self.counts.tables += 1;
@@ -226,10 +227,15 @@ impl<'a> Look<'a> {
                 return;
             }
         }
+        let old_files = self.map.store.file_mask(table.files);
+        let was_full = std::mem::replace(&mut table.full, all_present);
+        if was_full && all_present && young == [0; WORDS_PER_TABLE] && old_files == pending.files {
+            self.counts.present += PAGES_PER_TABLE as u64;
+            return;
+        }
         if table.leaf == NO_LEAF {
             table.leaf = self.map.store.leaves.insert(Leaf::filled(table.uniform));
         }
-        let old_files = self.map.store.file_mask(table.files);
         let leaf = &mut self.map.store.leaves[table.leaf];
         for word in 0..WORDS_PER_TABLE {
             let seen = Word {
@@ -238,6 +244,7 @@ impl<'a> Look<'a> {
                 swapped: pending.bits.swapped[word],
                 files: pending.files[word],
                 old_files: old_files[word],
+                was_full,
             };
             let sizes = self.map.generations.sizes_mut();
             seen.update(
@@ -280,6 +287,7 @@ impl<'a> Look<'a> {
         if appeared || young {
             table.uniform = self.label;
         }
+        table.full = true;
         let new = count_files(&pending.files);
         sizes[usize::from(table.uniform)][0] += pages - new;
         sizes[usize::from(table.uniform)][1] += new;
@@ -345,6 +353,8 @@ struct Word {
     swapped: u64,
     files: u64,
     old_files: u64,
+    /// All 64 were present in the look before.
+    was_full: bool,
 }
 
 impl Word {
@@ -357,7 +367,10 @@ impl Word {
         swapped: &mut [u64; 2],
         counts: &mut LookCounts,
     ) {
-        let (occupied, was_swapped) = leaf::occupied_and_swapped(lanes);
+        let (occupied, was_swapped) = match self.was_full {
+            true => (u64::MAX, 0),
+            false => leaf::occupied_and_swapped(lanes),
+        };
         let was_present = occupied & !was_swapped;
         counts.present += pages(self.present);
         let changed = self.young

@@ -37,6 +37,8 @@ pub(super) struct Table {
     pub look: u32,
     /// Label of all its 512 pages when there is no leaf.
     pub uniform: u8,
+    /// All its 512 pages are present: their bytes need not be read to know that.
+    pub full: bool,
 }
 
 /// Things of one size, in chunks, addressed by number.
@@ -314,6 +316,7 @@ mod tests {
             files: Files::None,
             look: 0,
             uniform: 1,
+            full: true,
         };
         let mut store = Store::new();
         store.merge(&[table(5), table(9)]);
