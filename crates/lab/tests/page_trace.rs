@@ -78,7 +78,7 @@ proptest! {
         };
         let read = rest(&mut *reader).unwrap();
         prop_assert!(requests.starts_with(&read));
-        prop_assert!(read.len() == requests.len() || read.len() % frame == 0);
+        prop_assert!(read.len() == requests.len() || read.len().is_multiple_of(frame));
         prop_assert!(reader.note().is_some() || read.len() == requests.len());
     }
 
@@ -175,7 +175,7 @@ fn a_full_disk_leaves_full_frames() {
     );
     let mut reader = open(&disk).unwrap();
     let read = rest(&mut *reader).unwrap();
-    assert!(!read.is_empty() && read.len() % 10 == 0 && (read.len() as u64) < pushed + 1);
+    assert!(!read.is_empty() && read.len().is_multiple_of(10) && (read.len() as u64) < pushed + 1);
 }
 
 /// The first bytes of a file, as the description of the format has them.
