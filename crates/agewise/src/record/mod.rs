@@ -74,6 +74,7 @@ pub struct Recorder<'a, W: Write> {
     names: PageNames,
     watched: BTreeMap<u32, Watched>,
     start_ns: u64,
+    last_look_ns: u64,
     totals: Totals,
 }
 
@@ -105,6 +106,7 @@ impl<'a, W: Write> Recorder<'a, W> {
             names: PageNames::default(),
             watched: BTreeMap::new(),
             start_ns: clock::monotonic_ns(),
+            last_look_ns: 0,
             totals: Totals::default(),
         })
     }
@@ -113,6 +115,18 @@ impl<'a, W: Write> Recorder<'a, W> {
     #[must_use]
     pub fn knows(&self, pid: u32) -> bool {
         self.watched.contains_key(&pid)
+    }
+
+    /// When the recording began, `CLOCK_MONOTONIC` ns: the origin of its times.
+    #[must_use]
+    pub fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
+    /// Time of the last look, ns since the recording began.
+    #[must_use]
+    pub fn last_look_ns(&self) -> u64 {
+        self.last_look_ns
     }
 
     /// Processes recorded now.
@@ -153,6 +167,7 @@ impl<'a, W: Write> Recorder<'a, W> {
     /// [`RecordError`]. Processes that are gone are dropped without an error.
     pub fn interval(&mut self) -> Result<(), RecordError> {
         let time_ns = clock::monotonic_ns().saturating_sub(self.start_ns);
+        self.last_look_ns = time_ns;
         let mut failed = Ok(());
         let mut accesses = 0;
         let mut gone = Vec::new();
