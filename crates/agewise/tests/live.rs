@@ -177,7 +177,7 @@ fn reclaim_takes_the_cold_half_and_leaves_the_hot_one() {
     let total = last(&output);
     // 32 MiB are cold, of which up to 4 are out already; the hot half alone is 32 MiB.
     let left = number(&total, "left_anon_bytes");
-    assert!(left >= 27 << 20 && left <= 33 << 20, "{total}");
+    assert!((27 << 20..=33 << 20).contains(&left), "{total}");
     assert!(number(&total, "resident_after_bytes") < number(&total, "resident_before_bytes"));
     assert!(number(&total, "refaulted_bytes") <= left / 50, "{total}");
     exerciser.finish().expect("every page is what it was");

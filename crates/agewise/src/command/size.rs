@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::cgroup::{Cgroup, Hierarchy};
-use agewise_host::pagewalk::PageWalk;
 use agewise_host::root::Roots;
 use agewise_host::swap::SwapArea;
 use agewise_lab::curve::{IntervalDistances, StackDistances};
@@ -19,7 +18,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use crate::output::{self, Format};
-use crate::record::Recorder;
+use crate::record::{self, Recorder};
 use crate::signal::Stop;
 use crate::units;
 
@@ -165,7 +164,7 @@ fn swap_kind(roots: &Roots) -> &'static str {
 
 /// Records the live program. False when nothing was touched.
 fn record(args: &Args, path: &Path) -> anyhow::Result<bool> {
-    let mut eye = PageWalk::open().context("cannot read page tables")?;
+    let mut eye = record::open_eye().context("cannot read page tables")?;
     let out = BufWriter::new(File::create_new(path)?);
     let mut recorder = Recorder::new(&mut eye, path, out, args.interval, String::new())?;
     let stop = Stop::install()?;

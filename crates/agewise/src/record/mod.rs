@@ -13,7 +13,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use agewise_host::clock;
-use agewise_host::eye::{Abilities, AccessSource, Resolution};
+use agewise_host::eye::{Abilities, AccessSource, EyeError, Resolution};
+use agewise_host::pagewalk::{Capacity, PageWalk};
 use agewise_host::process::{Process, ProcessError};
 use agewise_lab::trace::page_trace::{Header, Order, PageTraceWriter};
 use agewise_lab::trace::{AccessKind, Request, TraceError};
@@ -46,6 +47,22 @@ pub enum RecordError {
         /// What failed.
         source: WatchError,
     },
+}
+
+/// Tables read before they are cleared. What is accessed between the two is lost to the trace, and at
+/// short intervals that time counts: fewer tables than elsewhere, at some more calls.
+const TABLES_A_CALL: u32 = 16;
+
+/// The eye for recordings.
+///
+/// # Errors
+/// No privilege, or no BPF here.
+pub fn open_eye() -> Result<PageWalk, EyeError> {
+    let capacity = Capacity {
+        tables: TABLES_A_CALL,
+        ..Capacity::default()
+    };
+    PageWalk::open_with(None, capacity)
 }
 
 /// What was recorded so far.

@@ -7,7 +7,6 @@ use std::io::BufWriter;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use agewise_host::pagewalk::PageWalk;
 use agewise_lab::trace::{Access, TraceSource};
 use anyhow::{Context, bail};
 use rand::{RngExt, SeedableRng};
@@ -20,7 +19,7 @@ use super::{PAGE_BYTES, RecordArgs};
 use crate::command::exercise::spawned::Spawned;
 use crate::command::exercise::truth::Region;
 use crate::command::observe;
-use crate::record::Recorder;
+use crate::record::{self, Recorder};
 use crate::signal::Stop;
 
 /// The window over which working sets are compared.
@@ -78,7 +77,7 @@ pub(super) fn measure(program: &Path, args: &RecordArgs, stop: &Stop) -> anyhow:
     let exerciser = Spawned::start(program, arguments, Some(stop))?;
     let dir = tempfile::tempdir().context("a place for the trace")?;
     let path = dir.path().join("trace");
-    let mut eye = PageWalk::open().context("cannot read page tables")?;
+    let mut eye = record::open_eye().context("cannot read page tables")?;
     let out = BufWriter::new(File::create_new(&path)?);
     let mut recorder = Recorder::new(&mut eye, &path, out, args.interval, String::new())?;
     recorder.add(exerciser.pid(), false)?;

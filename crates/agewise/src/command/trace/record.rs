@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
-use agewise_host::pagewalk::PageWalk;
 use agewise_host::root::ProcRoot;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -17,7 +16,7 @@ use serde::Serialize;
 use crate::command::run::child::{self, Child};
 use crate::command::run::family::Family;
 use crate::output::{self, Format};
-use crate::record::{Recorder, Totals};
+use crate::record::{self, Recorder, Totals};
 use crate::signal::Stop;
 use crate::units;
 
@@ -111,7 +110,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             args.interval
         );
     }
-    let mut eye = PageWalk::open().context("cannot read page tables")?;
+    let mut eye = record::open_eye().context("cannot read page tables")?;
     let out = File::create_new(&args.out)
         .with_context(|| format!("cannot create {}", args.out.display()))?;
     let mut recorder = Recorder::new(
