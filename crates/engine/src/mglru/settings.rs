@@ -36,6 +36,9 @@ pub struct Settings {
     pub keep_restored_refs: bool,
     /// Pages read back from a short distance skip the oldest generation.
     pub refault_distance: Option<Rule>,
+    /// At swappiness 0 anon is evicted after all once next to no file page is left, as the classic
+    /// LRU does; the kernel's multi-gen LRU rather runs out of memory.
+    pub swap_last_resort: bool,
     /// Features switched off, for experiments.
     pub ablation: Ablation,
 }
@@ -51,6 +54,7 @@ impl Default for Settings {
             memcg_order: None,
             reschedule_chance: 0.07,
             keep_restored_refs: false,
+            swap_last_resort: false,
             refault_distance: None,
             ablation: Ablation::default(),
         }

@@ -200,8 +200,18 @@ pub(super) fn swappiness<W: World>(
     if !sc.may_swap || world.swap_free_pages(memcg) < MIN_LRU_BATCH {
         return 0;
     }
-    sc.swappiness
-        .unwrap_or(lru.memcgs[memcg.index()].swappiness)
+    let wanted = sc
+        .swappiness
+        .unwrap_or(lru.memcgs[memcg.index()].swappiness);
+    let state = &lru.lruvecs[lruvec.index()].mglru;
+    let last_resort =
+        lru.mglru.swap_last_resort && state.total_pages(FolioType::File) < MIN_LRU_BATCH;
+    if wanted == 0 && last_resort {
+        // File first, anon when there is nothing of it.
+        1
+    } else {
+        wanted
+    }
 }
 
 /// Whether the call has got what it wanted (`should_abort_scan`).
