@@ -35,6 +35,7 @@ bench: build
 	$(AGEWISE) bench live
 	$(AGEWISE) bench harm
 	$(AGEWISE) bench steady
+	$(AGEWISE) bench lab
 	$(CARGO) bench $(CARGO_FLAGS) --workspace
 
 # The page-table walker's BPF object is committed: only who changes its C needs clang.

@@ -5,5 +5,6 @@ pub mod histogram;
 pub mod machine_run;
 pub mod matrix;
 pub mod settings;
+pub mod speed;
 pub mod statistics;
 mod task;
