@@ -179,7 +179,7 @@ fn play(name: &str, device: DeviceKind, huge: bool, steps: &[Step]) -> Result<()
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     /// Whatever happens, frames, mappings, slots, caches, charges and lists agree after each step.
     #[test]

@@ -55,10 +55,8 @@ impl Machine {
     fn writeback_done(&mut self, pfn: Pfn) {
         self.lru.folios[pfn].clear(Flag::Writeback);
         let unused = self.sys.frames.mapcount(pfn) == 0
-            && match self.sys.frames.owner(pfn) {
-                Owner::Swap { slot } => self.sys.swap[slot].references == 0,
-                _ => false,
-            };
+            && matches!(self.sys.frames.owner(pfn), Owner::Swap { .. })
+            && !self.sys.is_named_by_leaves(&self.lru.folios, pfn);
         if unused {
             // Its last user went away while it was being written.
             self.free_anon(pfn);

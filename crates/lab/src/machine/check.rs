@@ -78,17 +78,15 @@ impl Machine {
                 ));
             }
         }
-        let cached = (0..self.sys.frames.len())
+        let in_cache = (0..self.sys.frames.len())
             .filter_map(|frame| match self.sys.frames.owner(Pfn(frame)) {
-                Owner::Swap { slot } => Some((frame, slot)),
+                Owner::Swap { slot } => Some((slot, self.lru.folios[Pfn(frame)].nr_pages())),
                 Owner::None | Owner::File { .. } => None,
             })
-            .filter(|(_, slot)| !named.contains_key(slot))
-            .map(|(frame, _)| self.lru.folios[Pfn(frame)].nr_pages());
-        let used = named.len() as u64 + cached.sum::<u64>();
-        if u64::from(self.sys.swap.used()) < named.len() as u64
-            || used < u64::from(self.sys.swap.used())
-        {
+            .flat_map(|(slot, pages)| slot..slot + pages as u32)
+            .filter(|slot| !named.contains_key(slot));
+        let used = named.len() + in_cache.count();
+        if used != self.sys.swap.used() as usize {
             let kept = self.sys.swap.used();
             return Err(format!("{used} slots are needed, {kept} are used"));
         }
@@ -176,6 +174,10 @@ impl Machine {
             if kept != found {
                 return Err(format!("lruvec {index}: {found} pages listed, {kept} kept"));
             }
+            self.lru.lruvecs[index]
+                .mglru
+                .verify(&self.lru.folios, id)
+                .map_err(|error| format!("lruvec {index}: {error}"))?;
         }
         Ok(())
     }

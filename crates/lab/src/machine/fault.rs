@@ -189,6 +189,9 @@ impl Machine {
         slot: u32,
     ) -> Access {
         let cached = self.sys.swap[slot].cached();
+        if cached.is_some() && self.lru.folios[cached].order() > 0 {
+            return self.copy_out_of_huge(process, vpn, &range.vma);
+        }
         let (pfn, access) = if cached.is_some() {
             (cached, Access::Minor)
         } else {
@@ -212,6 +215,24 @@ impl Machine {
             self.free_swap_cache(pfn, slot);
         }
         access
+    }
+
+    /// A small page out of a 2 MiB page that is still in the swap cache: copied, since the lab does not
+    /// map parts of a large page.
+    fn copy_out_of_huge(&mut self, process: ProcessId, vpn: u64, vma: &Vma) -> Access {
+        let memcg = self.memcg_of_mm(process.mm());
+        let Ok(copy) = self.new_page(process, memcg, FolioType::Anon, Effort::Normal) else {
+            return Access::Killed;
+        };
+        let leaf = self.sys.tables.leaf(process.mm(), vpn);
+        self.enter_lists(copy, vma);
+        self.map_page(process, vpn, copy, true, false);
+        // Making room may have moved the large page on, but the slot is still named.
+        if let Some(slot) = leaf.and_then(swap_slot) {
+            self.sys.spaces[process.mm()].swapped_pages -= 1;
+            self.drop_slot_reference(slot);
+        }
+        Access::Minor
     }
 
     /// The slot goes if only the swap cache still names it; the page must be written again then.
@@ -380,9 +401,6 @@ impl Machine {
     }
 
     fn slot_is_shared(&self, pfn: Pfn) -> bool {
-        match self.sys.frames.owner(pfn) {
-            Owner::Swap { slot } => self.sys.swap[slot].references > 0,
-            Owner::None | Owner::File { .. } => false,
-        }
+        self.sys.is_named_by_leaves(&self.lru.folios, pfn)
     }
 }

@@ -202,8 +202,8 @@ impl Machine {
     pub(super) fn drop_slot_reference(&mut self, slot: u32) {
         self.sys.swap[slot].references -= 1;
         let cached = self.sys.swap[slot].cached();
-        if self.sys.swap[slot].references == 0
-            && cached.is_some()
+        if cached.is_some()
+            && !self.sys.is_named_by_leaves(&self.lru.folios, cached)
             && self.sys.frames.mapcount(cached) == 0
             && !self.lru.folios[cached].has(Flag::Writeback)
         {
@@ -233,14 +233,11 @@ impl Machine {
             if leaf.young() && recency {
                 self.lru.mark_accessed(pfn, self.sys.cpu);
             }
-        } else if last && !self.lru.folios[pfn].has(Flag::Writeback) {
-            let referenced = match self.sys.frames.owner(pfn) {
-                Owner::Swap { slot } => self.sys.swap[slot].references > 0,
-                _ => false,
-            };
-            if !referenced {
-                self.free_anon(pfn);
-            }
+        } else if last
+            && !self.lru.folios[pfn].has(Flag::Writeback)
+            && !self.sys.is_named_by_leaves(&self.lru.folios, pfn)
+        {
+            self.free_anon(pfn);
         }
     }
 

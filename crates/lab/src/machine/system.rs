@@ -340,6 +340,17 @@ impl System {
         folios.start(pfn, FolioType::File, zone, 0, LruvecId::NONE);
     }
 
+    /// Whether a leaf still names a slot of a page in the swap cache.
+    pub fn is_named_by_leaves(&self, folios: &FolioTable, pfn: Pfn) -> bool {
+        match self.frames.owner(pfn) {
+            Owner::Swap { slot } => {
+                let end = slot + folios[pfn].nr_pages() as u32;
+                (slot..end).any(|slot| self.swap[slot].references > 0)
+            }
+            Owner::None | Owner::File { .. } => false,
+        }
+    }
+
     /// Gives a swap slot back if nothing needs it any more.
     pub fn release_slot(&mut self, slot: u32) {
         if let Some(memcg) = self.swap.release_if_unused(slot) {

@@ -137,7 +137,7 @@ fn print_text(out: &mut impl Write, reports: &[CellReport]) -> io::Result<()> {
         if simulated + measured > 0 {
             writeln!(
                 out,
-                "{:46} killed for lack of memory: simulated {simulated} of {of} runs, measured \
+                "{:46} ended early (out of memory, or cut short): simulated {simulated} of {of} runs, measured \
                  {measured} of {runs}",
                 ""
             )?;
