@@ -5,7 +5,7 @@
 pub fn nearest<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     names
         .into_iter()
-        .map(|name| (strsim::levenshtein(written, name), name))
+        .map(|name| (strsim::osa_distance(written, name), name))
         .filter(|&(edits, name)| edits <= name.chars().count().max(3) / 3)
         .min()
         .map(|(_, name)| name)
@@ -20,6 +20,11 @@ mod tests {
         let names = ["classic", "mglru:7.2", "mglru:6.12"];
         assert_eq!(nearest("clasic", names), Some("classic"));
         assert_eq!(nearest("mglru:7.3", names), Some("mglru:7.2"));
+        assert_eq!(
+            nearest("nmve", ["zram", "nvme"]),
+            Some("nvme"),
+            "two letters swapped are one slip"
+        );
         assert_eq!(nearest("banana", names), None);
     }
 }
