@@ -73,14 +73,12 @@ impl Spawned {
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
         let mapped = Self::map(&mut child, &path, stop);
-        let _ = std::fs::remove_file(&path);
-        match mapped {
-            Ok(truth) => Ok(Self { child, truth }),
-            Err(error) => {
-                end(&mut child);
-                Err(error)
-            }
+        if mapped.is_err() {
+            // First it ends: it may be about to make the file.
+            end(&mut child);
         }
+        let _ = std::fs::remove_file(&path);
+        mapped.map(|truth| Self { child, truth })
     }
 
     fn map(child: &mut Child, path: &Path, stop: Option<&Stop>) -> anyhow::Result<Truth> {
