@@ -156,7 +156,14 @@ fn curves_in_every_form() {
         .collect();
     assert_eq!(misses, [9, 10, 7, 6]);
     assert_eq!(points[0]["sampling_rate"], Value::Null);
-    let text = with(&["--html", "c.html", "--svg", "c.svg"]);
+    let text = with(&[
+        "--html",
+        "c.html",
+        "--svg",
+        "c.svg",
+        "--parquet",
+        "c.parquet",
+    ]);
     assert!(
         text.contains("12 accesses, 5 pages") && text.contains("0.833333"),
         "{text}"
@@ -170,6 +177,11 @@ fn curves_in_every_form() {
         fs::read_to_string(place.at("c.svg"))
             .unwrap()
             .starts_with("<svg")
+    );
+    assert!(
+        fs::read(place.at("c.parquet"))
+            .unwrap()
+            .starts_with(b"PAR1")
     );
     assert_eq!(with(&["--format", "csv"]).lines().count(), 5);
 

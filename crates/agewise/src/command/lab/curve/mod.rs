@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab curve`.
 
+mod parquet;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use agewise_lab::curve::{
-    self, Curve, SamplingPlan, SizeSpec, exact, plot, read_samples, spread_sizes,
+    self, Curve, Point, SamplingPlan, SizeSpec, exact, plot, read_samples, spread_sizes,
 };
 use agewise_lab::policy::PolicySpec;
 use agewise_lab::trace::DenseTrace;
@@ -92,6 +94,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
+    /// Also write the points as Apache Parquet, with the columns of json and csv.
+    #[arg(long, value_name = "FILE")]
+    pub parquet: Option<PathBuf>,
+
     /// Say on standard error how long decoding and counting took.
     #[arg(long)]
     pub timing: bool,
@@ -117,6 +123,23 @@ struct Record<'a> {
     sampling_rate: Option<f64>,
 }
 
+impl<'a> Record<'a> {
+    fn of(curve: &'a Curve, point: &Point) -> Self {
+        let (miss_ratio, miss_ratio_error) = curve.ratio(point);
+        Self {
+            trace: &curve.trace,
+            policy: &curve.policy,
+            size_pages: point.size_pages,
+            footprint_pages: curve.footprint_pages,
+            accesses: curve.accesses,
+            misses: point.misses.round() as u64,
+            miss_ratio,
+            miss_ratio_error,
+            sampling_rate: curve.sampling_rate,
+        }
+    }
+}
+
 /// Computes, prints and writes the pictures.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = match args.sampled {
@@ -136,6 +159,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     write_picture(args.svg.as_deref(), || plot::svg(&curves))?;
     write_picture(args.html.as_deref(), || plot::html(&curves))?;
+    if let Some(path) = &args.parquet {
+        let file =
+            fs::File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+        parquet::write(file, &records(&curves))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
     print(args, &curves)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -211,36 +240,26 @@ fn write_picture(path: Option<&Path>, draw: impl Fn() -> String) -> anyhow::Resu
     }
 }
 
+fn records(curves: &[Curve]) -> Vec<Record<'_>> {
+    let mut records = Vec::new();
+    for curve in curves {
+        records.extend(curve.points.iter().map(|point| Record::of(curve, point)));
+    }
+    records
+}
+
 fn print(args: &Args, curves: &[Curve]) -> anyhow::Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let records = || {
-        curves.iter().flat_map(|curve| {
-            curve.points.iter().map(move |point| {
-                let (miss_ratio, miss_ratio_error) = curve.ratio(point);
-                Record {
-                    trace: &curve.trace,
-                    policy: &curve.policy,
-                    size_pages: point.size_pages,
-                    footprint_pages: curve.footprint_pages,
-                    accesses: curve.accesses,
-                    misses: point.misses.round() as u64,
-                    miss_ratio,
-                    miss_ratio_error,
-                    sampling_rate: curve.sampling_rate,
-                }
-            })
-        })
-    };
     match args.format {
         Format::Text => text(&mut out, curves)?,
         Format::Json => {
-            for record in records() {
+            for record in records(curves) {
                 output::json_line(&mut out, &record)?;
             }
         }
         Format::Csv => {
             let mut csv = csv::Writer::from_writer(&mut out);
-            for record in records() {
+            for record in records(curves) {
                 csv.serialize(record)?;
             }
             csv.flush()?;
