@@ -110,8 +110,12 @@ impl<'a> Watched<'a> {
     }
 }
 
+/// Accesses that entries left in the TLB may hide.
+const TLB_LEFT: usize = 4;
+
 /// `got` is `want`, but for what somebody else may have cleared (a kdamond), or a page that was not
-/// on an LRU list yet when MADV_COLD met it (it lies in a CPU's batch): 1 % each way.
+/// on an LRU list yet when MADV_COLD met it (it lies in a CPU's batch): 1 % each way. A few more
+/// accesses may be missed after clear_refs: a sleeping process can keep some TLB entries (PCID).
 fn assert_about(got: &[usize], want: &[usize], pages: usize) {
     let extra = got
         .iter()
@@ -126,7 +130,7 @@ fn assert_about(got: &[usize], want: &[usize], pages: usize) {
         "{extra} of {pages} pages called young wrongly"
     );
     assert!(
-        missing * 100 <= want.len(),
+        missing <= want.len() / 100 + TLB_LEFT,
         "{missing} of {} accesses missed",
         want.len()
     );
