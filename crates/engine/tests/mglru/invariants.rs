@@ -82,8 +82,12 @@ impl Driver {
             mapped: true,
             no_recency: false,
         };
+        let mut machine = Machine::with_layout(layout, settings, CAPACITY);
+        // While multi-gen is off, no time passes here to flush the statistics on which the classic
+        // LRU decides: it would run into its out-of-memory trap.
+        machine.lru.classic.exact_stats = true;
         Driver {
-            machine: Machine::with_layout(layout, settings, CAPACITY),
+            machine,
             switch: None,
             locked: 0,
         }
