@@ -7,6 +7,7 @@ pub mod experiment;
 pub mod machine;
 pub mod policy;
 pub mod reference;
+pub mod reproduce;
 pub mod sizing;
 pub mod trace;
 pub mod workload;

@@ -5,6 +5,7 @@ pub mod curve;
 pub mod inspect;
 pub mod list;
 mod parquet;
+pub mod reproduce;
 pub mod run;
 pub mod verify_kernel;
 pub mod verify_policies;
@@ -29,6 +30,7 @@ pub enum Command {
     VerifyKernel(verify_kernel::Args),
     Curve(curve::Args),
     VerifyPolicies(verify_policies::Args),
+    Reproduce(reproduce::Args),
 }
 
 /// Runs the subcommand asked for.
@@ -40,5 +42,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::VerifyKernel(args) => verify_kernel::run(args),
         Command::Curve(args) => curve::run(args),
         Command::VerifyPolicies(args) => verify_policies::run(args),
+        Command::Reproduce(args) => reproduce::run(args),
     }
 }

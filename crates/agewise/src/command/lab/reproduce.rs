@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise lab reproduce`.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use agewise_lab::reproduce::{self, Better, DOCUMENTS, Document, Row};
+use serde::Serialize;
+
+use crate::output::{self, Format};
+use crate::progress::Progress;
+
+/// Run the benchmarks of a source document again in the lab, and judge its claims.
+///
+/// Each benchmark is emulated at a fraction of its size, before and after what the document proposes,
+/// with the same seeds; changes are computed from raw values, the document's too. Without a NAME,
+/// documents, their variants and benchmarks are listed.
+///
+/// Verdicts: `reproduced`, the 95 % interval does not hold 0, the change goes the way the document
+/// says, and its size lies in the interval or within a factor of two of ours (where the document
+/// expects no change: the whole interval lies within the margin of that); `same sign`, it goes that
+/// way by another size; `not significant`, the interval holds 0; `opposite`, it goes the other way.
+/// The interval is Fieller's for the ratio of paired means, or Student's for paired differences: 0 is
+/// in it exactly if the paired t-test finds no difference.
+///
+/// Exit status: 0 whatever the verdicts are; 1 an error; 2 a wrong argument.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The document; see the list.
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Seeds 1 to N.
+    #[arg(long, value_name = "N", default_value_t = 10,
+          value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    seeds: u64,
+    /// This benchmark only, or those whose name begins with it and a slash.
+    #[arg(long, value_name = "BENCHMARK")]
+    benchmark: Option<String>,
+    /// What to compare: the document's proposal unless given, or it without one of its parts.
+    #[arg(long, value_name = "VARIANT")]
+    variant: Option<String>,
+    /// text: for people; json: one object a line, raw values included; csv: the same without these.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Reproduces and prints.
+///
+/// # Errors
+/// Unknown names, or a benchmark that cannot run.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut out = io::stdout().lock();
+    let Some(name) = &args.name else {
+        list(&mut out, args.format)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let document = reproduce::find(name)?;
+    let progress = Progress::new("measurements");
+    let rows = reproduce::reproduce(
+        document,
+        args.benchmark.as_deref(),
+        args.variant.as_deref(),
+        args.seeds,
+        |total| progress.advance(total),
+    );
+    progress.finish();
+    let rows = rows?;
+    match args.format {
+        Format::Json => {
+            for row in &rows {
+                output::json_line(&mut out, row)?;
+            }
+        }
+        Format::Csv => print_csv(&mut out, &rows)?,
+        Format::Text => print_text(&mut out, document, &rows)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A line of the list.
+#[derive(Debug, Serialize)]
+struct Entry<'a> {
+    document: &'a str,
+    kind: &'static str,
+    name: &'a str,
+    description: &'a str,
+}
+
+fn list(out: &mut impl Write, format: Format) -> anyhow::Result<()> {
+    let mut csv = csv::Writer::from_writer(Vec::new());
+    for document in DOCUMENTS {
+        let benchmarks = (document.benchmarks)();
+        let variants = document.variants.iter();
+        let entries = [("document", document.name, document.summary)]
+            .into_iter()
+            .chain(variants.map(|variant| ("variant", variant.name, variant.summary)))
+            .chain(
+                benchmarks
+                    .iter()
+                    .map(|one| ("benchmark", one.name.as_str(), one.summary)),
+            );
+        for (kind, name, description) in entries {
+            let entry = Entry {
+                document: document.name,
+                kind,
+                name,
+                description,
+            };
+            match format {
+                Format::Json => output::json_line(out, &entry)?,
+                Format::Csv => csv.serialize(&entry)?,
+                Format::Text if kind == "document" => writeln!(out, "{name}: {description}")?,
+                Format::Text => writeln!(out, "  {kind:<9}  {name:<24}  {description}")?,
+            }
+        }
+    }
+    out.write_all(&csv.into_inner()?)?;
+    Ok(())
+}
+
+fn print_csv(out: &mut impl Write, rows: &[Row]) -> anyhow::Result<()> {
+    let mut writer = csv::Writer::from_writer(out);
+    for (index, row) in rows.iter().enumerate() {
+        let serde_json::Value::Object(mut fields) = serde_json::to_value(row)? else {
+            continue;
+        };
+        fields.remove("raw");
+        if index == 0 {
+            writer.write_record(fields.keys())?;
+        }
+        writer.write_record(fields.values().map(|value| match value {
+            serde_json::Value::Null => String::new(),
+            serde_json::Value::String(text) => text.clone(),
+            other => other.to_string(),
+        }))?;
+    }
+    Ok(writer.flush()?)
+}
+
+/// Four digits that count.
+fn number(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 6) as usize;
+    format!("{value:.digits$}")
+}
+
+fn change(row: &Row, value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) if row.by_difference => number(value),
+        Some(value) => format!("{:+.2} %", value * 100.0),
+    }
+}
+
+fn values(before: Option<f64>, after: Option<f64>) -> String {
+    match (before, after) {
+        (Some(before), Some(after)) => format!("{} -> {}", number(before), number(after)),
+        _ => "-".to_owned(),
+    }
+}
+
+fn print_text(out: &mut impl Write, document: &Document, rows: &[Row]) -> io::Result<()> {
+    let seeds = rows.first().map_or(0, |row| row.seeds);
+    let variant = rows.first().map_or("", |row| row.variant);
+    writeln!(
+        out,
+        "agewise {}, {} ({variant}), seeds 1 to {seeds}\n{}\n\n{}\n",
+        env!("CARGO_PKG_VERSION"),
+        document.name,
+        document.summary,
+        document.remark
+    )?;
+    let header = [
+        "benchmark",
+        "document",
+        "its change",
+        "ours",
+        "our change",
+        "95 % interval",
+        "verdict",
+    ];
+    let mut table = vec![header.map(str::to_owned).to_vec()];
+    for row in rows {
+        let mut theirs = change(row, row.document_change);
+        if let Some(printed) = row.document_printed {
+            theirs = format!("{theirs} (printed {printed})");
+        }
+        let interval = match (row.ci_low, row.ci_high) {
+            (Some(low), Some(high)) => {
+                format!("{} .. {}", change(row, Some(low)), change(row, Some(high)))
+            }
+            _ => "-".to_owned(),
+        };
+        let better = match row.better {
+            Better::Higher => "more is better",
+            Better::Lower => "less is better",
+        };
+        let ours = values(Some(row.ours_before), Some(row.ours_after));
+        table.push(vec![
+            row.benchmark.clone(),
+            values(row.document_before, row.document_after),
+            theirs,
+            format!("{ours} {} ({better})", row.unit),
+            change(row, row.change),
+            interval,
+            row.verdict.to_string(),
+        ]);
+    }
+    let widths: Vec<usize> = (0..header.len())
+        .map(|column| {
+            let cells = table.iter().map(|row| row[column].chars().count());
+            cells.max().unwrap_or(0)
+        })
+        .collect();
+    for row in &table {
+        let cells: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, &width)| format!("{cell:<width$}"))
+            .collect();
+        writeln!(out, "{}", cells.join("  ").trim_end())?;
+    }
+    if rows.iter().any(|row| row.document_within_noise) {
+        writeln!(
+            out,
+            "\nThe document gives no variance: nothing shows that changes as small as these are more \
+             than noise:"
+        )?;
+        for row in rows.iter().filter(|row| row.document_within_noise) {
+            let theirs = change(row, row.document_change);
+            writeln!(out, "  {}: {theirs}", row.benchmark)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_four_digits_that_count() {
+        assert_eq!(number(5_125_500.0), "5125500");
+        assert_eq!(number(1_817.134_99), "1817");
+        assert_eq!(number(0.012_345), "0.01235");
+        assert_eq!(number(0.0), "0");
+    }
+}
