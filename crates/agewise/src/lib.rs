@@ -4,6 +4,7 @@
 
 pub mod cli;
 pub mod command;
+pub mod daemon;
 pub mod lean;
 pub mod output;
 pub mod progress;

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon: observes at a fixed pace, keeps what it knows where files, metrics and a page can
+//! read it, and moves memory out by the policies it was configured with.
+
+pub mod demo;
+pub mod state;
+pub mod timeline;

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What happened lately, bounded: ages of the largest subjects, tick by tick, for a heat map.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::state::Snapshot;
+
+/// Moments kept.
+pub const MOMENTS_MAX: usize = 720;
+/// Subjects of a moment: the largest.
+pub const ROWS_MAX: usize = 32;
+
+/// One tick.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moment {
+    /// The number of its snapshot.
+    pub sequence: u64,
+    /// Since 1970, ms.
+    pub unix_ms: u64,
+    /// Bounds of [`Row::ages_bytes`], ms; the last bin has none.
+    pub bounds_ms: Vec<u64>,
+    /// Sorted by resident memory, the largest first.
+    pub rows: Vec<Row>,
+}
+
+/// A subject at that moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Bytes of each bin of age, all nodes and types.
+    pub ages_bytes: Vec<u64>,
+    /// What came back from swap since the moment before.
+    pub refaulted_bytes: u64,
+    /// What left by our doing since the moment before.
+    pub reclaimed_bytes: u64,
+}
+
+impl Moment {
+    /// What to keep of a snapshot, and what happened since the one before it.
+    pub fn of(snapshot: &Snapshot, before: &Snapshot) -> Self {
+        let mut rows: Vec<Row> = Vec::with_capacity(snapshot.subjects.len());
+        for subject in &snapshot.subjects {
+            // Another one of the same name begins anew.
+            let old = before
+                .subject(&subject.name)
+                .filter(|old| old.id == subject.id);
+            let since = |now: u64, old: Option<u64>| now.saturating_sub(old.unwrap_or(0));
+            rows.push(Row {
+                name: Arc::clone(&subject.name),
+                ages_bytes: subject
+                    .ages(&snapshot.intervals)
+                    .bins()
+                    .iter()
+                    .map(|bin| bin.amounts[0].saturating_add(bin.amounts[1]))
+                    .collect(),
+                refaulted_bytes: since(subject.refaulted_bytes, old.map(|old| old.refaulted_bytes)),
+                reclaimed_bytes: since(
+                    subject.reclaimed.total_bytes(),
+                    old.map(|old| old.reclaimed.total_bytes()),
+                ),
+            });
+        }
+        rows.sort_by_key(|row| std::cmp::Reverse(row.ages_bytes.iter().sum::<u64>()));
+        rows.truncate(ROWS_MAX);
+        rows.shrink_to_fit();
+        Moment {
+            sequence: snapshot.sequence,
+            unix_ms: snapshot.unix_ms,
+            bounds_ms: snapshot.intervals.bounds_ms().to_vec(),
+            rows,
+        }
+    }
+}
+
+/// The last [`MOMENTS_MAX`] moments.
+#[derive(Debug, Default)]
+pub struct Timeline(VecDeque<Arc<Moment>>);
+
+impl Timeline {
+    /// Adds one, and drops the oldest if there are too many.
+    pub fn push(&mut self, moment: Moment) {
+        if self.0.len() == MOMENTS_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(Arc::new(moment));
+    }
+
+    /// All, oldest first.
+    pub fn moments(&self) -> Vec<Arc<Moment>> {
+        self.0.iter().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::demo;
+    use super::super::state::{Hub, Reason};
+    use super::*;
+
+    #[test]
+    fn it_keeps_the_last_moments_and_differences() {
+        let hub = Hub::new(demo::settings());
+        for sequence in 1..=MOMENTS_MAX as u64 + 3 {
+            let mut snapshot = demo::snapshot(sequence, sequence * 1000);
+            for subject in &mut snapshot.subjects {
+                subject.refaulted_bytes = sequence * 10;
+                subject.reclaimed = Default::default();
+                subject.reclaimed.add(Reason::Age, sequence * 7);
+                subject.reclaimed.add(Reason::Cost, sequence);
+            }
+            hub.publish(snapshot);
+        }
+        let moments = hub.timeline();
+        assert_eq!(moments.len(), MOMENTS_MAX);
+        assert_eq!(moments[0].sequence, 4);
+        for row in &moments[5].rows {
+            assert_eq!((row.refaulted_bytes, row.reclaimed_bytes), (10, 8));
+        }
+        let total = |row: &Row| row.ages_bytes.iter().sum::<u64>();
+        assert!(
+            moments[0]
+                .rows
+                .windows(2)
+                .all(|pair| total(&pair[0]) >= total(&pair[1]))
+        );
+    }
+
+    #[test]
+    fn a_new_cgroup_of_an_old_name_begins_anew() {
+        let mut first = demo::snapshot(1, 1000);
+        first.subjects[1].refaulted_bytes = 1000;
+        let mut second = demo::snapshot(2, 2000);
+        second.subjects[1].id += 1;
+        second.subjects[1].refaulted_bytes = 5;
+        let moment = Moment::of(&second, &first);
+        let name = &second.subjects[1].name;
+        let row = moment.rows.iter().find(|row| row.name == *name).unwrap();
+        assert_eq!(row.refaulted_bytes, 5);
+    }
+}
