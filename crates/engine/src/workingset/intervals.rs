@@ -70,6 +70,13 @@ impl Intervals {
         Ok(Intervals(bounds_ms))
     }
 
+    /// Bounds that increase strictly and are no more than fit, of which the first may be zero: the
+    /// kernel's file takes that, for a bin that holds nothing.
+    pub(super) fn with_zero(bounds_ms: Vec<u64>) -> Self {
+        debug_assert!(bounds_ms.len() <= INTERVALS_MAX && bounds_ms.is_sorted());
+        Intervals(bounds_ms)
+    }
+
     /// Bounds as the kernel's `page_age_intervals` takes them: milliseconds without a unit,
     /// separated by commas, nothing else.
     ///
@@ -91,7 +98,8 @@ impl Intervals {
     /// without bounds.
     pub fn finest_ms(&self) -> Option<u64> {
         let widths = self.0.windows(2).map(|pair| pair[1] - pair[0]);
-        self.0.first().copied().into_iter().chain(widths).min()
+        let first = self.0.first().copied().filter(|ms| *ms > 0);
+        first.into_iter().chain(widths).min()
     }
 
     /// The last bound: beyond it ages need not be told apart.

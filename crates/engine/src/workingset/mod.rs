@@ -3,6 +3,7 @@
 
 mod histogram;
 mod intervals;
+pub mod report;
 
 pub use histogram::{Bin, Histogram, NO_UPPER_BOUND_MS, OldestPages, ParseError, Slice};
 pub use intervals::{BINS_MAX, INTERVALS_MAX, IntervalError, Intervals};
