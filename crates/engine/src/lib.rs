@@ -13,6 +13,7 @@ pub mod ids;
 pub mod lru;
 pub mod mglru;
 pub mod page_table;
+pub mod proactive;
 pub mod reclaim;
 pub mod refault_distance;
 pub mod shadow;

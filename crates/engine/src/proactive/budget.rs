@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `budget`: holds resident memory below B, a little ahead of the kernel's limit, in steps of
+//! milliseconds, so that programs seldom enter direct reclaim.
+//!
+//! The headroom below B follows what memory grows by: enough for two steps of the fastest growth seen
+//! lately, at least `headroom` of B, at most an eighth of it. The coldest go first (decayed heat where
+//! it is kept, else age), in runs. When growth outruns it and the limit is reached all the same, its
+//! reason says `behind`.
+
+use super::arguments::Arguments;
+use super::{Action, Built, Entry, Facts, GuardParams, Pace, Policy, Reason, Wish};
+use crate::workingset::Intervals;
+
+/// The headroom is at most this part of the budget.
+const HEADROOM_MAX_PART: f64 = 8.0;
+/// Growth is forgotten by half in this time, in ms.
+const HALF_LIFE_MS: f64 = 500.0;
+/// With room to spare it sleeps longer than a step, at most so long, in ms.
+const SLEEP_MAX_MS: u64 = 250;
+/// A move is worth a call from here on: below it, the step waits for more.
+const MOVE_MIN_BYTES: u64 = 64 * 1024;
+
+pub(super) const ENTRY: Entry = Entry {
+    name: "budget",
+    summary: "hold resident memory under BYTES, a little ahead of the kernel's limit",
+    usage: "budget:BYTES",
+    build,
+};
+
+#[derive(Clone, Debug)]
+struct Budget {
+    budget_bytes: u64,
+    step_ms: u64,
+    look_ms: u64,
+    headroom: f64,
+    before: Option<Before>,
+    /// Fastest growth lately, in bytes a ms.
+    growth: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    time_ms: u64,
+    charged_bytes: u64,
+    moved: bool,
+}
+
+fn build(arguments: &mut Arguments<'_>) -> Built {
+    let bytes = arguments.positional().ok_or_else(|| arguments.usage())?;
+    let policy = Budget {
+        budget_bytes: arguments.size_of("budget", bytes, 1 << 16..=1 << 50)?,
+        step_ms: arguments.duration("step", 8, 1..=10_000)?,
+        look_ms: arguments.duration("look", 250, 10..=60_000)?,
+        headroom: arguments.share("headroom", 0.015, 0.001..=0.125)?,
+        before: None,
+        growth: 0.0,
+    };
+    let guard = GuardParams {
+        rate_bytes_per_s: 1 << 30,
+        ..GuardParams::default()
+    };
+    Ok((Box::new(policy), guard))
+}
+
+impl Budget {
+    /// The budget, or the limit if that is less.
+    fn ceiling(&self, facts: &Facts<'_>) -> u64 {
+        facts
+            .limit_bytes
+            .map_or(self.budget_bytes, |limit| limit.min(self.budget_bytes))
+    }
+
+    fn follow_growth(&mut self, facts: &Facts<'_>, charged_bytes: u64) {
+        let Some(before) = self.before else { return };
+        let passed_ms = facts.time_ms - before.time_ms;
+        if passed_ms == 0 {
+            return;
+        }
+        let left = facts
+            .outcome
+            .map_or(0, |o| o.left_bytes[0].saturating_add(o.left_bytes[1]));
+        let grown = charged_bytes
+            .saturating_add(left)
+            .saturating_sub(before.charged_bytes);
+        let kept = self.growth * 0.5f64.powf(passed_ms as f64 / HALF_LIFE_MS);
+        self.growth = kept.max(grown as f64 / passed_ms as f64);
+    }
+}
+
+impl Policy for Budget {
+    fn wish(&mut self, facts: &Facts<'_>) -> Wish {
+        let now_ms = facts.time_ms;
+        let charged_bytes = facts.charged_bytes.unwrap_or_else(|| facts.resident());
+        self.follow_growth(facts, charged_bytes);
+        let ceiling = self.ceiling(facts);
+        let step_growth = self.growth * self.step_ms as f64;
+        let least = ceiling as f64 * self.headroom;
+        let headroom = (2.0 * step_growth).clamp(least, ceiling as f64 / HEADROOM_MAX_PART) as u64;
+        let aim = ceiling - headroom;
+        let moved = self.before.is_some_and(|before| before.moved);
+        // The kernel reclaims in batches once the limit is reached: close to it is at it.
+        let behind = moved && charged_bytes.saturating_add(headroom / 8) >= ceiling;
+        let mut next = Before {
+            time_ms: now_ms,
+            charged_bytes,
+            moved: false,
+        };
+        let over_bytes = charged_bytes.saturating_sub(aim);
+        if over_bytes < MOVE_MIN_BYTES {
+            self.before = Some(next);
+            let room_bytes = aim.saturating_sub(charged_bytes);
+            let until_full_ms = room_bytes as f64 / self.growth.max(1e-9) / 2.0;
+            let sleep_ms =
+                (until_full_ms as u64).clamp(self.step_ms, SLEEP_MAX_MS.max(self.step_ms));
+            return Wish::nothing(Reason::WithinBudget { room_bytes }, now_ms + sleep_ms);
+        }
+        let types = [facts.backend != super::Backend::None, true];
+        // And what comes in until the next step.
+        let bytes_max = over_bytes.saturating_add(step_growth as u64);
+        let action = match facts.hands {
+            hands if hands.coldest => Action::Coldest { types, bytes_max },
+            hands if hands.page_out => Action::PageOut {
+                older_than_ms: types.map(|takes| takes.then_some(0)),
+                bytes_max,
+            },
+            hands if hands.reclaim => Action::Reclaim {
+                bytes: bytes_max,
+                anon: types[0],
+            },
+            _ => {
+                self.before = Some(next);
+                return Wish::nothing(Reason::NoHand, now_ms + SLEEP_MAX_MS);
+            }
+        };
+        next.moved = true;
+        self.before = Some(next);
+        Wish {
+            action,
+            reason: Reason::OverBudget {
+                over_bytes,
+                headroom_bytes: headroom,
+                behind,
+            },
+            next_ms: now_ms + self.step_ms,
+            forced: true,
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        Pace {
+            decide_ms: self.step_ms,
+            look_ms: Some(self.look_ms),
+            bounds: Intervals::new(vec![1_000, 10_000, 60_000]).expect("bounds increase"),
+            heat: true,
+        }
+    }
+}

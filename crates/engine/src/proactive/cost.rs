@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `cost`: moves out the coldest memory whose way out and back costs less than it saves.
+//!
+//! It answers the objection that frequency alone does not tell what to evict (review of the
+//! working-set report, v4): what matters is how long a page will stay away, and what its return costs
+//! on this backend. For each type it learns
+//! - from every look, how long memory that has been idle for some time stays idle ([`Survival`]);
+//! - what a refault costs (moving average of what was measured) and what eviction costs.
+//!
+//! Memory of an age may go if
+//! - its mean stay is worth it: way out and back, divided by the stay, costs at most `price`, a share
+//!   of one CPU for each GiB away; so the age follows from the backend: seconds for zram, minutes for
+//!   an SSD, an hour for a disk;
+//! - nobody trusts a stay more than `trust` times the age it was watched at;
+//! - the stall expected of it, with that of what is out already, stays below `stall`, a share of time.
+
+use super::age::older_than;
+use super::arguments::Arguments;
+use super::{
+    Action, Backend, Built, Entry, Facts, GuardParams, Looked, Pace, Policy, Reason, Survival, Wish,
+};
+use crate::generations::ByType;
+use crate::workingset::Intervals;
+
+/// Ages told apart, in s.
+const BOUNDS_S: [u64; 27] = [
+    1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 420, 600, 900, 1200, 1800, 2700,
+    3600, 5400, 7200, 10_800, 21_600, 43_200,
+];
+const PAGE_BYTES: f64 = 4096.0;
+const PAGES_PER_GIB: f64 = 262_144.0;
+/// What moving a page out costs until it was measured, in ns (measured: 7 us to zram with lz4).
+const EVICT_NS: f64 = 7_000.0;
+/// New measurements of cost weigh so much.
+const LEARN: f64 = 0.2;
+/// Sorting again before this makes no difference, in ms.
+const SORT_EVERY_MS: u64 = 60_000;
+
+pub(super) const ENTRY: Entry = Entry {
+    name: "cost",
+    summary: "the coldest memory whose return costs less than its absence saves (default)",
+    usage: "cost[:stall=0.2%,price=1%,trust=60,min_age=3s,period=2s,sort=off]",
+    build,
+};
+
+#[derive(Clone, Debug)]
+struct Cost {
+    stall: f64,
+    price: f64,
+    trust: f64,
+    min_age_s: f64,
+    period_ms: u64,
+    sort: bool,
+    bounds_ms: Vec<u64>,
+    curves: ByType<Survival>,
+    refault_ns: ByType<Option<f64>>,
+    evict_ns: f64,
+    looked_ms: Option<u64>,
+    /// Resident bytes by age at the newest look.
+    ages: Vec<ByType<f64>>,
+    /// Refaulted pages since that look.
+    refaulted: ByType<f64>,
+    /// The youngest bin that may go, by type.
+    from: ByType<Option<usize>>,
+    due_ms: u64,
+    sorted_ms: Option<u64>,
+}
+
+fn build(arguments: &mut Arguments<'_>) -> Built {
+    let bounds_ms: Vec<u64> = BOUNDS_S.iter().map(|s| s * 1000).collect();
+    let policy = Cost {
+        stall: arguments.share("stall", 0.002, 0.000_001..=1.0)?,
+        price: arguments.share("price", 0.01, 0.000_01..=1.0)?,
+        trust: arguments.number("trust", 60.0, 1.0..=100_000.0)?,
+        min_age_s: arguments.duration("min_age", 3_000, 100..=86_400_000)? as f64 / 1e3,
+        period_ms: arguments.duration("period", 2_000, 100..=3_600_000)?,
+        sort: arguments.switch("sort", false)?,
+        curves: [Survival::new(&bounds_ms), Survival::new(&bounds_ms)],
+        bounds_ms,
+        refault_ns: [None; 2],
+        evict_ns: EVICT_NS,
+        looked_ms: None,
+        ages: Vec::new(),
+        refaulted: [0.0; 2],
+        from: [None; 2],
+        due_ms: 0,
+        sorted_ms: None,
+    };
+    Ok((Box::new(policy), GuardParams::default()))
+}
+
+impl Cost {
+    fn learn(&mut self, facts: &Facts<'_>) {
+        for t in 0..2 {
+            self.refaulted[t] += facts.refaults.bytes[t] as f64 / PAGE_BYTES;
+            if facts.refaults.latency_ns[t] > 0 && facts.refaults.bytes[t] > 0 {
+                let ns = facts.refaults.latency_ns[t] as f64;
+                let before = self.refault_ns[t].unwrap_or(ns);
+                self.refault_ns[t] = Some(before + LEARN * (ns - before));
+            }
+        }
+        if let Some(outcome) = facts.outcome {
+            let pages = outcome.left_bytes.map(|bytes| bytes as f64 / PAGE_BYTES);
+            let left = pages[0] + pages[1];
+            if left >= 16.0 && outcome.cpu_ns > 0 {
+                self.evict_ns += LEARN * (outcome.cpu_ns as f64 / left - self.evict_ns);
+            }
+            for (t, pages) in pages.into_iter().enumerate() {
+                self.note_left(t, pages);
+            }
+        }
+        if let Some(looked) = facts.looked {
+            self.look(facts, looked);
+        }
+    }
+
+    /// The oldest went first.
+    fn note_left(&mut self, t: usize, mut pages: f64) {
+        for bin in (0..self.ages.len()).rev() {
+            let here = (self.ages[bin][t] / PAGE_BYTES).min(pages);
+            self.ages[bin][t] -= here * PAGE_BYTES;
+            self.curves[t].left(bin, here);
+            pages -= here;
+        }
+    }
+
+    fn look(&mut self, facts: &Facts<'_>, looked: Looked<'_>) {
+        let into = |bins: &[crate::workingset::Bin], curve: &Survival| {
+            let mut amounts = vec![[0.0; 2]; curve.len()];
+            let mut lower_ms = 0;
+            for bin in bins {
+                // A bin of other bounds goes where its youngest pages belong: the careful side.
+                let at = curve.bin((lower_ms + 1) as f64 / 1e3);
+                for (sum, bytes) in amounts[at].iter_mut().zip(bin.amounts) {
+                    *sum += bytes as f64;
+                }
+                lower_ms = bin.upper_ms;
+            }
+            amounts
+        };
+        let before_ms = self.looked_ms.replace(looked.time_ms);
+        let ages = into(looked.bins, &self.curves[0]);
+        let returned =
+            (!looked.returned.is_empty()).then(|| into(looked.returned, &self.curves[0]));
+        let passed_s = looked
+            .time_ms
+            .saturating_sub(before_ms.unwrap_or(looked.time_ms));
+        for t in 0..2 {
+            let pages = |bins: &Vec<ByType<f64>>| -> Vec<f64> {
+                bins.iter().map(|bin| bin[t] / PAGE_BYTES).collect()
+            };
+            let refaulted = std::mem::take(&mut self.refaulted[t]);
+            self.curves[t].observe(
+                passed_s as f64 / 1e3,
+                &pages(&ages),
+                returned.as_ref().map(pages).as_deref(),
+                refaulted,
+            );
+        }
+        if facts.out_bytes[0] > 0 || self.curves[0].out_pages() > 0.0 {
+            let known = facts.out_bytes[0] as f64 / PAGE_BYTES;
+            if known < self.curves[0].out_pages() {
+                self.curves[0].set_out_pages(known);
+            }
+        }
+        self.ages = ages;
+    }
+
+    fn refault_ns(&self, t: usize, backend: Backend) -> f64 {
+        let expected = if t == 0 { backend } else { Backend::Ssd };
+        self.refault_ns[t].unwrap_or(expected.refault_ns() as f64)
+    }
+
+    /// Share of time that waiting for what comes back takes now.
+    fn stall_now(&self, backend: Backend) -> f64 {
+        let of = |t: usize| self.curves[t].refaults_per_s() * self.refault_ns(t, backend) / 1e9;
+        of(0) + of(1)
+    }
+
+    /// For each type the youngest bin that may go, and the stall expected of what would.
+    fn choose(&self, facts: &Facts<'_>) -> (ByType<Option<usize>>, f64) {
+        let now = self.stall_now(facts.backend);
+        let mut room = self.stall - now;
+        let mut from = [None; 2];
+        let mut expected = now;
+        for (t, from) in from.iter_mut().enumerate() {
+            if t == 0 && facts.backend == Backend::None {
+                continue;
+            }
+            let refault_ns = self.refault_ns(t, facts.backend);
+            let worth_s = PAGES_PER_GIB * (self.evict_ns + refault_ns) / 1e9 / self.price;
+            for bin in (0..self.ages.len()).rev() {
+                let (age_s, stay_s) = (self.curves[t].lower_s(bin), self.curves[t].stay_s(bin));
+                if age_s < self.min_age_s || stay_s.min(self.trust * age_s) < worth_s {
+                    break;
+                }
+                let stall = self.ages[bin][t] / PAGE_BYTES / stay_s * refault_ns / 1e9;
+                if stall > room {
+                    break;
+                }
+                room -= stall;
+                expected += stall;
+                *from = Some(bin);
+            }
+        }
+        (from, expected)
+    }
+
+    fn sort_instead(&mut self, facts: &Facts<'_>) -> Option<Action> {
+        let due = self
+            .sorted_ms
+            .is_none_or(|at_ms| facts.time_ms >= at_ms + SORT_EVERY_MS);
+        if !self.sort || !facts.hands.sort || !due {
+            return None;
+        }
+        self.sorted_ms = Some(facts.time_ms);
+        Some(Action::Sort {
+            older_than_ms: [Some((self.min_age_s * 1e3) as u64); 2],
+            bytes_max: facts.resident(),
+        })
+    }
+}
+
+impl Policy for Cost {
+    fn wish(&mut self, facts: &Facts<'_>) -> Wish {
+        self.learn(facts);
+        let now_ms = facts.time_ms;
+        if now_ms < self.due_ms {
+            return Wish::nothing(Reason::NotDue, self.due_ms);
+        }
+        self.due_ms = now_ms + self.period_ms;
+        let next_ms = self.due_ms;
+        if self.looked_ms.is_none() {
+            return Wish::nothing(Reason::NoAges, next_ms);
+        }
+        if !facts.hands.page_out {
+            return Wish::nothing(Reason::NoHand, next_ms);
+        }
+        let stall_now = self.stall_now(facts.backend);
+        let (from, stall) = self.choose(facts);
+        self.from = from;
+        let older_than_ms = [0, 1].map(|t| {
+            let bin = self.from[t]?;
+            Some((self.curves[t].lower_s(bin) * 1e3) as u64)
+        });
+        let cold_bytes: f64 = [0, 1]
+            .iter()
+            .filter_map(|&t| {
+                Some(
+                    self.ages[self.from[t]?..]
+                        .iter()
+                        .map(|bin| bin[t])
+                        .sum::<f64>(),
+                )
+            })
+            .sum();
+        if cold_bytes < PAGE_BYTES {
+            let old = facts.looked.map_or([0; 2], |looked| {
+                older_than(looked.bins, (self.min_age_s * 1e3) as u64)
+            });
+            let reason = match old {
+                [0, 0] => Reason::NothingCold,
+                _ => Reason::TooDear { stall: stall_now },
+            };
+            let mut wish = Wish::nothing(reason, next_ms);
+            if let Some(action) = self.sort_instead(facts) {
+                wish.action = action;
+            }
+            return wish;
+        }
+        Wish {
+            action: Action::PageOut {
+                older_than_ms,
+                bytes_max: cold_bytes as u64,
+            },
+            reason: Reason::Projected {
+                older_than_ms,
+                cold_bytes: cold_bytes as u64,
+                stall,
+            },
+            next_ms,
+            forced: false,
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        // A look costs as much as moving thousands of pages: no more of them than the youngest age
+        // that may go has to be told by.
+        let youngest_s = (0..2)
+            .filter_map(|t| Some(self.curves[t].lower_s(self.from[t]?)))
+            .fold(f64::INFINITY, f64::min);
+        let look_ms = match youngest_s.is_finite() {
+            true => (youngest_s * 1e3 / 3.0) as u64,
+            false => self.period_ms,
+        };
+        Pace {
+            decide_ms: self.period_ms,
+            look_ms: Some(look_ms.clamp(self.period_ms.min(1_000), 30_000)),
+            bounds: Intervals::new(self.bounds_ms.clone()).expect("bounds increase"),
+            heat: false,
+        }
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the world tells of a target.
+
+use crate::generations::ByType;
+use crate::workingset::Bin;
+
+/// Everything a decision rests on. What counts events (`faults`, `refaults`, `psi`) counts those
+/// since the facts before.
+#[derive(Clone, Debug, Default)]
+pub struct Facts<'a> {
+    /// Now, in ms. Never goes back.
+    pub time_ms: u64,
+    /// Resident memory, anon and file.
+    pub resident_bytes: ByType<u64>,
+    /// What counts against the limit (`memory.current`), where that is known and more than what is
+    /// resident: page tables, unmapped cache.
+    pub charged_bytes: Option<u64>,
+    /// What is in swap (anon), or was dropped and is still mapped (file; 0 where unknown).
+    pub out_bytes: ByType<u64>,
+    /// The newest look at the ages, if there was one since the facts before.
+    pub looked: Option<Looked<'a>>,
+    /// Faults of the target.
+    pub faults: Faults,
+    /// Pages that were out and came back.
+    pub refaults: Refaults,
+    /// Pressure of the target, or of the machine if the target's own is not known.
+    pub psi: Option<Psi>,
+    /// Room in swap; `None`: not known. No swap is `total_bytes` 0.
+    pub swap: Option<SwapRoom>,
+    /// Where anonymous memory goes.
+    pub backend: Backend,
+    /// The limit of the target that the kernel enforces, if any.
+    pub limit_bytes: Option<u64>,
+    /// What must stay resident at least, whatever a policy's own floor is.
+    pub floor_bytes: u64,
+    /// What can be done here.
+    pub hands: Hands,
+    /// What became of the decision before.
+    pub outcome: Option<Outcome>,
+}
+
+impl Facts<'_> {
+    /// Resident memory of both types.
+    pub fn resident(&self) -> u64 {
+        self.resident_bytes[0].saturating_add(self.resident_bytes[1])
+    }
+}
+
+/// A look at all memory of the target.
+#[derive(Clone, Copy, Debug)]
+pub struct Looked<'a> {
+    /// When it was taken, in ms.
+    pub time_ms: u64,
+    /// How long ages have been kept, in ms: nothing can be known to be older than this.
+    pub watched_ms: u64,
+    /// Resident bytes by age: bins that are not cumulative, youngest first, the last without bound.
+    pub bins: &'a [Bin],
+    /// Bytes found accessed (resident, or back from where they went) since the look before, by
+    /// how long they had been idle until then: same bounds. Empty: not known.
+    pub returned: &'a [Bin],
+}
+
+/// Counts of faults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Without a device.
+    pub minor: u64,
+    /// That read from a device.
+    pub major: u64,
+}
+
+/// What came back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refaults {
+    /// Bytes by type.
+    pub bytes: ByType<u64>,
+    /// Mean time a task waited for a page of each type, in ns; 0: not measured.
+    pub latency_ns: ByType<u64>,
+}
+
+/// Time in which tasks of the target waited for memory (PSI).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Psi {
+    /// At least one of them waited for memory, in us.
+    pub some_us: u64,
+    /// All of them did, in us.
+    pub full_us: u64,
+    /// At least one of them waited for I/O, in us; 0 where not known.
+    pub io_some_us: u64,
+}
+
+/// Room in swap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwapRoom {
+    /// Free bytes.
+    pub free_bytes: u64,
+    /// All bytes.
+    pub total_bytes: u64,
+}
+
+/// Where anonymous memory goes. It sets what a refault is expected to cost until one was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    /// Compressed in memory.
+    #[default]
+    Zram,
+    /// A solid-state disk.
+    Ssd,
+    /// A rotating disk.
+    Hdd,
+    /// There is no swap: only file pages can leave.
+    None,
+}
+
+impl Backend {
+    /// What a refault costs before one was measured, fault handling included, in ns: 1 us for the
+    /// fault, and the device's latency for 4 KiB (spec of the benchmarks, emulation rules).
+    pub fn refault_ns(self) -> u64 {
+        match self {
+            Backend::Zram => 7_000,
+            Backend::Ssd | Backend::None => 151_000,
+            Backend::Hdd => 8_001_000,
+        }
+    }
+}
+
+/// What can be done to the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hands {
+    /// Page out what was chosen by age.
+    pub page_out: bool,
+    /// Let the kernel's own LRU reclaim a number of bytes (`memory.reclaim`).
+    pub reclaim: bool,
+    /// Sort: make pages the first to go without moving them.
+    pub sort: bool,
+    /// Page out by decayed heat ([`Action::Coldest`](super::Action::Coldest)); without it the oldest
+    /// are taken.
+    pub coldest: bool,
+}
+
+impl Default for Hands {
+    /// Page-granular hands only.
+    fn default() -> Self {
+        Hands {
+            page_out: true,
+            reclaim: false,
+            sort: true,
+            coldest: false,
+        }
+    }
+}
+
+/// What became of a decision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Bytes it asked for.
+    pub asked_bytes: u64,
+    /// Bytes that were tried: less than asked if there were not so many to choose from.
+    pub tried_bytes: u64,
+    /// Bytes that left, by type.
+    pub left_bytes: ByType<u64>,
+    /// CPU time it took, in ns.
+    pub cpu_ns: u64,
+}

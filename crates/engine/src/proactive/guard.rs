@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What holds for every policy: floor, rate, room in swap, no progress, backing off.
+//!
+//! - *Floor*: what must stay resident is not moved.
+//! - *Rate*: a token bucket that holds one second's worth: over any window of w seconds at most
+//!   rate x (w + 1) bytes leave.
+//! - *Swap*: a share of swap stays free; then only file memory goes.
+//! - *No progress*: what was tried and did not leave, three times in a row: a pause.
+//! - *Backing off*: when more of what is out came back within the window than `regret` allows, a
+//!   pause, twice as long each time it happens again; after it, the next move is small (`start`)
+//!   and doubles while nothing is regretted. The first moves of all are small as well.
+//! - *Pressure*: moves shrink with the time tasks wait for memory, to nothing at `pressure`.
+//!
+//! The last two do not hold for what has to go in any case ([`Wish::forced`]).
+
+use super::arguments::Arguments;
+use super::{Action, Cause, Decision, Facts, Limit, Reason, SpecError, Wish};
+
+const MIB: u64 = 1 << 20;
+/// Refaults below this are noise: they neither prove nor disprove anything.
+const NOISE_BYTES: f64 = 64.0 * 1024.0;
+/// Fruitless moves in a row that make a pause.
+const FRUITLESS_MAX: u32 = 3;
+/// A move of which less than this share left was fruitless.
+const FRUITLESS_SHARE: f64 = 0.05;
+/// The longest pause for what must go in any case.
+const FORCED_PAUSE_MAX_MS: u64 = 1_000;
+
+/// Parameters of a guard. Each policy has its own defaults; keys are the same everywhere.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GuardParams {
+    /// `floor`: bytes that stay resident.
+    pub floor_bytes: u64,
+    /// `rate`: bytes a second.
+    pub rate_bytes_per_s: u64,
+    /// `swap_free`: share of swap that stays free.
+    pub swap_free: f64,
+    /// `backoff`: whether refaults and pressure slow a policy down.
+    pub backoff: bool,
+    /// `regret`: share of what is out that may come back within `window` without backing off.
+    pub regret: f64,
+    /// `window`, in ms.
+    pub window_ms: u64,
+    /// `start`: share of resident memory that the first move, and the first after a pause, may take.
+    pub start: f64,
+    /// `pause`: the first pause, in ms.
+    pub pause_ms: u64,
+    /// `pause_max`: the longest, in ms.
+    pub pause_max_ms: u64,
+    /// `pressure`: share of time in which tasks wait for memory at which nothing is moved.
+    pub pressure: f64,
+}
+
+impl Default for GuardParams {
+    fn default() -> Self {
+        GuardParams {
+            floor_bytes: 0,
+            rate_bytes_per_s: 256 * MIB,
+            swap_free: 0.1,
+            backoff: true,
+            regret: 0.2,
+            window_ms: 60_000,
+            start: 0.02,
+            pause_ms: 10_000,
+            pause_max_ms: 3_600_000,
+            pressure: 0.1,
+        }
+    }
+}
+
+impl GuardParams {
+    /// These, changed by what was written.
+    pub(super) fn with(self, from: &mut Arguments<'_>) -> Result<Self, SpecError> {
+        const DAY_MS: u64 = 86_400_000;
+        let pause_ms = from.duration("pause", self.pause_ms, 100..=DAY_MS)?;
+        let longest_ms = self.pause_max_ms.max(pause_ms);
+        Ok(GuardParams {
+            floor_bytes: from.size("floor", self.floor_bytes, 0..=1 << 50)?,
+            rate_bytes_per_s: from.size("rate", self.rate_bytes_per_s, 4096..=1 << 40)?,
+            swap_free: from.share("swap_free", self.swap_free, 0.0..=1.0)?,
+            backoff: from.switch("backoff", self.backoff)?,
+            regret: from.share("regret", self.regret, 0.001..=1.0)?,
+            window_ms: from.duration("window", self.window_ms, 1000..=DAY_MS)?,
+            start: from.share("start", self.start, 0.0001..=1.0)?,
+            pause_ms,
+            pause_max_ms: from.duration("pause_max", longest_ms, pause_ms..=DAY_MS)?,
+            pressure: from.share("pressure", self.pressure, 0.0001..=1.0)?,
+        })
+    }
+}
+
+/// The state of one target's guard.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    params: GuardParams,
+    last_ms: Option<u64>,
+    /// Bytes the rate still allows.
+    tokens: f64,
+    /// What the last decision took of them.
+    taken: u64,
+    /// Refaulted bytes, decayed over the window.
+    returned: f64,
+    /// File bytes that left and have not come back, as far as known.
+    file_out: f64,
+    /// What tasks waited since the facts before, as a share of the time.
+    pressure: f64,
+    /// Share of resident memory the next voluntary move may take.
+    quantum: f64,
+    pause: Option<(u64, Cause)>,
+    /// Pauses in a row.
+    level: u32,
+    fruitless: u32,
+    /// The last voluntary move, not judged yet.
+    moved_ms: Option<u64>,
+}
+
+impl Guard {
+    /// A guard that has seen nothing.
+    pub fn new(params: GuardParams) -> Self {
+        Guard {
+            params,
+            last_ms: None,
+            tokens: params.rate_bytes_per_s as f64,
+            taken: 0,
+            returned: 0.0,
+            file_out: 0.0,
+            pressure: 0.0,
+            quantum: params.start,
+            pause: None,
+            level: 0,
+            fruitless: 0,
+            moved_ms: None,
+        }
+    }
+
+    /// Its parameters.
+    pub fn params(&self) -> &GuardParams {
+        &self.params
+    }
+
+    /// Until when it holds still, in ms, and why.
+    pub fn pause(&self) -> Option<(u64, Cause)> {
+        self.pause
+    }
+
+    /// Share of resident memory that the next move may take.
+    pub fn quantum(&self) -> f64 {
+        self.quantum
+    }
+
+    /// Takes the facts in; before the policy is asked.
+    pub(super) fn observe(&mut self, facts: &Facts<'_>) {
+        let before_ms = self.last_ms.replace(facts.time_ms).unwrap_or(facts.time_ms);
+        let passed_ms = facts.time_ms - before_ms;
+        let rate = self.params.rate_bytes_per_s as f64;
+        self.tokens += rate * passed_ms as f64 / 1e3;
+        self.settle(facts);
+        self.tokens = self.tokens.min(rate);
+
+        self.pressure = match facts.psi {
+            Some(psi) if passed_ms > 0 => psi.some_us as f64 / (passed_ms as f64 * 1e3),
+            Some(_) => self.pressure,
+            None => 0.0,
+        };
+        let keep = 0.5f64.powf(passed_ms as f64 * 2.0 / self.params.window_ms as f64);
+        let [anon, file] = facts.refaults.bytes;
+        self.returned = self.returned * keep + anon as f64 + file as f64;
+        self.file_out = (self.file_out - file as f64).max(0.0);
+        self.judge(facts);
+    }
+
+    /// What the last decision did: gives back what it did not use, notes when nothing left.
+    fn settle(&mut self, facts: &Facts<'_>) {
+        let taken = std::mem::take(&mut self.taken);
+        let Some(outcome) = facts.outcome else {
+            return;
+        };
+        let [anon, file] = outcome.left_bytes;
+        let left = anon.saturating_add(file);
+        self.tokens += taken.saturating_sub(left) as f64;
+        self.file_out += file as f64;
+        let tried = outcome.tried_bytes;
+        if tried == 0 {
+            return;
+        }
+        if left as f64 >= tried as f64 * FRUITLESS_SHARE {
+            self.fruitless = 0;
+            return;
+        }
+        self.fruitless += 1;
+        if self.fruitless >= FRUITLESS_MAX {
+            self.fruitless = 0;
+            self.hold_still(facts.time_ms, Cause::NoProgress);
+        }
+    }
+
+    /// Whether too much came back; and if a move has gone well for long enough, more may go next.
+    fn judge(&mut self, facts: &Facts<'_>) {
+        if let Some((until_ms, _)) = self.pause {
+            if facts.time_ms < until_ms {
+                return;
+            }
+            // What came back during the pause is paid for by the pause.
+            self.pause = None;
+            self.returned = 0.0;
+        }
+        if !self.params.backoff {
+            return;
+        }
+        let out = facts.out_bytes[0] as f64 + self.file_out.max(facts.out_bytes[1] as f64);
+        let regretted = self.returned - self.params.regret * (out + self.returned);
+        if regretted > NOISE_BYTES {
+            self.hold_still(facts.time_ms, Cause::Refaults);
+        } else if self.moved_ms.is_some_and(|at_ms| facts.time_ms > at_ms) {
+            self.moved_ms = None;
+            self.quantum = (self.quantum * 2.0).min(1.0);
+            if self.quantum >= 1.0 {
+                self.level = self.level.saturating_sub(1);
+            }
+        }
+    }
+
+    fn hold_still(&mut self, now_ms: u64, cause: Cause) {
+        let factor = 1u64 << self.level.min(30);
+        let pause_ms = self.params.pause_ms.saturating_mul(factor);
+        let until_ms = now_ms.saturating_add(pause_ms.min(self.params.pause_max_ms));
+        self.pause = Some((until_ms, cause));
+        self.level += 1;
+        self.quantum = self.params.start;
+        self.moved_ms = None;
+    }
+
+    /// What of a wish may be done.
+    pub(super) fn check(&mut self, facts: &Facts<'_>, wish: Wish) -> Decision {
+        let Wish {
+            mut action,
+            mut reason,
+            mut next_ms,
+            forced,
+        } = wish;
+        let mut limit = None;
+        if action.bytes() > 0 {
+            let cuts: [Rule; 6] = [
+                Self::cut_by_pause,
+                Self::cut_by_swap,
+                Self::cut_by_floor,
+                Self::cut_by_start,
+                Self::cut_by_pressure,
+                Self::cut_by_rate,
+            ];
+            for cut in cuts {
+                let cut = cut(self, facts, action, forced);
+                if cut.action != action {
+                    limit = cut.limit.or(limit);
+                }
+                action = cut.action;
+                if action.bytes() == 0 {
+                    reason = cut.reason;
+                    next_ms = cut.next_ms.map_or(next_ms, |ms| next_ms.min(ms));
+                    limit = None;
+                    break;
+                }
+            }
+        }
+        let bytes = action.bytes();
+        self.tokens -= bytes as f64;
+        self.taken = bytes;
+        if bytes > 0 && !forced {
+            self.moved_ms = Some(facts.time_ms);
+        }
+        Decision {
+            action,
+            reason,
+            limit,
+            next_ms,
+        }
+    }
+
+    fn cut_by_pause(&mut self, facts: &Facts<'_>, action: Action, forced: bool) -> Cut {
+        let Some((until_ms, cause)) = self.pause else {
+            return Cut::none(action);
+        };
+        let until_ms = match forced {
+            true if cause == Cause::Refaults => return Cut::none(action),
+            true => until_ms.min(facts.time_ms + FORCED_PAUSE_MAX_MS),
+            false => until_ms,
+        };
+        if forced {
+            // Forced moves are asked for every few ms: they shorten the pause itself.
+            self.pause = Some((until_ms, cause));
+        }
+        Cut {
+            action: Action::Nothing,
+            limit: None,
+            reason: Reason::CoolingDown { until_ms, cause },
+            next_ms: None,
+        }
+    }
+
+    fn cut_by_swap(&mut self, facts: &Facts<'_>, action: Action, _: bool) -> Cut {
+        let Some(swap) = facts.swap.filter(|_| action.takes_anon()) else {
+            return Cut::none(action);
+        };
+        let reserve = (swap.total_bytes as f64 * self.params.swap_free) as u64;
+        let room = swap.free_bytes.saturating_sub(reserve);
+        let cut = match room {
+            0 => action.without_anon(),
+            room => action.at_most(room),
+        };
+        let free_bytes = swap.free_bytes;
+        Cut::by(cut, Limit::Swap, Reason::SwapFull { free_bytes })
+    }
+
+    fn cut_by_floor(&mut self, facts: &Facts<'_>, action: Action, _: bool) -> Cut {
+        let floor_bytes = self.params.floor_bytes.max(facts.floor_bytes);
+        let room = facts.resident().saturating_sub(floor_bytes);
+        let reason = Reason::AtFloor { floor_bytes };
+        Cut::by(action.at_most(room), Limit::Floor, reason)
+    }
+
+    fn cut_by_start(&mut self, facts: &Facts<'_>, action: Action, forced: bool) -> Cut {
+        if forced || !self.params.backoff || self.quantum >= 1.0 {
+            return Cut::none(action);
+        }
+        // One page at least, or a small target would never start.
+        let bytes = ((facts.resident() as f64 * self.quantum) as u64).max(4096);
+        Cut::by(action.at_most(bytes), Limit::SlowStart, Reason::RateSpent)
+    }
+
+    fn cut_by_pressure(&mut self, _: &Facts<'_>, action: Action, forced: bool) -> Cut {
+        if forced || !self.params.backoff || self.pressure <= 0.0 {
+            return Cut::none(action);
+        }
+        let reason = Reason::PressureHigh {
+            share: self.pressure,
+            share_max: self.params.pressure,
+        };
+        let room = (1.0 - self.pressure / self.params.pressure).max(0.0);
+        let bytes = (action.bytes() as f64 * room) as u64;
+        Cut::by(action.at_most(bytes), Limit::Pressure, reason)
+    }
+
+    fn cut_by_rate(&mut self, facts: &Facts<'_>, action: Action, _: bool) -> Cut {
+        let room = self.tokens.max(0.0) as u64;
+        let mut cut = Cut::by(action.at_most(room), Limit::Rate, Reason::RateSpent);
+        if cut.action == action {
+            return cut;
+        }
+        // Soon enough for the rest, late enough for it to be worth a call.
+        let rate = self.params.rate_bytes_per_s;
+        let rest = action.bytes().min(rate / 4);
+        let wait_ms = (rest as f64 * 1e3 / rate as f64).ceil() as u64;
+        cut.next_ms = Some(facts.time_ms + wait_ms.max(1));
+        cut
+    }
+}
+
+/// A rule: what of an action may be done, forced or not.
+type Rule = fn(&mut Guard, &Facts<'_>, Action, bool) -> Cut;
+
+/// What a rule left of an action.
+struct Cut {
+    action: Action,
+    limit: Option<Limit>,
+    /// Why nothing is left, if so.
+    reason: Reason,
+    next_ms: Option<u64>,
+}
+
+impl Cut {
+    fn none(action: Action) -> Self {
+        Cut::by(action, Limit::Rate, Reason::NotDue)
+    }
+
+    fn by(action: Action, limit: Limit, reason: Reason) -> Self {
+        Cut {
+            action,
+            limit: Some(limit),
+            reason,
+            next_ms: None,
+        }
+    }
+}
