@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use agewise_engine::damon::action::Action;
 use agewise_engine::damon::attrs::Attrs;
 use agewise_engine::damon::lru_sort;
-use agewise_engine::damon::monitor::Profile;
+use agewise_engine::damon::module::Module;
+use agewise_engine::damon::profile::Profile;
 use agewise_engine::damon::quota::Quota;
-use agewise_engine::damon::scheme::{AccessPattern, Action, Scheme};
-use agewise_engine::damon::space::TargetId;
+use agewise_engine::damon::scheme::{AccessPattern, Scheme};
+use agewise_engine::damon::target::TargetId;
 use agewise_host::damon::{Damon, DamonError, Owner, Setup, Watched};
 use agewise_host::eye::{AccessSource, AddressRange, TableSight, Target};
 use agewise_host::lru_gen::{CommandError, LruGen};

@@ -1,91 +1,106 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Applying schemes to regions (mm/damon/core.c: `kdamond_apply_schemes`, `damos_apply_scheme`).
 
-use super::attrs::{Attrs, MIN_REGION_BYTES};
-use super::monitor::{Profile, Target};
-use super::quota::{MAX_SCORE, score};
+use super::action::Action;
+use super::attrs::Attrs;
+use super::filter::{FilterKind, PageFilters, Verdict, core_verdict};
+use super::profile::Profile;
 use super::region::Region;
-use super::scheme::{Action, Filter, FilterKind, Scheme};
+use super::scheme::Scheme;
+use super::score::{MAX_SCORE, score};
 use super::space::Space;
+use super::target::Target;
 
-/// Applies every scheme that is due to every region, region by region, schemes in list order.
-pub(super) fn apply(
-    profile: Profile,
-    attrs: &Attrs,
-    limit_bytes: u64,
-    targets: &mut [Target],
-    schemes: &mut [Scheme],
-    due: &[bool],
-    space: &mut impl Space,
-) {
-    for (scheme, _) in schemes.iter_mut().zip(due).filter(|(_, due)| **due) {
-        renew_quota(profile, attrs, targets, scheme, space);
-    }
-    for target in targets {
-        let mut index = 0;
-        while index < target.regions.len() {
-            for (scheme, _) in schemes.iter_mut().zip(due).filter(|(_, due)| **due) {
-                let mut at = At { target, index };
-                if at.skips(scheme, profile) {
+/// What holds for one application of the schemes that are due.
+#[derive(Clone, Copy)]
+pub(super) struct Pass<'a> {
+    /// Kernel whose rules are followed.
+    pub profile: Profile,
+    /// Attributes in force.
+    pub attrs: &'a Attrs,
+    /// Largest region, in bytes.
+    pub limit_bytes: u64,
+}
+
+impl Pass<'_> {
+    /// Applies every scheme that is due to every region, region by region, schemes in list order.
+    pub fn apply(
+        &self,
+        targets: &mut [Target],
+        schemes: &mut [Scheme],
+        due: &[bool],
+        space: &mut impl Space,
+    ) {
+        for (scheme, _) in schemes.iter_mut().zip(due).filter(|(_, due)| **due) {
+            self.renew_quota(targets, scheme, space);
+        }
+        for target in targets {
+            let mut index = 0;
+            while index < target.regions.len() {
+                for (scheme, _) in schemes.iter_mut().zip(due).filter(|(_, due)| **due) {
+                    let mut at = At {
+                        target,
+                        index,
+                        granule: self.attrs.min_region_bytes,
+                    };
+                    let skips = at.skips(scheme, self.exact());
                     index = at.index;
-                    continue;
+                    if !skips && self.fits(scheme, at.region()) {
+                        at.act(scheme, space);
+                    }
                 }
-                index = at.index;
-                if fits(profile, attrs, scheme, &target.regions[index]) {
-                    At { target, index }.act(scheme, space);
-                }
-            }
-            if profile == Profile::V7_2 && rejoin(&mut target.regions, index, limit_bytes) {
-                continue;
-            }
-            index += 1;
-        }
-    }
-}
-
-/// Starts a new window when it is time and finds the lowest score that will be served.
-fn renew_quota(
-    profile: Profile,
-    attrs: &Attrs,
-    targets: &[Target],
-    scheme: &mut Scheme,
-    space: &impl Space,
-) {
-    if !scheme.quota.is_set() {
-        return;
-    }
-    if scheme.quota.renew(space, profile == Profile::V7_2) {
-        scheme.stats.qt_exceeds += 1;
-    }
-    let mut bytes_by_score = [0u64; MAX_SCORE as usize + 1];
-    for target in targets {
-        for region in &target.regions {
-            let counts = scheme.pattern.fits(region)
-                && !(profile == Profile::V7_2 && scheme.core_rejects(target.id, region));
-            if counts {
-                let slot = &mut bytes_by_score[score_of(attrs, scheme, region) as usize];
-                *slot = slot.saturating_add(region.size());
+                let joined = self.profile == Profile::V7_2
+                    && rejoin(&mut target.regions, index, self.limit_bytes);
+                index += usize::from(!joined);
             }
         }
     }
-    scheme.quota.set_min_score(&bytes_by_score);
-}
 
-fn score_of(attrs: &Attrs, scheme: &Scheme, region: &Region) -> u32 {
-    let wanted = scheme.action.wants();
-    score(
-        region,
-        attrs.max_nr_accesses(),
-        attrs.aggr_us,
-        scheme.quota.limits.weights,
-        wanted,
-    )
-}
+    /// Whether a quota must have room for a whole smallest region (7.2).
+    fn exact(&self) -> bool {
+        self.profile == Profile::V7_2
+    }
 
-fn fits(profile: Profile, attrs: &Attrs, scheme: &Scheme, region: &Region) -> bool {
-    scheme.quota.has_room(profile == Profile::V7_2)
-        && scheme.pattern.fits(region)
-        && (!scheme.quota.is_set() || score_of(attrs, scheme, region) >= scheme.quota.min_score())
+    /// Starts a new window when it is time and finds the lowest score that will be served.
+    fn renew_quota(&self, targets: &[Target], scheme: &mut Scheme, space: &impl Space) {
+        if !scheme.quota.is_set() {
+            return;
+        }
+        let granule = self.attrs.min_region_bytes;
+        if scheme.quota.renew(space, self.exact(), granule) {
+            scheme.stats.qt_exceeds += 1;
+        }
+        let mut bytes_by_score = [0u64; MAX_SCORE as usize + 1];
+        for target in targets {
+            for region in &target.regions {
+                let counts = scheme.pattern.fits(region)
+                    && !(self.profile == Profile::V7_2
+                        && core_verdict(&scheme.filters, target.id, region) == Verdict::Reject);
+                if counts {
+                    let slot = &mut bytes_by_score[self.score_of(scheme, region) as usize];
+                    *slot = slot.saturating_add(region.size());
+                }
+            }
+        }
+        scheme.quota.set_min_score(&bytes_by_score);
+    }
+
+    fn score_of(&self, scheme: &Scheme, region: &Region) -> u32 {
+        score(
+            region,
+            self.attrs.max_nr_accesses(),
+            self.attrs.aggr_us,
+            scheme.quota.limits.weights,
+            scheme.action.wants(),
+        )
+    }
+
+    fn fits(&self, scheme: &Scheme, region: &Region) -> bool {
+        let quota = &scheme.quota;
+        quota.has_room(self.exact(), self.attrs.min_region_bytes)
+            && scheme.pattern.fits(region)
+            && (!quota.is_set() || self.score_of(scheme, region) >= quota.min_score())
+    }
 }
 
 /// Joins a region with its left neighbour when schemes have cut them apart for nothing (7.2).
@@ -109,6 +124,8 @@ fn rejoin(regions: &mut Vec<Region>, index: usize, limit_bytes: u64) -> bool {
 struct At<'a> {
     target: &'a mut Target,
     index: usize,
+    /// Smallest region, in bytes.
+    granule: u64,
 }
 
 impl At<'_> {
@@ -123,11 +140,11 @@ impl At<'_> {
 
     /// Whether the region was served in the window before, which was full when it got here
     /// (`damos_skip_charged_region`). A region served in part is cut; the rest is then the one.
-    fn skips(&mut self, scheme: &mut Scheme, profile: Profile) -> bool {
+    fn skips(&mut self, scheme: &mut Scheme, exact: bool) -> bool {
         let Some((target, addr)) = scheme.quota.resume else {
             return false;
         };
-        if !scheme.quota.has_room(profile == Profile::V7_2) || self.target.id != target {
+        if !scheme.quota.has_room(exact, self.granule) || self.target.id != target {
             return true;
         }
         if self.index + 1 == self.target.regions.len() {
@@ -139,12 +156,12 @@ impl At<'_> {
             return true;
         }
         if start < addr {
-            let mut skip = (addr - start) & !(MIN_REGION_BYTES - 1);
+            let mut skip = (addr - start) - (addr - start) % self.granule;
             if skip == 0 {
-                if size <= MIN_REGION_BYTES {
+                if size <= self.granule {
                     return true;
                 }
-                skip = MIN_REGION_BYTES;
+                skip = self.granule;
             }
             self.split(skip);
             self.index += 1;
@@ -156,7 +173,7 @@ impl At<'_> {
     /// Carries the action out within quota and filters, and books it.
     fn act(&mut self, scheme: &mut Scheme, space: &mut impl Space) {
         let size = self.region().size();
-        let fitting = scheme.quota.room_for(size);
+        let fitting = scheme.quota.room_for(size, self.granule);
         if fitting == 0 {
             scheme.stats.nr_tried += 1;
             return;
@@ -165,11 +182,12 @@ impl At<'_> {
             self.split(fitting);
         }
         self.split_at_filters(scheme);
-        if scheme.core_rejects(self.target.id, self.region()) {
+        let verdict = core_verdict(&scheme.filters, self.target.id, self.region());
+        if verdict == Verdict::Reject {
             return;
         }
         let (start, end, size) = (self.region().start, self.region().end, self.region().size());
-        let filters = page_filters(scheme);
+        let filters = PageFilters::of(scheme.action, &scheme.filters, verdict);
         let applied = space.apply(self.target.id, start, end, scheme.action, &filters);
         if scheme.quota.charge(size, applied.cost_ns) {
             scheme.quota.resume = Some((self.target.id, end));
@@ -197,7 +215,7 @@ impl At<'_> {
                 _ => None,
             })
             .flatten()
-            .map(|border| border & !(MIN_REGION_BYTES - 1))
+            .map(|border| border - border % self.granule)
             .filter(|&border| start < border && border < end)
             .min();
         if let Some(border) = border {
@@ -206,33 +224,12 @@ impl At<'_> {
     }
 }
 
-/// The filters the space applies page by page. Reclaim gets a filter against young pages unless the
-/// scheme brings its own (`damon_pa_pageout`).
-fn page_filters(scheme: &Scheme) -> Vec<Filter> {
-    let mut filters: Vec<Filter> = scheme
-        .filters
-        .iter()
-        .copied()
-        .filter(|filter| !filter.kind.is_core())
-        .collect();
-    let has_young = filters
-        .iter()
-        .any(|filter| filter.kind == FilterKind::Young);
-    if scheme.action == Action::Pageout && !has_young {
-        filters.push(Filter {
-            kind: FilterKind::Young,
-            matching: true,
-            allow: false,
-        });
-    }
-    filters
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::filter::Filter;
     use super::super::quota::{Limits, Quota};
     use super::super::scheme::AccessPattern;
-    use super::super::space::TargetId;
+    use super::super::target::TargetId;
     use super::super::testing::HotRange;
     use super::*;
 
@@ -255,15 +252,12 @@ mod tests {
     fn run(profile: Profile, target: &mut Target, schemes: &mut [Scheme], space: &mut HotRange) {
         let due = vec![true; schemes.len()];
         let targets = std::slice::from_mut(target);
-        apply(
+        let pass = Pass {
             profile,
-            &Attrs::default(),
-            u64::MAX,
-            targets,
-            schemes,
-            &due,
-            space,
-        );
+            attrs: &Attrs::default(),
+            limit_bytes: u64::MAX,
+        };
+        pass.apply(targets, schemes, &due, space);
     }
 
     #[test]
@@ -304,18 +298,6 @@ mod tests {
             target.regions.iter().map(Region::size).sum::<u64>(),
             10 * 4096
         );
-    }
-
-    #[test]
-    fn reclaim_never_takes_young_pages_unasked() {
-        let filters = page_filters(&scheme(Action::Pageout));
-        let young = Filter {
-            kind: FilterKind::Young,
-            matching: true,
-            allow: false,
-        };
-        assert_eq!(filters, [young]);
-        assert!(page_filters(&scheme(Action::Cold)).is_empty());
     }
 
     #[test]

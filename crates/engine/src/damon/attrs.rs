@@ -4,7 +4,7 @@
 use thiserror::Error;
 
 /// Smallest region of the default address unit, in bytes (`DAMON_MIN_REGION`).
-pub const MIN_REGION_BYTES: u64 = 4096;
+pub const PAGE_BYTES: u64 = 4096;
 
 /// Monitoring attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,9 @@ pub struct Attrs {
     pub max_nr_regions: u64,
     /// Automatic tuning of the two intervals, if asked for (7.2).
     pub tune: Option<IntervalsGoal>,
+    /// Smallest region, and the alignment of all, in bytes. A page, unless the unit of addresses is
+    /// larger (7.2).
+    pub min_region_bytes: u64,
 }
 
 /// Goal of the automatic interval tuning (`struct damon_intervals_goal`, since 6.15).
@@ -68,6 +71,9 @@ pub enum AttrsError {
         /// Goal's upper bound.
         max: u64,
     },
+    /// The smallest region has no bytes.
+    #[error("min_region_bytes is 0; a region holds at least a byte")]
+    EmptyRegion,
 }
 
 impl Default for Attrs {
@@ -80,6 +86,7 @@ impl Default for Attrs {
             min_nr_regions: 10,
             max_nr_regions: 1_000,
             tune: None,
+            min_region_bytes: PAGE_BYTES,
         }
     }
 }
@@ -99,6 +106,9 @@ impl Attrs {
                     max,
                 });
             }
+        }
+        if self.min_region_bytes == 0 {
+            return Err(AttrsError::EmptyRegion);
         }
         if self.min_nr_regions < 3 {
             return Err(AttrsError::TooFewRegions(self.min_nr_regions));

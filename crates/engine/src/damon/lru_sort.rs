@@ -2,55 +2,49 @@
 //! Proactive LRU sorting (mm/damon/lru_sort.c): hot regions up, long idle ones down, so that the
 //! kernel's own reclaim meets the right pages first.
 
-use super::module::{Monitoring, ParamsError};
-use super::monitor::{Monitor, Profile};
-use super::quota::{Goal, GoalMetric, Limits, Quota, Weights};
+use super::action::Action;
+use super::filter::{Filter, FilterKind};
+use super::goal::{Goal, GoalMetric};
+use super::module::{Common, Module, number_param};
+use super::monitor::Monitor;
+use super::params::{Param, ParamsError, number, number32, put, switch, yes_no};
+use super::profile::Profile;
+use super::quota::{Limits, Quota};
 use super::region::BP;
-use super::scheme::{AccessPattern, Action, Filter, FilterKind, Scheme, Watermarks};
-use super::space::TargetId;
+use super::scheme::{AccessPattern, Scheme};
+use super::score::Weights;
+use super::target::TargetId;
 
 /// Parameters of `DAMON_LRU_SORT`, with the kernel's defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// The monitor behind it.
-    pub monitoring: Monitoring,
+    /// What the modules have in common.
+    pub common: Common,
     /// `hot_thres_access_freq`: accessed in at least this share of looks, in 1/1000.
     pub hot_freq_permille: u64,
     /// `cold_min_age`, us.
     pub cold_min_age_us: u64,
-    /// `quota_ms`: time both schemes together may take in a window.
-    pub quota_ms: u64,
-    /// `quota_reset_interval_ms`.
-    pub quota_reset_interval_ms: u64,
-    /// `wmarks_*`.
-    pub watermarks: Watermarks,
     /// `active_mem_bp` (7.2): wanted share of active memory; 0 is off.
     pub active_mem_bp: u64,
     /// `filter_young_pages` (7.2).
     pub filter_young_pages: bool,
-    /// Weights of rate and age in the priorities of the hot and of the cold scheme; `None` takes
-    /// the profile's (6.12: 1, 0 for both; 7.2: 1, 1 for both). The document this comes from has
-    /// (1, 0) for hot and (0, 1) for cold.
-    pub weights: Option<(Weights, Weights)>,
+    /// Rate and age in the priorities of the hot scheme, no parameter of the kernel; `None` takes the
+    /// profile's (6.12: 1, 0; 7.2: 1, 1). The document this comes from has (1, 0).
+    pub hot_weights: Option<(u32, u32)>,
+    /// The same of the cold scheme; the document has (0, 1).
+    pub cold_weights: Option<(u32, u32)>,
 }
 
 impl Default for Params {
     fn default() -> Self {
         Params {
-            monitoring: Monitoring::default(),
+            common: Common::new(200, 150, 50),
             hot_freq_permille: 500,
             cold_min_age_us: 120_000_000,
-            quota_ms: 10,
-            quota_reset_interval_ms: 1000,
-            watermarks: Watermarks {
-                interval_us: 5_000_000,
-                high: 200,
-                mid: 150,
-                low: 50,
-            },
             active_mem_bp: 0,
             filter_young_pages: false,
-            weights: None,
+            hot_weights: None,
+            cold_weights: None,
         }
     }
 }
@@ -61,27 +55,106 @@ pub const HOT: usize = 0;
 /// Position of the cold scheme among the monitor's schemes.
 pub const COLD: usize = 1;
 
-impl Params {
-    /// The monitor with its hot and its cold scheme.
-    ///
-    /// # Errors
-    /// What the module refuses with EINVAL, and parameters the profile's kernel does not have.
-    pub fn monitor(
+/// Reads `RATE,AGE`.
+fn weights(text: &str) -> Result<Option<(u32, u32)>, super::params::Errno> {
+    let (rate, age) = text.split_once(',').ok_or(super::params::Errno::Einval)?;
+    Ok(Some((number32(rate)?, number32(age)?)))
+}
+
+fn weights_text(weights: Option<(u32, u32)>) -> String {
+    weights.map_or("kernel".to_owned(), |(rate, age)| format!("{rate},{age}"))
+}
+
+impl Module for Params {
+    const NAME: &'static str = "lru_sort";
+
+    const OWN: &'static [Param<Params>] = &[
+        number_param!(
+            "hot_thres_access_freq",
+            "hot is what is accessed in at least so many looks, 1/1000 (500)",
+            hot_freq_permille
+        ),
+        number_param!(
+            "cold_min_age",
+            "cold is what was idle for so long, us (120000000)",
+            cold_min_age_us
+        ),
+        Param {
+            name: "active_mem_bp",
+            meaning: "wanted share of active memory, 1/10000; 0: off (0)",
+            since_7_2: true,
+            set: |p, text| put(&mut p.active_mem_bp, number(text)),
+            get: |p| p.active_mem_bp.to_string(),
+        },
+        Param {
+            name: "filter_young_pages",
+            meaning: "look again at each page before it is moved (N)",
+            since_7_2: true,
+            set: |p, text| put(&mut p.filter_young_pages, switch(text)),
+            get: |p| yes_no(p.filter_young_pages),
+        },
+        Param {
+            name: "hot_weights",
+            meaning: "RATE,AGE in the order of hot regions; no kernel has it (kernel)",
+            since_7_2: false,
+            set: |p, text| match text {
+                "kernel" => put(&mut p.hot_weights, Ok(None)),
+                _ => put(&mut p.hot_weights, weights(text)),
+            },
+            get: |p| weights_text(p.hot_weights),
+        },
+        Param {
+            name: "cold_weights",
+            meaning: "RATE,AGE in the order of cold regions; no kernel has it (kernel)",
+            since_7_2: false,
+            set: |p, text| match text {
+                "kernel" => put(&mut p.cold_weights, Ok(None)),
+                _ => put(&mut p.cold_weights, weights(text)),
+            },
+            get: |p| weights_text(p.cold_weights),
+        },
+    ];
+
+    const READ_ONLY: &'static [&'static str] = &[
+        "kdamond_pid",
+        "nr_lru_sort_tried_hot_regions",
+        "bytes_lru_sort_tried_hot_regions",
+        "nr_lru_sorted_hot_regions",
+        "bytes_lru_sorted_hot_regions",
+        "nr_hot_quota_exceeds",
+        "nr_lru_sort_tried_cold_regions",
+        "bytes_lru_sort_tried_cold_regions",
+        "nr_lru_sorted_cold_regions",
+        "bytes_lru_sorted_cold_regions",
+        "nr_cold_quota_exceeds",
+    ];
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
+    }
+
+    fn monitor(
         &self,
         profile: Profile,
         target: TargetId,
         seed: u64,
     ) -> Result<Monitor, ParamsError> {
-        if self.monitoring.sample_us == 0 {
-            return Err(ParamsError::ZeroInterval("sample_interval"));
+        if self.common.sample_us == 0 {
+            let given = [("sample_interval", 0)];
+            return Err(ParamsError::invalid(&given, "the interval has no length"));
         }
-        let attrs = self.monitoring.attrs(profile)?;
-        self.check_profile(profile)?;
+        let attrs = self.common.attrs(profile)?;
+        self.check(profile)?;
         let hot_min = u128::from(attrs.max_nr_accesses()) * u128::from(self.hot_freq_permille);
         let hot_min = u32::try_from(hot_min / 1000).unwrap_or(u32::MAX);
+        // The kernels cut this down to 32 bits, so that a very long age comes out short.
         let cold_age = self.cold_min_age_us / attrs.aggr_us.max(1);
         let cold_age = u32::try_from(cold_age).unwrap_or(u32::MAX);
-        let size_bytes = 4096..=u64::MAX;
+        let size_bytes = attrs.min_region_bytes..=u64::MAX;
         let hot = AccessPattern {
             size_bytes: size_bytes.clone(),
             nr_accesses: hot_min..=u32::MAX,
@@ -92,9 +165,19 @@ impl Params {
             nr_accesses: 0..=0,
             age: cold_age..=u32::MAX,
         };
-        let (hot_weights, cold_weights) = self.weights_of(profile);
-        let hot = self.scheme(hot, Action::LruPrio, hot_weights);
-        let cold = self.scheme(cold, Action::LruDeprio, cold_weights);
+        let weights = |own: Option<(u32, u32)>| {
+            let (nr_accesses, age) = own.unwrap_or(match profile {
+                Profile::V6_12 => (1, 0),
+                Profile::V7_2 => (1, 1),
+            });
+            Weights {
+                size: 0,
+                nr_accesses,
+                age,
+            }
+        };
+        let hot = self.scheme(hot, Action::LruPrio, weights(self.hot_weights));
+        let cold = self.scheme(cold, Action::LruDeprio, weights(self.cold_weights));
         Ok(Monitor::new(
             profile,
             attrs,
@@ -103,49 +186,32 @@ impl Params {
             seed,
         )?)
     }
+}
 
-    fn check_profile(&self, profile: Profile) -> Result<(), ParamsError> {
-        if self.active_mem_bp > BP {
-            return Err(ParamsError::Share {
-                name: "active_mem_bp",
-                value: self.active_mem_bp,
-            });
-        }
-        let name = match self {
-            Params {
-                active_mem_bp: 1.., ..
-            } => "active_mem_bp",
-            Params {
-                filter_young_pages: true,
-                ..
-            } => "filter_young_pages",
-            _ => return Ok(()),
-        };
+impl Params {
+    fn check(&self, profile: Profile) -> Result<(), ParamsError> {
         if profile == Profile::V6_12 {
-            Err(ParamsError::Unknown { name })
-        } else {
-            Ok(())
+            if self.active_mem_bp > 0 {
+                return Err(ParamsError::too_new("active_mem_bp", self.active_mem_bp));
+            }
+            if self.filter_young_pages {
+                return Err(ParamsError::too_new("filter_young_pages", "Y"));
+            }
         }
-    }
-
-    fn weights_of(&self, profile: Profile) -> (Weights, Weights) {
-        let of = |age| Weights {
-            size: 0,
-            nr_accesses: 1,
-            age,
-        };
-        self.weights.unwrap_or(match profile {
-            Profile::V6_12 => (of(0), of(0)),
-            Profile::V7_2 => (of(1), of(1)),
-        })
+        if self.active_mem_bp > BP {
+            let given = [("active_mem_bp", self.active_mem_bp)];
+            let reason = "a share in 1/10000 cannot exceed 10000";
+            return Err(ParamsError::invalid(&given, reason));
+        }
+        Ok(())
     }
 
     fn scheme(&self, pattern: AccessPattern, action: Action, weights: Weights) -> Scheme {
         let hot = action == Action::LruPrio;
         let mut limits = Limits {
             // Half each. The kernel turns an odd ms into less and 1 into "no limit": round up.
-            ms: self.quota_ms.div_ceil(2),
-            reset_interval_ms: self.quota_reset_interval_ms,
+            ms: self.common.quota_ms.div_ceil(2),
+            reset_interval_ms: self.common.quota_reset_interval_ms,
             weights,
             ..Limits::default()
         };
@@ -158,14 +224,11 @@ impl Params {
             limits.goals.push(goal);
         }
         let mut scheme = Scheme::new(pattern, action, Quota::new(limits));
-        scheme.watermarks = Some(self.watermarks);
+        scheme.watermarks = Some(self.common.watermarks);
         if self.filter_young_pages {
             // Hot keeps out what is not young, cold what is.
-            scheme.filters.push(Filter {
-                kind: FilterKind::Young,
-                matching: !hot,
-                allow: false,
-            });
+            let filter = Filter::reject(FilterKind::Young, !hot);
+            scheme.filters.push(filter);
         }
         scheme
     }
@@ -191,10 +254,8 @@ mod tests {
 
     #[test]
     fn a_quota_of_one_ms_stays_a_limit() {
-        let params = Params {
-            quota_ms: 1,
-            ..Params::default()
-        };
+        let mut params = Params::default();
+        params.common.quota_ms = 1;
         let monitor = params.monitor(Profile::V7_2, TARGET, 1).unwrap();
         assert!(
             monitor
@@ -205,40 +266,51 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_refused() {
-        let with = |change: fn(&mut Params)| {
-            let mut params = Params::default();
-            change(&mut params);
-            params
+    fn thresholds_neither_overflow_nor_come_out_short() {
+        let params = Params {
+            // 2^32 aggregations and one more: the kernels make 1 of it.
+            cold_min_age_us: ((1 << 32) + 1) * 100_000,
+            hot_freq_permille: u64::MAX,
+            ..Params::default()
         };
-        let new = |params: Params| params.monitor(Profile::V7_2, TARGET, 1).unwrap_err();
+        let monitor = params.monitor(Profile::V7_2, TARGET, 1).unwrap();
+        assert_eq!(monitor.schemes()[COLD].pattern.age, u32::MAX..=u32::MAX);
         assert_eq!(
-            new(with(|p| p.monitoring.sample_us = 0)),
-            ParamsError::ZeroInterval("sample_interval")
+            monitor.schemes()[HOT].pattern.nr_accesses,
+            u32::MAX..=u32::MAX
         );
-        assert!(matches!(
-            new(with(|p| p.monitoring.sample_us = 200_000)),
-            ParamsError::Attrs(_)
-        ));
-        assert!(matches!(
-            new(with(|p| p.monitoring.min_nr_regions = 2)),
-            ParamsError::Attrs(_)
-        ));
-        assert_eq!(
-            new(with(|p| p.monitoring.region = (2, 1))),
-            ParamsError::Region { start: 2, end: 1 }
-        );
-        assert!(matches!(
-            new(with(|p| p.active_mem_bp = 10_001)),
-            ParamsError::Share { .. }
-        ));
-        let young = with(|p| p.filter_young_pages = true);
-        assert_eq!(
-            young.monitor(Profile::V6_12, TARGET, 1).unwrap_err(),
-            ParamsError::Unknown {
-                name: "filter_young_pages"
-            }
-        );
+    }
+
+    #[test]
+    fn weights_are_the_profiles_unless_given() {
+        let ages = |params: Params, profile| {
+            let monitor = params.monitor(profile, TARGET, 1).unwrap();
+            [HOT, COLD].map(|at| {
+                let weights = monitor.schemes()[at].quota.limits.weights;
+                (weights.nr_accesses, weights.age)
+            })
+        };
+        let mut params = Params::default();
+        assert_eq!(ages(params, Profile::V6_12), [(1, 0), (1, 0)]);
+        assert_eq!(ages(params, Profile::V7_2), [(1, 1), (1, 1)]);
+        params.set(Profile::V7_2, "cold_weights", "0,1").unwrap();
+        assert_eq!(ages(params, Profile::V7_2), [(1, 1), (0, 1)]);
+        assert!(params.set(Profile::V7_2, "hot_weights", "1").is_err());
+    }
+
+    #[test]
+    fn goals_split_memory_and_leave_a_little_to_both() {
+        let params = Params {
+            active_mem_bp: 6_000,
+            filter_young_pages: true,
+            ..Params::default()
+        };
+        let monitor = params.monitor(Profile::V7_2, TARGET, 1).unwrap();
+        let target = |at: usize| monitor.schemes()[at].quota.limits.goals[0].target;
+        assert_eq!((target(HOT), target(COLD)), (6_000, 4_002));
+        let young = |at: usize| monitor.schemes()[at].filters[0];
+        assert_eq!(young(HOT), Filter::reject(FilterKind::Young, false));
+        assert_eq!(young(COLD), Filter::reject(FilterKind::Young, true));
     }
 
     #[test]

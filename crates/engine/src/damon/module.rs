@@ -1,49 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the two ready-made uses of DAMON have in common: monitoring parameters and their errors
+//! What the two ready-made uses of DAMON have in common: monitoring, quota and watermark parameters
 //! (mm/damon/modules-common.h). Names and defaults are those of
 //! `/sys/module/damon_{lru_sort,reclaim}/parameters/`.
 
-use thiserror::Error;
+use super::attrs::{Attrs, IntervalsGoal, PAGE_BYTES};
+use super::monitor::Monitor;
+use super::params::{Errno, Param, ParamsError, number, put, switch, yes_no};
+use super::profile::Profile;
+use super::scheme::Watermarks;
+use super::target::TargetId;
 
-use super::attrs::{Attrs, AttrsError, IntervalsGoal};
-use super::monitor::Profile;
-
-/// Parameters the kernel refuses with EINVAL.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum ParamsError {
-    /// See [`AttrsError`].
-    #[error(transparent)]
-    Attrs(#[from] AttrsError),
-    /// An interval of no length.
-    #[error("{0} is 0; give it in us")]
-    ZeroInterval(&'static str),
-    /// The monitored range is upside down.
-    #[error("monitor_region_start {start} lies after monitor_region_end {end}")]
-    Region {
-        /// First byte.
-        start: u64,
-        /// One past the last byte.
-        end: u64,
-    },
-    /// A share above the whole.
-    #[error("{name} is {value}; it is given in 1/10000 and cannot exceed 10000")]
-    Share {
-        /// The parameter.
-        name: &'static str,
-        /// Its value.
-        value: u64,
-    },
-    /// A parameter the kernel of the profile does not have.
-    #[error("{name} does not exist before Linux 7.2; use the 7.2 profile")]
-    Unknown {
-        /// The parameter.
-        name: &'static str,
-    },
-}
-
-/// Parameters of the monitor behind a module.
+/// Parameters both modules have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Monitoring {
+pub struct Common {
+    /// `enabled`: whether it runs. The kernel's default is N; who makes a module here wants it to run.
+    pub enabled: bool,
     /// `sample_interval`, us.
     pub sample_us: u64,
     /// `aggr_interval`, us.
@@ -52,40 +23,85 @@ pub struct Monitoring {
     pub min_nr_regions: u64,
     /// `max_nr_regions`.
     pub max_nr_regions: u64,
-    /// `monitor_region_start` and `_end`; both 0 means all memory.
+    /// `monitor_region_start` and `_end`, in address units; both 0 means all memory.
     pub region: (u64, u64),
     /// `autotune_monitoring_intervals` (7.2): starts from 5 ms and 100 ms whatever is set above.
     pub autotune: bool,
+    /// `addr_unit` (7.2): bytes one step of an address stands for.
+    pub addr_unit: u64,
+    /// `quota_ms`: time all schemes together may take in a window; 0 is no limit.
+    pub quota_ms: u64,
+    /// `quota_reset_interval_ms`.
+    pub quota_reset_interval_ms: u64,
+    /// `wmarks_*`.
+    pub watermarks: Watermarks,
 }
 
-impl Default for Monitoring {
-    fn default() -> Self {
+impl Common {
+    pub(super) fn new(high: u64, mid: u64, low: u64) -> Common {
         let attrs = Attrs::default();
-        Monitoring {
+        Common {
+            enabled: true,
             sample_us: attrs.sample_us,
             aggr_us: attrs.aggr_us,
             min_nr_regions: attrs.min_nr_regions,
             max_nr_regions: attrs.max_nr_regions,
             region: (0, 0),
             autotune: false,
+            addr_unit: 1,
+            quota_ms: 10,
+            quota_reset_interval_ms: 1000,
+            watermarks: Watermarks {
+                interval_us: 5_000_000,
+                high,
+                mid,
+                low,
+            },
         }
     }
-}
 
-impl Monitoring {
+    /// The range to watch in bytes; none means all memory.
+    #[must_use]
+    pub fn range(&self) -> Option<(u64, u64)> {
+        let (start, end) = self.region;
+        let bytes = |at: u64| at.saturating_mul(self.addr_unit);
+        (self.region != (0, 0)).then(|| (bytes(start), bytes(end)))
+    }
+
     /// The attributes of the monitor.
     ///
     /// # Errors
     /// What both modules refuse.
     pub(super) fn attrs(&self, profile: Profile) -> Result<Attrs, ParamsError> {
         let (start, end) = self.region;
-        if start > end {
-            return Err(ParamsError::Region { start, end });
+        if start > end || start == end && end != 0 {
+            let given = [("monitor_region_start", start), ("monitor_region_end", end)];
+            return Err(ParamsError::invalid(
+                &given,
+                "the start must lie before the end",
+            ));
         }
-        if self.autotune && profile == Profile::V6_12 {
-            return Err(ParamsError::Unknown {
-                name: "autotune_monitoring_intervals",
-            });
+        if profile == Profile::V6_12 {
+            if self.autotune {
+                return Err(ParamsError::too_new("autotune_monitoring_intervals", "Y"));
+            }
+            if self.addr_unit != 1 {
+                return Err(ParamsError::too_new("addr_unit", self.addr_unit));
+            }
+        }
+        if self.addr_unit == 0 {
+            let given = [("addr_unit", 0)];
+            return Err(ParamsError::invalid(
+                &given,
+                "a step of no bytes leads nowhere",
+            ));
+        }
+        let granule = (PAGE_BYTES / self.addr_unit).max(1);
+        if !granule.is_power_of_two() {
+            let given = [("addr_unit", self.addr_unit)];
+            let reason =
+                format!("the smallest region, 4096/addr_unit = {granule}, must be a power of two");
+            return Err(ParamsError::invalid(&given, reason));
         }
         let mut attrs = Attrs {
             sample_us: self.sample_us,
@@ -95,6 +111,7 @@ impl Monitoring {
             min_nr_regions: self.min_nr_regions,
             max_nr_regions: self.max_nr_regions,
             tune: None,
+            min_region_bytes: granule * self.addr_unit,
         };
         if self.autotune {
             attrs.sample_us = 5_000;
@@ -108,5 +125,310 @@ impl Monitoring {
         }
         attrs.validate()?;
         Ok(attrs)
+    }
+}
+
+macro_rules! number_param {
+    ($name:literal, $meaning:literal, $($field:tt).+) => {
+        Param {
+            name: $name,
+            meaning: $meaning,
+            since_7_2: false,
+            set: |p, text| put(&mut p.$($field).+, number(text)),
+            get: |p| p.$($field).+.to_string(),
+        }
+    };
+}
+pub(super) use number_param;
+
+/// The parameters both modules have.
+const COMMON: &[Param<Common>] = &[
+    Param {
+        name: "enabled",
+        meaning: "whether it runs (Y)",
+        since_7_2: false,
+        set: |p, text| put(&mut p.enabled, switch(text)),
+        get: |p| yes_no(p.enabled),
+    },
+    number_param!(
+        "quota_ms",
+        "ms a window all schemes together may take; 0: no limit (10)",
+        quota_ms
+    ),
+    number_param!(
+        "quota_reset_interval_ms",
+        "length of a window, ms (1000)",
+        quota_reset_interval_ms
+    ),
+    number_param!(
+        "wmarks_interval",
+        "us between checks of free memory while inactive (5000000)",
+        watermarks.interval_us
+    ),
+    number_param!(
+        "wmarks_high",
+        "inactive above so much free memory, 1/1000",
+        watermarks.high
+    ),
+    number_param!(
+        "wmarks_mid",
+        "active again below so much, 1/1000",
+        watermarks.mid
+    ),
+    number_param!(
+        "wmarks_low",
+        "inactive below so much, 1/1000",
+        watermarks.low
+    ),
+    number_param!("sample_interval", "us between two looks (5000)", sample_us),
+    number_param!(
+        "aggr_interval",
+        "us over which looks are added up (100000)",
+        aggr_us
+    ),
+    number_param!("min_nr_regions", "fewest regions (10)", min_nr_regions),
+    number_param!("max_nr_regions", "most regions (1000)", max_nr_regions),
+    number_param!(
+        "monitor_region_start",
+        "first address; 0 with end 0: all memory (0)",
+        region.0
+    ),
+    number_param!(
+        "monitor_region_end",
+        "one past the last address (0)",
+        region.1
+    ),
+    Param {
+        name: "autotune_monitoring_intervals",
+        meaning: "tune the intervals (N)",
+        since_7_2: true,
+        set: |p, text| put(&mut p.autotune, switch(text)),
+        get: |p| yes_no(p.autotune),
+    },
+    Param {
+        name: "addr_unit",
+        meaning: "bytes a step of an address stands for (1)",
+        since_7_2: true,
+        set: |p, text| put(&mut p.addr_unit, number(text)),
+        get: |p| p.addr_unit.to_string(),
+    },
+];
+
+/// A module: parameters that make a monitor.
+pub trait Module: Sized + 'static {
+    /// Its name after `damon_`.
+    const NAME: &'static str;
+
+    /// The parameters the other module does not have.
+    const OWN: &'static [Param<Self>];
+
+    /// Its read-only files and what they count, by scheme: the words that stand in for `{}`.
+    const READ_ONLY: &'static [&'static str];
+
+    /// The parameters both have.
+    fn common(&self) -> &Common;
+
+    /// The same, to change.
+    fn common_mut(&mut self) -> &mut Common;
+
+    /// The monitor with its schemes.
+    ///
+    /// # Errors
+    /// What the module refuses, and parameters the profile's kernel does not have.
+    fn monitor(
+        &self,
+        profile: Profile,
+        target: TargetId,
+        seed: u64,
+    ) -> Result<Monitor, ParamsError>;
+
+    /// Sets a parameter before the module is started.
+    ///
+    /// # Errors
+    /// The kernel's: `ENOENT` for an unknown name, `EACCES` for one that can only be read, `EINVAL`
+    /// or `ERANGE` for a value that cannot be read.
+    fn set(&mut self, profile: Profile, key: &str, value: &str) -> Result<(), ParamsError> {
+        let refuse = |errno, reason: String| ParamsError {
+            errno,
+            given: vec![(key.to_owned(), value.to_owned())],
+            reason,
+        };
+        let module = format!("damon_{}", Self::NAME);
+        let result = if let Some(param) = Self::OWN.iter().find(|param| param.name == key) {
+            if !param.exists_in(profile) {
+                return Err(ParamsError::too_new(key, value));
+            }
+            (param.set)(self, value)
+        } else if let Some(param) = COMMON.iter().find(|param| param.name == key) {
+            if !param.exists_in(profile) {
+                return Err(ParamsError::too_new(key, value));
+            }
+            (param.set)(self.common_mut(), value)
+        } else if key == "commit_inputs" {
+            return match switch(value) {
+                Err(errno) => Err(refuse(errno, "it is Y or N".to_owned())),
+                // 6.12 reads the flag later, when there is nothing new to commit.
+                Ok(true) if profile == Profile::V7_2 => {
+                    Err(refuse(Errno::Einval, format!("{module} was never started")))
+                }
+                Ok(_) => Ok(()),
+            };
+        } else if Self::READ_ONLY.contains(&key) {
+            return Err(refuse(Errno::Eacces, format!("{module} only tells it")));
+        } else {
+            return Err(refuse(
+                Errno::Enoent,
+                format!("{module} has no such parameter"),
+            ));
+        };
+        result.map_err(|errno| {
+            let reason = match errno {
+                Errno::Erange => "it does not fit into the parameter",
+                _ => "it is not what the parameter takes: a number, or Y or N",
+            };
+            refuse(errno, reason.to_owned())
+        })
+    }
+
+    /// Every parameter of the profile's kernel that can be set: name, value, meaning.
+    fn values(&self, profile: Profile) -> Vec<(&'static str, String, &'static str)> {
+        let own = Self::OWN
+            .iter()
+            .filter(|param| param.exists_in(profile))
+            .map(|param| (param.name, (param.get)(self), param.meaning));
+        let common = COMMON
+            .iter()
+            .filter(|param| param.exists_in(profile))
+            .map(|param| (param.name, (param.get)(self.common()), param.meaning));
+        own.chain(common).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{lru_sort, reclaim};
+    use super::*;
+
+    fn refused<M: Module + Default>(profile: Profile, pairs: &[(&str, &str)]) -> ParamsError {
+        let mut params = M::default();
+        for (key, value) in pairs {
+            if let Err(error) = params.set(profile, key, value) {
+                return error;
+            }
+        }
+        params
+            .monitor(profile, TargetId(0), 1)
+            .expect_err("refused when started")
+    }
+
+    /// Each row of the tables that the kernel refuses, for both modules.
+    #[test]
+    fn every_invalid_combination_gives_the_kernels_error() {
+        use Errno::{Eacces, Einval, Enoent, Erange};
+        let new = Profile::V7_2;
+        type Row<'a> = (&'a [(&'a str, &'a str)], Errno);
+        let rows: &[Row] = &[
+            (&[("min_nr_regions", "2")], Einval),
+            (&[("min_nr_regions", "1001")], Einval),
+            (&[("max_nr_regions", "9")], Einval),
+            (
+                &[("min_nr_regions", "50"), ("max_nr_regions", "40")],
+                Einval,
+            ),
+            (&[("sample_interval", "100001")], Einval),
+            (&[("aggr_interval", "4999")], Einval),
+            (&[("aggr_interval", "0")], Einval),
+            (
+                &[("monitor_region_start", "2"), ("monitor_region_end", "1")],
+                Einval,
+            ),
+            (
+                &[
+                    ("monitor_region_start", "4096"),
+                    ("monitor_region_end", "4096"),
+                ],
+                Einval,
+            ),
+            (&[("addr_unit", "0")], Einval),
+            (&[("addr_unit", "3")], Einval),
+            (&[("commit_inputs", "Y")], Einval),
+            (&[("commit_inputs", "maybe")], Einval),
+            (&[("quota_ms", "ten")], Einval),
+            (&[("wmarks_high", "-1")], Einval),
+            (&[("enabled", "perhaps")], Einval),
+            (&[("sample_interval", "18446744073709551616")], Erange),
+            (&[("kdamond_pid", "1")], Eacces),
+            (&[("cold_min_ages", "1")], Enoent),
+        ];
+        for (pairs, errno) in rows {
+            for error in [
+                refused::<lru_sort::Params>(new, pairs),
+                refused::<reclaim::Params>(new, pairs),
+            ] {
+                assert_eq!(error.errno, *errno, "{pairs:?}: {error}");
+                let (key, value) = pairs.last().unwrap();
+                let text = error.to_string();
+                assert!(text.contains(&format!("{key}={value}")), "{text}");
+                assert!(text.contains(errno.name()), "{text}");
+            }
+        }
+        let sort = |pairs| refused::<lru_sort::Params>(new, pairs).errno;
+        assert_eq!(sort(&[("sample_interval", "0")]), Einval);
+        assert_eq!(sort(&[("active_mem_bp", "10001")]), Einval);
+        assert_eq!(sort(&[("nr_hot_quota_exceeds", "0")]), Eacces);
+        assert_eq!(sort(&[("min_age", "1")]), Enoent, "that one is of reclaim");
+        let reclaim = |pairs| refused::<reclaim::Params>(new, pairs).errno;
+        assert_eq!(reclaim(&[("hot_thres_access_freq", "1")]), Enoent);
+        assert_eq!(reclaim(&[("skip_anon", "2x")]), Einval);
+    }
+
+    #[test]
+    fn what_6_12_lacks_is_not_there() {
+        let old = Profile::V6_12;
+        for key in ["addr_unit", "autotune_monitoring_intervals"] {
+            assert_eq!(
+                refused::<lru_sort::Params>(old, &[(key, "1")]).errno,
+                Errno::Enoent
+            );
+            assert_eq!(
+                refused::<reclaim::Params>(old, &[(key, "1")]).errno,
+                Errno::Enoent
+            );
+        }
+        for key in ["active_mem_bp", "filter_young_pages"] {
+            assert_eq!(
+                refused::<lru_sort::Params>(old, &[(key, "1")]).errno,
+                Errno::Enoent
+            );
+        }
+        let mut params = lru_sort::Params::default();
+        assert_eq!(params.set(old, "commit_inputs", "Y"), Ok(()));
+    }
+
+    #[test]
+    fn values_are_read_back() {
+        let mut params = lru_sort::Params::default();
+        for (key, value, _) in params.values(Profile::V7_2) {
+            params.set(Profile::V7_2, key, &value).unwrap();
+        }
+        assert_eq!(params, lru_sort::Params::default());
+        params.set(Profile::V7_2, "wmarks_low", "0").unwrap();
+        params
+            .set(Profile::V7_2, "monitor_region_end", "0x1000")
+            .unwrap();
+        assert_eq!(params.common.watermarks.low, 0);
+        assert_eq!(params.common.range(), Some((0, 4096)));
+        let listed = |profile| params.values(profile).len();
+        assert_eq!(listed(Profile::V7_2), listed(Profile::V6_12) + 4);
+    }
+
+    #[test]
+    fn a_coarse_unit_makes_coarse_regions() {
+        let mut params = lru_sort::Params::default();
+        params.common.addr_unit = 1 << 16;
+        params.common.region = (1, 17);
+        let monitor = params.monitor(Profile::V7_2, TargetId(0), 1).unwrap();
+        assert_eq!(monitor.attrs().min_region_bytes, 1 << 16);
+        assert_eq!(params.common.range(), Some((1 << 16, 17 << 16)));
     }
 }

@@ -7,30 +7,13 @@
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-use super::apply;
-use super::attrs::{Attrs, AttrsError, IntervalsGoal, MIN_REGION_BYTES};
-use super::quota::feed;
-use super::region::{self, BP, Region};
+use super::apply::Pass;
+use super::attrs::{Attrs, AttrsError, IntervalsGoal};
+use super::profile::Profile;
+use super::region::{self, Region};
 use super::scheme::Scheme;
-use super::space::{Space, TargetId};
-
-/// Kernel whose rules the monitor follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Profile {
-    /// Linux 6.12.
-    V6_12,
-    /// Linux 7.2.
-    V7_2,
-}
-
-/// A monitored address space and its regions, ascending.
-#[derive(Clone, Debug)]
-pub struct Target {
-    /// Its name.
-    pub id: TargetId,
-    /// Its regions.
-    pub regions: Vec<Region>,
-}
+use super::space::Space;
+use super::target::{Target, TargetId, fit_ranges};
 
 /// What the world has to do before the next sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,24 +31,27 @@ pub enum Wait {
 /// A monitor with its schemes.
 #[derive(Clone, Debug)]
 pub struct Monitor {
-    profile: Profile,
-    attrs: Attrs,
-    targets: Vec<Target>,
-    schemes: Vec<Scheme>,
-    rng: Pcg64,
+    pub(super) profile: Profile,
+    pub(super) attrs: Attrs,
+    pub(super) targets: Vec<Target>,
+    pub(super) schemes: Vec<Scheme>,
+    pub(super) rng: Pcg64,
     /// Samples taken.
-    samples: u64,
-    next_aggr_sample: u64,
-    next_update_sample: u64,
-    next_tune_sample: u64,
+    pub(super) samples: u64,
+    pub(super) next_aggr_sample: u64,
+    pub(super) next_update_sample: u64,
+    pub(super) next_tune_sample: u64,
     /// Next sample at which each scheme is due.
-    next_apply_sample: Vec<u64>,
-    /// Largest region, in bytes.
-    limit_bytes: u64,
+    pub(super) next_apply_sample: Vec<u64>,
+    /// Largest region, in bytes. Cutting and joining keep the bytes, so it changes with the ranges
+    /// only.
+    pub(super) limit_bytes: u64,
+    /// Ranges of each target when they were last read.
+    pub(super) ranges: Vec<Vec<(u64, u64)>>,
     /// Regions before the last split. Kept for each monitor; the kernels share one variable among all.
-    last_nr_regions: usize,
+    pub(super) last_nr_regions: usize,
     /// Looks an aggregation that interval tuning keeps.
-    looks_kept: u64,
+    pub(super) looks_kept: u64,
 }
 
 impl Monitor {
@@ -91,6 +77,7 @@ impl Monitor {
         let mut monitor = Monitor {
             profile,
             attrs,
+            ranges: vec![Vec::new(); targets.len()],
             targets,
             next_apply_sample: vec![0; schemes.len()],
             schemes,
@@ -99,7 +86,7 @@ impl Monitor {
             next_aggr_sample: 0,
             next_update_sample: 0,
             next_tune_sample: 0,
-            limit_bytes: MIN_REGION_BYTES,
+            limit_bytes: attrs.min_region_bytes,
             last_nr_regions: 0,
             looks_kept: u64::from(attrs.max_nr_accesses()),
         };
@@ -108,7 +95,7 @@ impl Monitor {
     }
 
     /// Sets the times of everything periodic from the current sample on.
-    fn schedule(&mut self) {
+    pub(super) fn schedule(&mut self) {
         self.next_aggr_sample = self.samples + self.samples_in(self.attrs.aggr_us);
         self.next_update_sample = self.samples + self.attrs.ops_update_us / self.sample_us();
         if let Some(goal) = self.attrs.tune {
@@ -119,15 +106,15 @@ impl Monitor {
         }
     }
 
-    fn sample_us(&self) -> u64 {
+    pub(super) fn sample_us(&self) -> u64 {
         self.attrs.sample_us.max(1)
     }
 
-    fn samples_in(&self, interval_us: u64) -> u64 {
+    pub(super) fn samples_in(&self, interval_us: u64) -> u64 {
         (interval_us / self.sample_us()).max(1)
     }
 
-    fn tune_samples(&self, goal: &IntervalsGoal) -> u64 {
+    pub(super) fn tune_samples(&self, goal: &IntervalsGoal) -> u64 {
         self.samples_in(self.attrs.aggr_us)
             .saturating_mul(goal.aggrs.max(1))
     }
@@ -205,7 +192,8 @@ impl Monitor {
 
     /// Looks at the chosen pages, then does what is due: join, act, tune, start the next
     /// aggregation and cut, read the ranges again.
-    pub fn check(&mut self, space: &mut impl Space) {
+    /// True when an aggregation ended: the regions' `last_nr_accesses` are its result.
+    pub fn check(&mut self, space: &mut impl Space) -> bool {
         self.samples += 1;
         let max_seen = self.look(space);
         let aggregated = self.samples >= self.next_aggr_sample;
@@ -226,8 +214,11 @@ impl Monitor {
         }
         if self.samples >= self.next_update_sample {
             self.next_update_sample = self.samples + self.attrs.ops_update_us / self.sample_us();
-            self.update_ranges(space);
+            if !space.is_physical() {
+                self.update_ranges(space);
+            }
         }
+        aggregated
     }
 
     /// Takes in one look a region; returns the largest count seen.
@@ -263,7 +254,6 @@ impl Monitor {
             };
         }
         if self.profile == Profile::V7_2 {
-            self.update_limit();
             for target in &mut self.targets {
                 region::enforce_limit(&mut target.regions, self.limit_bytes);
             }
@@ -282,7 +272,12 @@ impl Monitor {
             2
         };
         for target in &mut self.targets {
-            region::split(&mut target.regions, parts, &mut self.rng);
+            region::split(
+                &mut target.regions,
+                parts,
+                self.attrs.min_region_bytes,
+                &mut self.rng,
+            );
         }
         self.last_nr_regions = nr_regions;
     }
@@ -294,21 +289,35 @@ impl Monitor {
             .flat_map(|t| &t.regions)
             .map(Region::size)
             .sum();
-        let limit = (bytes / self.attrs.min_nr_regions).max(MIN_REGION_BYTES);
+        let granule = self.attrs.min_region_bytes;
+        let limit = (bytes / self.attrs.min_nr_regions).max(granule);
+        // Cuts are made at the limit, which must keep regions aligned.
         self.limit_bytes = match self.profile {
-            Profile::V6_12 => limit,
-            Profile::V7_2 => limit.next_multiple_of(MIN_REGION_BYTES),
+            Profile::V6_12 => limit - limit % granule,
+            Profile::V7_2 => limit.next_multiple_of(granule),
         };
-        // Cuts are made at the limit, which must keep regions aligned to pages.
-        self.limit_bytes &= !(MIN_REGION_BYTES - 1);
     }
 
     fn update_ranges(&mut self, space: &mut impl Space) {
-        for target in &mut self.targets {
-            let ranges = space.ranges(target.id);
-            target.regions = fit_ranges(std::mem::take(&mut target.regions), &ranges);
+        let granule = self.attrs.min_region_bytes;
+        let mut now = Vec::new();
+        let mut changed = false;
+        for (target, known) in self.targets.iter_mut().zip(&mut self.ranges) {
+            now.clear();
+            space.ranges(target.id, &mut now);
+            for range in &mut now {
+                *range = (range.0 - range.0 % granule, range.1 - range.1 % granule);
+            }
+            if now == *known {
+                continue;
+            }
+            known.clone_from(&now);
+            target.regions = fit_ranges(std::mem::take(&mut target.regions), known);
+            changed = true;
         }
-        self.update_limit();
+        if changed {
+            self.update_limit();
+        }
     }
 
     fn apply_schemes(&mut self, space: &mut impl Space) {
@@ -324,105 +333,18 @@ impl Monitor {
             }
         }
         if due.contains(&true) {
-            apply::apply(
-                self.profile,
-                &self.attrs,
-                self.limit_bytes,
-                &mut self.targets,
-                &mut self.schemes,
-                &due,
-                space,
-            );
-        }
-    }
-
-    /// Adjusts the sampling interval so that the wanted share of looks finds an access
-    /// (`kdamond_tune_intervals`, since 6.15).
-    fn tune(&mut self) {
-        let Some(goal) = self.attrs.tune.filter(|goal| goal.aggrs != 0) else {
-            return;
-        };
-        if self.samples < self.next_tune_sample {
-            return;
-        }
-        let score = self.access_score(&goal);
-        let bp = feed(100_000_000, score) / BP;
-        let bp = if bp <= BP { BP / 2 + bp / 2 } else { bp };
-        let sample_us = u128::from(self.attrs.sample_us) * u128::from(bp) / u128::from(BP);
-        let sample_us = u64::try_from(sample_us).unwrap_or(u64::MAX);
-        let sample_us = sample_us.min(goal.max_sample_us).max(goal.min_sample_us);
-        let aggr_us = sample_us.saturating_mul(self.looks_kept);
-        self.change_intervals(sample_us, aggr_us, true);
-        self.next_tune_sample = self.samples + self.tune_samples(&goal);
-    }
-
-    fn access_score(&self, goal: &IntervalsGoal) -> u64 {
-        let looks = u128::from(self.attrs.max_nr_accesses());
-        let (mut events, mut most) = (0u128, 0u128);
-        for region in self.targets.iter().flat_map(|target| &target.regions) {
-            events += u128::from(region.size()) * u128::from(region.nr_accesses);
-            most += u128::from(region.size()) * looks;
-        }
-        let wanted = (most * u128::from(goal.access_bp) / u128::from(BP)).max(1);
-        u64::try_from(events * u128::from(BP) / wanted).unwrap_or(u64::MAX)
-    }
-
-    /// Sets new attributes while running (`damon_set_attrs`). Counts and ages are converted to the
-    /// new intervals.
-    ///
-    /// # Errors
-    /// Attributes the kernel would refuse; nothing is changed then.
-    pub fn set_attrs(&mut self, attrs: Attrs) -> Result<(), AttrsError> {
-        attrs.validate()?;
-        let boundary = self.samples + self.samples_in(self.attrs.aggr_us) == self.next_aggr_sample;
-        let (sample_us, aggr_us) = (attrs.sample_us, attrs.aggr_us);
-        self.attrs = Attrs {
-            sample_us: self.attrs.sample_us,
-            aggr_us: self.attrs.aggr_us,
-            ..attrs
-        };
-        self.change_intervals(sample_us, aggr_us, boundary);
-        self.looks_kept = u64::from(self.attrs.max_nr_accesses());
-        self.schedule();
-        Ok(())
-    }
-
-    /// `boundary`: an aggregation has just ended, so `nr_accesses` is complete.
-    fn change_intervals(&mut self, sample_us: u64, aggr_us: u64, boundary: bool) {
-        let old = self.attrs;
-        self.attrs.sample_us = sample_us;
-        self.attrs.aggr_us = aggr_us;
-        let (old_most, new_most) = (old.max_nr_accesses(), self.attrs.max_nr_accesses());
-        let convert = |nr: u32| {
-            let bp = u64::from(nr) * BP / u64::from(old_most);
-            u32::try_from(bp * u64::from(new_most) / BP).unwrap_or(u32::MAX)
-        };
-        for region in self
-            .targets
-            .iter_mut()
-            .flat_map(|target| &mut target.regions)
-        {
-            let age = u128::from(region.age) * u128::from(old.aggr_us) / u128::from(aggr_us.max(1));
-            region.age = u32::try_from(age).unwrap_or(u32::MAX);
-            region.last_nr_accesses = convert(region.last_nr_accesses);
-            if boundary || self.profile == Profile::V6_12 {
-                region.nr_accesses = convert(region.nr_accesses);
-                region.nr_accesses_bp = u64::from(region.nr_accesses) * BP;
-            } else {
-                region.nr_accesses = 0;
-                region.nr_accesses_bp = u64::from(region.last_nr_accesses) * BP;
-            }
-        }
-        self.next_aggr_sample = self.samples + self.samples_in(aggr_us);
-        self.next_update_sample = self.samples + self.attrs.ops_update_us / self.sample_us();
-        for (next, scheme) in self.next_apply_sample.iter_mut().zip(&self.schemes) {
-            *next = self.samples + apply_samples(&self.attrs, scheme);
+            let pass = Pass {
+                profile: self.profile,
+                attrs: &self.attrs,
+                limit_bytes: self.limit_bytes,
+            };
+            pass.apply(&mut self.targets, &mut self.schemes, &due, space);
         }
     }
 }
 
 /// Samples between two applications of a scheme.
-fn apply_samples(attrs: &Attrs, scheme: &Scheme) -> u64 {
+pub(super) fn apply_samples(attrs: &Attrs, scheme: &Scheme) -> u64 {
     let interval_us = if scheme.apply_interval_us == 0 {
         attrs.aggr_us
     } else {
@@ -431,55 +353,17 @@ fn apply_samples(attrs: &Attrs, scheme: &Scheme) -> u64 {
     (interval_us / attrs.sample_us.max(1)).max(1)
 }
 
-/// Regions fitted to new ranges (`damon_set_regions`): those outside go, those at a range's ends are
-/// stretched or trimmed to it, a range without any gets a new one.
-fn fit_ranges(old: Vec<Region>, ranges: &[(u64, u64)]) -> Vec<Region> {
-    let mut regions = Vec::with_capacity(old.len() + ranges.len());
-    let mut old = old.into_iter().peekable();
-    for &(start, end) in ranges.iter().filter(|(start, end)| start < end) {
-        while old.next_if(|region| region.end <= start).is_some() {}
-        let first = regions.len();
-        while let Some(region) = old.next_if(|region| region.start < end) {
-            regions.push(region);
-        }
-        if let Some(reached_over) = regions[first..].last().filter(|last| last.end > end) {
-            // It may reach into the next range too: leave the rest of it for that one.
-            let rest = Region {
-                start: end,
-                sampling_addr: end,
-                ..reached_over.clone()
-            };
-            let mut again = vec![rest];
-            again.extend(old);
-            old = again.into_iter().peekable();
-        }
-        match regions[first..].last_mut() {
-            Some(last) => {
-                last.end = end;
-                regions[first].start = start;
-            }
-            None => regions.push(Region::new(start, end)),
-        }
-    }
-    regions
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::quota::{Limits, Quota, Weights};
-    use super::super::scheme::{AccessPattern, Action, Watermarks};
-    use super::super::testing::HotRange;
+    use super::super::action::Action;
+    use super::super::quota::{Limits, Quota};
+    use super::super::region::Region;
+    use super::super::scheme::{AccessPattern, Watermarks};
+    use super::super::score::Weights;
+    use super::super::testing::{HotRange, run};
     use super::*;
-
-    fn run(monitor: &mut Monitor, space: &mut HotRange, samples: u64) {
-        for _ in 0..samples {
-            monitor.prepare(space);
-            space.now_us += monitor.attrs().sample_us;
-            monitor.check(space);
-        }
-    }
 
     fn any_pattern() -> AccessPattern {
         AccessPattern {
@@ -535,6 +419,28 @@ mod tests {
         };
         assert_eq!(regions(7), regions(7));
         assert_ne!(regions(7), regions(8));
+    }
+
+    /// The kernels keep the count of regions before the last split in one variable for all.
+    #[test]
+    fn two_monitors_do_not_touch_each_other() {
+        let new = |pages, seed| {
+            let mut space = HotRange::new(pages, 0..pages / 3);
+            let attrs = Attrs::default();
+            let mut monitor =
+                Monitor::new(Profile::V7_2, attrs, &[TargetId(0)], Vec::new(), seed).unwrap();
+            monitor.start(&mut space);
+            (monitor, space)
+        };
+        let (mut alone, mut its_space) = new(50_000, 1);
+        run(&mut alone, &mut its_space, 400);
+        let (mut one, mut space_one) = new(50_000, 1);
+        let (mut two, mut space_two) = new(900, 2);
+        for _ in 0..400 {
+            run(&mut one, &mut space_one, 1);
+            run(&mut two, &mut space_two, 1);
+        }
+        assert_eq!(one.targets()[0].regions, alone.targets()[0].regions);
     }
 
     #[test]
@@ -637,90 +543,6 @@ mod tests {
             covered >= 800,
             "9 windows of 100 pages covered {covered} of 1000"
         );
-    }
-
-    #[test]
-    fn tuning_shortens_the_interval_when_too_much_is_seen() {
-        let goal = IntervalsGoal {
-            access_bp: 40,
-            aggrs: 3,
-            min_sample_us: 1_000,
-            max_sample_us: 10_000_000,
-        };
-        let attrs = Attrs {
-            tune: Some(goal),
-            ..Attrs::default()
-        };
-        let tuned = |hot| {
-            let mut space = HotRange::new(10_000, hot);
-            let mut monitor =
-                Monitor::new(Profile::V7_2, attrs, &[TargetId(0)], Vec::new(), 1).unwrap();
-            monitor.start(&mut space);
-            run(&mut monitor, &mut space, 20 * 30);
-            (monitor.attrs().sample_us, monitor.attrs().aggr_us)
-        };
-        let (busy_us, busy_aggr_us) = tuned(0..5_000);
-        assert_eq!(
-            (busy_us, busy_aggr_us),
-            (1_000, 20_000),
-            "down to the lower bound"
-        );
-        let (idle_us, _) = tuned(0..0);
-        assert!(idle_us > 5_000, "nothing seen: look less often, {idle_us}");
-    }
-
-    #[test]
-    fn changed_intervals_convert_counts_and_ages() {
-        let mut space = HotRange::new(100, 0..100);
-        let mut monitor = Monitor::new(
-            Profile::V7_2,
-            Attrs::default(),
-            &[TargetId(0)],
-            Vec::new(),
-            1,
-        )
-        .unwrap();
-        monitor.start(&mut space);
-        run(&mut monitor, &mut space, 20 * 10);
-        let age = monitor.targets()[0].regions[0].age;
-        let finer = Attrs {
-            sample_us: 5_000,
-            aggr_us: 50_000,
-            ..Attrs::default()
-        };
-        monitor.set_attrs(finer).unwrap();
-        let region = &monitor.targets()[0].regions[0];
-        assert_eq!(
-            region.age,
-            age * 2,
-            "the same time in aggregations half as long"
-        );
-        assert_eq!(region.last_nr_accesses, 10, "all of 20 looks is all of 10");
-    }
-
-    #[test]
-    fn ranges_that_move_keep_what_is_known() {
-        let known = |start: u64, end: u64, age| Region {
-            age,
-            ..Region::new(start, end)
-        };
-        let old = vec![
-            known(0, 8192, 1),
-            known(8192, 16384, 2),
-            known(40960, 45056, 3),
-        ];
-        let fitted = fit_ranges(old, &[(4096, 20480), (81920, 86016)]);
-        assert_eq!(fitted, {
-            let first = Region {
-                start: 4096,
-                ..known(0, 8192, 1)
-            };
-            let second = Region {
-                end: 20480,
-                ..known(8192, 16384, 2)
-            };
-            vec![first, second, Region::new(81920, 86016)]
-        });
     }
 
     proptest! {

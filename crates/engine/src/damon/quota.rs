@@ -1,91 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much a scheme may do, and which regions come first when that is not enough
-//! (mm/damon/core.c: `damos_adjust_quota`, `damos_set_effective_quota`; mm/damon/ops-common.c).
+//! How much a scheme may do (mm/damon/core.c: `damos_adjust_quota`, `damos_set_effective_quota`).
+//! `granule` is the smallest region, in bytes.
 
-use super::attrs::MIN_REGION_BYTES;
-use super::region::{BP, Region};
-use super::scheme::Wanted;
-use super::space::{Space, TargetId};
-
-/// Highest score; scores are 0..=99.
-pub const MAX_SCORE: u32 = 99;
-
-/// Age is scored by the bit length of its seconds, up to this many bits.
-const MAX_AGE_BITS: u32 = 32;
+use super::goal::{Goal, feed};
+use super::region::BP;
+use super::score::{MAX_SCORE, Weights};
+use super::space::Space;
+use super::target::TargetId;
 
 /// Throughput assumed while nothing has been measured: 4 MiB a ms (`PAGE_SIZE * 1024`).
 const ASSUMED_BYTES_PER_MS: u64 = 4096 * 1024;
-
-/// What a goal measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GoalMetric {
-    /// A number somebody feeds in.
-    UserInput,
-    /// Time stalled on memory since the window began, in us (PSI some).
-    SomeMemPsi,
-    /// Active LRU pages in 1/10000.
-    ActiveMem,
-    /// Inactive LRU pages in 1/10000.
-    InactiveMem,
-}
-
-/// A state the quota is steered towards (`struct damos_quota_goal`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Goal {
-    /// What is measured.
-    pub metric: GoalMetric,
-    /// The wanted value; not 0.
-    pub target: u64,
-    /// The last value seen.
-    pub current: u64,
-    /// Reading of an ever-growing metric when the window began.
-    baseline: u64,
-}
-
-impl Goal {
-    /// A goal nothing has been measured for.
-    #[must_use]
-    pub fn new(metric: GoalMetric, target: u64) -> Goal {
-        Goal {
-            metric,
-            target,
-            current: 0,
-            baseline: 0,
-        }
-    }
-
-    /// Reads the metric at the end of a window.
-    fn read(&mut self, space: &impl Space) {
-        match self.metric {
-            GoalMetric::UserInput => {}
-            GoalMetric::ActiveMem => self.current = space.active_mem_bp(),
-            GoalMetric::InactiveMem => self.current = BP.saturating_sub(space.active_mem_bp()),
-            GoalMetric::SomeMemPsi => {
-                let total_us = space.mem_psi_us();
-                self.current = total_us.saturating_sub(self.baseline);
-                self.baseline = total_us;
-            }
-        }
-    }
-
-    /// 10000 when the goal is met exactly.
-    #[must_use]
-    pub fn score(&self) -> u64 {
-        let score = u128::from(self.current) * u128::from(BP) / u128::from(self.target.max(1));
-        u64::try_from(score).unwrap_or(u64::MAX)
-    }
-}
-
-/// Weights of a region's properties in its score.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Weights {
-    /// Of the size (not used by the scores of either kernel).
-    pub size: u32,
-    /// Of the access rate.
-    pub nr_accesses: u32,
-    /// Of the age.
-    pub age: u32,
-}
 
 /// Limits of a scheme.
 #[derive(Clone, Debug, Default)]
@@ -164,17 +88,16 @@ impl Quota {
     /// Whether something may still be charged. `exact` is the rule of 7.2, which asks for room for a
     /// whole smallest region; 6.12 lets any remainder through.
     #[must_use]
-    pub(super) fn has_room(&self, exact: bool) -> bool {
+    pub(super) fn has_room(&self, exact: bool, granule: u64) -> bool {
         if exact {
-            !self.is_set()
-                || self.effective_bytes.saturating_sub(self.charged_bytes) >= MIN_REGION_BYTES
+            !self.is_set() || self.effective_bytes.saturating_sub(self.charged_bytes) >= granule
         } else {
             self.effective_bytes == 0 || self.charged_bytes < self.effective_bytes
         }
     }
 
     /// Bytes of a region that still fit, aligned down to whole smallest regions.
-    pub(super) fn room_for(&self, bytes: u64) -> u64 {
+    pub(super) fn room_for(&self, bytes: u64, granule: u64) -> u64 {
         if self.effective_bytes == 0 {
             return bytes;
         }
@@ -182,7 +105,7 @@ impl Quota {
         if bytes <= room {
             bytes
         } else {
-            room & !(MIN_REGION_BYTES - 1)
+            room - room % granule
         }
     }
 
@@ -198,7 +121,7 @@ impl Quota {
 
     /// Starts the first or a new window when it is time. Returns true when a window ended full.
     /// `limit_first` is the rule of 7.2; 6.12 has no limit at all in its first window.
-    pub(super) fn renew(&mut self, space: &impl Space, limit_first: bool) -> bool {
+    pub(super) fn renew(&mut self, space: &impl Space, limit_first: bool, granule: u64) -> bool {
         if !self.is_set() {
             return false;
         }
@@ -210,7 +133,7 @@ impl Quota {
                 .iter_mut()
                 .for_each(|goal| goal.read(space));
             if limit_first {
-                self.set_effective_bytes();
+                self.set_effective_bytes(granule);
             }
             return false;
         };
@@ -225,11 +148,11 @@ impl Quota {
             .goals
             .iter_mut()
             .for_each(|goal| goal.read(space));
-        self.set_effective_bytes();
+        self.set_effective_bytes(granule);
         full
     }
 
-    fn set_effective_bytes(&mut self) {
+    fn set_effective_bytes(&mut self, granule: u64) {
         if self.limits.ms == 0 && self.limits.goals.is_empty() {
             self.effective_bytes = self.limits.bytes;
             return;
@@ -241,9 +164,7 @@ impl Quota {
         }
         if self.limits.ms != 0 {
             let bytes = u128::from(self.bytes_per_ms()) * u128::from(self.limits.ms);
-            let bytes = u64::try_from(bytes)
-                .unwrap_or(u64::MAX)
-                .max(MIN_REGION_BYTES);
+            let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).max(granule);
             effective = effective.min(bytes);
         }
         if self.limits.bytes != 0 {
@@ -276,111 +197,11 @@ impl Quota {
     }
 }
 
-/// The kernel's feedback loop (`damon_feed_loop_next_input`): the next input from the last one and
-/// the score it brought; 10000 is the goal.
-#[must_use]
-pub fn feed(last: u64, score: u64) -> u64 {
-    const GOAL: u64 = BP;
-    if score == GOAL {
-        return last;
-    }
-    if score >= 2 * GOAL {
-        return GOAL;
-    }
-    let change = u128::from(last) * u128::from(GOAL.abs_diff(score)) / u128::from(GOAL);
-    let change = u64::try_from(change).unwrap_or(u64::MAX);
-    if score > GOAL {
-        last.saturating_sub(change).max(GOAL)
-    } else {
-        last.saturating_add(change)
-    }
-}
-
-/// Score of a region among those that fit a scheme, 0..=99; the highest is served first
-/// (`damon_hot_score`, `damon_cold_score`).
-#[must_use]
-pub fn score(
-    region: &Region,
-    max_nr_accesses: u32,
-    aggr_us: u64,
-    weights: Weights,
-    wanted: Wanted,
-) -> u32 {
-    match wanted {
-        Wanted::Any => MAX_SCORE,
-        Wanted::Hot => hot_score(region, max_nr_accesses, aggr_us, weights),
-        Wanted::Cold => MAX_SCORE - hot_score(region, max_nr_accesses, aggr_us, weights),
-    }
-}
-
-fn hot_score(region: &Region, max_nr_accesses: u32, aggr_us: u64, weights: Weights) -> u32 {
-    let rate = region.nr_accesses_bp / BP;
-    let frequency = (rate * 100 / u64::from(max_nr_accesses.max(1))).min(100);
-    let seconds = u128::from(region.age) * u128::from(aggr_us) / 1_000_000;
-    let bits = (u128::BITS - seconds.leading_zeros()).min(MAX_AGE_BITS);
-    let age = if frequency == 0 {
-        MAX_AGE_BITS - bits
-    } else {
-        MAX_AGE_BITS + bits
-    };
-    let age = u64::from(age) * 100 / u64::from(2 * MAX_AGE_BITS);
-    let (of_rate, of_age) = (u64::from(weights.nr_accesses), u64::from(weights.age));
-    let sum = of_rate * frequency + of_age * age;
-    let mean = sum.checked_div(of_rate + of_age).unwrap_or(sum);
-    u32::try_from(mean * u64::from(MAX_SCORE) / 100)
-        .unwrap_or(MAX_SCORE)
-        .min(MAX_SCORE)
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
+    use super::super::goal::GoalMetric;
     use super::super::testing::Still;
     use super::*;
-
-    fn region(rate: u64, age: u32) -> Region {
-        Region {
-            nr_accesses_bp: rate * BP,
-            age,
-            ..Region::new(0, 4096)
-        }
-    }
-
-    #[test]
-    fn the_feedback_loop_matches_hand_worked_steps() {
-        assert_eq!(feed(40_000, 10_000), 40_000, "on the goal: no change");
-        assert_eq!(feed(40_000, 5_000), 60_000, "half way: half as much again");
-        assert_eq!(
-            feed(40_000, 12_500),
-            30_000,
-            "a quarter over: a quarter less"
-        );
-        assert_eq!(
-            feed(40_000, 20_000),
-            10_000,
-            "twice over: back to the least"
-        );
-        assert_eq!(feed(11_000, 15_000), 10_000, "never under the least");
-        assert_eq!(feed(u64::MAX, 0), u64::MAX, "saturates");
-    }
-
-    #[test]
-    fn scores_of_hand_worked_regions() {
-        let both = Weights {
-            size: 0,
-            nr_accesses: 1,
-            age: 1,
-        };
-        // Rate 10 of 20 = 50; age 30 aggregations of 100 ms = 3 s, 2 bits: (32+2)*100/64 = 53.
-        // (50 + 53) / 2 = 51, times 99/100 = 50.
-        assert_eq!(score(&region(10, 30), 20, 100_000, both, Wanted::Hot), 50);
-        // Idle for 2 minutes: 7 bits: (32-7)*100/64 = 39; (0 + 39) / 2 = 19, times 99/100 = 18.
-        assert_eq!(score(&region(0, 1200), 20, 100_000, both, Wanted::Hot), 18);
-        assert_eq!(score(&region(0, 1200), 20, 100_000, both, Wanted::Cold), 81);
-        let none = Weights::default();
-        assert_eq!(score(&region(20, 9), 20, 100_000, none, Wanted::Hot), 0);
-    }
 
     #[test]
     fn a_time_quota_is_turned_into_bytes_by_what_was_measured() {
@@ -389,7 +210,7 @@ mod tests {
             reset_interval_ms: 1000,
             ..Limits::default()
         });
-        assert!(!quota.renew(&Still::at(0), true));
+        assert!(!quota.renew(&Still::at(0), true, 4096));
         assert_eq!(
             quota.effective_bytes(),
             5 * ASSUMED_BYTES_PER_MS,
@@ -397,10 +218,13 @@ mod tests {
         );
         quota.charge(10 << 20, 10_000_000);
         assert!(
-            !quota.renew(&Still::at(999_999), true),
+            !quota.renew(&Still::at(999_999), true, 4096),
             "the window is not over"
         );
-        assert!(!quota.renew(&Still::at(1_000_000), true), "it was not full");
+        assert!(
+            !quota.renew(&Still::at(1_000_000), true, 4096),
+            "it was not full"
+        );
         assert_eq!(
             quota.effective_bytes(),
             5 << 20,
@@ -408,7 +232,7 @@ mod tests {
         );
         assert!(quota.charge(5 << 20, 0));
         assert!(
-            quota.renew(&Still::at(2_000_000), true),
+            quota.renew(&Still::at(2_000_000), true, 4096),
             "this one was full"
         );
     }
@@ -420,10 +244,14 @@ mod tests {
             reset_interval_ms: 1000,
             ..Limits::default()
         });
-        quota.renew(&Still::at(0), false);
-        assert!(quota.has_room(false) && !quota.charge(1 << 30, 0) && quota.has_room(false));
-        quota.renew(&Still::at(1_000_000), false);
-        assert!(quota.has_room(false) && quota.charge(4096, 0) && !quota.has_room(false));
+        quota.renew(&Still::at(0), false, 4096);
+        assert!(
+            quota.has_room(false, 4096) && !quota.charge(1 << 30, 0) && quota.has_room(false, 4096)
+        );
+        quota.renew(&Still::at(1_000_000), false, 4096);
+        assert!(
+            quota.has_room(false, 4096) && quota.charge(4096, 0) && !quota.has_room(false, 4096)
+        );
     }
 
     #[test]
@@ -433,12 +261,12 @@ mod tests {
             reset_interval_ms: 1000,
             ..Limits::default()
         });
-        quota.renew(&Still::at(0), true);
-        assert_eq!(quota.room_for(8192), 8192);
-        assert_eq!(quota.room_for(16384), 8192);
+        quota.renew(&Still::at(0), true, 4096);
+        assert_eq!(quota.room_for(8192, 4096), 8192);
+        assert_eq!(quota.room_for(16384, 4096), 8192);
         quota.charge(8192, 0);
-        assert!(!quota.has_room(true), "1808 bytes are no region");
-        assert!(quota.has_room(false));
+        assert!(!quota.has_room(true, 4096), "1808 bytes are no region");
+        assert!(quota.has_room(false, 4096));
     }
 
     #[test]
@@ -448,7 +276,7 @@ mod tests {
             reset_interval_ms: 1000,
             ..Limits::default()
         });
-        quota.renew(&Still::at(0), true);
+        quota.renew(&Still::at(0), true, 4096);
         let mut bytes = [0u64; 100];
         bytes[90] = 4096;
         bytes[50] = 8192;
@@ -463,31 +291,17 @@ mod tests {
 
     #[test]
     fn several_goals_are_steered_by_the_one_nearest_to_being_met() {
-        let goal = |current| Goal {
-            current,
-            ..Goal::new(GoalMetric::UserInput, 100)
+        let goal = |current| {
+            let mut goal = Goal::new(GoalMetric::UserInput, 100);
+            goal.current = current;
+            goal
         };
         let mut quota = Quota::new(Limits {
             goals: vec![goal(50), goal(75)],
             ..Limits::default()
         });
-        quota.renew(&Still::at(0), true);
+        quota.renew(&Still::at(0), true, 4096);
         // feed(10000, 7500) = 12500 bp = 1 byte.
         assert_eq!(quota.effective_bytes(), 1);
-    }
-
-    proptest! {
-        #[test]
-        fn scores_are_monotone(rate in 0u64..20, age in 0u32..100_000, frequency_weight in 1u32..5, age_weight in 0u32..5) {
-            let weights = Weights { size: 0, nr_accesses: frequency_weight, age: age_weight };
-            let of = |rate, age| score(&region(rate, age), 20, 100_000, weights, Wanted::Hot);
-            prop_assert!(of(rate, age) <= of(rate + 1, age));
-            if rate > 0 {
-                prop_assert!(of(rate, age) <= of(rate, age * 2));
-            } else {
-                prop_assert!(of(rate, age) >= of(rate, age * 2));
-            }
-            prop_assert!(of(rate, age) <= MAX_SCORE);
-        }
     }
 }

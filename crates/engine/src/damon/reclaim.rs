@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Proactive reclaim by DAMON (mm/damon/reclaim.c): regions idle for long are paged out.
 
-use super::module::{Monitoring, ParamsError};
-use super::monitor::{Monitor, Profile};
-use super::quota::{Goal, GoalMetric, Limits, Quota, Weights};
+use super::action::Action;
+use super::filter::{Filter, FilterKind};
+use super::goal::{Goal, GoalMetric};
+use super::module::{Common, Module, number_param};
+use super::monitor::Monitor;
+use super::params::{Param, ParamsError, number, put, switch, yes_no};
+use super::profile::Profile;
+use super::quota::{Limits, Quota};
 use super::region::BP;
-use super::scheme::{AccessPattern, Action, Filter, FilterKind, Scheme, Watermarks};
-use super::space::TargetId;
+use super::scheme::{AccessPattern, Scheme};
+use super::score::Weights;
+use super::target::TargetId;
 
 /// Parameters of `DAMON_RECLAIM`, with the kernel's defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// The monitor behind it.
-    pub monitoring: Monitoring,
+    /// What the modules have in common.
+    pub common: Common,
     /// `min_age`, us.
     pub min_age_us: u64,
-    /// `quota_ms`.
-    pub quota_ms: u64,
     /// `quota_sz`, bytes.
     pub quota_bytes: u64,
-    /// `quota_reset_interval_ms`.
-    pub quota_reset_interval_ms: u64,
     /// `quota_mem_pressure_us`: wanted stall a window; 0 is off.
     pub quota_mem_pressure_us: u64,
     /// `quota_autotune_feedback`: a score fed in, 10000 when content; 0 is off.
     pub quota_autotune_feedback: u64,
-    /// `wmarks_*`.
-    pub watermarks: Watermarks,
     /// `skip_anon`.
     pub skip_anon: bool,
 }
@@ -34,57 +34,94 @@ pub struct Params {
 impl Default for Params {
     fn default() -> Self {
         Params {
-            monitoring: Monitoring::default(),
+            common: Common::new(500, 400, 200),
             min_age_us: 120_000_000,
-            quota_ms: 10,
             quota_bytes: 128 << 20,
-            quota_reset_interval_ms: 1000,
             quota_mem_pressure_us: 0,
             quota_autotune_feedback: 0,
-            watermarks: Watermarks {
-                interval_us: 5_000_000,
-                high: 500,
-                mid: 400,
-                low: 200,
-            },
             skip_anon: false,
         }
     }
 }
 
-impl Params {
-    /// The monitor with its one scheme.
-    ///
-    /// # Errors
-    /// What the module refuses with EINVAL, and parameters the profile's kernel does not have.
-    pub fn monitor(
+impl Module for Params {
+    const NAME: &'static str = "reclaim";
+
+    const OWN: &'static [Param<Params>] = &[
+        number_param!(
+            "min_age",
+            "reclaim what was idle for so long, us (120000000)",
+            min_age_us
+        ),
+        number_param!(
+            "quota_sz",
+            "bytes a window it may try; 0: no limit (134217728)",
+            quota_bytes
+        ),
+        number_param!(
+            "quota_mem_pressure_us",
+            "stall a window the quota is steered towards, us; 0: off (0)",
+            quota_mem_pressure_us
+        ),
+        number_param!(
+            "quota_autotune_feedback",
+            "score fed to the quota, 10000 when content; 0: off (0)",
+            quota_autotune_feedback
+        ),
+        Param {
+            name: "skip_anon",
+            meaning: "leave anonymous memory alone (N)",
+            since_7_2: false,
+            set: |p, text| put(&mut p.skip_anon, switch(text)),
+            get: |p| yes_no(p.skip_anon),
+        },
+    ];
+
+    const READ_ONLY: &'static [&'static str] = &[
+        "kdamond_pid",
+        "nr_reclaim_tried_regions",
+        "bytes_reclaim_tried_regions",
+        "nr_reclaimed_regions",
+        "bytes_reclaimed_regions",
+        "nr_quota_exceeds",
+    ];
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
+    }
+
+    fn monitor(
         &self,
         profile: Profile,
         target: TargetId,
         seed: u64,
     ) -> Result<Monitor, ParamsError> {
-        if self.monitoring.aggr_us == 0 {
-            return Err(ParamsError::ZeroInterval("aggr_interval"));
+        if self.common.aggr_us == 0 {
+            let given = [("aggr_interval", 0)];
+            return Err(ParamsError::invalid(&given, "the interval has no length"));
         }
-        let attrs = self.monitoring.attrs(profile)?;
+        let attrs = self.common.attrs(profile)?;
         let age = u32::try_from(self.min_age_us / attrs.aggr_us.max(1)).unwrap_or(u32::MAX);
         let pattern = AccessPattern {
-            size_bytes: 4096..=u64::MAX,
+            size_bytes: attrs.min_region_bytes..=u64::MAX,
             nr_accesses: 0..=0,
             age: age..=u32::MAX,
         };
         let mut scheme = Scheme::new(pattern, Action::Pageout, Quota::new(self.limits()));
-        scheme.watermarks = Some(self.watermarks);
+        scheme.watermarks = Some(self.common.watermarks);
         if self.skip_anon {
-            scheme.filters.push(Filter {
-                kind: FilterKind::Anon,
-                matching: true,
-                allow: false,
-            });
+            let filter = Filter::reject(FilterKind::Anon, true);
+            scheme.filters.push(filter);
         }
         Ok(Monitor::new(profile, attrs, &[target], vec![scheme], seed)?)
     }
+}
 
+impl Params {
     fn limits(&self) -> Limits {
         let mut goals = Vec::new();
         if self.quota_mem_pressure_us > 0 {
@@ -99,9 +136,9 @@ impl Params {
             goals.push(goal);
         }
         Limits {
-            ms: self.quota_ms,
+            ms: self.common.quota_ms,
             bytes: self.quota_bytes,
-            reset_interval_ms: self.quota_reset_interval_ms,
+            reset_interval_ms: self.common.quota_reset_interval_ms,
             goals,
             weights: Weights {
                 size: 0,
@@ -158,11 +195,5 @@ mod tests {
         assert_eq!(scheme.quota.limits.goals.len(), 2);
         assert_eq!(scheme.filters[0].kind, FilterKind::Anon);
         assert_eq!(scheme.pattern.age, 1200..=u32::MAX);
-        let mut zero = Params::default();
-        zero.monitoring.aggr_us = 0;
-        assert_eq!(
-            zero.monitor(Profile::V7_2, TARGET, 1).unwrap_err(),
-            ParamsError::ZeroInterval("aggr_interval")
-        );
     }
 }

@@ -4,8 +4,6 @@
 
 use rand::{Rng, RngExt};
 
-use super::attrs::MIN_REGION_BYTES;
-
 /// Fixed point of the moving sum: 10000 is one access.
 pub const BP: u64 = 10_000;
 
@@ -125,7 +123,7 @@ pub fn merge(regions: &mut Vec<Region>, threshold: u32, limit_bytes: u64) {
 /// Cuts every region larger than `limit_bytes` into parts of that size (7.2, after every merge).
 /// The limit must be a positive multiple of the smallest region.
 pub fn enforce_limit(regions: &mut Vec<Region>, limit_bytes: u64) {
-    debug_assert!(limit_bytes >= MIN_REGION_BYTES);
+    debug_assert!(limit_bytes > 0);
     if regions.iter().all(|region| region.size() <= limit_bytes) {
         return;
     }
@@ -141,20 +139,21 @@ pub fn enforce_limit(regions: &mut Vec<Region>, limit_bytes: u64) {
 }
 
 /// Cuts each region at random into up to `parts` parts, so that a boundary between hot and cold can
-/// be found. Each further cut is made in the left remainder.
-pub fn split(regions: &mut Vec<Region>, parts: u32, rng: &mut impl Rng) {
+/// be found. Each further cut is made in the left remainder; a draw that cuts off nothing is lost.
+/// `granule` is the smallest region, in bytes.
+pub fn split(regions: &mut Vec<Region>, parts: u32, granule: u64, rng: &mut impl Rng) {
     let mut cut = Vec::with_capacity(regions.len() * parts as usize);
     let mut rights = Vec::with_capacity(parts as usize);
     for mut region in regions.drain(..) {
         let mut size = region.size();
         for _ in 1..parts {
-            if size <= 2 * MIN_REGION_BYTES {
+            if size <= 2 * granule {
                 break;
             }
             let tenths: u64 = rng.random_range(1..10);
             let left = u128::from(size) * u128::from(tenths) / 10;
             // Less than `size`, so it fits.
-            let left = (left as u64) & !(MIN_REGION_BYTES - 1);
+            let left = left as u64 - left as u64 % granule;
             if left == 0 {
                 continue;
             }
@@ -253,7 +252,7 @@ mod tests {
             }
             let bytes = |regions: &[Region]| regions.iter().map(Region::size).sum::<u64>();
             let before = bytes(&regions);
-            split(&mut regions, parts, &mut Pcg64::seed_from_u64(seed));
+            split(&mut regions, parts, 4096, &mut Pcg64::seed_from_u64(seed));
             prop_assert_eq!(bytes(&regions), before);
             merge(&mut regions, threshold, limit_pages * 4096);
             prop_assert_eq!(bytes(&regions), before);

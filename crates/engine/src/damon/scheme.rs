@@ -3,49 +3,10 @@
 
 use std::ops::RangeInclusive;
 
+use super::action::Action;
+use super::filter::Filter;
 use super::quota::Quota;
 use super::region::Region;
-use super::space::TargetId;
-
-/// What a scheme does with a region that fits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// Counts only.
-    Stat,
-    /// Reclaims now.
-    Pageout,
-    /// Raises its place in the LRU lists.
-    LruPrio,
-    /// Lowers its place in the LRU lists.
-    LruDeprio,
-    /// `MADV_COLD`.
-    Cold,
-    /// `MADV_WILLNEED`.
-    Willneed,
-}
-
-impl Action {
-    /// Whether the action wants the hottest regions first, the coldest, or does not care.
-    #[must_use]
-    pub fn wants(self) -> Wanted {
-        match self {
-            Action::LruPrio => Wanted::Hot,
-            Action::Pageout | Action::LruDeprio => Wanted::Cold,
-            Action::Stat | Action::Cold | Action::Willneed => Wanted::Any,
-        }
-    }
-}
-
-/// Which regions come first when a quota cannot take all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    /// Hot ones.
-    Hot,
-    /// Cold ones.
-    Cold,
-    /// All the same.
-    Any,
-}
 
 /// The regions a scheme is for; all bounds inclusive (`struct damos_access_pattern`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,41 +29,6 @@ impl AccessPattern {
             && self.nr_accesses.contains(&rate)
             && self.age.contains(&region.age)
     }
-}
-
-/// What a filter looks at. The first two are decided by the monitor ("core"), the rest page by page
-/// by the space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FilterKind {
-    /// Addresses `start..end`.
-    Address(u64, u64),
-    /// A target.
-    Target(TargetId),
-    /// Anonymous pages.
-    Anon,
-    /// Pages accessed since the last look; testing makes them old.
-    Young,
-    /// Pages on an active list (7.2).
-    Active,
-}
-
-impl FilterKind {
-    /// Whether the monitor itself decides.
-    #[must_use]
-    pub fn is_core(self) -> bool {
-        matches!(self, FilterKind::Address(..) | FilterKind::Target(_))
-    }
-}
-
-/// A filter (`struct damos_filter`): the first one that matches decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Filter {
-    /// What it looks at.
-    pub kind: FilterKind,
-    /// Whether it speaks of what matches the kind, or of what does not.
-    pub matching: bool,
-    /// Whether that is let through (7.2) or kept out.
-    pub allow: bool,
 }
 
 /// When a scheme is active (`struct damos_watermarks`), in 1/1000 of free memory.
@@ -182,31 +108,6 @@ impl Scheme {
             active: true,
         }
     }
-
-    /// Whether the monitor's own filters keep out a region that lies wholly inside or outside of
-    /// every address filter.
-    pub(super) fn core_rejects(&self, target: TargetId, region: &Region) -> bool {
-        for filter in self.filters.iter().filter(|filter| filter.kind.is_core()) {
-            let of_kind = match filter.kind {
-                FilterKind::Target(wanted) => wanted == target,
-                FilterKind::Address(start, end) => start <= region.start && region.end <= end,
-                FilterKind::Anon | FilterKind::Young | FilterKind::Active => false,
-            };
-            if of_kind == filter.matching {
-                return !filter.allow;
-            }
-        }
-        self.rejects_by_default()
-    }
-
-    /// The core default: what no core filter speaks of is kept out when the last one lets its own
-    /// through, unless page filters are still to be asked.
-    fn rejects_by_default(&self) -> bool {
-        if self.filters.iter().any(|filter| !filter.kind.is_core()) {
-            return false;
-        }
-        self.filters.last().is_some_and(|filter| filter.allow)
-    }
 }
 
 #[cfg(test)]
@@ -254,48 +155,5 @@ mod tests {
             age: 10,
             ..Region::new(0, 12288)
         }));
-    }
-
-    #[test]
-    fn the_first_core_filter_that_matches_decides() {
-        let quota = Quota::unlimited();
-        let pattern = AccessPattern {
-            size_bytes: 0..=u64::MAX,
-            nr_accesses: 0..=0,
-            age: 0..=u32::MAX,
-        };
-        let mut scheme = Scheme::new(pattern, Action::Stat, quota);
-        let region = Region::new(4096, 8192);
-        let target = TargetId(0);
-        assert!(
-            !scheme.core_rejects(target, &region),
-            "no filter lets everything through"
-        );
-        let inside = FilterKind::Address(0, 8192);
-        scheme.filters = vec![Filter {
-            kind: inside,
-            matching: true,
-            allow: true,
-        }];
-        assert!(!scheme.core_rejects(target, &region));
-        assert!(
-            scheme.core_rejects(target, &Region::new(8192, 12288)),
-            "allow keeps out the rest"
-        );
-        scheme.filters.push(Filter {
-            kind: FilterKind::Anon,
-            matching: true,
-            allow: false,
-        });
-        assert!(
-            !scheme.core_rejects(target, &Region::new(8192, 12288)),
-            "pages are still asked"
-        );
-        scheme.filters = vec![Filter {
-            kind: inside,
-            matching: false,
-            allow: false,
-        }];
-        assert!(scheme.core_rejects(target, &Region::new(8192, 12288)));
     }
 }

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a monitor needs from the address space it watches: facts and the carrying out of actions.
 
-use super::scheme::{Action, Filter};
-
-/// One monitored address space: a process's virtual addresses, or physical memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TargetId(pub u32);
+use super::action::Action;
+use super::filter::PageFilters;
+use super::target::TargetId;
 
 /// What came of applying an action to a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,12 +21,13 @@ pub trait Space {
     /// The clock, in us.
     fn now_us(&self) -> u64;
 
-    /// Whether addresses are physical. 6.12 starts a physical range as one region.
+    /// Whether addresses are physical. 6.12 starts a physical range as one region, and the ranges of
+    /// physical memory are read once.
     fn is_physical(&self) -> bool;
 
-    /// The ranges to watch in bytes, ascending, disjoint and aligned to pages. Asked at the start and at every
-    /// update of the ranges.
-    fn ranges(&mut self, target: TargetId) -> Vec<(u64, u64)>;
+    /// Appends the ranges to watch in bytes, ascending, disjoint and aligned to pages. Asked at the
+    /// start and, of virtual memory, at every update of the ranges.
+    fn ranges(&mut self, target: TargetId, ranges: &mut Vec<(u64, u64)>);
 
     /// Marks the page of `addr` not accessed, so that the next look can tell.
     fn make_old(&mut self, target: TargetId, addr: u64);
@@ -37,21 +36,21 @@ pub trait Space {
     /// pages that cannot be locked read as not accessed.
     fn accessed(&mut self, target: TargetId, addr: u64) -> bool;
 
-    /// Carries out an action on `start..end`. `filters` are the page-level filters, in order.
+    /// Carries out an action on `start..end`.
     fn apply(
         &mut self,
         target: TargetId,
         start: u64,
         end: u64,
         action: Action,
-        filters: &[Filter],
+        filters: &PageFilters,
     ) -> Applied;
 
     /// Free memory in 1/1000 of all memory: the metric of the watermarks.
     fn free_mem_permille(&self) -> u64;
 
     /// Active LRU pages in 1/10000 of active and inactive ones: the metric of
-    /// [`super::quota::GoalMetric::ActiveMem`].
+    /// [`super::goal::GoalMetric::ActiveMem`].
     fn active_mem_bp(&self) -> u64;
 
     /// Total time tasks stalled on memory (PSI some), in us.

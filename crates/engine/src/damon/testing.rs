@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Spaces for the tests of this room.
 
-use super::scheme::{Action, Filter};
-use super::space::{Applied, Space, TargetId};
+use super::action::Action;
+use super::filter::PageFilters;
+use super::monitor::Monitor;
+use super::space::{Applied, Space};
+use super::target::TargetId;
 
 /// A space where only the clock matters.
 pub struct Still {
@@ -22,14 +25,12 @@ impl Space for Still {
     fn is_physical(&self) -> bool {
         true
     }
-    fn ranges(&mut self, _target: TargetId) -> Vec<(u64, u64)> {
-        Vec::new()
-    }
+    fn ranges(&mut self, _target: TargetId, _ranges: &mut Vec<(u64, u64)>) {}
     fn make_old(&mut self, _target: TargetId, _addr: u64) {}
     fn accessed(&mut self, _target: TargetId, _addr: u64) -> bool {
         false
     }
-    fn apply(&mut self, _: TargetId, _: u64, _: u64, _: Action, _: &[Filter]) -> Applied {
+    fn apply(&mut self, _: TargetId, _: u64, _: u64, _: Action, _: &PageFilters) -> Applied {
         Applied::default()
     }
     fn free_mem_permille(&self) -> u64 {
@@ -76,8 +77,8 @@ impl Space for HotRange {
     fn is_physical(&self) -> bool {
         true
     }
-    fn ranges(&mut self, _target: TargetId) -> Vec<(u64, u64)> {
-        vec![(0, self.pages * 4096)]
+    fn ranges(&mut self, _target: TargetId, ranges: &mut Vec<(u64, u64)>) {
+        ranges.push((0, self.pages * 4096));
     }
     fn make_old(&mut self, _target: TargetId, addr: u64) {
         assert!(addr < self.pages * 4096);
@@ -92,7 +93,7 @@ impl Space for HotRange {
         start: u64,
         end: u64,
         action: Action,
-        _filters: &[Filter],
+        _filters: &PageFilters,
     ) -> Applied {
         let pages = (end - start) / 4096;
         self.applied.push((action, start / 4096, pages));
@@ -110,5 +111,14 @@ impl Space for HotRange {
     }
     fn mem_psi_us(&self) -> u64 {
         0
+    }
+}
+
+/// Takes so many samples.
+pub fn run(monitor: &mut Monitor, space: &mut HotRange, samples: u64) {
+    for _ in 0..samples {
+        monitor.prepare(space);
+        space.now_us += monitor.attrs().sample_us;
+        monitor.check(space);
     }
 }

@@ -37,6 +37,12 @@ pub enum DamonError {
         /// The missing file, relative to its directory.
         file: String,
     },
+    /// A filter by memory cgroup that is no path.
+    #[error(
+        "a DAMON filter by memory cgroup names it by number, which means something in the lab only; \
+         watch the processes of the cgroup instead"
+    )]
+    MemcgFilter,
     /// EINVAL at start.
     #[error("the kernel refused the monitor (EINVAL): {hint}")]
     Refused {

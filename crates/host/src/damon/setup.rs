@@ -5,8 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use agewise_engine::damon::attrs::Attrs;
-use agewise_engine::damon::quota::{Goal, GoalMetric};
-use agewise_engine::damon::scheme::{Action, Filter, FilterKind, Scheme};
+use agewise_engine::damon::filter::{Filter, FilterKind};
+use agewise_engine::damon::goal::{Goal, GoalMetric};
+use agewise_engine::damon::scheme::Scheme;
 
 use super::DamonError;
 use crate::error::{self as file, FileError};
@@ -142,7 +143,7 @@ fn write_targets(dir: &Dir, watched: &Watched) -> Result<(), DamonError> {
 }
 
 fn write_scheme(dir: &Dir, scheme: &Scheme) -> Result<(), DamonError> {
-    dir.set("action", action_word(scheme.action))?;
+    dir.set("action", scheme.action.name())?;
     if scheme.apply_interval_us != 0 {
         let interval_us = scheme.apply_interval_us;
         dir.set_since("apply_interval_us", interval_us, "an apply interval", "6.7")?;
@@ -157,17 +158,6 @@ fn write_scheme(dir: &Dir, scheme: &Scheme) -> Result<(), DamonError> {
     write_quota(&dir.below("quotas"), scheme)?;
     write_watermarks(&dir.below("watermarks"), scheme)?;
     write_filters(dir, &scheme.filters)
-}
-
-fn action_word(action: Action) -> &'static str {
-    match action {
-        Action::Stat => "stat",
-        Action::Pageout => "pageout",
-        Action::LruPrio => "lru_prio",
-        Action::LruDeprio => "lru_deprio",
-        Action::Cold => "cold",
-        Action::Willneed => "willneed",
-    }
 }
 
 fn write_range<T: ToString>(
@@ -255,6 +245,14 @@ fn write_filter_dir(dir: &Dir, filters: &[&Filter]) -> Result<(), DamonError> {
             FilterKind::Anon => dir.set("type", "anon")?,
             FilterKind::Young => dir.set("type", "young")?,
             FilterKind::Active => dir.set("type", "active")?,
+            FilterKind::Unmapped => dir.set("type", "unmapped")?,
+            FilterKind::HugepageSize(min, max) => {
+                dir.set("type", "hugepage_size")?;
+                dir.set("min", min)?;
+                dir.set("max", max)?;
+            }
+            // The kernel names cgroups by path: who sets this up gives it as a number of the lab.
+            FilterKind::Memcg(_) => return Err(DamonError::MemcgFilter),
             FilterKind::Address(start, end) => {
                 dir.set("type", "addr")?;
                 dir.set("addr_start", start)?;

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Parameters by the names and with the errors of `/sys/module/damon_*/parameters/`.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use super::attrs::AttrsError;
+use super::profile::Profile;
+
+/// An error number of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Errno {
+    /// No such parameter.
+    Enoent,
+    /// The parameter can only be read.
+    Eacces,
+    /// The value, alone or beside the others, makes no sense.
+    Einval,
+    /// The number is too large.
+    Erange,
+}
+
+impl Errno {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Errno::Enoent => "ENOENT",
+            Errno::Eacces => "EACCES",
+            Errno::Einval => "EINVAL",
+            Errno::Erange => "ERANGE",
+        }
+    }
+
+    /// Its number on Linux.
+    #[must_use]
+    pub fn number(self) -> i32 {
+        match self {
+            Errno::Enoent => 2,
+            Errno::Eacces => 13,
+            Errno::Einval => 22,
+            Errno::Erange => 34,
+        }
+    }
+}
+
+/// Parameters the kernel refuses.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub struct ParamsError {
+    /// How the kernel says it.
+    pub errno: Errno,
+    /// The parameters at fault and their values.
+    pub given: Vec<(String, String)>,
+    /// What is wrong with them.
+    pub reason: String,
+}
+
+impl fmt::Display for ParamsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (key, value) in &self.given {
+            write!(f, "{key}={value} ")?;
+        }
+        write!(f, "is refused with {}: {}", self.errno.name(), self.reason)
+    }
+}
+
+impl ParamsError {
+    /// Values that make no sense (`EINVAL`).
+    pub fn invalid(given: &[(&str, u64)], reason: impl Into<String>) -> ParamsError {
+        ParamsError {
+            errno: Errno::Einval,
+            given: given
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), value.to_string()))
+                .collect(),
+            reason: reason.into(),
+        }
+    }
+
+    /// A parameter the kernel of the profile does not have (`ENOENT`).
+    pub fn too_new(key: &str, value: impl fmt::Display) -> ParamsError {
+        ParamsError {
+            errno: Errno::Enoent,
+            given: vec![(key.to_owned(), value.to_string())],
+            reason: "it does not exist before Linux 7.2; use the 7.2 profile".to_owned(),
+        }
+    }
+}
+
+impl From<AttrsError> for ParamsError {
+    fn from(error: AttrsError) -> ParamsError {
+        let given: Vec<(&str, u64)> = match error {
+            AttrsError::TooFewRegions(min) => vec![("min_nr_regions", min)],
+            AttrsError::RegionBounds { min, max } => {
+                vec![("min_nr_regions", min), ("max_nr_regions", max)]
+            }
+            AttrsError::SampleOverAggr { sample_us, aggr_us } => {
+                vec![("sample_interval", sample_us), ("aggr_interval", aggr_us)]
+            }
+            AttrsError::OutsideGoal { sample_us, .. } => vec![("sample_interval", sample_us)],
+            AttrsError::EmptyRegion => vec![("addr_unit", 0)],
+        };
+        ParamsError::invalid(&given, error.to_string())
+    }
+}
+
+/// A parameter of something.
+pub struct Param<P> {
+    /// Its name in the kernel.
+    pub name: &'static str,
+    /// What it means, with unit.
+    pub meaning: &'static str,
+    /// Whether 6.12 lacks it.
+    pub since_7_2: bool,
+    /// Takes a new value.
+    pub set: fn(&mut P, &str) -> Result<(), Errno>,
+    /// Tells the value.
+    pub get: fn(&P) -> String,
+}
+
+impl<P> Param<P> {
+    /// Whether the kernel of a profile has it.
+    #[must_use]
+    pub fn exists_in(&self, profile: Profile) -> bool {
+        !self.since_7_2 || profile == Profile::V7_2
+    }
+}
+
+/// A number as the kernel reads it (`kstrtoull` with base 0): decimal, or hexadecimal after `0x`, or
+/// octal after `0`.
+///
+/// # Errors
+/// `EINVAL` when it is no number, `ERANGE` when it does not fit.
+pub fn number(text: &str) -> Result<u64, Errno> {
+    use std::num::IntErrorKind;
+    let text = text.trim();
+    let (digits, base) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
+        None => (text, 10),
+    };
+    let digits = digits.strip_prefix('+').unwrap_or(digits);
+    u64::from_str_radix(digits, base).map_err(|error| match error.kind() {
+        IntErrorKind::PosOverflow => Errno::Erange,
+        _ => Errno::Einval,
+    })
+}
+
+/// The same for 32-bit parameters.
+///
+/// # Errors
+/// As [`number`].
+pub fn number32(text: &str) -> Result<u32, Errno> {
+    u32::try_from(number(text)?).map_err(|_| Errno::Erange)
+}
+
+/// A switch as the kernel reads it (`kstrtobool`): the first letter, or the second after `o`.
+///
+/// # Errors
+/// `EINVAL` when it is neither on nor off.
+pub fn switch(text: &str) -> Result<bool, Errno> {
+    let text = text.trim().to_ascii_lowercase();
+    match text.as_bytes() {
+        [b'y' | b't' | b'1', ..] | [b'o', b'n', ..] => Ok(true),
+        [b'n' | b'f' | b'0', ..] | [b'o', b'f', ..] => Ok(false),
+        _ => Err(Errno::Einval),
+    }
+}
+
+/// How the kernel prints a switch.
+#[must_use]
+pub fn yes_no(on: bool) -> String {
+    if on { "Y" } else { "N" }.to_owned()
+}
+
+/// Stores a value that was read.
+///
+/// # Errors
+/// Those of the reading.
+pub fn put<T>(place: &mut T, value: Result<T, Errno>) -> Result<(), Errno> {
+    *place = value?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_switches_are_read_as_in_the_kernel() {
+        assert_eq!(number("0x10"), Ok(16));
+        assert_eq!(number("010"), Ok(8));
+        assert_eq!(number(" 7\n"), Ok(7));
+        assert_eq!(number("0"), Ok(0));
+        for bad in ["", "x", "-1", "0x", "1.5", "8K"] {
+            assert_eq!(number(bad), Err(Errno::Einval), "{bad}");
+        }
+        assert_eq!(number("99999999999999999999"), Err(Errno::Erange));
+        assert_eq!(number32("4294967296"), Err(Errno::Erange));
+        for (text, on) in [
+            ("Y", true),
+            ("on", true),
+            ("1", true),
+            ("off", false),
+            ("N", false),
+        ] {
+            assert_eq!(switch(text), Ok(on));
+        }
+        assert_eq!(switch("o"), Err(Errno::Einval));
+        assert_eq!(switch(""), Err(Errno::Einval));
+    }
+}
