@@ -82,7 +82,7 @@ impl Policy for Age {
                 bytes_max: cold_bytes,
             },
             reason: Reason::Older {
-                older_than_ms: self.older_than_ms,
+                idle_ms: self.older_than_ms,
                 cold_bytes,
             },
             next_ms,

@@ -11,6 +11,8 @@
 //! - its mean stay is worth it: way out and back, divided by the stay, costs at most `price`, a share
 //!   of one CPU for each GiB away; so the age follows from the backend: seconds for zram, minutes for
 //!   an SSD, an hour for a disk;
+//! - few enough of its pages come back at this age that waiting for the rest to grow older would
+//!   save more than it costs (the hazard times the worth of a stay is below 1);
 //! - nobody trusts a stay more than `trust` times the age it was watched at;
 //! - the stall expected of it, with that of what is out already, stays below `stall`, a share of time.
 
@@ -191,7 +193,11 @@ impl Cost {
             let worth_s = PAGES_PER_GIB * (self.evict_ns + refault_ns) / 1e9 / self.price;
             for bin in (0..self.ages.len()).rev() {
                 let (age_s, stay_s) = (self.curves[t].lower_s(bin), self.curves[t].stay_s(bin));
-                if age_s < self.min_age_s || stay_s.min(self.trust * age_s) < worth_s {
+                let worth_it = stay_s.min(self.trust * age_s) >= worth_s;
+                // Even if most of it stays away, waiting sorts out what does not, as long as more
+                // comes back meanwhile than its absence would have saved.
+                let settled = self.curves[t].hazard_per_s(bin) * worth_s <= 1.0;
+                if age_s < self.min_age_s || !worth_it || !settled {
                     break;
                 }
                 let stall = self.ages[bin][t] / PAGE_BYTES / stay_s * refault_ns / 1e9;
@@ -274,7 +280,7 @@ impl Policy for Cost {
                 bytes_max: cold_bytes as u64,
             },
             reason: Reason::Projected {
-                older_than_ms,
+                idle_ms: older_than_ms,
                 cold_bytes: cold_bytes as u64,
                 stall,
             },

@@ -170,7 +170,7 @@ pub enum Reason {
     /// `age`: the period is over.
     Older {
         /// The age.
-        older_than_ms: u64,
+        idle_ms: u64,
         /// Bytes that are older.
         cold_bytes: u64,
     },
@@ -184,7 +184,7 @@ pub enum Reason {
     /// `cost`: so much would stay away for long enough.
     Projected {
         /// Age by type.
-        older_than_ms: ByType<Option<u64>>,
+        idle_ms: ByType<Option<u64>>,
         /// Bytes that are older.
         cold_bytes: u64,
         /// Share of time their return is expected to cost, with what is out already.

@@ -23,6 +23,8 @@ const NOISE_BYTES: f64 = 64.0 * 1024.0;
 const FRUITLESS_MAX: u32 = 3;
 /// A move of which less than this share left was fruitless.
 const FRUITLESS_SHARE: f64 = 0.05;
+/// Pauses grow shorter again after so many times their length without regret.
+const CALM_PAUSES: u64 = 4;
 /// The longest pause for what must go in any case.
 const FORCED_PAUSE_MAX_MS: u64 = 1_000;
 
@@ -109,6 +111,8 @@ pub struct Guard {
     pause: Option<(u64, Cause)>,
     /// Pauses in a row.
     level: u32,
+    /// Since when nothing was regretted.
+    calm_ms: u64,
     fruitless: u32,
     /// The last voluntary move, not judged yet.
     moved_ms: Option<u64>,
@@ -128,6 +132,7 @@ impl Guard {
             quantum: params.start,
             pause: None,
             level: 0,
+            calm_ms: 0,
             fruitless: 0,
             moved_ms: None,
         }
@@ -214,17 +219,28 @@ impl Guard {
         } else if self.moved_ms.is_some_and(|at_ms| facts.time_ms > at_ms) {
             self.moved_ms = None;
             self.quantum = (self.quantum * 2.0).min(1.0);
-            if self.quantum >= 1.0 {
-                self.level = self.level.saturating_sub(1);
-            }
+            self.forgive(facts.time_ms);
         }
     }
 
-    fn hold_still(&mut self, now_ms: u64, cause: Cause) {
-        let factor = 1u64 << self.level.min(30);
+    /// A pause is forgotten once things have gone well for several times as long.
+    fn forgive(&mut self, now_ms: u64) {
+        if self.level > 0 && now_ms >= self.calm_ms + CALM_PAUSES * self.pause_ms(self.level - 1) {
+            self.level -= 1;
+            self.calm_ms = now_ms;
+        }
+    }
+
+    fn pause_ms(&self, level: u32) -> u64 {
+        let factor = 1u64 << level.min(30);
         let pause_ms = self.params.pause_ms.saturating_mul(factor);
-        let until_ms = now_ms.saturating_add(pause_ms.min(self.params.pause_max_ms));
+        pause_ms.min(self.params.pause_max_ms)
+    }
+
+    fn hold_still(&mut self, now_ms: u64, cause: Cause) {
+        let until_ms = now_ms.saturating_add(self.pause_ms(self.level));
         self.pause = Some((until_ms, cause));
+        self.calm_ms = until_ms;
         self.level += 1;
         self.quantum = self.params.start;
         self.moved_ms = None;
@@ -304,7 +320,7 @@ impl Guard {
         let reserve = (swap.total_bytes as f64 * self.params.swap_free) as u64;
         let room = swap.free_bytes.saturating_sub(reserve);
         let cut = match room {
-            0 => action.without_anon(),
+            0 => action.without_anon().at_most(facts.resident_bytes[1]),
             room => action.at_most(room),
         };
         let free_bytes = swap.free_bytes;

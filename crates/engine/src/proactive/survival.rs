@@ -207,6 +207,11 @@ impl Survival {
         self.bins[bin].stay_s
     }
 
+    /// Chance a second that a page of this age is accessed.
+    pub fn hazard_per_s(&self, bin: usize) -> f64 {
+        self.bins[bin].hazard
+    }
+
     /// The age at which a bin begins, in s.
     pub fn lower_s(&self, bin: usize) -> f64 {
         self.bins[bin].lower_s
