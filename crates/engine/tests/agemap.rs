@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 
 use agewise_engine::agemap::{AgeMap, Facts, LookCounts, Run};
-use agewise_engine::generations::{LABEL_UNSEEN, LABELS, PageType};
+use agewise_engine::generations::{LABEL_UNSEEN, LABELS, PageType, Sizes};
 use agewise_engine::table::TableBits;
 use proptest::prelude::*;
 
@@ -107,6 +107,17 @@ impl Model {
         }
         self.looks += 1;
     }
+}
+
+/// What the next look has to find accessed, by the label and type of before.
+fn came_back(map: &AgeMap, looked: &Looked, counts: bool) -> Box<Sizes> {
+    let mut sizes = Box::new([[0u64; 2]; LABELS]);
+    for (page, (seen, _)) in looked {
+        if let Some(state) = map.page(*page).filter(|_| counts && *seen == Seen::Young) {
+            sizes[usize::from(state.label)][state.page_type as usize] += 1;
+        }
+    }
+    sizes
 }
 
 /// Pages of three tables, in stretches, so that words and tables are uniform often enough.
@@ -223,7 +234,9 @@ proptest! {
         let mut births = vec![0];
         let mut total = LookCounts::default();
         for (seq, (looked, step_ms)) in looks.iter().enumerate() {
+            let back = came_back(&map, looked, seq > 0);
             let counts = show(&mut map, looked);
+            prop_assert_eq!(map.returned(), &*back);
             model.look(looked, seq as u64);
             check(&map, &model, &births, now_ms)?;
             total.refaulted += counts.refaulted;

@@ -84,6 +84,7 @@ impl<'a> Look<'a> {
         for part in &mut map.parts {
             *part = [[0; 2]; LABELS];
         }
+        *map.returned = [[0; 2]; LABELS];
         let first = map.is_first_look();
         let label = if first {
             LABEL_UNSEEN
@@ -252,6 +253,7 @@ impl<'a> Look<'a> {
                 self.label,
                 sizes,
                 &mut self.map.swapped,
+                &mut self.map.returned,
                 &mut self.counts,
             );
         }
@@ -281,6 +283,10 @@ impl<'a> Look<'a> {
             let old = count_files(&self.map.store.file_mask(table.files));
             sizes[usize::from(table.uniform)][0] -= pages - old;
             sizes[usize::from(table.uniform)][1] -= old;
+            if young {
+                self.map.returned[usize::from(table.uniform)][0] += pages - old;
+                self.map.returned[usize::from(table.uniform)][1] += old;
+            }
         } else {
             self.counts.appeared += pages;
         }
@@ -365,6 +371,7 @@ impl Word {
         label: Label,
         sizes: &mut Sizes,
         swapped: &mut [u64; 2],
+        returned: &mut Sizes,
         counts: &mut LookCounts,
     ) {
         let (occupied, was_swapped) = match self.was_full {
@@ -390,11 +397,21 @@ impl Word {
         };
         let retyped = (self.files ^ self.old_files) & occupied;
         let leaving = was_present & (marked | changes.gone | changes.swapped_out | retyped);
+        let back = self.young & occupied;
         let mut each_type = |page_type: PageType, files: u64, old_files: u64| {
             let t = page_type as usize;
-            if leaving & old_files != 0 {
+            if leaving == back {
+                // The usual case: what leaves its age does so because it was accessed.
+                by_label(lanes, leaving & old_files, |old, n| {
+                    sizes[usize::from(old)][t] -= n;
+                    returned[usize::from(old)][t] += n;
+                });
+            } else {
                 by_label(lanes, leaving & old_files, |old, n| {
                     sizes[usize::from(old)][t] -= n
+                });
+                by_label(lanes, back & old_files, |old, n| {
+                    returned[usize::from(old)][t] += n
                 });
             }
             if marked & files != 0 {

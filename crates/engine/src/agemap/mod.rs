@@ -34,6 +34,7 @@ pub struct AgeMap {
     newborn: bool,
     swapped: ByType<u64>,
     parts: Vec<Sizes>,
+    returned: Box<Sizes>,
 }
 
 impl AgeMap {
@@ -53,6 +54,7 @@ impl AgeMap {
             newborn: false,
             swapped: [0; 2],
             parts: Vec::new(),
+            returned: Box::new([[0; 2]; LABELS]),
         }
     }
 
@@ -80,6 +82,13 @@ impl AgeMap {
         self.parts.get(usize::from(part))
     }
 
+    /// Pages that the last look found accessed, present before or in swap, by the label they had
+    /// until then: how long memory that is accessed had been idle. To be read before
+    /// [`advance`](Self::advance).
+    pub fn returned(&self) -> &Sizes {
+        &self.returned
+    }
+
     /// Begins a look at the whole address space. What it does not report is gone.
     pub fn look(&mut self) -> Look<'_> {
         Look::begin(self)
@@ -99,7 +108,7 @@ impl AgeMap {
 
     /// Bytes of memory the map takes.
     pub fn memory_bytes(&self) -> usize {
-        self.store.memory_bytes() + (1 + self.parts.len()) * size_of::<Sizes>() + size_of::<Self>()
+        self.store.memory_bytes() + (2 + self.parts.len()) * size_of::<Sizes>() + size_of::<Self>()
     }
 
     /// Whether what a look finds has an age at all.

@@ -56,7 +56,9 @@ pub struct Looked<'a> {
     /// Resident bytes by age: bins that are not cumulative, youngest first, the last without bound.
     pub bins: &'a [Bin],
     /// Bytes found accessed (resident, or back from where they went) since the look before, by
-    /// how long they had been idle until then: same bounds. Empty: not known.
+    /// how long they had been idle until then: same bounds. Empty: not known. An age map counts
+    /// them ([`AgeMap::returned`](crate::agemap::AgeMap::returned)): `Histogram::add_window` with
+    /// those sizes, before the map advances.
     pub returned: &'a [Bin],
 }
 
