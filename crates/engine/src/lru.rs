@@ -111,9 +111,10 @@ pub struct Lru {
     pub mms: mglru::MmTable,
     /// One a CPU.
     pub cpus: Vec<CpuBatches>,
-    /// One a node.
+    /// One a reclaim node: a node, or a zone where each has lists of its own
+    /// ([`crate::reclaim::scope`]).
     pub node_flags: Vec<NodeFlags>,
-    /// One a node: what reclaim remembers between calls.
+    /// One a reclaim node: what reclaim remembers between calls.
     pub nodes: Vec<reclaim::NodeState>,
     /// Which LRU decides.
     pub mode: Mode,
@@ -154,19 +155,20 @@ impl Lru {
     /// An empty machine with the root cgroup.
     #[must_use]
     pub fn new(config: LruConfig) -> Lru {
+        let nodes = config.classic.list_scope.reclaim_nodes(config.nodes.max(1)) as usize;
         let mut lru = Lru {
             folios: FolioTable::new(config.frames),
             lruvecs: Vec::new(),
             memcgs: Vec::new(),
             mms: mglru::MmTable::default(),
             cpus: vec![CpuBatches::default(); config.cpus.max(1)],
-            node_flags: vec![NodeFlags::default(); config.nodes.max(1) as usize],
-            nodes: vec![reclaim::NodeState::default(); config.nodes.max(1) as usize],
+            node_flags: vec![NodeFlags::default(); nodes],
+            nodes: vec![reclaim::NodeState::default(); nodes],
             mode: config.mode,
             mglru: config.mglru,
             mglru_machine: mglru::Machine::new(config.seed),
             classic: config.classic,
-            memcg_lrus: vec![mglru::MemcgLru::default(); config.nodes.max(1) as usize],
+            memcg_lrus: vec![mglru::MemcgLru::default(); nodes],
             work: Work::default(),
         };
         lru.memcg_online(MemcgId::NONE, mglru::DEFAULT_SWAPPINESS, config.now_ns);
@@ -391,6 +393,10 @@ impl Lru {
     /// its list or out of its batch. Its frame may be started again afterwards.
     pub fn folio_removed(&mut self, pfn: Pfn) {
         self.batch_forget(pfn);
+        let lruvec = self.folios[pfn].lruvec;
+        if let Some(lruvec) = self.lruvecs.get(lruvec.index()) {
+            self.nodes[lruvec.node.index()].scanned_since_free = 0;
+        }
         if self.folios[pfn].test_clear(Flag::Lru) {
             self.list_del(pfn);
         }

@@ -2,6 +2,7 @@
 //! What the policies did, counted: the kernel's event counters, and the operations that cost CPU.
 
 use crate::folio::FolioType;
+use crate::reclaim::Reclaimer;
 
 /// Event counters under their kernel names (`/proc/vmstat`, `memory.stat`), kept per lruvec and
 /// summed by whoever reports them. Arrays are indexed by [`FolioType::index`].
@@ -11,6 +12,14 @@ pub struct Events {
     pub pgscan: [u64; 2],
     /// Pages reclaimed.
     pub pgsteal: [u64; 2],
+    /// Of the pages isolated, those kswapd took.
+    pub pgscan_kswapd: u64,
+    /// Of the pages isolated, those allocations took that found no free page.
+    pub pgscan_direct: u64,
+    /// Of the pages reclaimed, those kswapd reclaimed.
+    pub pgsteal_kswapd: u64,
+    /// Of the pages reclaimed, those such allocations reclaimed.
+    pub pgsteal_direct: u64,
     /// Pages looked at on active lists (classic) or sorted (multi-gen).
     pub pgrefill: u64,
     /// Pages activated.
@@ -32,6 +41,28 @@ pub struct Events {
 }
 
 impl Events {
+    /// Counts pages isolated for reclaim.
+    #[inline]
+    pub fn count_scan(&mut self, reclaimer: Reclaimer, folio_type: FolioType, pages: u64) {
+        self.pgscan[folio_type.index()] += pages;
+        match reclaimer {
+            Reclaimer::Kswapd => self.pgscan_kswapd += pages,
+            Reclaimer::Direct => self.pgscan_direct += pages,
+            Reclaimer::MemcgLimit | Reclaimer::Proactive => {}
+        }
+    }
+
+    /// Counts pages reclaimed.
+    #[inline]
+    pub fn count_steal(&mut self, reclaimer: Reclaimer, folio_type: FolioType, pages: u64) {
+        self.pgsteal[folio_type.index()] += pages;
+        match reclaimer {
+            Reclaimer::Kswapd => self.pgsteal_kswapd += pages,
+            Reclaimer::Direct => self.pgsteal_direct += pages,
+            Reclaimer::MemcgLimit | Reclaimer::Proactive => {}
+        }
+    }
+
     /// Pages scanned of both types.
     #[must_use]
     pub fn scanned(&self) -> u64 {

@@ -48,6 +48,9 @@ pub struct ZoneState {
     pub low_pages: u64,
     /// `high` watermark.
     pub high_pages: u64,
+    /// What requests that could use a higher zone leave free beyond the watermark, by the highest
+    /// zone they can use (`lowmem_reserve`).
+    pub reserve_pages: [u64; 4],
 }
 
 /// Facts asked of, and decisions handed to, the world. `folios` is passed where the world has to
@@ -130,7 +133,8 @@ pub trait World {
         self.swap_free_pages(MemcgId::ROOT) > 0
     }
 
-    /// Zones of a node, DMA first; absent zones have no managed pages.
+    /// Zones of a reclaim node, DMA first; absent zones have no managed pages. Where each zone has
+    /// lists of its own, a reclaim node is one zone and only its place is filled.
     fn zones(&self, node: NodeId) -> [ZoneState; 4];
 
     /// Runs the slab and shadow shrinkers of a cgroup on a node once, as after each lruvec at this

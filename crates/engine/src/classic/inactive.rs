@@ -34,7 +34,9 @@ pub fn shrink_inactive<W: World>(
     lru.drain_cpu(sc.cpu);
     let mut chunk = std::mem::take(&mut lru.nodes[node.index()].chunk);
     let isolated = isolate(lru, lruvec, list, nr_to_scan, sc, &mut chunk);
-    lru.lruvecs[lruvec.index()].events.pgscan[folio_type.index()] += isolated.scanned_pages;
+    lru.lruvecs[lruvec.index()]
+        .events
+        .count_scan(sc.reclaimer, folio_type, isolated.scanned_pages);
     let mut reclaimed = 0;
     if isolated.taken_pages > 0 {
         let outcome = shrink_folios(lru, world, lruvec, sc, &mut chunk, false);

@@ -25,11 +25,14 @@ pub use shrink::shrink_lruvec;
 pub use stats::flush_stats;
 pub(crate) use workingset::{eviction_shadow, refault};
 
+use crate::reclaim::scope::ListScope;
 use crate::refault_distance::Rule;
 
 /// What differs between kernels and runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
+    /// Whether each node has lists, or each zone (Linux up to 4.7).
+    pub list_scope: ListScope,
     /// Every decision reads sizes as they are now, as if statistics were flushed all the time.
     /// Off in every kernel; shows what the lag costs.
     pub exact_stats: bool,
@@ -57,6 +60,7 @@ impl Settings {
     #[must_use]
     pub fn linux_7_2() -> Settings {
         Settings {
+            list_scope: ListScope::Node,
             exact_stats: false,
             size_scale: 1,
             zero_cost_decays: false,

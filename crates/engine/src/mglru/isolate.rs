@@ -97,7 +97,9 @@ pub(super) fn scan_folios(
     }
     scan.exhausted = remaining == 0;
     lruvec.events.pgrefill += sorted;
-    lruvec.events.pgscan[t] += scan.isolated;
+    lruvec
+        .events
+        .count_scan(sc.reclaimer, folio_type, scan.isolated);
     if folio_type == FolioType::File {
         sc.seen.file_taken += scan.isolated;
     }

@@ -5,7 +5,9 @@
 //! priorities: [`Kswapd::wake`] when an allocation fails the low watermark, [`Kswapd::step`] until
 //! it says to wait.
 
+use super::kswapd_zones::{self, Step};
 use super::node::shrink_node;
+use super::scope::{ListScope, ZONES};
 use super::tree::TreeWalk;
 use super::watermark::node_is_balanced;
 use super::{DEF_PRIORITY, Reclaimer, SWAP_CLUSTER_MAX, ScanControl, TOP_ZONE};
@@ -135,8 +137,7 @@ impl Kswapd {
         if !self.is_waiting() {
             return false;
         }
-        let hopeless = lru.nodes[self.node.index()].is_hopeless();
-        if hopeless || node_is_balanced(&world.zones(self.node), order, highest_zone) {
+        if self.is_hopeless(lru) || self.is_balanced(lru, world, order, highest_zone) {
             return false;
         }
         self.state = match self.state {
@@ -171,8 +172,56 @@ impl Kswapd {
         self.run(lru, world, Box::new(sc))
     }
 
+    /// Whether it has given up its node. With lists per zone, zones are given up one by one.
+    fn is_hopeless(&self, lru: &Lru) -> bool {
+        lru.classic.list_scope == ListScope::Node && lru.nodes[self.node.index()].is_hopeless()
+    }
+
+    fn is_balanced(&self, lru: &Lru, world: &impl World, order: u32, highest_zone: usize) -> bool {
+        match lru.classic.list_scope {
+            ListScope::Node => node_is_balanced(&world.zones(self.node), order, highest_zone),
+            ListScope::Zone => {
+                kswapd_zones::node_is_balanced(lru, world, self.node, order, highest_zone)
+            }
+        }
+    }
+
+    fn run<W: World>(&mut self, lru: &mut Lru, world: &mut W, sc: Box<ScanControl>) -> Next {
+        match lru.classic.list_scope {
+            ListScope::Node => self.run_node(lru, world, sc),
+            ListScope::Zone => self.run_zones(lru, world, sc),
+        }
+    }
+
+    /// One priority where each zone has lists.
+    fn run_zones<W: World>(
+        &mut self,
+        lru: &mut Lru,
+        world: &mut W,
+        mut sc: Box<ScanControl>,
+    ) -> Next {
+        let step = kswapd_zones::step(lru, world, self.node, &mut sc);
+        if step == Step::TooLittle {
+            sc.priority -= 1;
+        }
+        let highest = self.current.highest_zone;
+        if step == Step::Balanced
+            || sc.priority == 0
+            || self.is_balanced(lru, world, sc.order, highest)
+        {
+            return self.finish(lru, sc.order);
+        }
+        self.state = State::Running(sc);
+        Next::Run
+    }
+
     /// One priority of `balance_pgdat`.
-    fn run<W: World>(&mut self, lru: &mut Lru, world: &mut W, mut sc: Box<ScanControl>) -> Next {
+    fn run_node<W: World>(
+        &mut self,
+        lru: &mut Lru,
+        world: &mut W,
+        mut sc: Box<ScanControl>,
+    ) -> Next {
         let zones = world.zones(self.node);
         if node_is_balanced(&zones, sc.order, sc.reclaim_idx) {
             return self.finish(lru, sc.order);
@@ -218,7 +267,15 @@ impl Kswapd {
     }
 
     fn finish(&mut self, lru: &mut Lru, order: u32) -> Next {
-        snapshot_refaults(lru, MemcgId::ROOT, self.node);
+        match lru.classic.list_scope {
+            ListScope::Node => snapshot_refaults(lru, MemcgId::ROOT, self.node),
+            ListScope::Zone => {
+                for zone in 0..ZONES as usize {
+                    let id = ListScope::Zone.reclaim_node(self.node, zone);
+                    snapshot_refaults(lru, MemcgId::ROOT, id);
+                }
+            }
+        }
         self.reclaim_order = order;
         self.state = State::Finished;
         Next::Run
@@ -265,12 +322,16 @@ impl Kswapd {
     /// Whether the node needs no kswapd now (`prepare_kswapd_sleep`); a balanced node is no longer
     /// congested.
     fn may_sleep<W: World>(&mut self, lru: &mut Lru, world: &mut W) -> bool {
-        if lru.nodes[self.node.index()].is_hopeless() {
+        if self.is_hopeless(lru) {
             return true;
         }
-        let zones = world.zones(self.node);
-        if !node_is_balanced(&zones, self.reclaim_order, self.current.highest_zone) {
+        if !self.is_balanced(lru, world, self.reclaim_order, self.current.highest_zone) {
             return false;
+        }
+        if lru.classic.list_scope == ListScope::Zone {
+            kswapd_zones::calm(lru, self.node);
+            world.wake_throttled(self.node, Throttle::Congested);
+            return true;
         }
         let root = lru.lruvec_id(MemcgId::ROOT, self.node).index();
         lru.lruvecs[root].reclaim.node_congested = false;
@@ -283,7 +344,7 @@ impl Kswapd {
 
 /// Background ageing before each priority, so that anon pages get the chance to be used again
 /// before they are reclaimed (`kswapd_age_node`).
-fn age_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut ScanControl) {
+pub(super) fn age_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut ScanControl) {
     if lru.mode != Mode::Classic {
         mglru::age_node(lru, world, node, sc);
         return;

@@ -2,6 +2,7 @@
 //! The loop over priorities that limit, direct and proactive reclaim share, and reclaim of one
 //! cgroup.
 
+use super::kswapd_zones;
 use super::node::shrink_node;
 use super::throttle;
 use super::{DEF_PRIORITY, MAX_RECLAIM_RETRIES, Reclaimer, SWAP_CLUSTER_MAX, ScanControl};
@@ -89,15 +90,19 @@ pub fn do_try_to_free_pages<W: World>(lru: &mut Lru, world: &mut W, sc: &mut Sca
 
 /// One descent from the first to the last priority, each over all nodes, the local one first.
 fn run_priorities<W: World>(lru: &mut Lru, world: &mut W, sc: &mut ScanControl) {
-    let nodes = lru.nodes.len();
+    let nodes = node_id(lru.nodes.len()).0;
+    let scope = lru.classic.list_scope;
     for priority in (0..=DEF_PRIORITY).rev() {
         sc.priority = priority;
         sc.nr_scanned = 0;
         let mut first = None;
         for i in 0..nodes {
-            let node = node_id((sc.local_node.index() + i) % nodes);
+            let node = scope.visit(sc.local_node, i, nodes);
             let usable = |zone: &crate::world::ZoneState| zone.managed_pages > 0;
             if !world.zones(node)[..=sc.reclaim_idx].iter().any(usable) {
+                continue;
+            }
+            if kswapd_zones::is_given_up(lru, world, node, sc) {
                 continue;
             }
             first.get_or_insert(node);

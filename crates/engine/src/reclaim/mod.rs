@@ -5,10 +5,12 @@
 pub mod charge;
 pub mod direct;
 pub mod kswapd;
+pub mod kswapd_zones;
 pub mod memcg_limit;
 pub mod node;
 pub mod oom;
 pub(crate) mod references;
+pub mod scope;
 pub mod shrink_folios;
 pub mod throttle;
 pub mod tree;
@@ -144,6 +146,8 @@ pub struct NodeState {
     pub kswapd_failures: u32,
     /// Folios off their lists in other reclaimers' hands, in pages by type.
     pub isolated_pages: [u64; 2],
+    /// Pages scanned since one was last freed here (`NR_PAGES_SCANNED`), with lists per zone.
+    pub scanned_since_free: u64,
     /// The chunk in work, kept to save allocations.
     pub(crate) chunk: Vec<crate::folio::Pfn>,
 }

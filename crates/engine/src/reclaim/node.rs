@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One pass over a node: its cgroups in tree order, and what the state of the folios seen asks for.
 
+use super::kswapd_zones;
 use super::throttle::throttle;
 use super::tree::TreeWalk;
 use super::watermark::node_is_balanced;
@@ -14,7 +15,7 @@ use crate::world::{Throttle, World};
 /// Reclaims from a node at the priority of `sc` (`shrink_node`).
 pub fn shrink_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut ScanControl) {
     sc.seen = Seen::default();
-    let before = sc.nr_reclaimed;
+    let (before, scanned) = (sc.nr_reclaimed, sc.nr_scanned);
     if lru.mode != Mode::Classic && sc.is_global() {
         mglru::shrink_node(lru, world, node, sc);
         if lru.mode != Mode::Switching {
@@ -29,6 +30,12 @@ pub fn shrink_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mu
     }
     shrink_cgroups(lru, world, node, sc);
     flag_and_throttle(lru, world, node, sc);
+    let state = &mut lru.nodes[node.index()];
+    state.scanned_since_free = if sc.nr_reclaimed > before {
+        0
+    } else {
+        state.scanned_since_free + (sc.nr_scanned - scanned)
+    };
     if sc.nr_reclaimed > before {
         revive_kswapd(lru, world, node, sc);
     } else if sc.classic.cache_trim_mode {
@@ -47,13 +54,16 @@ fn shrink_cgroups<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut
         TreeWalk::full(sc.target)
     };
     let mut slab_reclaimed = 0;
+    let shrinks_slab = kswapd_zones::shrinks_slab(lru, world, node, sc);
     while let Some(memcg) = walk.next(lru) {
         if is_protected(lru, world, memcg, sc) {
             continue;
         }
         let lruvec = lru.lruvec_id(memcg, node);
         lru.shrink_lruvec(world, lruvec, sc);
-        slab_reclaimed += world.shrink_slab(memcg, node, sc.priority);
+        if shrinks_slab {
+            slab_reclaimed += world.shrink_slab(memcg, node, sc.priority);
+        }
         if partial && sc.nr_reclaimed >= sc.nr_to_reclaim {
             break;
         }

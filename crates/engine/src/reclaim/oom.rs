@@ -13,11 +13,12 @@ pub struct AllocRetry {
 impl AllocRetry {
     /// A round of direct reclaim has reclaimed `reclaimed_pages` and the allocation still fails.
     /// Whether to try again: only while some zone could satisfy it if all of `reclaimable_pages` (by
-    /// zone) were free, and for 16 rounds without progress at most.
+    /// zone) were free beyond what it must leave there as a request that could use zones up to
+    /// `highest`, and for 16 rounds without progress at most.
     pub fn after_reclaim(
         &mut self,
         reclaimed_pages: u64,
-        order: u32,
+        (order, highest): (u32, usize),
         zones: &[ZoneState; 4],
         reclaimable_pages: &[u64; 4],
     ) -> bool {
@@ -32,7 +33,10 @@ impl AllocRetry {
                 .iter()
                 .zip(reclaimable_pages)
                 .filter(|(zone, _)| zone.managed_pages > 0)
-                .any(|(zone, reclaimable)| zone.free_pages + reclaimable > zone.min_pages)
+                .any(|(zone, reclaimable)| {
+                    let keep = zone.min_pages + zone.reserve_pages[highest.min(3)];
+                    zone.free_pages + reclaimable > keep
+                })
     }
 }
 
@@ -71,12 +75,12 @@ mod tests {
         }; 4];
         let mut retry = AllocRetry::default();
         for _ in 0..16 {
-            assert!(retry.after_reclaim(0, 0, &zones, &[100; 4]));
+            assert!(retry.after_reclaim(0, (0, 3), &zones, &[100; 4]));
         }
-        assert!(!retry.after_reclaim(0, 0, &zones, &[100; 4]));
-        assert!(retry.after_reclaim(1, 0, &zones, &[100; 4]));
+        assert!(!retry.after_reclaim(0, (0, 3), &zones, &[100; 4]));
+        assert!(retry.after_reclaim(1, (0, 3), &zones, &[100; 4]));
         // Nothing left that could be reclaimed.
-        assert!(!retry.after_reclaim(1, 0, &zones, &[0; 4]));
+        assert!(!retry.after_reclaim(1, (0, 3), &zones, &[0; 4]));
     }
 
     #[test]

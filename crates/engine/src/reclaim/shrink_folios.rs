@@ -48,18 +48,18 @@ pub fn shrink_folios<W: World>(
     for index in 0..batch.len() {
         let pfn = batch[index];
         let nr_pages = lru.folios[pfn].nr_pages();
-        let folio_type = lru.folios[pfn].folio_type().index();
+        let folio_type = lru.folios[pfn].folio_type();
         let fate = decide(lru, world, sc, pfn, ignore_references, &mut outcome);
         let events = &mut lru.lruvecs[lruvec.index()].events;
         match fate {
             Fate::Freed => {
                 outcome.reclaimed += nr_pages;
-                events.pgsteal[folio_type] += nr_pages;
+                events.count_steal(sc.reclaimer, folio_type, nr_pages);
                 continue;
             }
             Fate::Activate if !lru.folios[pfn].has(Flag::Mlocked) => {
                 lru.folios[pfn].set(Flag::Active);
-                outcome.activated[folio_type] += nr_pages;
+                outcome.activated[folio_type.index()] += nr_pages;
                 events.pgactivate += nr_pages;
             }
             Fate::Activate | Fate::Keep => {}

@@ -72,14 +72,35 @@ fn mul_div(a: u64, b: u64, c: u64) -> u64 {
     u64::try_from(u128::from(a) * u128::from(b) / u128::from(c)).unwrap_or(u64::MAX)
 }
 
-/// Whether an allocation of `2^order` pages leaves the zone above `mark` (`__zone_watermark_ok`,
-/// without fragmentation).
+/// Whether an allocation of `2^order` pages that could use zones up to `highest` leaves the zone
+/// above `mark` and what is reserved for humbler requests (`__zone_watermark_ok`, without
+/// fragmentation).
 #[inline]
 #[must_use]
-pub fn is_above(zone: &ZoneState, order: u32, mark_pages: u64) -> bool {
+pub fn is_above(zone: &ZoneState, order: u32, mark_pages: u64, highest: usize) -> bool {
     let unusable = (1_u64 << order) - 1;
-    zone.free_pages.saturating_sub(unusable) > mark_pages
+    zone.free_pages.saturating_sub(unusable) > mark_pages + zone.reserve_pages[highest.min(3)]
 }
+
+/// What each zone keeps free from requests that could use a higher one
+/// (`setup_per_zone_lowmem_reserve`): the managed pages of the zones above it, up to the highest the
+/// request can use, divided by the ratio of the zone. By zone, then by highest usable zone.
+#[must_use]
+pub fn lowmem_reserves(managed_pages: [u64; 4]) -> [[u64; 4]; 4] {
+    std::array::from_fn(|zone| {
+        std::array::from_fn(|highest| {
+            let above: u64 = managed_pages.iter().take(highest + 1).skip(zone + 1).sum();
+            match LOWMEM_RESERVE_RATIO[zone] {
+                0 => 0,
+                _ if managed_pages[zone] == 0 => 0,
+                ratio => above / ratio,
+            }
+        })
+    })
+}
+
+/// `vm.lowmem_reserve_ratio` of DMA, DMA32, NORMAL and MOVABLE.
+const LOWMEM_RESERVE_RATIO: [u64; 4] = [256, 256, 32, 0];
 
 /// Whether any zone up to `highest` is above its high watermark (`pgdat_balanced`). A node without
 /// such zones is.
@@ -89,7 +110,7 @@ pub fn node_is_balanced(zones: &[ZoneState; 4], order: u32, highest: usize) -> b
         .iter()
         .filter(|zone| zone.managed_pages > 0)
         .peekable();
-    managed.peek().is_none() || managed.any(|zone| is_above(zone, order, zone.high_pages))
+    managed.peek().is_none() || managed.any(|zone| is_above(zone, order, zone.high_pages, highest))
 }
 
 /// Whether an allocation up to zone `highest` finds a zone above its low watermark: if not, it wakes
@@ -113,7 +134,7 @@ fn any_above(
 ) -> bool {
     zones[..=highest.min(3)]
         .iter()
-        .any(|zone| zone.managed_pages > 0 && is_above(zone, order, mark(zone)))
+        .any(|zone| zone.managed_pages > 0 && is_above(zone, order, mark(zone), highest))
 }
 
 #[cfg(test)]
@@ -175,6 +196,7 @@ mod tests {
             min_pages: 10,
             low_pages: 20,
             high_pages: 30,
+            ..ZoneState::default()
         };
         let zones = [zone(10), zone(31), ZoneState::default(), zone(5)];
         assert!(node_is_balanced(&zones, 0, 3));
@@ -182,5 +204,23 @@ mod tests {
         assert!(!node_is_balanced(&zones, 2, 1));
         assert!(node_is_balanced(&[ZoneState::default(); 4], 0, 3));
         assert!(is_above_low(&zones, 0, 1) && !is_above_min(&zones, 0, 0));
+    }
+
+    #[test]
+    fn low_zones_are_kept_for_those_who_need_them() {
+        let reserves = lowmem_reserves([1000, 512_000, 1_024_000, 64_000]);
+        assert_eq!(reserves[0], [0, 2000, 6000, 6250]);
+        assert_eq!(reserves[1], [0, 0, 4000, 4250]);
+        assert_eq!(reserves[2], [0, 0, 0, 2000]);
+        assert_eq!(reserves[3], [0; 4]);
+        let zone = ZoneState {
+            managed_pages: 1000,
+            free_pages: 1000,
+            high_pages: 30,
+            reserve_pages: reserves[0],
+            ..ZoneState::default()
+        };
+        assert!(is_above(&zone, 0, zone.high_pages, 0));
+        assert!(!is_above(&zone, 0, zone.high_pages, 2));
     }
 }

@@ -144,6 +144,7 @@ impl World for OneCgroup {
             min_pages: 1 << 10,
             low_pages: 1 << 11,
             high_pages: 1 << 12,
+            ..ZoneState::default()
         };
         [zone, zone, zone, ZoneState::default()]
     }

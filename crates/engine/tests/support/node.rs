@@ -120,6 +120,7 @@ impl Machine {
             min_pages: managed_pages / 50,
             low_pages: managed_pages / 25,
             high_pages: managed_pages * 3 / 50,
+            ..ZoneState::default()
         });
         let lru = Lru::new(LruConfig {
             frames: 1 << 16,

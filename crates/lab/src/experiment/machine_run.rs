@@ -12,6 +12,7 @@ use super::histogram::Histogram;
 use super::settings::{self, SettingError};
 use super::task::{Area, Driver, Operation, Phase, Place, Script, Stream, Task, TraceScript};
 use crate::machine::address_space::{Advice, MapOptions};
+use crate::machine::config::ZoneError;
 use crate::machine::device::DeviceKind;
 use crate::machine::{
     Access, FileId, Limits, Machine, MachineConfig, Policy, ProcessId, SwapConfig, UNLIMITED,
@@ -42,6 +43,9 @@ pub enum RunError {
     /// A process needs more address space than there is.
     #[error("process {0} does not fit into an address space")]
     AddressSpace(String),
+    /// The machine cannot have the zones given.
+    #[error(transparent)]
+    Zones(#[from] ZoneError),
     /// A setting is wrong.
     #[error(transparent)]
     Setting(#[from] SettingError),
@@ -602,6 +606,10 @@ fn machine_config(plan: &Plan, memory_pages: u64) -> Result<MachineConfig, RunEr
         policy: plan.policy,
         cpus: workload.cpus as usize,
         swap: kind.map(|kind| SwapConfig::new(kind, swap_pages)),
+        zones: match &workload.zones {
+            Some(zones) => Some(zones.pages(workload)?),
+            None => None,
+        },
         seed: plan.seed,
         ..MachineConfig::new(machine_pages)
     };
@@ -611,6 +619,7 @@ fn machine_config(plan: &Plan, memory_pages: u64) -> Result<MachineConfig, RunEr
     for setting in &plan.settings {
         settings::apply(&mut config, setting)?;
     }
+    config.check_zones()?;
     Ok(config)
 }
 

@@ -5,6 +5,8 @@ use thiserror::Error;
 
 use crate::machine::config::MachineConfig;
 use crate::machine::device::DeviceKind;
+use crate::machine::zone::ZONE_NAMES;
+use crate::workload::size::parse_size_bytes;
 use crate::workload::suggest::nearest;
 
 /// A setting that cannot be made.
@@ -54,6 +56,22 @@ fn number<T: std::str::FromStr + PartialOrd>(text: &str, low: T, high: T) -> Opt
         .filter(|value| *value >= low && *value <= high)
 }
 
+/// Zones by name and size: `dma=64K,dma32=16M,normal=48M`.
+fn zone_sizes(text: &str) -> Option<[u32; 4]> {
+    let mut zones = [None; 4];
+    for part in text.split(',') {
+        let (name, size) = part.split_once('=')?;
+        let zone = ZONE_NAMES
+            .iter()
+            .position(|known| known.eq_ignore_ascii_case(name.trim()))?;
+        let pages = parse_size_bytes(size).ok()? / 4096;
+        if zones[zone].replace(u32::try_from(pages).ok()?).is_some() {
+            return None;
+        }
+    }
+    Some(zones.map(Option::unwrap_or_default))
+}
+
 fn micros(text: &str) -> Option<u64> {
     number(text, 0, u64::MAX / 1_000_000).map(|us| us * 1000)
 }
@@ -71,6 +89,21 @@ pub const SETTINGS: &[Setting] = &[
         description: "NUMA nodes; memory is shared out evenly (1)",
         expected: "a number from 1 to 64",
         apply: |config, text| put(&mut config.nodes, number(text, 1, 64)),
+    },
+    Setting {
+        key: "zones",
+        description: "sizes of zones, as dma=64K,dma32=16M,normal=48M,movable=0 (by size of memory)",
+        expected: "zones dma, dma32, normal or movable, each once, with sizes",
+        apply: |config, text| {
+            config.zones = Some(zone_sizes(text)?);
+            Some(())
+        },
+    },
+    Setting {
+        key: "size_scale",
+        description: "what sizes are multiplied by before classic judges them, for scaled machines (1)",
+        expected: "a number from 1 to 1000000",
+        apply: |config, text| put(&mut config.size_scale, number(text, 1, 1_000_000)),
     },
     Setting {
         key: "swappiness",
@@ -208,6 +241,8 @@ mod tests {
         apply(&mut config, "file_device=hdd").unwrap();
         assert_eq!((config.swappiness, config.stat_flush_ns), (100, 5000));
         assert_eq!(config.file_device, DeviceKind::Hdd.model());
+        apply(&mut config, "zones=dma=64K,normal=1M").unwrap();
+        assert_eq!(config.zones, Some([16, 0, 256, 0]));
         for (bad, expected) in [
             ("swappiness", "key=value"),
             ("swapiness=1", "did you mean `swappiness`"),
@@ -215,6 +250,10 @@ mod tests {
             ("reschedule_chance=NaN", "0 to 1"),
             ("cpus=0", "1 to 1024"),
             ("file_device=tape", "device"),
+            ("zones=high=1M", "dma32, normal or movable"),
+            ("zones=dma=1M,DMA=1M", "each once"),
+            ("zones=normal=99999999G", "with sizes"),
+            ("zones=normal", "with sizes"),
         ] {
             let error = apply(&mut config, bad).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

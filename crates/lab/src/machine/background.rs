@@ -82,10 +82,9 @@ impl Machine {
     }
 
     /// An allocation fell below the low watermark.
-    pub(super) fn wake_kswapd(&mut self, node: NodeId) {
-        const TOP_ZONE: usize = agewise_engine::reclaim::TOP_ZONE;
+    pub(super) fn wake_kswapd(&mut self, node: NodeId, highest_zone: usize) {
         let kswapd = &mut self.kswapd[node.index()];
-        if kswapd.wake(&self.lru, &self.sys, 0, TOP_ZONE) {
+        if kswapd.wake(&self.lru, &self.sys, 0, highest_zone) {
             self.schedule_kswapd(node, self.sys.now_ns);
         }
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use agewise_engine::classic::List;
 use agewise_engine::folio::{Flag, Pfn};
 use agewise_engine::ids::{LruvecId, MemcgId};
 use agewise_engine::page_table::{PAGES_PER_PMD, Pte};
@@ -153,6 +154,43 @@ impl Machine {
         Ok(())
     }
 
+    /// The lists of the zones add up to those of the lruvecs, and no batch is more than its zone.
+    fn check_zones(&self) -> Result<(), String> {
+        let zones = self.zones();
+        for list in List::ALL {
+            let by_zone: u64 = zones.iter().map(|zone| zone.lists[list.index()]).sum();
+            let lruvecs = self.lru.lruvecs.iter();
+            let by_lruvec: u64 = lruvecs.map(|lruvec| lruvec.classic.total_pages(list)).sum();
+            if by_zone != by_lruvec {
+                return Err(format!("{list:?}: {by_zone} in zones, {by_lruvec} listed"));
+            }
+        }
+        for zone in zones {
+            if zone.free > zone.managed || zone.alloc_batch > zone.managed as i64 {
+                return Err(format!("more than there is: {zone:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A page is on the lists of the zone or node its frame belongs to.
+    fn check_place(&self, pfn: Pfn) -> Result<(), String> {
+        let folio = &self.lru.folios[pfn];
+        let node = self.sys.frames.node_of(pfn);
+        let zone = self.sys.frames.zone_of(pfn);
+        let expected = self.sys.list_scope.reclaim_node(node, zone);
+        let found = self.lru.lruvecs[folio.lruvec.index()].node;
+        if found == expected && folio.zone() == zone {
+            return Ok(());
+        }
+        Err(format!(
+            "frame {} of zone {zone}: zone {}, lists of {}",
+            pfn.0,
+            folio.zone(),
+            found.0
+        ))
+    }
+
     /// Every page in memory is on a list or in a batch; lists hold nothing else.
     fn check_lists(&self) -> Result<(), String> {
         let mut on_lists = vec![0u64; self.lru.lruvecs.len()];
@@ -163,8 +201,10 @@ impl Machine {
                     return Err(format!("free frame {frame} is on a list"));
                 }
                 on_lists[folio.lruvec.index()] += folio.nr_pages();
+                self.check_place(Pfn(frame))?;
             }
         }
+        self.check_zones()?;
         for (index, &found) in on_lists.iter().enumerate() {
             let id = LruvecId(index as u32);
             let kept: u64 = agewise_engine::folio::FolioType::ALL

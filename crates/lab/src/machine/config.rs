@@ -3,6 +3,7 @@
 
 use agewise_engine::lru::Mode;
 use agewise_engine::mglru::profile::{PROFILES, Profile, V7_2};
+use agewise_engine::reclaim::scope::ListScope;
 use agewise_engine::refault_distance::Rule;
 use thiserror::Error;
 
@@ -18,6 +19,43 @@ pub struct Policy {
     pub profile: &'static Profile,
     /// Refaults are judged by the refault-distance rework (`+rd`).
     pub refault_distance: Option<Rule>,
+    /// What a set of lists covers, and how zones share allocations.
+    pub arrangement: Arrangement,
+}
+
+/// What a set of lists covers, and which zone an allocation gets its page from. For the classic LRU
+/// only: generations are per node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Arrangement {
+    /// Lists per node; the highest zone first (Linux 4.8 and later).
+    #[default]
+    Node,
+    /// Lists per zone; the highest zone first (before 3.12).
+    Zone,
+    /// Lists per zone; zones take turns by size, so that pages age alike (3.12 to 4.7).
+    ZoneFair,
+}
+
+impl Arrangement {
+    /// Each with the suffix that selects it.
+    const SUFFIXES: [(&str, Arrangement); 3] = [
+        ("node", Arrangement::Node),
+        ("zone", Arrangement::Zone),
+        ("zone+fair", Arrangement::ZoneFair),
+    ];
+
+    /// What a set of lists covers.
+    pub fn list_scope(self) -> ListScope {
+        match self {
+            Arrangement::Node => ListScope::Node,
+            Arrangement::Zone | Arrangement::ZoneFair => ListScope::Zone,
+        }
+    }
+
+    /// Whether zones take turns.
+    pub fn is_fair(self) -> bool {
+        self == Arrangement::ZoneFair
+    }
 }
 
 /// The refault-distance rule and what it is without one of its parts, by suffix.
@@ -50,14 +88,17 @@ const RULES: [(&str, Rule); 4] = [
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error(
     "unknown policy `{0}`: classic or mglru, with refault distance classic+rd or mglru+rd (without \
-     one of its parts +rd-holes, +rd-active, +rd-eviction), and :VERSION of the kernel"
+     one of its parts +rd-holes, +rd-active, +rd-eviction), with lists per zone classic+zone or \
+     classic+zone+fair, and :VERSION of the kernel"
 )]
 pub struct UnknownPolicy(pub String);
 
 impl Policy {
     /// All policies by name, the classic LRU first.
     pub fn names() -> Vec<String> {
-        let mut names = vec!["classic".to_owned(), "classic+rd".to_owned()];
+        let mut names: Vec<String> = ["classic", "classic+rd", "classic+zone", "classic+zone+fair"]
+            .map(str::to_owned)
+            .into();
         names.extend(
             PROFILES
                 .iter()
@@ -75,12 +116,22 @@ impl Policy {
     pub fn parse(text: &str) -> Result<Policy, UnknownPolicy> {
         let unknown = || UnknownPolicy(text.to_owned());
         let (family, version) = text.split_once(':').unwrap_or((text, V7_2.name));
-        let (family, rule) = match family.split_once('+') {
-            Some((family, suffix)) => {
-                let rule = RULES.iter().find(|(name, _)| *name == suffix);
-                (family, Some(rule.ok_or_else(unknown)?.1))
-            }
+        let (family, suffix) = match family.split_once('+') {
+            Some((family, suffix)) => (family, Some(suffix)),
             None => (family, None),
+        };
+        let named = |suffix: &str| {
+            Arrangement::SUFFIXES
+                .iter()
+                .find(|(name, _)| *name == suffix)
+        };
+        let (arrangement, rule) = match (suffix, suffix.and_then(named)) {
+            (None, _) => (Arrangement::Node, None),
+            (Some(_), Some((_, arrangement))) => (*arrangement, None),
+            (Some(suffix), None) => {
+                let rule = RULES.iter().find(|(name, _)| *name == suffix);
+                (Arrangement::Node, Some(rule.ok_or_else(unknown)?.1))
+            }
         };
         let multi_gen = match family {
             "classic" => false,
@@ -88,10 +139,14 @@ impl Policy {
             _ => return Err(unknown()),
         };
         let profile = Profile::by_name(version).ok_or_else(unknown)?;
+        if multi_gen && suffix.and_then(named).is_some() {
+            return Err(unknown());
+        }
         Ok(Policy {
             multi_gen,
             profile,
             refault_distance: rule,
+            arrangement,
         })
     }
 
@@ -100,7 +155,13 @@ impl Policy {
         let rule = RULES
             .iter()
             .find(|(_, rule)| Some(*rule) == self.refault_distance);
-        let suffix = rule.map_or(String::new(), |(suffix, _)| format!("+{suffix}"));
+        let arrangement = Arrangement::SUFFIXES
+            .iter()
+            .find(|(_, known)| *known == self.arrangement && *known != Arrangement::Node);
+        let suffix = rule
+            .map(|(suffix, _)| suffix)
+            .or(arrangement.map(|(suffix, _)| suffix))
+            .map_or(String::new(), |suffix| format!("+{suffix}"));
         match (self.multi_gen, self.profile.name == V7_2.name) {
             (true, _) => format!("mglru{suffix}:{}", self.profile.name),
             (false, true) => format!("classic{suffix}"),
@@ -147,6 +208,12 @@ pub struct MachineConfig {
     pub pages: u32,
     /// NUMA nodes; the frames are shared out evenly.
     pub nodes: u32,
+    /// Managed pages of DMA, DMA32, NORMAL and MOVABLE of a machine with one node, at most
+    /// `pages` in all; unless given, as [`MachineConfig::zone_pages`] says.
+    pub zones: Option<[u32; 4]>,
+    /// What bytes are multiplied by before sizes are judged (inactive ratio), for machines at a
+    /// fraction of their size; 1 for none.
+    pub size_scale: u64,
     /// CPUs.
     pub cpus: usize,
     /// Swap, if there is any.
@@ -187,11 +254,14 @@ impl MachineConfig {
         MachineConfig {
             pages,
             nodes: 1,
+            zones: None,
+            size_scale: 1,
             cpus: 1,
             swap: None,
             file_device: DeviceKind::Nvme.model(),
             policy: Policy {
                 refault_distance: None,
+                arrangement: Arrangement::Node,
                 multi_gen: true,
                 profile: &V7_2,
             },
@@ -213,6 +283,9 @@ impl MachineConfig {
     /// Frames by node and zone: 16 MiB of DMA and DMA32 up to 4 GiB on node 0, the rest normal. A
     /// machine below 256 MiB has one zone, so that small experiments do not measure its corners.
     pub fn zone_pages(&self) -> Vec<[u32; 4]> {
+        if let Some(zones) = self.zones {
+            return vec![zones];
+        }
         const DMA: u32 = 4096;
         const DMA32_END: u32 = 1 << 20;
         let nodes = self.nodes.max(1);
@@ -232,6 +305,53 @@ impl MachineConfig {
             })
             .collect()
     }
+
+    /// Whether the zones given can be those of this machine.
+    ///
+    /// # Errors
+    /// [`ZoneError`] says what is wrong with them.
+    pub fn check_zones(&self) -> Result<(), ZoneError> {
+        let Some(zones) = self.zones else {
+            return Ok(());
+        };
+        let managed: u64 = zones.iter().map(|&pages| u64::from(pages)).sum();
+        if self.nodes > 1 {
+            Err(ZoneError::Nodes)
+        } else if managed == 0 {
+            Err(ZoneError::Empty)
+        } else if managed == u64::from(zones[3]) {
+            Err(ZoneError::OnlyMovable)
+        } else if managed > u64::from(self.pages) {
+            Err(ZoneError::TooLarge {
+                zones: managed,
+                machine: self.pages,
+            })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Zones that no machine has.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum ZoneError {
+    /// All of size 0.
+    #[error("every zone is empty: give at least one of dma, dma32 and normal a size")]
+    Empty,
+    /// The kernel has no memory for itself.
+    #[error("all memory is movable: the kernel needs some of dma, dma32 or normal for itself")]
+    OnlyMovable,
+    /// Larger than the machine.
+    #[error("zones of {zones} pages do not fit into a machine of {machine}: set machine_memory")]
+    TooLarge {
+        /// Pages of the zones.
+        zones: u64,
+        /// Pages of the machine.
+        machine: u32,
+    },
+    /// More than one node.
+    #[error("zones can be given for a machine with one node only")]
+    Nodes,
 }
 
 #[cfg(test)]
@@ -248,12 +368,50 @@ mod tests {
             Policy::parse("classic:6.12").unwrap().name(),
             "classic:6.12"
         );
-        for name in ["classic+rd", "classic+rd-holes:6.12", "mglru+rd:7.2"] {
+        assert_eq!(Policy::parse("classic+node").unwrap().name(), "classic");
+        for name in [
+            "classic+rd",
+            "classic+rd-holes:6.12",
+            "mglru+rd:7.2",
+            "classic+zone:6.12",
+            "classic+zone+fair:6.12",
+        ] {
             assert_eq!(Policy::parse(name).unwrap().name(), name);
         }
-        for bad in ["", "lru", "mglru:5.0", "classic:", "classic+", "mglru+xy"] {
+        for bad in [
+            "",
+            "lru",
+            "mglru:5.0",
+            "classic:",
+            "classic+",
+            "mglru+xy",
+            "mglru+zone",
+            "classic+fair",
+            "classic+zone+rd",
+        ] {
             assert!(Policy::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn zones_that_cannot_be_are_told() {
+        let check = |pages: u32, zones: [u32; 4], nodes: u32| {
+            let mut config = MachineConfig::new(pages);
+            (config.zones, config.nodes) = (Some(zones), nodes);
+            config.check_zones()
+        };
+        assert_eq!(check(100, [0, 0, 100, 0], 1), Ok(()));
+        // A machine below 4 GiB has no NORMAL zone.
+        assert_eq!(check(100, [16, 84, 0, 0], 1), Ok(()));
+        // Some memory may be kept by the firmware.
+        assert_eq!(check(100, [0, 0, 90, 0], 1), Ok(()));
+        assert_eq!(check(100, [0; 4], 1), Err(ZoneError::Empty));
+        assert_eq!(check(100, [0, 0, 0, 100], 1), Err(ZoneError::OnlyMovable));
+        assert_eq!(check(100, [0, 0, 100, 0], 2), Err(ZoneError::Nodes));
+        let too_large = check(100, [0, 50, 51, 0], 1).unwrap_err();
+        assert!(too_large.to_string().contains("101 pages"), "{too_large}");
+        let huge = check(u32::MAX, [u32::MAX, 1, 0, 0], 1);
+        assert!(matches!(huge, Err(ZoneError::TooLarge { .. })));
     }
 
     #[test]

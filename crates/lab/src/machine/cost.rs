@@ -12,6 +12,9 @@
 //! | unmap | 300 | emulation rules |
 //! | TLB flush | 500 | emulation rules; the remote part grows with the CPUs the process runs on |
 //! | LRU lock, uncontended | 20 | an atomic exchange on a line another CPU wrote last |
+//! | check of a further zone, or passing over one | 3 | a compare on a line that is shared between CPUs but rarely written |
+//! | allocation batch | 5 | a per-CPU counter written, its shared sum read, a flag tested |
+//! | batch of a zone set anew | 20 | an atomic add with interrupts off, and a flag cleared |
 //! | read() of a page | 500 | system call and copy of 4 KiB |
 //!
 //! Calibration: with these prices the eviction of an anonymous page to zram costs 6 us for the
@@ -19,6 +22,8 @@
 //! (lz4) on a 2-core machine with Linux 6.18.
 
 use agewise_engine::work::Work;
+
+use super::page_alloc::AllocWork;
 
 /// Prices in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +52,12 @@ pub struct CostModel {
     pub lru_lock_ns: u64,
     /// Creating or ending a process.
     pub process_ns: u64,
+    /// The watermark of a zone compared, or its flag tested.
+    pub zone_check_ns: u64,
+    /// A zone's allocation batch written and compared.
+    pub batch_update_ns: u64,
+    /// A zone's allocation batch set anew.
+    pub batch_reset_ns: u64,
 }
 
 impl Default for CostModel {
@@ -64,6 +75,9 @@ impl Default for CostModel {
             tlb_remote_ns: 500,
             lru_lock_ns: 20,
             process_ns: 50_000,
+            zone_check_ns: 3,
+            batch_update_ns: 5,
+            batch_reset_ns: 20,
         }
     }
 }
@@ -83,6 +97,9 @@ impl CostModel {
         tlb_remote_ns: 0,
         lru_lock_ns: 0,
         process_ns: 0,
+        zone_check_ns: 0,
+        batch_update_ns: 0,
+        batch_reset_ns: 0,
     };
 
     /// CPU time of policy work on a machine with `cpus` CPUs.
@@ -98,6 +115,13 @@ impl CostModel {
         ]
         .iter()
         .sum()
+    }
+
+    /// CPU time that choosing a zone took beyond a look at the first one.
+    pub fn price_zone_choice(&self, work: &AllocWork) -> u64 {
+        (work.further_zone_checks + work.depleted_skips) * self.zone_check_ns
+            + work.batch_updates * self.batch_update_ns
+            + work.batch_resets * self.batch_reset_ns
     }
 
     /// The part of it spent under the LRU lock: nobody else can work on the lists meanwhile.

@@ -91,18 +91,21 @@ impl Machine {
             self.sys.frames.free(pfn);
             return Err(error);
         }
-        let lruvec = self.lru.lruvec_id(memcg, self.node_of(pfn));
+        let lruvec = self.lru.lruvec_id(memcg, self.reclaim_node_of(pfn, zone));
         self.lru.folios.start(pfn, folio_type, zone, 0, lruvec);
+        self.sys.residency.loaded(pfn, self.sys.now_ns);
         self.sys.memcgs[memcg].resident_pages[folio_type.index()] += 1;
         Ok(pfn)
     }
 
-    fn node_of(&self, pfn: Pfn) -> NodeId {
-        if self.config.nodes == 1 {
+    /// The reclaim node whose lists take the page of a frame.
+    fn reclaim_node_of(&self, pfn: Pfn, zone: usize) -> NodeId {
+        let node = if self.config.nodes == 1 {
             NodeId(0)
         } else {
             self.sys.frames.node_of(pfn)
-        }
+        };
+        self.sys.list_scope.reclaim_node(node, zone)
     }
 
     fn map_page(&mut self, process: ProcessId, vpn: u64, pfn: Pfn, write: bool, shared: bool) {
@@ -153,7 +156,8 @@ impl Machine {
             return false;
         }
         let node = NodeId(self.processes[process.index()].node);
-        let Some((pfn, zone)) = self.sys.frames.allocate_huge(node) else {
+        let highest = self.processes[process.index()].highest_zone;
+        let Some((pfn, zone)) = self.sys.frames.allocate_huge(node, highest) else {
             return false;
         };
         let memcg = self.memcg_of_mm(mm);
@@ -166,8 +170,9 @@ impl Machine {
             }
             return false;
         }
-        let lruvec = self.lru.lruvec_id(memcg, self.node_of(pfn));
+        let lruvec = self.lru.lruvec_id(memcg, self.reclaim_node_of(pfn, zone));
         self.lru.folios.start(pfn, FolioType::Anon, zone, 9, lruvec);
+        self.sys.residency.loaded(pfn, self.sys.now_ns);
         self.sys.memcgs[memcg].resident_pages[0] += PAGES_PER_PMD;
         self.enter_lists(pfn, &range.vma);
         let mut leaf = Pte::map(pfn);

@@ -5,10 +5,11 @@
 use agewise_engine::folio::Pfn;
 use agewise_engine::ids::{MmId, NodeId};
 use agewise_engine::page_table::Mapping;
+use agewise_engine::reclaim::watermark::{ZoneSpan, lowmem_reserves, min_free_kb, watermarks};
 use agewise_engine::world::ZoneState;
 
-/// Frames of one 2 MiB block.
-const BLOCK: u32 = 512;
+use super::page_alloc::AllocWork;
+use super::zone::Zone;
 
 /// Who a frame belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,59 +55,16 @@ fn unpack(raw: u64) -> Mapping {
     }
 }
 
-/// One zone of a node.
-#[derive(Clone, Debug, Default)]
-pub struct Zone {
-    /// First frame.
-    start: u32,
-    /// Frames it has.
-    managed: u32,
-    /// Frames given back, to be given out again first.
-    returned: Vec<u32>,
-    /// Frames from here on were never given out.
-    untouched: u32,
-    /// Watermarks in pages: min, low, high.
-    marks: [u64; 3],
-}
-
-impl Zone {
-    fn end(&self) -> u32 {
-        self.start + self.managed
-    }
-
-    fn free(&self) -> u64 {
-        self.returned.len() as u64 + u64::from(self.end() - self.untouched)
-    }
-
-    fn state(&self) -> ZoneState {
-        let [min, low, high] = self.marks;
-        ZoneState {
-            managed_pages: self.managed.into(),
-            free_pages: self.free(),
-            min_pages: min,
-            low_pages: low,
-            high_pages: high,
-        }
-    }
-}
-
-/// How far an allocation may go into a zone's reserve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reserve {
-    /// Keep the low watermark: the fast path, which wakes kswapd when it fails.
-    Low,
-    /// Keep the min watermark: after kswapd was woken.
-    Min,
-    /// Take what there is: reclaimers and victims of the OOM killer.
-    None,
-}
-
 /// All frames of the machine.
 pub struct Frames {
     frames: Vec<Frame>,
-    nodes: Vec<[Zone; 4]>,
+    pub(super) nodes: Vec<[Zone; 4]>,
     many: Vec<Vec<Mapping>>,
     free_many: Vec<u32>,
+    /// Zones take turns by size (`NR_ALLOC_BATCH`).
+    pub(super) fair: bool,
+    /// What allocating has taken so far.
+    pub work: AllocWork,
 }
 
 impl Frames {
@@ -116,14 +74,10 @@ impl Frames {
         let mut start = 0;
         let mut nodes = Vec::with_capacity(zone_pages.len());
         for pages in zone_pages {
-            nodes.push(pages.map(|managed| {
-                let zone = Zone {
-                    start,
-                    managed,
-                    untouched: start,
-                    ..Zone::default()
-                };
-                start += managed;
+            let reserves = lowmem_reserves(pages.map(u64::from));
+            nodes.push(std::array::from_fn(|index| {
+                let zone = Zone::new(start, pages[index], reserves[index]);
+                start += pages[index];
                 zone
             }));
         }
@@ -138,32 +92,36 @@ impl Frames {
             nodes,
             many: Vec::new(),
             free_many: Vec::new(),
+            fair: false,
+            work: AllocWork::default(),
         };
         frames.set_watermarks(min_free_kbytes, scale_factor);
         frames
     }
 
-    /// `__setup_per_zone_wmarks`: min is shared out by size, the distances are the larger of a
-    /// quarter of it and the scale factor's share.
+    /// `__setup_per_zone_wmarks`; absent zones have none.
     fn set_watermarks(&mut self, min_free_kbytes: u64, scale_factor: u64) {
-        let all = || self.nodes.iter().flatten();
-        let low_pages: u64 = all().map(|zone| u64::from(zone.managed)).sum();
-        let min_kbytes = match min_free_kbytes {
-            0 => (16 * low_pages * 4).isqrt().clamp(128, 262_144),
+        let spans: Vec<ZoneSpan> = self
+            .nodes
+            .iter()
+            .flatten()
+            .enumerate()
+            .map(|(index, zone)| ZoneSpan {
+                managed_pages: zone.managed_pages(),
+                movable: index % 4 == 3,
+            })
+            .collect();
+        let lowmem = spans.iter().filter(|zone| !zone.movable);
+        let lowmem_kb = 4 * lowmem.map(|zone| zone.managed_pages).sum::<u64>();
+        let min_free_kb = match min_free_kbytes {
+            0 => min_free_kb(lowmem_kb),
             kbytes => kbytes,
         };
-        let min_pages = min_kbytes / 4;
-        for (index, zone) in self.nodes.iter_mut().flatten().enumerate() {
-            let managed = u64::from(zone.managed);
-            let share = (min_pages * managed).checked_div(low_pages).unwrap_or(0);
-            let movable = index % 4 == 3;
-            let min = if movable {
-                (managed / 1024).clamp(32, 128).min(managed)
-            } else {
-                share
-            };
-            let distance = (share / 4).max(managed * scale_factor / 10_000);
-            zone.marks = [min, min + distance, min + 2 * distance];
+        let marks = watermarks(&spans, min_free_kb, scale_factor);
+        for (zone, marks) in self.nodes.iter_mut().flatten().zip(marks) {
+            if zone.managed_pages() > 0 {
+                zone.set_marks([marks.min_pages, marks.low_pages, marks.high_pages]);
+            }
         }
     }
 
@@ -182,47 +140,19 @@ impl Frames {
         std::array::from_fn(|zone| self.nodes[node.index()][zone].state())
     }
 
+    /// Lets zones take turns by size, or not.
+    pub fn set_fair(&mut self, fair: bool) {
+        self.fair = fair;
+    }
+
+    /// The zones of a node, for their counters.
+    pub fn node_zones(&self, node: NodeId) -> &[Zone; 4] {
+        &self.nodes[node.index()]
+    }
+
     /// Free pages of the machine.
     pub fn total_free(&self) -> u64 {
         self.nodes.iter().flatten().map(Zone::free).sum()
-    }
-
-    /// Takes a frame from the highest zone that may give one. Returns it with its zone.
-    pub fn allocate(&mut self, node: NodeId, reserve: Reserve) -> Option<(Pfn, usize)> {
-        (0..4).rev().find_map(|index| {
-            let zone = &mut self.nodes[node.index()][index];
-            let keep = match reserve {
-                Reserve::Low => zone.marks[1],
-                Reserve::Min => zone.marks[0],
-                Reserve::None => 0,
-            };
-            if zone.free() <= keep {
-                return None;
-            }
-            let frame = zone.returned.pop().unwrap_or_else(|| {
-                zone.untouched += 1;
-                zone.untouched - 1
-            });
-            Some((Pfn(frame), index))
-        })
-    }
-
-    /// Takes an aligned block of 512 frames that was never given out. None when there is none:
-    /// the lab does not compact memory.
-    pub fn allocate_huge(&mut self, node: NodeId) -> Option<(Pfn, usize)> {
-        (0..4).rev().find_map(|index| {
-            let zone = &mut self.nodes[node.index()][index];
-            let first = zone.untouched.next_multiple_of(BLOCK);
-            let fits = first
-                .checked_add(BLOCK)
-                .is_some_and(|end| end <= zone.end());
-            if !fits || zone.free() < zone.marks[1] + u64::from(first - zone.untouched + BLOCK) {
-                return None;
-            }
-            zone.returned.extend(zone.untouched..first);
-            zone.untouched = first + BLOCK;
-            Some((Pfn(first), index))
-        })
     }
 
     /// Gives a frame back.
@@ -235,11 +165,12 @@ impl Frames {
             .nodes
             .iter_mut()
             .flatten()
-            .find(|zone| (zone.start..zone.end()).contains(&pfn.0));
+            .find(|zone| zone.contains(pfn.0));
         debug_assert!(zone.is_some(), "frame outside all zones");
         if let Some(zone) = zone {
-            zone.returned.push(pfn.0);
+            zone.give_back(pfn.0);
         }
+        self.work.frees += 1;
     }
 
     /// The node of a frame.
@@ -250,6 +181,15 @@ impl Frames {
             .position(|zones| pfn.0 < zones[3].end())
             .unwrap_or(0);
         NodeId(node as u32)
+    }
+
+    /// The zone of a frame.
+    pub fn zone_of(&self, pfn: Pfn) -> usize {
+        let zones = self.nodes.iter().flatten();
+        zones
+            .enumerate()
+            .find(|(_, zone)| zone.contains(pfn.0))
+            .map_or(0, |(index, _)| index % 4)
     }
 
     /// Who the frame belongs to.
@@ -350,12 +290,7 @@ impl Frames {
 
     /// Bytes the simulator spends on frames.
     pub fn footprint_bytes(&self) -> usize {
-        let returned: usize = self
-            .nodes
-            .iter()
-            .flatten()
-            .map(|zone| zone.returned.capacity() * 4)
-            .sum();
+        let returned: usize = self.nodes.iter().flatten().map(Zone::footprint_bytes).sum();
         let many: usize = self.many.iter().map(|list| 24 + list.capacity() * 16).sum();
         self.frames.capacity() * size_of::<Frame>() + returned + many
     }
@@ -381,18 +316,9 @@ mod tests {
     }
 
     #[test]
-    fn the_reserve_is_kept_by_who_must_keep_it() {
-        let mut frames = Frames::new(&[[0, 0, 100, 0]], 40, 10);
-        let mut count = |reserve| std::iter::from_fn(|| frames.allocate(NODE, reserve)).count();
-        assert_eq!(count(Reserve::Low), 88);
-        assert_eq!(count(Reserve::Min), 2);
-        assert_eq!(count(Reserve::None), 10);
-    }
-
-    #[test]
     fn owners_and_huge_blocks() {
         let mut frames = Frames::new(&[[0, 100, 2048, 0]], 4, 10);
-        let (pfn, zone) = frames.allocate_huge(NODE).unwrap();
+        let (pfn, zone) = frames.allocate_huge(NODE, 3).unwrap();
         assert_eq!((pfn.0 % 512, zone), (0, 2));
         frames.set_owner(pfn, Owner::File { file: 3, index: 9 });
         assert_eq!(frames.owner(pfn), Owner::File { file: 3, index: 9 });

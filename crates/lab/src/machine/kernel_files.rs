@@ -9,6 +9,7 @@ use thiserror::Error;
 use super::Machine;
 use super::memcg::UNLIMITED;
 use crate::workload::size::parse_size_bytes;
+use agewise_engine::reclaim::scope::ListScope;
 
 const LRU_GEN_DIR: &str = "/sys/kernel/mm/lru_gen/";
 const DEBUG_DIR: &str = "/sys/kernel/debug/";
@@ -88,6 +89,7 @@ impl Machine {
         let mut paths = vec![
             "/proc/sys/vm/swappiness".to_owned(),
             "/proc/vmstat".to_owned(),
+            "/proc/zoneinfo".to_owned(),
         ];
         paths.extend(["lru_gen", "lru_gen_full"].map(|name| format!("{DEBUG_DIR}{name}")));
         paths.extend(["enabled", "min_ttl_ms"].map(|name| format!("{LRU_GEN_DIR}{name}")));
@@ -114,6 +116,7 @@ impl Machine {
                 Ok(mglru::render(&self.lru, &self.names(), now_ns, full))
             }
             "/proc/vmstat" => Ok(lines(&self.vmstat())),
+            "/proc/zoneinfo" => Ok(self.zoneinfo()),
             "/proc/sys/vm/swappiness" => {
                 let root = &self.lru.memcgs[MemcgId::ROOT.index()];
                 Ok(format!("{}\n", root.swappiness))
@@ -131,6 +134,10 @@ impl Machine {
     /// [`FileError`] with the kernel's error number.
     pub fn write_file(&mut self, path: &str, text: &[u8]) -> Result<usize, FileError> {
         let written = match path {
+            // Generations are per node: a machine with lists per zone has no other LRU.
+            "/sys/kernel/mm/lru_gen/enabled" if self.sys.list_scope == ListScope::Zone => {
+                return Err(FileError::Invalid);
+            }
             "/sys/kernel/mm/lru_gen/enabled" => sysfs::enabled_store(&mut self.lru, text)?,
             "/sys/kernel/mm/lru_gen/min_ttl_ms" => sysfs::min_ttl_store(&mut self.lru, text)?,
             "/sys/kernel/debug/lru_gen" => {
@@ -142,7 +149,7 @@ impl Machine {
             }
             // The mode of the file is 0444, but root may open it: the write itself is refused.
             "/sys/kernel/debug/lru_gen_full" => return Err(FileError::Invalid),
-            "/proc/vmstat" => return Err(FileError::Denied),
+            "/proc/vmstat" | "/proc/zoneinfo" => return Err(FileError::Denied),
             "/proc/sys/vm/swappiness" => {
                 let value = parse_number(text).filter(|&value| value <= 200);
                 let value = value.ok_or(FileError::Invalid)?;

@@ -20,14 +20,18 @@ mod file_io;
 mod frames;
 mod kernel_files;
 mod memcg;
+pub mod page_alloc;
 mod page_cache;
 mod page_tables;
 mod process;
 mod reclaim;
+pub mod residency;
 mod stall;
 pub mod stat;
 mod swap;
 mod system;
+pub mod zone;
+mod zone_info;
 mod zram;
 
 use agewise_engine::classic;
@@ -38,13 +42,14 @@ use agewise_engine::reclaim::kswapd::Kswapd;
 use agewise_engine::work::Work;
 
 pub use cgroup::CgroupError;
-pub use config::{MachineConfig, Policy, SwapConfig};
+pub use config::{Arrangement, MachineConfig, Policy, SwapConfig};
 pub use file_io::FileId;
 pub use kernel_files::FileError;
 pub use memcg::{Limits, MemcgEvents, UNLIMITED};
 pub use process::{ProcessId, ProcessStats};
 pub use stall::Pressure;
 pub use system::Counters;
+pub use zone_info::ZoneInfo;
 
 use events::Event;
 use page_tables::MmuOutcome;
@@ -81,6 +86,8 @@ pub struct Machine {
     policy_ns: u64,
     /// CPU time of kswapd and the flusher, in ns.
     background_ns: u64,
+    /// CPU time of choosing zones for allocations, in ns.
+    allocator_ns: u64,
     kswapd: Vec<Kswapd>,
     /// When each kswapd takes its next step: an event of another time was overtaken by a wake-up.
     kswapd_due_ns: Vec<u64>,
@@ -111,6 +118,8 @@ impl Machine {
             },
             classic: classic::Settings {
                 refault_distance: config.policy.refault_distance,
+                list_scope: config.policy.arrangement.list_scope(),
+                size_scale: config.size_scale,
                 ..classic.for_memory(config.pages.into())
             },
         });
@@ -123,6 +132,7 @@ impl Machine {
             lock_wait_ns: 0,
             policy_ns: 0,
             background_ns: 0,
+            allocator_ns: 0,
             kswapd: (0..config.nodes)
                 .map(|node| Kswapd::new(NodeId(node), 0))
                 .collect(),

@@ -4,6 +4,7 @@
 use agewise_engine::folio::{Flag, FolioType, Pfn};
 use agewise_engine::ids::{MemcgId, MmId};
 use agewise_engine::page_table::{Mapping, PAGES_PER_PMD, Pte};
+use agewise_engine::reclaim::TOP_ZONE;
 
 use super::address_space::MapOptions;
 use super::frames::Owner;
@@ -37,11 +38,13 @@ pub struct ProcessStats {
 }
 
 /// What the machine keeps of a process beside its address space.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Process {
     pub stats: ProcessStats,
     /// Node its memory comes from.
     pub node: u32,
+    /// Highest zone its memory may come from.
+    pub highest_zone: usize,
 }
 
 impl Machine {
@@ -53,8 +56,9 @@ impl Machine {
         self.lru.mm_scheduled(mm);
         self.sys.memcgs[memcg].tasks += 1;
         self.processes.push(Process {
+            stats: ProcessStats::default(),
             node: mm.0 % self.config.nodes.max(1),
-            ..Process::default()
+            highest_zone: TOP_ZONE,
         });
         ProcessId(mm)
     }
@@ -62,6 +66,12 @@ impl Machine {
     /// Whether the process still runs.
     pub fn is_alive(&self, process: ProcessId) -> bool {
         self.sys.spaces[process.mm()].alive
+    }
+
+    /// Restricts the memory of a process to zones up to `highest_zone` (0 DMA to 3 MOVABLE), as a
+    /// driver's that can reach no other.
+    pub fn restrict_zone(&mut self, process: ProcessId, highest_zone: usize) {
+        self.processes[process.index()].highest_zone = highest_zone.min(TOP_ZONE);
     }
 
     /// What the process counted.

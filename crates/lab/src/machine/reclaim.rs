@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where allocations and charges meet reclaim: frames, limits, requests, pressure.
 
+use agewise_engine::classic::List;
 use agewise_engine::folio::{FolioType, Pfn};
-use agewise_engine::ids::{LruvecId, MemcgId, NodeId};
+use agewise_engine::ids::{MemcgId, NodeId};
+use agewise_engine::reclaim::Reclaimer;
 use agewise_engine::reclaim::direct::{DirectRequest, try_to_free_pages};
 use agewise_engine::reclaim::memcg_limit::{
     CgroupRequest, ShortOfTarget, reclaim_proactively, try_to_free_mem_cgroup_pages,
 };
 use agewise_engine::reclaim::oom::AllocRetry;
-use agewise_engine::reclaim::{Reclaimer, TOP_ZONE};
 use agewise_engine::world::World;
 
 use super::charge::ChargeError;
-use super::frames::Reserve;
+use super::page_alloc::Reserve;
 use super::{Machine, ProcessId};
 
 impl Machine {
@@ -73,10 +74,18 @@ impl Machine {
         process: ProcessId,
         node: NodeId,
     ) -> Result<(Pfn, usize), ChargeError> {
-        match self.sys.frames.allocate(node, Reserve::Low) {
+        let highest = self.processes[process.index()].highest_zone;
+        let before = self.sys.frames.work;
+        let result = match self.sys.frames.allocate(node, highest, Reserve::Fair) {
             Some(found) => Ok(found),
-            None => self.allocate_frame_slow(process, node),
-        }
+            None => self.allocate_frame_slow(process, node, highest),
+        };
+        // A fault's price includes an allocation from the first zone looked at.
+        let further = self.sys.frames.work.since(&before);
+        let further_ns = self.config.cost.price_zone_choice(&further);
+        self.allocator_ns += further_ns;
+        self.sys.now_ns += further_ns;
+        result
     }
 
     #[cold]
@@ -84,24 +93,26 @@ impl Machine {
         &mut self,
         process: ProcessId,
         node: NodeId,
+        highest: usize,
     ) -> Result<(Pfn, usize), ChargeError> {
-        if let Some(found) = self.allocate_anywhere(node, Reserve::Low) {
+        if let Some(found) = self.allocate_anywhere(node, highest, Reserve::Low) {
             return Ok(found);
         }
         for index in 0..self.config.nodes {
-            self.wake_kswapd(NodeId(index));
+            self.wake_kswapd(NodeId(index), highest);
         }
-        if let Some(found) = self.allocate_anywhere(node, Reserve::Min) {
+        if let Some(found) = self.allocate_anywhere(node, highest, Reserve::Min) {
             return Ok(found);
         }
         let mut retry = AllocRetry::default();
         loop {
-            let reclaimed = self.reclaim_directly(process, node);
-            if let Some(found) = self.allocate_anywhere(node, Reserve::Min) {
+            let reclaimed = self.reclaim_directly(process, node, highest);
+            if let Some(found) = self.allocate_anywhere(node, highest, Reserve::Min) {
                 return Ok(found);
             }
-            let zones = self.sys.zones(node);
-            if retry.after_reclaim(reclaimed, 0, &zones, &self.reclaimable(node)) {
+            let zones = self.sys.frames.zones(node);
+            let reclaimable = self.reclaimable(node, highest);
+            if retry.after_reclaim(reclaimed, (0, highest), &zones, &reclaimable) {
                 continue;
             }
             let killed = self.sys.oom_kill(MemcgId::ROOT);
@@ -113,21 +124,26 @@ impl Machine {
         }
     }
 
-    fn allocate_anywhere(&mut self, node: NodeId, reserve: Reserve) -> Option<(Pfn, usize)> {
+    fn allocate_anywhere(
+        &mut self,
+        node: NodeId,
+        highest: usize,
+        reserve: Reserve,
+    ) -> Option<(Pfn, usize)> {
         let nodes = self.config.nodes;
         (0..nodes)
             .map(|step| NodeId((node.0 + step) % nodes))
-            .find_map(|node| self.sys.frames.allocate(node, reserve))
+            .find_map(|node| self.sys.frames.allocate(node, highest, reserve))
     }
 
-    fn reclaim_directly(&mut self, process: ProcessId, node: NodeId) -> u64 {
+    fn reclaim_directly(&mut self, process: ProcessId, node: NodeId, highest: usize) -> u64 {
         let start_ns = self.sys.now_ns;
         let before = self.lru.work;
         self.sys.counters.allocstall += 1;
         self.schedule(process);
         let request = DirectRequest {
             order: 0,
-            reclaim_idx: TOP_ZONE,
+            reclaim_idx: highest,
             io_allowed: true,
             cpu: self.sys.cpu,
             node,
@@ -138,29 +154,34 @@ impl Machine {
         reclaimed
     }
 
-    /// Pages on the lists of a node that could be reclaimed, all counted in its highest zone.
-    fn reclaimable(&self, node: NodeId) -> [u64; 4] {
+    /// Pages on the lists of a node that reclaim for a request with this highest zone could free, by
+    /// zone; generations, which are not told apart here, in the highest one.
+    fn reclaimable(&self, node: NodeId, highest: usize) -> [u64; 4] {
         let swap = self.sys.swap_free_pages(MemcgId::ROOT) > 0;
-        let mut pages = 0;
-        for (index, lruvec) in self.lru.lruvecs.iter().enumerate() {
-            if lruvec.node != node {
+        let zones = self.sys.frames.zones(node);
+        let top = (0..=highest)
+            .rev()
+            .find(|&zone| zones[zone].managed_pages > 0)
+            .unwrap_or(highest);
+        let mut pages = [0; 4];
+        for lruvec in &self.lru.lruvecs {
+            if self.sys.list_scope.place(lruvec.node).0 != node {
                 continue;
             }
-            for folio_type in FolioType::ALL {
-                if folio_type == FolioType::File || swap {
-                    let id = LruvecId(index as u32);
-                    pages += self.lru.lru_pages(id, folio_type, false);
-                    pages += self.lru.lru_pages(id, folio_type, true);
+            for list in List::ALL {
+                if list.folio_type() == FolioType::Anon && !swap {
+                    continue;
                 }
+                let mut below = 0;
+                for (zone, pages) in pages.iter_mut().enumerate().take(highest + 1) {
+                    let up_to = lruvec.classic.size_pages(list, zone);
+                    *pages += up_to - below;
+                    below = up_to;
+                }
+                pages[top] += lruvec.mglru.pages(list.folio_type(), list.is_active());
             }
         }
-        let top = self
-            .sys
-            .zones(node)
-            .iter()
-            .rposition(|zone| zone.managed_pages > 0)
-            .unwrap_or(TOP_ZONE);
-        std::array::from_fn(|zone| if zone == top { pages } else { 0 })
+        pages
     }
 
     /// The process stalled for memory from `start_ns` until now.

@@ -23,6 +23,10 @@ fn add(into: &mut Events, events: &Events) {
     for zone in 0..4 {
         into.pgscan_skip[zone] += events.pgscan_skip[zone];
     }
+    into.pgscan_kswapd += events.pgscan_kswapd;
+    into.pgscan_direct += events.pgscan_direct;
+    into.pgsteal_kswapd += events.pgsteal_kswapd;
+    into.pgsteal_direct += events.pgsteal_direct;
     into.pgrefill += events.pgrefill;
     into.pgactivate += events.pgactivate;
     into.pgdeactivate += events.pgdeactivate;
@@ -158,13 +162,15 @@ impl Machine {
             ("pgmajfault", counters.pgmajfault),
             ("allocstall", counters.allocstall),
             ("oom_kill", counters.oom_kill),
+            ("nr_vmscan_write", counters.vmscan_write.iter().sum()),
+            ("slabs_scanned", counters.slabs_scanned),
         ];
         lines.extend(event_lines(&self.memcg_events(MemcgId::ROOT)));
         lines
     }
 }
 
-fn event_lines(events: &Events) -> [Line; 14] {
+fn event_lines(events: &Events) -> [Line; 18] {
     [
         ("workingset_refault_anon", events.workingset_refault[0]),
         ("workingset_refault_file", events.workingset_refault[1]),
@@ -175,6 +181,10 @@ fn event_lines(events: &Events) -> [Line; 14] {
         ("workingset_nodereclaim", events.workingset_nodereclaim),
         ("pgscan", events.scanned()),
         ("pgsteal", events.stolen()),
+        ("pgscan_kswapd", events.pgscan_kswapd),
+        ("pgscan_direct", events.pgscan_direct),
+        ("pgsteal_kswapd", events.pgsteal_kswapd),
+        ("pgsteal_direct", events.pgsteal_direct),
         ("pgscan_anon", events.pgscan[0]),
         ("pgscan_file", events.pgscan[1]),
         ("pgrefill", events.pgrefill),

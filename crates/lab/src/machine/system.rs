@@ -5,6 +5,7 @@ use agewise_engine::folio::{Flag, FolioTable, FolioType, Pfn};
 use agewise_engine::ids::{LruvecId, MemcgId, MmId, NodeId};
 use agewise_engine::page_table::{Mapping, PAGES_PER_PMD, Pmd, Pte, Vma};
 use agewise_engine::reclaim::oom::badness;
+use agewise_engine::reclaim::scope::ListScope;
 use agewise_engine::world::{PageoutOutcome, Protection, Throttle, World, ZoneState};
 
 use super::address_space::AddressSpaces;
@@ -15,6 +16,7 @@ use super::frames::{Frames, Owner};
 use super::memcg::{Memcgs, UNLIMITED};
 use super::page_cache::{Entry, NODE_BYTES, PageCache};
 use super::page_tables::{PageTables, swap_entry};
+use super::residency::Residency;
 use super::stall::{Pressure, Stalls};
 use super::swap::Swap;
 use super::zram::CompressedStore;
@@ -66,6 +68,12 @@ pub struct Counters {
     pub workingset_nodereclaim: u64,
     /// Time reclaimers slept, in ns.
     pub throttled_ns: u64,
+    /// Pages reclaim wrote itself, anon and file (`nr_vmscan_write`).
+    pub vmscan_write: [u64; 2],
+    /// Times the shrinkers of a cgroup were called.
+    pub slab_calls: u64,
+    /// Tree nodes they looked at (`slabs_scanned`).
+    pub slabs_scanned: u64,
     /// Tree nodes that could not be made: the page was read without being kept.
     pub readahead_refused: u64,
 }
@@ -112,6 +120,10 @@ pub struct System {
     pub dirty_file_pages: u64,
     /// File pages in the order in which they became dirty.
     pub dirty_queue: std::collections::VecDeque<Pfn>,
+    /// What a set of LRU lists covers.
+    pub list_scope: ListScope,
+    /// How long pages stayed; kept where a machine has zones of its own choice.
+    pub residency: Residency,
     /// The CPU that runs now.
     pub cpu: usize,
     /// Time the running operation waited for devices or slept, in ns.
@@ -126,16 +138,18 @@ impl System {
         } else {
             7
         };
+        let mut frames = Frames::new(
+            &config.zone_pages(),
+            config.min_free_kbytes,
+            config.watermark_scale_factor,
+        );
+        frames.set_fair(config.policy.arrangement.is_fair());
         System {
             now_ns: 0,
             events: EventQueue::default(),
             tables: PageTables::default(),
             spaces: AddressSpaces::default(),
-            frames: Frames::new(
-                &config.zone_pages(),
-                config.min_free_kbytes,
-                config.watermark_scale_factor,
-            ),
+            frames,
             swap: Swap::new(config.swap.map_or(0, |swap| swap.pages)),
             swap_device: config.swap.map(|swap| Device::new(swap.device)),
             compressed: config
@@ -156,6 +170,12 @@ impl System {
             flush_everything: false,
             dirty_file_pages: 0,
             dirty_queue: std::collections::VecDeque::new(),
+            list_scope: config.policy.arrangement.list_scope(),
+            residency: Residency::new(if config.zones.is_some() {
+                config.pages
+            } else {
+                0
+            }),
             cpu: 0,
             waited_ns: 0,
         }
@@ -456,6 +476,7 @@ impl World for System {
         let Some(done_ns) = self.start_write(folios, pfn) else {
             return PageoutOutcome::Activate;
         };
+        self.counters.vmscan_write[folios[pfn].folio_type().index()] += pages;
         let synchronous = match self.frames.owner(pfn) {
             Owner::Swap { .. } => self
                 .swap_device
@@ -488,6 +509,12 @@ impl World for System {
             }
             Owner::None => {}
         }
+        self.residency.evicted(
+            pfn,
+            folios[pfn].zone(),
+            folios[pfn].folio_type(),
+            self.now_ns,
+        );
         folios[pfn].clear(Flag::Swapcache);
         self.free_frame(folios, pfn);
     }
@@ -515,8 +542,19 @@ impl World for System {
         self.swap_device.is_some()
     }
 
-    fn zones(&self, node: NodeId) -> [ZoneState; 4] {
-        self.frames.zones(node)
+    fn zones(&self, reclaim_node: NodeId) -> [ZoneState; 4] {
+        let (node, zone) = self.list_scope.place(reclaim_node);
+        let zones = self.frames.zones(node);
+        match zone {
+            None => zones,
+            Some(own) => std::array::from_fn(|zone| {
+                if zone == own {
+                    zones[zone]
+                } else {
+                    ZoneState::default()
+                }
+            }),
+        }
     }
 
     /// The shadow shrinker (`count_shadow_nodes`, `scan_shadow_nodes`) under the usual rule for a
@@ -524,6 +562,7 @@ impl World for System {
     /// of 128.
     fn shrink_slab(&mut self, memcg: MemcgId, _node: NodeId, priority: u32) -> u64 {
         const BATCH: u64 = 128;
+        self.counters.slab_calls += 1;
         let group = &self.memcgs[memcg];
         if group.shadow_node_count == 0 {
             return 0;
@@ -549,6 +588,7 @@ impl World for System {
             self.drop_shadow_nodes(memcg, batch);
             left -= batch;
             scanned += batch;
+            self.counters.slabs_scanned += batch;
         }
         let next = (deferred + delta).saturating_sub(scanned).min(2 * excess);
         self.memcgs[memcg].shrinker_deferred += next;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The memory that compressed swap takes from the machine it serves.
 
-use super::frames::{Frames, Reserve};
+use super::frames::Frames;
+use super::page_alloc::Reserve;
 use agewise_engine::folio::Pfn;
 use agewise_engine::ids::NodeId;
+use agewise_engine::reclaim::TOP_ZONE;
 
 /// Frames that hold compressed pages.
 #[derive(Clone, Debug)]
@@ -40,7 +42,7 @@ impl CompressedStore {
         let held = self.frames.len();
         while self.frames.len() < needed {
             let node = (0..frames.nodes() as u32).map(NodeId);
-            let found = { node }.find_map(|node| frames.allocate(node, Reserve::None));
+            let found = { node }.find_map(|node| frames.allocate(node, TOP_ZONE, Reserve::None));
             let Some((pfn, _)) = found else {
                 for pfn in self.frames.drain(held..) {
                     frames.free(pfn);

@@ -58,6 +58,8 @@ pub struct Workload {
     /// Memory of the machine; four times `memory` unless given. Less than the workload needs makes
     /// reclaim global.
     pub machine_memory: Option<String>,
+    /// Zones of the machine; by the size of its memory unless given.
+    pub zones: Option<ZonesSpec>,
     /// CPUs of the machine.
     #[serde(default = "one")]
     pub cpus: u32,
@@ -80,6 +82,37 @@ fn default_swap() -> String {
 
 fn one() -> u32 {
     1
+}
+
+/// Sizes of the zones of the machine, as in `memory`; those left out are empty.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZonesSpec {
+    /// Memory that the oldest devices reach.
+    pub dma: Option<String>,
+    /// Memory that devices with 32 address bits reach.
+    pub dma32: Option<String>,
+    /// Ordinary memory.
+    pub normal: Option<String>,
+    /// Memory for what can be moved: all of processes and files.
+    pub movable: Option<String>,
+}
+
+impl ZonesSpec {
+    /// Their pages.
+    ///
+    /// # Errors
+    /// When a size is none.
+    pub fn pages(&self, workload: &Workload) -> Result<[u32; 4], WorkloadError> {
+        let mut zones = [0; 4];
+        let sizes = [&self.dma, &self.dma32, &self.normal, &self.movable];
+        for (pages, size) in zones.iter_mut().zip(sizes) {
+            if let Some(size) = size {
+                *pages = workload.pages("zone", size)? as u32;
+            }
+        }
+        Ok(zones)
+    }
 }
 
 /// A cgroup below the one of the workload; sizes as in `memory`.
@@ -320,6 +353,9 @@ impl Workload {
 
     fn check(&self) -> Result<(), WorkloadError> {
         self.pages("memory", &self.memory)?;
+        if let Some(zones) = &self.zones {
+            zones.pages(self)?;
+        }
         if !(1..=1024).contains(&self.cpus) {
             return Err(self.invalid("cpus is not between 1 and 1024".to_owned()));
         }

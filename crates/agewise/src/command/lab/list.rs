@@ -34,6 +34,10 @@ fn describe_policy(name: &str) -> &'static str {
         "mglru:7.2" => "the multi-gen LRU of Linux 7.2",
         "mglru:6.12" => "the multi-gen LRU of Linux 6.12",
         "mglru:v6" => "the multi-gen LRU as posted in January 2022",
+        "classic+zone" => "classic with lists per zone, the highest zone used up first",
+        "classic+zone+fair" => {
+            "classic with lists per zone, zones used in turn (Linux 3.12 to 4.7)"
+        }
         "classic+rd" => "classic, where a refault distance decides what joins the active list",
         "mglru+rd:7.2" => "mglru:7.2, where a refault distance may raise what comes back",
         _ => "a version of one of these",

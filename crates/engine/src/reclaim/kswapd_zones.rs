@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! kswapd and the checks around it where each zone has lists of its own (`mm/vmscan.c` of 4.6).
+//!
+//! The allocator takes from the highest zone first; kswapd goes the other way, from the lowest zone
+//! up to the highest that is short, so that the two meet as late as possible.
+
+use super::node::shrink_node;
+use super::scope::ZONES;
+use super::watermark::is_above;
+use super::{DEF_PRIORITY, SWAP_CLUSTER_MAX, ScanControl};
+use crate::classic::List;
+use crate::folio::FolioType;
+use crate::ids::{MemcgId, NodeId};
+use crate::lru::{Lru, NodeFlags};
+use crate::reclaim::scope::ListScope;
+use crate::world::{World, ZoneState};
+
+/// A zone this full beyond its high watermark is left alone: a hundredth of it, or its low watermark
+/// if that is less (`KSWAPD_ZONE_BALANCE_GAP_RATIO`).
+const BALANCE_GAP_RATIO: u64 = 100;
+
+/// A zone whose pages were scanned this often over without one being freed is given up
+/// (`zone_reclaimable`).
+const FRUITLESS_ROUNDS: u64 = 6;
+
+/// What came of one priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// No zone is short.
+    Balanced,
+    /// Enough was scanned: the same priority will do.
+    Enough,
+    /// Too little was: look harder.
+    TooLittle,
+}
+
+fn zone_of(lru: &Lru, world: &impl World, node: NodeId, zone: usize) -> (NodeId, ZoneState) {
+    let id = lru.classic.list_scope.reclaim_node(node, zone);
+    (id, world.zones(id)[zone])
+}
+
+/// Pages that scanning a zone could free (`zone_reclaimable_pages`).
+fn reclaimable_pages(lru: &Lru, world: &impl World, zone: NodeId) -> u64 {
+    let swap = world.swap_free_pages(MemcgId::ROOT) > 0;
+    lru.lruvecs
+        .iter()
+        .filter(|lruvec| lruvec.node == zone)
+        .flat_map(|lruvec| List::ALL.map(|list| (list, lruvec.classic.total_pages(list))))
+        .filter(|(list, _)| swap || list.folio_type() == FolioType::File)
+        .map(|(_, pages)| pages)
+        .sum()
+}
+
+fn is_reclaimable(lru: &Lru, world: &impl World, zone: NodeId) -> bool {
+    let scanned = lru.nodes[zone.index()].scanned_since_free;
+    scanned < reclaimable_pages(lru, world, zone).saturating_mul(FRUITLESS_ROUNDS)
+}
+
+/// Whether global direct reclaim passes over a reclaim node: a zone that was scanned in vain, after
+/// the first priority, at which it is still polled. Never with lists per node.
+pub(super) fn is_given_up(lru: &Lru, world: &impl World, zone: NodeId, sc: &ScanControl) -> bool {
+    lru.classic.list_scope == ListScope::Zone
+        && !sc.is_cgroup_reclaim()
+        && sc.priority != DEF_PRIORITY
+        && !is_reclaimable(lru, world, zone)
+}
+
+/// Whether the pass over a reclaim node calls the shrinkers: they belong to the node, so of its
+/// zones only the highest that the request can use does (`is_classzone`).
+pub(super) fn shrinks_slab(lru: &Lru, world: &impl World, zone: NodeId, sc: &ScanControl) -> bool {
+    let (node, Some(own)) = lru.classic.list_scope.place(zone) else {
+        return true;
+    };
+    let highest = (0..=sc.reclaim_idx)
+        .rev()
+        .find(|&zone| zone_of(lru, world, node, zone).1.managed_pages > 0);
+    highest == Some(own)
+}
+
+/// Whether kswapd of a node can rest: every zone the request can use is above its high watermark, or
+/// beyond help (`pgdat_balanced`). For more than single pages a quarter of the memory is enough.
+pub(super) fn node_is_balanced(
+    lru: &Lru,
+    world: &impl World,
+    node: NodeId,
+    order: u32,
+    highest: usize,
+) -> bool {
+    let (mut managed, mut balanced) = (0, 0);
+    for index in 0..=highest.min(ZONES as usize - 1) {
+        let (id, zone) = zone_of(lru, world, node, index);
+        if zone.managed_pages == 0 {
+            continue;
+        }
+        managed += zone.managed_pages;
+        if !is_reclaimable(lru, world, id) || is_above(&zone, order, zone.high_pages, index) {
+            balanced += zone.managed_pages;
+        } else if order == 0 {
+            return false;
+        }
+    }
+    order == 0 || balanced >= managed / 4
+}
+
+/// The highest zone that is short. Those above it that are not lose their flags.
+fn highest_unbalanced<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    node: NodeId,
+    sc: &mut ScanControl,
+) -> Option<usize> {
+    for index in (0..ZONES as usize).rev() {
+        let (id, zone) = zone_of(lru, world, node, index);
+        let polled = sc.priority == DEF_PRIORITY || is_reclaimable(lru, world, id);
+        if zone.managed_pages == 0 || !polled {
+            continue;
+        }
+        super::kswapd::age_node(lru, world, id, sc);
+        if !is_above(&zone, sc.order, zone.high_pages, 0) {
+            return Some(index);
+        }
+        clear_congestion(lru, id);
+    }
+    None
+}
+
+fn clear_congestion(lru: &mut Lru, zone: NodeId) {
+    lru.node_flags[zone.index()].dirty = false;
+    let root = lru.lruvec_id(MemcgId::ROOT, zone).index();
+    lru.lruvecs[root].reclaim.node_congested = false;
+}
+
+/// One priority of `balance_pgdat`: from the lowest zone to the highest that is short, equal
+/// pressure on each but those that have far more than enough.
+pub(super) fn step<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    node: NodeId,
+    sc: &mut ScanControl,
+) -> Step {
+    sc.nr_reclaimed = 0;
+    let Some(end_zone) = highest_unbalanced(lru, world, node, sc) else {
+        return Step::Balanced;
+    };
+    sc.reclaim_idx = end_zone;
+    let mut enough = false;
+    for index in 0..=end_zone {
+        let (id, zone) = zone_of(lru, world, node, index);
+        let polled = sc.priority == DEF_PRIORITY || is_reclaimable(lru, world, id);
+        if zone.managed_pages > 0 && polled {
+            enough |= shrink_zone(lru, world, (id, zone, end_zone), sc);
+        }
+    }
+    if enough && sc.nr_reclaimed > 0 {
+        Step::Enough
+    } else {
+        Step::TooLittle
+    }
+}
+
+/// Reclaims from one zone unless it has plenty (`kswapd_shrink_zone`). Whether enough was scanned, so
+/// that no more effort is needed.
+fn shrink_zone<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    (id, zone, end_zone): (NodeId, ZoneState, usize),
+    sc: &mut ScanControl,
+) -> bool {
+    sc.nr_scanned = 0;
+    sc.nr_to_reclaim = zone.high_pages.max(SWAP_CLUSTER_MAX);
+    let gap = zone
+        .low_pages
+        .min(zone.managed_pages.div_ceil(BALANCE_GAP_RATIO));
+    if is_above(&zone, sc.order, zone.high_pages + gap, end_zone) {
+        return true;
+    }
+    shrink_node(lru, world, id, sc);
+    lru.node_flags[id.index()].writeback = false;
+    let index = lru.classic.list_scope.place(id).1.unwrap_or(end_zone);
+    let zone = world.zones(id)[index];
+    if is_reclaimable(lru, world, id) && is_above(&zone, sc.order, zone.high_pages, end_zone) {
+        clear_congestion(lru, id);
+    }
+    sc.nr_scanned >= sc.nr_to_reclaim
+}
+
+/// kswapd goes to sleep: its zones are no longer congested.
+pub(super) fn calm(lru: &mut Lru, node: NodeId) {
+    for zone in 0..ZONES as usize {
+        let id = ListScope::Zone.reclaim_node(node, zone);
+        lru.node_flags[id.index()] = NodeFlags::default();
+        let root = lru.lruvec_id(MemcgId::ROOT, id).index();
+        lru.lruvecs[root].reclaim.node_congested = false;
+        lru.lruvecs[root].reclaim.cgroup_congested = false;
+    }
+}

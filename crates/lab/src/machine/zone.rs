@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One zone of a node: its free frames, watermarks, lowmem reserve and allocation batch.
+
+use agewise_engine::world::ZoneState;
+
+/// Frames of one 2 MiB block.
+pub(super) const BLOCK: u32 = 512;
+
+/// Names of the zones, lowest first.
+pub const ZONE_NAMES: [&str; 4] = ["DMA", "DMA32", "Normal", "Movable"];
+
+/// One zone of a node.
+#[derive(Clone, Debug, Default)]
+pub struct Zone {
+    /// First frame.
+    start: u32,
+    /// Frames it has.
+    managed: u32,
+    /// Frames given back, to be given out again first.
+    returned: Vec<u32>,
+    /// Frames from here on were never given out.
+    untouched: u32,
+    /// Watermarks in pages: min, low, high.
+    marks: [u64; 3],
+    reserve: [u64; 4],
+    /// Pages it may still give in this round of the fair policy (`NR_ALLOC_BATCH`); far below 0
+    /// when others had nothing to give.
+    batch: i64,
+    /// Its batch is used up (`ZONE_FAIR_DEPLETED`).
+    depleted: bool,
+    /// Pages given out so far.
+    allocated: u64,
+}
+
+impl Zone {
+    /// A zone of frames nobody has used; its first batch is all of it, as after boot.
+    pub(super) fn new(start: u32, managed: u32, reserve: [u64; 4]) -> Zone {
+        Zone {
+            start,
+            managed,
+            untouched: start,
+            reserve,
+            batch: managed.into(),
+            ..Zone::default()
+        }
+    }
+
+    pub(super) fn set_marks(&mut self, marks: [u64; 3]) {
+        self.marks = marks;
+    }
+
+    /// The frame after its last one.
+    pub(super) fn end(&self) -> u32 {
+        self.start + self.managed
+    }
+
+    pub(super) fn contains(&self, frame: u32) -> bool {
+        (self.start..self.end()).contains(&frame)
+    }
+
+    /// Managed pages.
+    pub fn managed_pages(&self) -> u64 {
+        self.managed.into()
+    }
+
+    /// Free pages.
+    pub fn free(&self) -> u64 {
+        self.returned.len() as u64 + u64::from(self.end() - self.untouched)
+    }
+
+    /// Pages given out so far.
+    pub fn allocated_pages(&self) -> u64 {
+        self.allocated
+    }
+
+    /// What is left of the batch of the fair policy.
+    pub fn batch_pages(&self) -> i64 {
+        self.batch
+    }
+
+    /// Whether it is passed over until the next round of the fair policy.
+    pub fn is_depleted(&self) -> bool {
+        self.depleted
+    }
+
+    /// What the policies see of it.
+    pub fn state(&self) -> ZoneState {
+        let [min, low, high] = self.marks;
+        ZoneState {
+            managed_pages: self.managed.into(),
+            free_pages: self.free(),
+            min_pages: min,
+            low_pages: low,
+            high_pages: high,
+            reserve_pages: self.reserve,
+        }
+    }
+
+    /// What a request with `mark` (0 min, 1 low) and `highest` usable zone leaves free.
+    pub(super) fn keep(&self, mark: usize, highest: usize) -> u64 {
+        self.marks[mark] + self.reserve[highest.min(3)]
+    }
+
+    /// Takes a frame; there must be one.
+    pub(super) fn take(&mut self) -> u32 {
+        self.allocated += 1;
+        self.returned.pop().unwrap_or_else(|| {
+            self.untouched += 1;
+            self.untouched - 1
+        })
+    }
+
+    /// Takes an aligned block that was never given out, if `keep` frames stay free.
+    pub(super) fn take_block(&mut self, keep: u64) -> Option<u32> {
+        let first = self.untouched.next_multiple_of(BLOCK);
+        let fits = first
+            .checked_add(BLOCK)
+            .is_some_and(|end| end <= self.end());
+        if !fits || self.free() < keep + u64::from(first - self.untouched + BLOCK) {
+            return None;
+        }
+        self.returned.extend(self.untouched..first);
+        self.untouched = first + BLOCK;
+        self.allocated += u64::from(BLOCK);
+        Some(first)
+    }
+
+    pub(super) fn give_back(&mut self, frame: u32) {
+        self.returned.push(frame);
+    }
+
+    /// Pages were given: they count against the batch.
+    pub(super) fn use_batch(&mut self, pages: u32) {
+        self.batch -= i64::from(pages);
+        self.depleted |= self.batch <= 0;
+    }
+
+    /// A new round: the batch is what lies between the low and the high watermark
+    /// (`reset_alloc_batches`).
+    pub(super) fn reset_batch(&mut self) {
+        let target = (self.marks[2] - self.marks[1]) as i64;
+        self.batch += target - self.batch;
+        self.depleted = false;
+    }
+
+    pub(super) fn footprint_bytes(&self) -> usize {
+        self.returned.capacity() * 4
+    }
+}

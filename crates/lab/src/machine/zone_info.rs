@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is in each zone: free pages, watermarks, lists, allocations, residency
+//! (`/proc/zoneinfo`).
+
+use std::fmt::Write;
+
+use agewise_engine::classic::List;
+use agewise_engine::folio::FolioType;
+use agewise_engine::ids::NodeId;
+use agewise_engine::world::ZoneState;
+use serde::Serialize;
+
+use super::Machine;
+use super::page_alloc::AllocWork;
+use super::residency::Residency;
+use super::zone::ZONE_NAMES;
+
+/// One zone and what is in it, in pages.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ZoneInfo {
+    /// Its node.
+    pub node: u32,
+    /// Its name.
+    pub zone: &'static str,
+    /// Managed pages.
+    pub managed: u64,
+    /// Free pages.
+    pub free: u64,
+    /// Watermarks: min, low, high.
+    pub watermarks: [u64; 3],
+    /// What requests leave free beyond the watermark, by their highest zone.
+    pub protection: [u64; 4],
+    /// Pages on the classic lists: inactive and active anon, inactive and active file.
+    pub lists: [u64; 4],
+    /// Pages given out so far.
+    pub allocated: u64,
+    /// What is left of the batch of the fair policy.
+    pub alloc_batch: i64,
+    /// Pages isolation passed over because of the zone.
+    pub skipped: u64,
+    /// Evicted pages, anon and file.
+    pub evicted: [u64; 2],
+    /// Their mean residency, in ns.
+    pub residency_mean_ns: [f64; 2],
+    /// Its standard deviation, in ns.
+    pub residency_sd_ns: [f64; 2],
+}
+
+impl Machine {
+    /// All zones with memory, node by node.
+    pub fn zones(&self) -> Vec<ZoneInfo> {
+        let nodes = self.config.nodes;
+        (0..nodes)
+            .flat_map(|node| (0..4).map(move |zone| (NodeId(node), zone)))
+            .filter_map(|(node, zone)| {
+                let state = self.sys.frames.zones(node)[zone];
+                (state.managed_pages > 0).then(|| self.zone_info(node, zone, &state))
+            })
+            .collect()
+    }
+
+    fn zone_info(&self, node: NodeId, index: usize, state: &ZoneState) -> ZoneInfo {
+        let zone = &self.sys.frames.node_zones(node)[index];
+        let id = self.sys.list_scope.reclaim_node(node, index);
+        let mut lists = [0; 4];
+        let mut skipped = 0;
+        for lruvec in self.lru.lruvecs.iter().filter(|lruvec| lruvec.node == id) {
+            skipped += lruvec.events.pgscan_skip[index];
+            for list in List::ALL {
+                let up_to = lruvec.classic.size_pages(list, index);
+                let below = match index {
+                    0 => 0,
+                    _ => lruvec.classic.size_pages(list, index - 1),
+                };
+                lists[list.index()] += up_to - below;
+            }
+        }
+        let stayed = self.sys.residency.zone(index);
+        ZoneInfo {
+            node: node.0,
+            zone: ZONE_NAMES[index],
+            managed: state.managed_pages,
+            free: state.free_pages,
+            watermarks: [state.min_pages, state.low_pages, state.high_pages],
+            protection: state.reserve_pages,
+            lists,
+            allocated: zone.allocated_pages(),
+            alloc_batch: zone.batch_pages(),
+            skipped,
+            evicted: FolioType::ALL.map(|of| stayed[of.index()].count),
+            residency_mean_ns: FolioType::ALL.map(|of| stayed[of.index()].mean_ns),
+            residency_sd_ns: FolioType::ALL.map(|of| stayed[of.index()].sd_ns()),
+        }
+    }
+
+    /// How long evicted pages had stayed. Kept only where the machine's zones were given.
+    pub fn residency(&self) -> &Residency {
+        &self.sys.residency
+    }
+
+    /// Forgets the residency of pages evicted so far.
+    pub fn restart_residency(&mut self) {
+        self.sys.residency.restart();
+    }
+
+    /// What allocating has taken so far.
+    pub fn alloc_work(&self) -> AllocWork {
+        self.sys.frames.work
+    }
+
+    /// CPU time of choosing zones for allocations, in ns; part of what a fault takes.
+    pub fn allocator_ns(&self) -> u64 {
+        self.allocator_ns
+    }
+
+    /// `/proc/zoneinfo`, as far as the machine has it.
+    pub(super) fn zoneinfo(&self) -> String {
+        let mut text = String::new();
+        for zone in self.zones() {
+            let [min, low, high] = zone.watermarks;
+            let protection = zone.protection.map(|pages| pages.to_string()).join(", ");
+            let mut line = |text_line: String| {
+                // Writing to a String cannot fail.
+                let _ = writeln!(text, "{text_line}");
+            };
+            line(format!("Node {}, zone {:>8}", zone.node, zone.zone));
+            line(format!("  pages free     {}", zone.free));
+            for (name, pages) in [("min", min), ("low", low), ("high", high)] {
+                line(format!("        {name:8} {pages}"));
+            }
+            line(format!("        {:8} {}", "managed", zone.managed));
+            line(format!("        protection: ({protection})"));
+            let names = [
+                "inactive_anon",
+                "active_anon",
+                "inactive_file",
+                "active_file",
+            ];
+            for (name, pages) in names.iter().zip(zone.lists) {
+                line(format!("      nr_zone_{name} {pages}"));
+            }
+            line(format!("      nr_alloc_batch {}", zone.alloc_batch));
+            line(format!("      pgalloc      {}", zone.allocated));
+            line(format!("      pgscan_skip  {}", zone.skipped));
+        }
+        text
+    }
+}
