@@ -14,7 +14,7 @@
 //! | MGLRU | the pages go to the oldest generation | as above |
 //! | pages others map too | left alone | cleared |
 //! | mlocked, hugetlb | refused | mlocked: cleared |
-//! | part of a huge page | splits it: whole ones are given, or none | cleared as a whole |
+//! | part of a huge page, or of a large folio of a file | splits it: whole ones are given, or none | cleared as a whole |
 //! | needs | CAP_SYS_NICE and the right to trace the target (not for ourselves) | to be its user |
 //!
 //! And the target pays too, whatever the means: some 400 ns for each page whose bit it sets again.
@@ -43,6 +43,7 @@ use shared::MapCounts;
 
 pub mod book;
 pub mod cost;
+mod folios;
 pub mod hand;
 pub mod runs;
 pub mod shared;
@@ -145,6 +146,8 @@ pub struct ClearReport {
     pub calls: u64,
     /// Writes to `clear_refs`.
     pub refs_writes: u64,
+    /// A write to `clear_refs` was put off: few pages waited for it.
+    pub refs_put_off: bool,
     /// Present pages of mappings that nothing clears: hugetlb, or shared ones while `clear_refs`
     /// would hold up the target for too long. Their young bits stay.
     pub uncleared_pages: u64,
@@ -247,8 +250,8 @@ pub struct Clearer {
     /// This scan clears everything by one write at its end.
     by_refs: bool,
     cold_denied: bool,
-    /// Young pages wait for `clear_refs`: anonymous, file.
-    wanted: [bool; 2],
+    /// Young pages that wait for `clear_refs`: anonymous, file.
+    waiting: [u64; 2],
     /// A run cleared after `clear_refs`, whose flush then serves both.
     held: Option<Run>,
     /// Present pages of this scan by scope: anonymous, file.
@@ -282,7 +285,7 @@ impl Clearer {
             now_ns: 0,
             by_refs: false,
             cold_denied: false,
-            wanted: [false; 2],
+            waiting: [0; 2],
             held: None,
             present: [0; 2],
             report: ClearReport::default(),
@@ -318,7 +321,7 @@ impl Clearer {
             ..Default::default()
         };
         self.present = [0; 2];
-        self.wanted = [false; 2];
+        self.waiting = [0; 2];
         self.held = None;
         self.runs.take(true);
         self.runs.set_bridge(self.cost.worth_bridging());
@@ -463,7 +466,7 @@ impl Clearer {
                 }
             }
             Way::Refs(scope) => {
-                self.wanted[usize::from(scope == RefsScope::File)] = true;
+                self.waiting[usize::from(scope == RefsScope::File)] += count(&young);
                 Judged {
                     young,
                     since_ns,
@@ -517,12 +520,16 @@ impl Clearer {
     fn note(&mut self, sight: &TableSight<'_>) {
         self.report.tables_cleared += 1;
         if sight.leaf == Leaf::Page {
-            self.runs.table(
-                sight.range,
-                sight.va,
-                &sight.bits.young,
-                &sight.bits.present,
-            );
+            let is_file = self
+                .mappings
+                .get(sight.range)
+                .is_some_and(|mapping| mapping.is_file);
+            let wanted = match is_file {
+                true => folios::whole(&sight.bits.young, |page| sight.pfn(page)),
+                false => sight.bits.young,
+            };
+            self.runs
+                .table(sight.range, sight.va, &wanted, &sight.bits.present);
         } else if sight.covered == [u64::MAX; 8] {
             self.runs.leaf(sight.range, sight.va);
         }
@@ -578,14 +585,18 @@ impl Clearer {
     /// there is missed for as long as they stay. `MADV_COLD` flushes, all of the TLB where its range
     /// is long: so where a write to `clear_refs` is to be expected, one such run comes after it.
     fn hold_back(&mut self, runs: &mut Vec<Run>) {
-        let expected = self.last.refs_writes > 0 || self.wanted != [false; 2];
+        let expected = self.last.refs_writes > 0 || self.waiting != [0; 2];
         if !expected || self.held.is_some() {
             return;
         }
-        let long = runs
-            .iter()
-            .enumerate()
-            .filter(|(_, run)| run.range.len() >= FLUSHES_ALL_BYTES);
+        // The flush spans the pages found young: not those that the write has just cleared, and
+        // that is those of files more often than not.
+        let long = runs.iter().enumerate().filter(|(_, run)| {
+            run.range.len() >= FLUSHES_ALL_BYTES
+                && self
+                    .mapping_at(run.range.start)
+                    .is_some_and(|mapping| !mapping.is_file)
+        });
         // The shortest: its pages wait longest between being read and being cleared.
         if let Some((at, _)) = long.min_by_key(|(_, run)| run.range.len()) {
             self.held = Some(runs.remove(at));
@@ -611,7 +622,7 @@ impl Clearer {
             Err(error) if is_denied(&error) && self.policy.means == Means::Auto => {
                 // From now on by clear_refs; this scan's at its end.
                 self.cold_denied = true;
-                self.wanted = [true; 2];
+                self.waiting = self.present.map(|pages| pages.max(1));
                 Ok(())
             }
             Err(error) => Err(ClearError::new(self.pid, error)),
@@ -632,10 +643,7 @@ impl Clearer {
             let refused = usize::from(done < batch.len());
             if let Some(range) = batch.get(done) {
                 self.report.ranges_refused += 1;
-                let at = self
-                    .mappings
-                    .partition_point(|mapping| mapping.start <= range.start);
-                if let Some(mapping) = at.checked_sub(1).map(|at| self.mappings[at]) {
+                if let Some(mapping) = self.mapping_at(range.start).copied() {
                     let sharing = Sharing {
                         shared: true,
                         scan: self.scan,
@@ -648,6 +656,14 @@ impl Clearer {
         Ok(())
     }
 
+    /// The mapping that an address given to be cleared lies in.
+    fn mapping_at(&self, address: u64) -> Option<&Mapping> {
+        let behind = self
+            .mappings
+            .partition_point(|mapping| mapping.start <= address);
+        self.mappings.get(behind.checked_sub(1)?)
+    }
+
     /// The scan has ended: clear what is left, by `clear_refs` where that is the way.
     ///
     /// # Errors
@@ -657,7 +673,7 @@ impl Clearer {
         let held: Vec<Run> = self.held.take().into_iter().collect();
         if self.cold_denied {
             // What was held back goes with the rest, by `clear_refs`.
-            self.wanted[0] |= !held.is_empty();
+            self.waiting[0] += held.len() as u64;
         }
         if self.report.due {
             self.finish_refs(hand)?;
@@ -674,13 +690,17 @@ impl Clearer {
 
     fn finish_refs(&mut self, hand: &mut dyn ClearHand) -> Result<(), ClearError> {
         let [anon, file] = self.present;
-        let (scope, pages) = match self.wanted {
+        let (scope, pages) = match self.waiting.map(|pages| pages > 0) {
             [false, false] => return Ok(()),
             [true, false] => (RefsScope::Anon, anon),
             [false, true] => (RefsScope::File, file),
             [true, true] => (RefsScope::All, anon + file),
         };
         let must = self.by_refs || self.cold_denied;
+        if !must && self.refs_can_wait() {
+            self.report.refs_put_off = true;
+            return Ok(());
+        }
         if !must && !self.may_stall(self.cost.refs_ns(pages), self.now_ns) {
             self.report.uncleared_pages += pages;
             return Ok(());
@@ -697,6 +717,20 @@ impl Clearer {
             self.book.all_cleared();
         }
         Ok(())
+    }
+
+    /// A write clears the pages of all mappings of its kind, those too that were cleared a moment
+    /// ago and their accesses since: for a few pages that others map too (the text of a program of
+    /// which several run) that costs more truth than it brings. While they are within the
+    /// tolerance they may be taken for young for as long as any clear may be put off.
+    fn refs_can_wait(&self) -> bool {
+        let waiting: u64 = self.waiting.iter().sum();
+        let present: u64 = self.present.iter().sum();
+        let since = self
+            .last_refs_ns
+            .map(|last| self.now_ns.saturating_sub(last));
+        waiting as f64 <= self.policy.tolerance * present as f64
+            && since.is_some_and(|since| since < self.policy.max_put_off_ns)
     }
 
     /// The process called exec: everything known of its memory is void.
