@@ -9,6 +9,7 @@ pub mod classic;
 pub mod damon;
 pub mod folio;
 pub mod generations;
+pub mod heat;
 pub mod ids;
 pub mod lru;
 pub mod mglru;
