@@ -10,7 +10,7 @@ use agewise_engine::generations::PageType;
 use agewise_engine::table::PAGES_PER_TABLE;
 use agewise_host::agent::Agent;
 use agewise_host::eye::{
-    AddressRange, Leaf, PAGE_BYTES, Resolution, SightSink, TableSight, Target,
+    AddressRange, EyeError, Leaf, PAGE_BYTES, Resolution, SightSink, TableSight, Target,
 };
 use agewise_host::pageout::{
     Evicted, Eviction, PageoutError, PageoutLimits, PageoutReport, Plan, ProcessMover, Recheck,
@@ -145,25 +145,13 @@ pub fn find_cold(
     );
     let start_ticks = space.process().start_ticks();
     let comm = space.process().comm()?;
-    let mut sink = ColdSink {
-        is_file,
-        base: Vec::new(),
-        huge: Vec::new(),
-        bytes: [0; 2],
-    };
-    if !ranges.is_empty() {
-        let target = Target {
-            pid,
-            start_ticks: Some(start_ticks),
-        };
-        agent.eye().scan(&target, &ranges, &mut sink)?;
-    }
-    let mut plan = Plan::new(sink.base, sink.huge, false);
+    let seen = see_now(agent, pid, start_ticks, &ranges, is_file, Wanted::Untouched)?;
+    let mut plan = Plan::new(seen.base, seen.huge, false);
     let mut vmas = VmaTable::new();
     vmas.read(pid)?;
     vmas.mark_locked(pid)?;
     plan.exclude_unevictable(&vmas);
-    let [anon_bytes, file_bytes] = sink.bytes;
+    let [anon_bytes, file_bytes] = seen.bytes;
     Ok(Some(Cold {
         pid,
         start_ticks,
@@ -174,17 +162,59 @@ pub fn find_cold(
     }))
 }
 
-/// Collects what is there and was not touched since its age was known.
-struct ColdSink {
-    /// Of each range.
-    is_file: Vec<bool>,
-    base: Vec<Run>,
-    huge: Vec<Run>,
-    /// Anon, file.
-    bytes: [u64; 2],
+/// Which pages a look right now collects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Those that are there.
+    Present,
+    /// Those that are there and were not touched since they were last cleared.
+    Untouched,
 }
 
-impl SightSink for ColdSink {
+/// What a look right now found, ascending.
+#[derive(Debug)]
+pub struct Seen {
+    wanted: Wanted,
+    /// Of each range.
+    is_file: Vec<bool>,
+    /// Mapped page by page.
+    pub base: Vec<Run>,
+    /// Mapped as huge pages.
+    pub huge: Vec<Run>,
+    /// Anon, file.
+    pub bytes: [u64; 2],
+}
+
+/// Looks at ranges of an observed process right now; ages and accessed bits stay as they are.
+///
+/// # Errors
+/// Its page tables cannot be read.
+pub fn see_now(
+    agent: &mut Agent,
+    pid: u32,
+    start_ticks: u64,
+    ranges: &[AddressRange],
+    is_file: Vec<bool>,
+    wanted: Wanted,
+) -> Result<Seen, EyeError> {
+    let mut seen = Seen {
+        wanted,
+        is_file,
+        base: Vec::new(),
+        huge: Vec::new(),
+        bytes: [0; 2],
+    };
+    if !ranges.is_empty() {
+        let target = Target {
+            pid,
+            start_ticks: Some(start_ticks),
+        };
+        agent.eye().scan(&target, ranges, &mut seen)?;
+    }
+    Ok(seen)
+}
+
+impl SightSink for Seen {
     fn table(&mut self, sight: &TableSight<'_>) {
         let is_file = self.is_file.get(sight.range).copied().unwrap_or(false);
         let runs = if sight.leaf == Leaf::Page {
@@ -196,7 +226,11 @@ impl SightSink for ColdSink {
         for page in 0..PAGES_PER_TABLE {
             let bit = 1u64 << (page % 64);
             let (present, young) = (sight.bits.present[page / 64], sight.bits.young[page / 64]);
-            if present & !young & bit == 0 {
+            let is_wanted = match self.wanted {
+                Wanted::Present => present,
+                Wanted::Untouched => present & !young,
+            };
+            if is_wanted & bit == 0 {
                 runs.extend(open.take());
                 continue;
             }

@@ -17,6 +17,7 @@ pub mod pageout;
 pub mod pagewalk;
 pub mod pressure;
 pub mod process;
+pub mod raise;
 pub mod root;
 pub mod swap;
 pub mod vma;

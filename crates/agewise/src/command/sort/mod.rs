@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise sort`: what is cold goes to the end of the kernel's lists that reclaim takes first.
+
+mod sorter;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use agewise_host::cgroup::Hierarchy;
+use agewise_host::clear::Means;
+use agewise_host::lru_gen::LruGen;
+use agewise_host::root::{ProcRoot, Roots};
+use anyhow::{anyhow, bail};
+use serde::Serialize;
+
+use self::sorter::Sorter;
+use super::observe;
+use super::reclaim::{config, timing};
+use crate::lean;
+use crate::output::{self, Format};
+use crate::signal::Stop;
+use crate::units::{self, bytes_text, duration_text};
+
+/// Sort memory by age for the kernel's own reclaim.
+///
+/// Watches the target page by page. Pages that were not touched for --older-than are marked as cold
+/// (process_madvise(MADV_COLD)): they move to the inactive list, or to the oldest generation of the
+/// multi-gen LRU. Pages that two looks found in use are raised to the active list, unless the
+/// multi-gen LRU is on: one byte of each is read, twice, by which the kernel counts them as used, and
+/// thrown away. So reclaim, when it comes, takes what is cold first and not what is in use. Nothing
+/// is written, nothing leaves memory; a page that is touched again counts as young again. Works on a
+/// stock kernel.
+///
+/// Runs until interrupted, until the target has ended, or for --duration; each page is marked once
+/// for each time it grows cold, and raised once for each time it comes into use, or again when the
+/// kernel has taken its active lists apart. mlocked memory is left alone, and memory that other
+/// programs map too is not marked by the kernel. agewise itself and the processes it came from are
+/// never touched.
+///
+/// Accessed bits are cleared by clear_refs here, since clearing them by MADV_COLD, as other commands
+/// may, would put hot pages on the inactive list too. Without raising, that alone would harm: the
+/// kernel spares a page for the bit that was cleared.
+///
+/// Exit status: 0 done, interrupted, or the target has ended; 1 an error; 2 a wrong argument.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("of").required(true).args(["pid", "cgroup"]))]
+pub struct Args {
+    /// A process.
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+
+    /// A memory cgroup with all cgroups below it: its path below the hierarchy, or its directory.
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<String>,
+
+    /// What not being touched for so long makes cold.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = units::positive_duration)]
+    older_than: Duration,
+
+    /// Time between two looks, 100ms or more; a quarter of --older-than, at most 10s, unless given.
+    #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
+    interval: Option<Duration>,
+
+    /// Mark at most so much a second, on average.
+    #[arg(long, value_name = "RATE", default_value = "1G/s", value_parser = units::byte_rate)]
+    rate: u64,
+
+    /// Stop after this time.
+    #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
+    duration: Option<Duration>,
+
+    /// Only mark what is cold; raise nothing.
+    #[arg(long)]
+    cold_only: bool,
+
+    /// Do everything but mark and raise.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// How to print: a line (json: an object) for each pass that marked something, and the sum.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// What a pass, or all of them, did.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Sorted {
+    /// "pass" or "total".
+    record: &'static str,
+    seconds: f64,
+    processes: usize,
+    /// Found cold and not marked before.
+    asked_bytes: u64,
+    /// Marked.
+    sorted_bytes: u64,
+    /// Refused by the kernel: locked or unmapped meanwhile.
+    refused_bytes: u64,
+    /// Raised to the active list.
+    raised_bytes: u64,
+    /// Calls that marked or raised.
+    calls: u64,
+    /// CPU time of everything agewise did, ms.
+    cpu_ms: f64,
+    dry_run: bool,
+}
+
+impl Sorted {
+    fn add(&mut self, pass: &Sorted) {
+        for (sum, part) in [
+            (&mut self.asked_bytes, pass.asked_bytes),
+            (&mut self.sorted_bytes, pass.sorted_bytes),
+            (&mut self.refused_bytes, pass.refused_bytes),
+            (&mut self.raised_bytes, pass.raised_bytes),
+            (&mut self.calls, pass.calls),
+        ] {
+            *sum += part;
+        }
+        self.processes = self.processes.max(pass.processes);
+    }
+}
+
+/// What the sorter may do.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    older_than: Duration,
+    /// Bytes a second that are marked.
+    rate: u64,
+    raises: bool,
+    dry_run: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Targets that are not there or may not be touched, missing privileges, times that make no sense.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let interval = timing::interval(args.older_than, args.interval).map_err(|why| anyhow!(why))?;
+    let roots = Roots::default();
+    let own = lean::ourselves_and_ancestors(&ProcRoot::default());
+    if let Some(pid) = args.pid
+        && own.contains(&pid)
+    {
+        bail!("process {pid} is agewise itself or one it came from: it is left alone");
+    }
+    let pids: Vec<u32> = args.pid.into_iter().collect();
+    let cgroups: Vec<String> = args.cgroup.clone().into_iter().collect();
+    let mut config = config(args.older_than, interval)?;
+    config.clear.means = Means::Refs;
+    let (mut agent, note) = observe::open_agent(observe::listed(&pids, &cgroups)?, config)?;
+    if let Some(note) = note {
+        eprintln!("agewise: {note}");
+    }
+    let multi_gen = LruGen::new(roots.sys).features();
+    let limits = Limits {
+        older_than: args.older_than,
+        rate: args.rate,
+        // There, generations do what the active list does here, and MADV_COLD moves between them.
+        raises: !args.cold_only && !matches!(multi_gen, Ok(Some(features)) if features.core),
+        dry_run: args.dry_run,
+    };
+    let stop = Stop::install()?;
+    let hierarchy = Hierarchy::discover(&roots.proc).ok();
+    let mut sorter = Sorter::new(limits, own, hierarchy, &stop);
+    let began = Instant::now();
+    let mut next = began;
+    loop {
+        let tick = agent.tick()?;
+        if agent.is_finished() {
+            break;
+        }
+        if tick.processes == 0 && tick.failed > 0 {
+            let troubles: Vec<String> = agent
+                .report()
+                .into_iter()
+                .flat_map(|report| report.troubles)
+                .collect();
+            bail!("nothing could be looked at: {}", troubles.join("; "));
+        }
+        let pass = sorter.pass(&mut agent);
+        if pass.asked_bytes + pass.raised_bytes > 0 {
+            print(args, &pass)?;
+        }
+        next = (next + interval).max(Instant::now());
+        let end = args.duration.map(|duration| began + duration);
+        if end.is_some_and(|end| next >= end) || stop.wait_until(next) {
+            break;
+        }
+    }
+    print(args, &sorter.total())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(args: &Args, sorted: &Sorted) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        Format::Json => output::json_line(&mut out, sorted)?,
+        Format::Csv => {
+            let Sorted {
+                record,
+                seconds,
+                asked_bytes,
+                sorted_bytes,
+                refused_bytes,
+                raised_bytes,
+                cpu_ms,
+                ..
+            } = sorted;
+            writeln!(
+                out,
+                "{record},{seconds:.3},{asked_bytes},{sorted_bytes},{refused_bytes},{raised_bytes},{cpu_ms:.3}"
+            )?;
+        }
+        Format::Text => {
+            let refused = match sorted.refused_bytes {
+                0 => String::new(),
+                bytes => format!(", {} refused", bytes_text(bytes)),
+            };
+            writeln!(
+                out,
+                "{:<5} {:>8}  {} found cold, {} {}{refused}; {} in use, raised; {:.1} ms CPU",
+                sorted.record,
+                duration_text(Duration::from_millis((sorted.seconds * 1e3) as u64)),
+                bytes_text(sorted.asked_bytes),
+                bytes_text(sorted.sorted_bytes),
+                if sorted.dry_run {
+                    "marked (dry run)"
+                } else {
+                    "marked"
+                },
+                bytes_text(sorted.raised_bytes),
+                sorted.cpu_ms,
+            )?;
+        }
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sorting pass by pass: what has grown cold is marked, what is in use is raised.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use agewise_engine::agemap::AgeMap;
+use agewise_engine::generations::{LABEL_OLDEST, Label};
+use agewise_host::agent::Agent;
+use agewise_host::cgroup::{Cgroup, Hierarchy};
+use agewise_host::clear::hand::{ClearHand, KernelHand, MAX_RANGES};
+use agewise_host::clock;
+use agewise_host::eye::{AddressRange, PAGE_BYTES};
+use agewise_host::pageout::{Plan, Run, RunSet, TokenBucket};
+use agewise_host::process::Process;
+use agewise_host::raise::{self, PAGES_MAX};
+use agewise_host::vma::VmaTable;
+
+use super::{Limits, Sorted};
+use crate::lean::{self, Wanted};
+use crate::signal::Stop;
+
+/// Most runs of pages of one age taken up in one process and pass; what lies beyond waits.
+const RUNS_MAX: usize = 1 << 20;
+/// CPU time for raising: so much at once (some 200000 pages), and this share of one core on average.
+const RAISE_BURST: Duration = Duration::from_millis(100);
+const RAISE_CPU_SHARE: f64 = 0.0025;
+/// The kernel took pages off its active lists if these have shrunk by more than one part in so many.
+const SHRUNK_PART: u64 = 16;
+
+/// What is known of one process from pass to pass.
+#[derive(Debug, Default)]
+struct Known {
+    /// Marked as cold, and still cold.
+    marked: RunSet,
+    /// Seen in use once and not cold since.
+    seen: RunSet,
+    /// Raised, and not cold since.
+    raised: RunSet,
+    /// Length of the active lists of its cgroup after the last pass.
+    active_bytes: Option<u64>,
+}
+
+/// Marks and raises.
+pub(super) struct Sorter<'a> {
+    limits: Limits,
+    own: Vec<u32>,
+    stop: &'a Stop,
+    hierarchy: Option<Hierarchy>,
+    bucket: TokenBucket,
+    began: Instant,
+    raise_cpu: Duration,
+    /// By pid and start time.
+    known: HashMap<(u32, u64), Known>,
+    total: Sorted,
+}
+
+impl<'a> Sorter<'a> {
+    /// Processes of `own` are left alone. Without a hierarchy whatever is in use is raised again and
+    /// again, since nothing tells what the kernel took back.
+    pub fn new(
+        limits: Limits,
+        own: Vec<u32>,
+        hierarchy: Option<Hierarchy>,
+        stop: &'a Stop,
+    ) -> Sorter<'a> {
+        Sorter {
+            limits,
+            own,
+            stop,
+            hierarchy,
+            bucket: TokenBucket::new(limits.rate, clock::monotonic_ns()),
+            began: Instant::now(),
+            raise_cpu: Duration::ZERO,
+            known: HashMap::new(),
+            total: Sorted {
+                record: "total",
+                dry_run: limits.dry_run,
+                ..Sorted::default()
+            },
+        }
+    }
+
+    /// All passes so far.
+    pub fn total(&self) -> Sorted {
+        Sorted {
+            seconds: self.began.elapsed().as_secs_f64(),
+            cpu_ms: lean::own_cpu().as_secs_f64() * 1e3,
+            ..self.total
+        }
+    }
+
+    /// One pass, after a look.
+    pub fn pass(&mut self, agent: &mut Agent) -> Sorted {
+        let before = lean::own_cpu();
+        let mut pass = Sorted {
+            record: "pass",
+            dry_run: self.limits.dry_run,
+            ..Sorted::default()
+        };
+        let mut pids: Vec<u32> = agent.spaces().map(|space| space.process().pid()).collect();
+        pids.retain(|pid| !self.own.contains(pid));
+        let mut still = HashMap::new();
+        for pid in pids {
+            let Some(start_ticks) = agent.space(pid).map(|space| space.process().start_ticks())
+            else {
+                continue;
+            };
+            let Ok(process) = lean::open_target(pid) else {
+                continue;
+            };
+            if process.start_ticks() != start_ticks || process.is_init() {
+                continue;
+            }
+            let mut known = self.known.remove(&(pid, start_ticks)).unwrap_or_default();
+            // One of many may end meanwhile; the others go on.
+            if self.sort(agent, &process, &mut known, &mut pass).is_err() {
+                continue;
+            }
+            pass.processes += 1;
+            still.insert((pid, start_ticks), known);
+        }
+        self.known = still;
+        pass.seconds = self.began.elapsed().as_secs_f64();
+        pass.cpu_ms = (lean::own_cpu() - before).as_secs_f64() * 1e3;
+        self.total.add(&pass);
+        pass
+    }
+
+    fn sort(
+        &mut self,
+        agent: &mut Agent,
+        process: &Process,
+        known: &mut Known,
+        pass: &mut Sorted,
+    ) -> anyhow::Result<()> {
+        let Some(space) = agent.space(process.pid()) else {
+            return Ok(());
+        };
+        let map = space.map();
+        let older_than_ms = u64::try_from(self.limits.older_than.as_millis()).unwrap_or(u64::MAX);
+        let labels = map
+            .generations()
+            .labels_older_than(Agent::now_ms(), older_than_ms);
+        let cold = labels.map_or_else(RunSet::default, |(first, last)| runs(map, first, last));
+        // A look opens a generation when it ends; what it saw in use is in the one before.
+        let youngest = map.generations().youngest();
+        let young = runs(map, (youngest - 1).max(LABEL_OLDEST), youngest);
+
+        known.marked = known.marked.intersect(&cold);
+        let new = cold.subtract(&known.marked);
+        if !new.is_empty() {
+            let marked = self.mark_cold(agent, process, &new, pass)?;
+            known.marked = known.marked.union(&marked);
+        }
+        if self.limits.raises {
+            let cgroup = self.cgroup(process);
+            self.raise_used(agent, process, cgroup.as_ref(), known, &young, pass)?;
+            known.raised = known.raised.subtract(&cold);
+            known.seen = known.seen.union(&young).subtract(&cold);
+            // Also brings the kernel's own counts up to date, by which it judges whether there is
+            // enough on the inactive lists.
+            known.active_bytes = cgroup.as_ref().and_then(active_bytes);
+        }
+        Ok(())
+    }
+
+    /// Marks what a look right now does not find touched; gives what is marked now.
+    fn mark_cold(
+        &mut self,
+        agent: &mut Agent,
+        process: &Process,
+        new: &RunSet,
+        pass: &mut Sorted,
+    ) -> anyhow::Result<RunSet> {
+        let plan = self.look(agent, process, new, Wanted::Untouched)?;
+        let new = plan.base().union(plan.huge());
+        pass.asked_bytes += new.bytes();
+        if !self.limits.dry_run {
+            self.mark(process, &new, pass);
+        }
+        Ok(new)
+    }
+
+    /// Raises what this look and an earlier one saw in use: a page that is used once only is not
+    /// worth another's place.
+    fn raise_used(
+        &mut self,
+        agent: &mut Agent,
+        process: &Process,
+        cgroup: Option<&Cgroup>,
+        known: &mut Known,
+        young: &RunSet,
+        pass: &mut Sorted,
+    ) -> anyhow::Result<()> {
+        let active = cgroup.and_then(active_bytes);
+        let took_back = match (active, known.active_bytes) {
+            (Some(active), Some(then)) => active < then - then / SHRUNK_PART,
+            _ => true,
+        };
+        if took_back {
+            known.seen = known.seen.union(&known.raised);
+            known.raised = RunSet::default();
+        }
+        let due = young.intersect(&known.seen).subtract(&known.raised);
+        if due.is_empty() || self.raise_cpu >= self.raise_cpu_allowed() {
+            return Ok(());
+        }
+        let plan = self.look(agent, process, &due, Wanted::Present)?;
+        // Of a huge page one byte is as good as all.
+        let huge = plan.huge().runs().iter().flat_map(|run| {
+            let leaves = (run.start..run.end).step_by(HUGE_BYTES as usize);
+            leaves.map(|start| Run::new(start, HUGE_BYTES))
+        });
+        let base = plan.base().runs().iter().flat_map(|run| {
+            let pages = (run.start..run.end).step_by(PAGE_BYTES as usize);
+            pages.map(|start| Run::new(start, PAGE_BYTES))
+        });
+        let mut rest = base.chain(huge);
+        let mut raised = Vec::new();
+        while self.stop.requested().is_none() && self.raise_cpu < self.raise_cpu_allowed() {
+            let batch: Vec<Run> = rest.by_ref().take(PAGES_MAX).collect();
+            if batch.is_empty() {
+                break;
+            }
+            let bytes: u64 = batch.iter().map(|run| run.bytes()).sum();
+            if !self.limits.dry_run {
+                let before = clock::thread_cpu_ns();
+                let addresses: Vec<u64> = batch.iter().map(|run| run.start).collect();
+                let done = match raise::raise(process.pid(), &addresses) {
+                    Ok(done) => done,
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => break,
+                    Err(error) => {
+                        eprintln!("agewise: process {}: cannot raise: {error}", process.pid());
+                        self.limits.raises = false;
+                        break;
+                    }
+                };
+                pass.calls += done.calls;
+                self.raise_cpu += Duration::from_nanos(clock::thread_cpu_ns() - before);
+            }
+            pass.raised_bytes += bytes;
+            raised.extend(batch);
+        }
+        known.raised = known.raised.union(&RunSet::from_runs(raised));
+        Ok(())
+    }
+
+    fn raise_cpu_allowed(&self) -> Duration {
+        RAISE_BURST + self.began.elapsed().mul_f64(RAISE_CPU_SHARE)
+    }
+
+    /// What of `pages` is there (and not touched) right now and may be moved.
+    fn look(
+        &self,
+        agent: &mut Agent,
+        process: &Process,
+        pages: &RunSet,
+        wanted: Wanted,
+    ) -> anyhow::Result<Plan> {
+        let ranges: Vec<AddressRange> = pages.runs().iter().map(range_of).collect();
+        let is_file = vec![false; ranges.len()];
+        let pid = process.pid();
+        let seen = lean::see_now(agent, pid, process.start_ticks(), &ranges, is_file, wanted)?;
+        let mut plan = Plan::new(seen.base, seen.huge, false);
+        let mut vmas = VmaTable::new();
+        vmas.read(pid)?;
+        vmas.mark_locked(pid)?;
+        plan.exclude_unevictable(&vmas);
+        Ok(plan)
+    }
+
+    fn cgroup(&self, process: &Process) -> Option<Cgroup> {
+        let hierarchy = self.hierarchy.as_ref()?;
+        Cgroup::of_process(hierarchy, process).ok().flatten()
+    }
+
+    fn mark(&mut self, process: &Process, new: &RunSet, pass: &mut Sorted) {
+        let ranges: Vec<AddressRange> = new.runs().iter().map(range_of).collect();
+        let mut hand = KernelHand::new(process);
+        let mut rest = ranges.as_slice();
+        while !rest.is_empty() && self.stop.requested().is_none() {
+            let wait_ns = self.bucket.wait_ns(clock::monotonic_ns());
+            if wait_ns > 0 {
+                self.stop.wait(Duration::from_nanos(wait_ns));
+                continue;
+            }
+            let batch = &rest[..rest.len().min(MAX_RANGES)];
+            pass.calls += 1;
+            let done = match hand.cold(batch) {
+                Ok(done) => done,
+                // The first range was refused; the others are tried.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM)) => {
+                    0
+                }
+                Err(error) => {
+                    if error.raw_os_error() != Some(libc::ESRCH) {
+                        eprintln!("agewise: process {}: cannot mark: {error}", process.pid());
+                    }
+                    return;
+                }
+            };
+            let marked: u64 = batch[..done].iter().map(AddressRange::len).sum();
+            self.bucket.take(marked);
+            pass.sorted_bytes += marked;
+            let refused = usize::from(done < batch.len());
+            pass.refused_bytes += batch[done..done + refused]
+                .iter()
+                .map(AddressRange::len)
+                .sum::<u64>();
+            rest = &rest[done + refused..];
+        }
+    }
+}
+
+/// Bytes of a huge page (a leaf one level up).
+const HUGE_BYTES: u64 = agewise_host::eye::TABLE_BYTES;
+
+fn range_of(run: &Run) -> AddressRange {
+    AddressRange {
+        start: run.start,
+        end: run.end,
+    }
+}
+
+/// The present pages with a label from `first` to `last`.
+fn runs(map: &AgeMap, first: Label, last: Label) -> RunSet {
+    let mut set = RunSet::default();
+    map.runs_labelled(0..u64::MAX / PAGE_BYTES, first, last, |run| {
+        set.push(Run {
+            start: run.pages.start * PAGE_BYTES,
+            end: run.pages.end * PAGE_BYTES,
+        });
+        if set.runs().len() < RUNS_MAX {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    });
+    set
+}
+
+/// Length of the active lists of a cgroup and those below it.
+fn active_bytes(cgroup: &Cgroup) -> Option<u64> {
+    let stat = cgroup.stat().ok()?;
+    Some(stat.active_anon_bytes + stat.active_file_bytes)
+}

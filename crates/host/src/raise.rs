@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Raising pages in the kernel's classic LRU: they join the active list, which reclaim leaves alone
+//! as long as there is enough on the inactive one.
+//!
+//! The kernel has no call for it, but reading another process's memory marks every page read as used
+//! (`FOLL_TOUCH` of `pin_user_pages_remote`, `folio_mark_accessed` in mm/swap.c, 5.6 to 6.18): once
+//! referenced, twice active. So one byte of each page is read twice (process_vm_readv(2)), 0.5 us a
+//! page in all. Nobody looks at the bytes. No accessed bit is set, no page becomes dirty. A page that
+//! is not there would be brought in: give pages that have just been seen.
+//!
+//! It is what undoes the harm of watching there: clearing accessed bits takes from the kernel what it
+//! would have spared hot pages for.
+
+use std::io;
+
+use crate::eye::PAGE_BYTES;
+
+/// Most pages of one call (`UIO_MAXIOV`).
+pub const PAGES_MAX: usize = 1024;
+
+/// What raising did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Raised {
+    /// Pages raised.
+    pub pages: u64,
+    /// Pages that could not be read: unmapped meanwhile, or device memory.
+    pub refused: u64,
+    /// System calls.
+    pub calls: u64,
+}
+
+/// Raises the pages of process `pid` at these addresses, at most [`PAGES_MAX`].
+///
+/// # Errors
+/// The process is gone (`ESRCH`), may not be traced by us (`EPERM`), or the kernel was built without
+/// the call (`ENOSYS`).
+pub fn raise(pid: u32, addresses: &[u64]) -> io::Result<Raised> {
+    let addresses = &addresses[..addresses.len().min(PAGES_MAX)];
+    let mut raised = Raised::default();
+    let mut rest = addresses;
+    while !rest.is_empty() {
+        let read = read_bytes(pid, rest)?;
+        let again = if read > 0 {
+            read_bytes(pid, &rest[..read])?
+        } else {
+            0
+        };
+        raised.calls += 1 + u64::from(read > 0);
+        raised.pages += again as u64;
+        raised.refused += (read - again.min(read)) as u64;
+        rest = &rest[read..];
+        // The next one cannot be read; those behind it may.
+        if let [_, behind @ ..] = rest {
+            raised.refused += 1;
+            rest = behind;
+        }
+    }
+    Ok(raised)
+}
+
+/// Reads a byte at each address, up to the first that cannot be read: how many were.
+fn read_bytes(pid: u32, addresses: &[u64]) -> io::Result<usize> {
+    let mut bytes = [0u8; PAGES_MAX];
+    let remote: Vec<libc::iovec> = addresses
+        .iter()
+        .map(|&address| libc::iovec {
+            iov_base: (address & !(PAGE_BYTES - 1)) as *mut libc::c_void,
+            iov_len: 1,
+        })
+        .collect();
+    let local = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: addresses.len(),
+    };
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+    // SAFETY: `local` names as many bytes of `bytes` as there are addresses, at most its length, and
+    // `remote` has that many entries; their addresses are the target's and are checked by the kernel.
+    let read = unsafe {
+        libc::process_vm_readv(
+            pid,
+            &local,
+            1,
+            remote.as_ptr(),
+            remote.len() as libc::c_ulong,
+            0,
+        )
+    };
+    match usize::try_from(read) {
+        Ok(read) => Ok(read),
+        Err(_) => {
+            let error = io::Error::last_os_error();
+            if error.raw_os_error() == Some(libc::EFAULT) {
+                Ok(0)
+            } else {
+                Err(error)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    const PAGES: usize = 2048;
+
+    /// Which pages of ours are on an active list, by /proc/self/pagemap and /proc/kpageflags.
+    fn active(addresses: &[u64]) -> io::Result<usize> {
+        const ACTIVE: u64 = 1 << 6;
+        let pagemap = File::open("/proc/self/pagemap")?;
+        let flags = File::open("/proc/kpageflags")?;
+        let mut active = 0;
+        let mut word = [0; 8];
+        for address in addresses {
+            pagemap.read_exact_at(&mut word, address / PAGE_BYTES * 8)?;
+            let frame = u64::from_ne_bytes(word) & ((1 << 55) - 1);
+            if frame == 0 {
+                return Err(io::Error::other("pagemap hides frame numbers"));
+            }
+            flags.read_exact_at(&mut word, frame * 8)?;
+            active += usize::from(u64::from_ne_bytes(word) & ACTIVE != 0);
+        }
+        Ok(active)
+    }
+
+    #[test]
+    fn live_pages_read_twice_are_active() {
+        let lru_gen = std::fs::read_to_string("/sys/kernel/mm/lru_gen/enabled").unwrap_or_default();
+        if !matches!(lru_gen.trim(), "" | "0x0000") {
+            return println!("SKIP live raise test: the multi-gen LRU is on");
+        }
+        let bytes = (PAGES + 2) * PAGE_BYTES as usize;
+        // SAFETY: a new anonymous mapping, which nothing else refers to.
+        let map = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(map, libc::MAP_FAILED);
+        // SAFETY: inside the mapping, which is ours and writable; small pages are asked for first.
+        unsafe {
+            libc::madvise(map, bytes, libc::MADV_NOHUGEPAGE);
+            std::ptr::write_bytes(map.cast::<u8>(), 1, bytes);
+        }
+        let first = map as u64;
+        let addresses: Vec<u64> = (0..PAGES as u64)
+            .map(|page| first + page * PAGE_BYTES)
+            .collect();
+        let before = active(&addresses);
+        let pid = std::process::id();
+        let mut raised = Raised::default();
+        for chunk in addresses.chunks(PAGES_MAX) {
+            match raise(pid, chunk) {
+                Ok(done) => raised.pages += done.pages,
+                Err(error) => return println!("SKIP live raise test: {error}"),
+            }
+        }
+        assert_eq!(raised.pages, PAGES as u64);
+        // A hole is passed over.
+        // SAFETY: the last two pages of the mapping, not used any more.
+        unsafe {
+            libc::munmap(
+                map.byte_add(PAGES * PAGE_BYTES as usize),
+                2 * PAGE_BYTES as usize,
+            )
+        };
+        let with_hole = [
+            first,
+            first + (PAGES as u64) * PAGE_BYTES,
+            first + PAGE_BYTES,
+        ];
+        let done = raise(pid, &with_hole).expect("readable");
+        assert_eq!((done.pages, done.refused), (2, 1));
+        match (before, active(&addresses)) {
+            (Ok(before), Ok(after)) => {
+                // Batches of a few pages for each CPU are still on their way.
+                assert!(
+                    before < PAGES / 2 && after > PAGES * 9 / 10,
+                    "{before} {after}"
+                );
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                println!("SKIP live raise test: which list pages are on is not told: {error}");
+            }
+        }
+        // SAFETY: the rest of the mapping, to which nothing refers any more.
+        unsafe { libc::munmap(map, PAGES * PAGE_BYTES as usize) };
+    }
+
+    #[test]
+    fn nobody_is_gone() {
+        let error = raise(u32::MAX, &[4096]).expect_err("no such process");
+        assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
+        assert_eq!(raise(1, &[]).expect("nothing to do"), Raised::default());
+    }
+}
