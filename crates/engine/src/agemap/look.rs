@@ -64,9 +64,20 @@ pub struct Look<'a> {
     cursor: usize,
     fresh: Vec<Table>,
     pending: Option<Pending>,
+    /// The table taken in last.
+    last: Option<u64>,
     counts: LookCounts,
     label: Label,
     first: bool,
+}
+
+/// All that was seen of one table.
+#[derive(Clone, Copy)]
+struct Seen<'a> {
+    index: u64,
+    bits: &'a TableBits,
+    files: &'a PageBits,
+    parts: &'a [(Part, PageBits)],
 }
 
 /// A table of which more may come.
@@ -96,6 +107,7 @@ impl<'a> Look<'a> {
             cursor: 0,
             fresh: Vec::new(),
             pending: None,
+            last: None,
             counts: LookCounts::default(),
             label,
             first,
@@ -103,7 +115,7 @@ impl<'a> Look<'a> {
     }
 
     /// Takes in what was seen of one table. Ranges that share a table come as several facts of it,
-    /// which add up.
+    /// which add up; where all 512 pages are present, one range has them all.
     ///
     /// # Errors
     /// [`OutOfOrder`], and nothing was taken in.
@@ -111,18 +123,31 @@ impl<'a> Look<'a> {
         let files = std::array::from_fn(|w| {
             facts.files[w] & (facts.bits.present[w] | facts.bits.swapped[w])
         });
-        if let Some(pending) = &mut self.pending {
-            if facts.index < pending.index {
-                return Err(OutOfOrder {
-                    index: facts.index,
-                    last: pending.index,
-                });
-            }
-            if facts.index == pending.index {
+        if let Some(last) = self.last.filter(|last| facts.index < *last) {
+            return Err(OutOfOrder {
+                index: facts.index,
+                last,
+            });
+        }
+        let again = self.last.replace(facts.index) == Some(facts.index);
+        match &mut self.pending {
+            Some(pending) if again => {
                 pending.add(facts.bits, &files, facts.parts);
                 return Ok(());
             }
-            self.flush();
+            // It was complete.
+            None if again => return Ok(()),
+            _ => self.flush(),
+        }
+        if facts.bits.present == ALL {
+            // One range covers all of it: no more can come, and nothing need be kept.
+            self.take_in(Seen {
+                index: facts.index,
+                bits: facts.bits,
+                files: &files,
+                parts: facts.parts,
+            });
+            return Ok(());
         }
         self.pending = Some(Pending {
             index: facts.index,
@@ -171,23 +196,26 @@ impl<'a> Look<'a> {
     }
 
     fn flush(&mut self) {
-        let Some(pending) = self.pending.take() else {
-            return;
-        };
+        if let Some(pending) = self.pending.take() {
+            self.take_in(pending.seen());
+        }
+    }
+
+    fn take_in(&mut self, seen: Seen<'_>) {
         let tables = &self.map.store.tables;
         while tables
             .get(self.cursor)
-            .is_some_and(|table| table.index < pending.index)
+            .is_some_and(|table| table.index < seen.index)
         {
             self.cursor += 1;
         }
         let known = tables
             .get(self.cursor)
-            .is_some_and(|table| table.index == pending.index);
+            .is_some_and(|table| table.index == seen.index);
         let mut table = match known {
             true => tables[self.cursor],
             false => Table {
-                index: pending.index,
+                index: seen.index,
                 leaf: NO_LEAF,
                 files: Files::None,
                 look: 0,
@@ -197,16 +225,16 @@ impl<'a> Look<'a> {
         };
         self.counts.tables += 1;
         let occupied: PageBits =
-            std::array::from_fn(|w| pending.bits.present[w] | pending.bits.swapped[w]);
+            std::array::from_fn(|w| seen.bits.present[w] | seen.bits.swapped[w]);
         if occupied == [0; WORDS_PER_TABLE] {
             return;
         }
         table.look = self.map.look;
-        self.update(&mut table, &pending);
+        self.update(&mut table, seen);
         self.map
             .store
-            .set_files(&mut table.files, &pending.files, &occupied);
-        self.count_parts(&table, &pending);
+            .set_files(&mut table.files, seen.files, &occupied);
+        self.count_parts(&table, seen);
         if known {
             self.map.store.tables[self.cursor] = table;
         } else {
@@ -214,23 +242,23 @@ impl<'a> Look<'a> {
         }
     }
 
-    fn update(&mut self, table: &mut Table, pending: &Pending) {
+    fn update(&mut self, table: &mut Table, seen: Seen<'_>) {
         let young = if self.first {
             [0; WORDS_PER_TABLE]
         } else {
-            pending.bits.young
+            seen.bits.young
         };
-        let all_present = pending.bits.present == ALL;
+        let all_present = seen.bits.present == ALL;
         if table.leaf == NO_LEAF && all_present {
             let appeared = table.uniform == LABEL_NONE;
             if appeared || young == ALL || young == [0; WORDS_PER_TABLE] {
-                self.update_uniform(table, pending, appeared, young == ALL);
+                self.update_uniform(table, seen, appeared, young == ALL);
                 return;
             }
         }
         let old_files = self.map.store.file_mask(table.files);
         let was_full = std::mem::replace(&mut table.full, all_present);
-        if was_full && all_present && young == [0; WORDS_PER_TABLE] && old_files == pending.files {
+        if was_full && all_present && young == [0; WORDS_PER_TABLE] && old_files == *seen.files {
             self.counts.present += PAGES_PER_TABLE as u64;
             return;
         }
@@ -240,10 +268,10 @@ impl<'a> Look<'a> {
         let leaf = &mut self.map.store.leaves[table.leaf];
         for word in 0..WORDS_PER_TABLE {
             let seen = Word {
-                present: pending.bits.present[word],
+                present: seen.bits.present[word],
                 young: young[word],
-                swapped: pending.bits.swapped[word],
-                files: pending.files[word],
+                swapped: seen.bits.swapped[word],
+                files: seen.files[word],
                 old_files: old_files[word],
                 was_full,
             };
@@ -268,7 +296,7 @@ impl<'a> Look<'a> {
     fn update_uniform(
         &mut self,
         table: &mut Table,
-        pending: &Pending,
+        seen: Seen<'_>,
         appeared: bool,
         young: bool,
     ) {
@@ -294,23 +322,23 @@ impl<'a> Look<'a> {
             table.uniform = self.label;
         }
         table.full = true;
-        let new = count_files(&pending.files);
+        let new = count_files(seen.files);
         sizes[usize::from(table.uniform)][0] += pages - new;
         sizes[usize::from(table.uniform)][1] += new;
         self.counts.present += pages;
         self.counts.young += if young { pages } else { 0 };
     }
 
-    fn count_parts(&mut self, table: &Table, pending: &Pending) {
-        for (part, mask) in &pending.parts {
+    fn count_parts(&mut self, table: &Table, seen: Seen<'_>) {
+        for (part, mask) in seen.parts {
             if self.map.parts.len() <= usize::from(*part) {
                 self.map
                     .parts
                     .resize(usize::from(*part) + 1, [[0; 2]; LABELS]);
             }
             for (word, wanted) in mask.iter().enumerate() {
-                let wanted = wanted & pending.bits.present[word];
-                let files = pending.files[word];
+                let wanted = wanted & seen.bits.present[word];
+                let files = seen.files[word];
                 for (page_type, pages) in [(0, wanted & !files), (1, wanted & files)] {
                     let sizes = &mut self.map.parts[usize::from(*part)];
                     if table.leaf == NO_LEAF {
@@ -337,6 +365,15 @@ impl Drop for Look<'_> {
 }
 
 impl Pending {
+    fn seen(&self) -> Seen<'_> {
+        Seen {
+            index: self.index,
+            bits: &self.bits,
+            files: &self.files,
+            parts: &self.parts,
+        }
+    }
+
     fn add(&mut self, bits: &TableBits, files: &PageBits, parts: &[(Part, PageBits)]) {
         let or = |into: &mut PageBits, from: &PageBits| {
             into.iter_mut()

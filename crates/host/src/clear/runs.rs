@@ -60,6 +60,16 @@ impl Runs {
                 self.pass(have.count_ones());
                 continue;
             }
+            if self.bridge_pages >= u64::BITS {
+                // No gap inside is wide enough to end a run: one piece, from first to last.
+                let (first, end) = (want.trailing_zeros(), 64 - want.leading_zeros());
+                self.pass((have & mask(0, first)).count_ones());
+                let present = (have & mask(first, end)).count_ones();
+                let page = |bit: u32| base + u64::from(bit) * PAGE_BYTES;
+                self.add(page(first), page(end), present);
+                self.pass((have & mask(end, 64)).count_ones());
+                continue;
+            }
             let mut rest = want;
             let mut at = 0;
             while rest != 0 {
@@ -226,7 +236,7 @@ mod tests {
             present in prop::collection::vec(any::<[u64; 8]>(), 1..4),
             picks in prop::collection::vec(any::<[u64; 8]>(), 4),
             sparse in any::<bool>(),
-            bridge in 0u32..40,
+            bridge in prop_oneof![0u32..40, 60u32..300],
             max_tables in 1u64..4,
         ) {
             let mut runs = Runs::new(bridge, max_tables * TABLE_BYTES);
