@@ -3,5 +3,6 @@
 //! read it, and moves memory out by the policies it was configured with.
 
 pub mod demo;
+pub mod files;
 pub mod state;
 pub mod timeline;

@@ -190,6 +190,30 @@ impl Histogram {
         }
     }
 
+    /// Adds a histogram of other bounds: what is in one of its bins is taken as spread evenly over
+    /// that bin's ages, what is beyond its last bound as just that old. Of equal bounds this is
+    /// [`add`](Self::add).
+    pub fn add_spread(&mut self, other: &Histogram) {
+        // A clock far enough from zero for every bound.
+        const NOW_MS: u64 = u64::MAX;
+        let Some((last, finite)) = other.bins.split_last() else {
+            return;
+        };
+        for page_type in PageType::ALL {
+            let slices = finite.iter().map(|bin| Slice {
+                birth_ms: NOW_MS - bin.upper_ms,
+                pages: bin.amounts[page_type as usize],
+                drained_pages: 0,
+            });
+            self.add_generations(page_type, slices, NOW_MS, OldestPages::AtLeast);
+            let beyond_ms = finite
+                .last()
+                .map_or(0, |bin| bin.upper_ms.saturating_add(1));
+            let pages = last.amounts[page_type as usize];
+            self.add_at_least(page_type, pages, beyond_ms, OldestPages::AtLeast);
+        }
+    }
+
     /// The same in bytes.
     pub fn scaled(&self, page_size_bytes: u64) -> Histogram {
         let scale = |bin: &Bin| Bin {
@@ -420,6 +444,27 @@ mod tests {
     }
 
     proptest! {
+        /// Spreading over other bounds loses nothing; over the same bounds it changes nothing.
+        #[test]
+        fn spreading_conserves(
+            from in prop::collection::btree_set(1u64..9000, 0..31),
+            to in prop::collection::btree_set(1u64..9000, 0..31),
+            amounts in prop::collection::vec((0u64..1 << 40, 0u64..1 << 40), 32),
+        ) {
+            let of = |bounds: std::collections::BTreeSet<u64>| {
+                Histogram::new(&Intervals::new(bounds.into_iter().collect()).unwrap())
+            };
+            let (mut other, mut into) = (of(from), of(to));
+            let mut same = other.clone();
+            for (bin, amounts) in other.bins.iter_mut().zip(&amounts) {
+                bin.amounts = [amounts.0, amounts.1];
+            }
+            into.add_spread(&other);
+            same.add_spread(&other);
+            prop_assert_eq!(into.total(), other.total());
+            prop_assert_eq!(same, other);
+        }
+
         /// No page is lost or invented, whatever the births, bounds and sizes.
         #[test]
         fn the_total_is_conserved(

@@ -367,25 +367,72 @@ impl<G: Clone + Ord> Reports<G> {
             return Err(ReportError::ReadOnly);
         }
         let (node, ms) = parse_node_ms(text, self.tick)?;
-        self.node_mut(node)?;
-        let views = self.groups.entry(group.clone()).or_default();
-        let view = views.entry(node).or_default();
-        let wakes = match kind {
-            GroupFile::RefreshInterval => view.set_refresh_ms(ms),
-            GroupFile::ReportThreshold | GroupFile::PageAge => {
-                view.threshold_ms = ms;
-                false
-            }
+        let (mut refresh_ms, mut threshold_ms) = self.settings(Some(group), node);
+        match kind {
+            GroupFile::RefreshInterval => refresh_ms = ms,
+            GroupFile::ReportThreshold | GroupFile::PageAge => threshold_ms = ms,
+        }
+        self.set(Some(group), node, refresh_ms, threshold_ms, now_ms)
+    }
+
+    /// Refresh interval and threshold, ms, of a cgroup on a node, or (no cgroup) of the node.
+    pub fn settings(&self, group: Option<&G>, node: u32) -> (u64, u64) {
+        let view = match group {
+            Some(group) => self.groups.get(group).and_then(|views| views.get(&node)),
+            None => self.nodes.get(&node).map(|node| &node.view),
         };
-        // What is off costs nothing.
-        views.retain(|_, view| !view.is_unset());
-        if views.is_empty() {
-            self.groups.remove(group);
+        view.map_or((0, 0), |view| (view.refresh_ms, view.threshold_ms))
+    }
+
+    /// The cgroups of which something is set, with their nodes.
+    pub fn groups(&self) -> impl Iterator<Item = (&G, u32)> {
+        let nodes = |(group, views)| {
+            let of = move |node: &u32| (group, *node);
+            BTreeMap::<u32, View>::keys(views).map(of)
+        };
+        self.groups.iter().flat_map(nodes)
+    }
+
+    /// Sets interval and threshold without a file, for a configuration.
+    ///
+    /// # Errors
+    /// [`ReportError::NodeOffline`].
+    pub fn set(
+        &mut self,
+        group: Option<&G>,
+        node: u32,
+        refresh_ms: u64,
+        threshold_ms: u64,
+        now_ms: u64,
+    ) -> Result<(), ReportError> {
+        let of_node = self.nodes.get_mut(&node);
+        let of_node = of_node.ok_or(ReportError::NodeOffline { node })?;
+        let view = match group {
+            Some(group) => {
+                let views = self.groups.entry(group.clone()).or_default();
+                views.entry(node).or_default()
+            }
+            None => &mut of_node.view,
+        };
+        view.threshold_ms = threshold_ms;
+        let wakes = view.set_refresh_ms(refresh_ms);
+        if let Some(group) = group {
+            self.forget_unset(group);
         }
         if wakes {
             self.wake_aging(now_ms);
         }
         Ok(())
+    }
+
+    /// What is off costs nothing.
+    fn forget_unset(&mut self, group: &G) {
+        if let Some(views) = self.groups.get_mut(group) {
+            views.retain(|_, view| !view.is_unset());
+            if views.is_empty() {
+                self.groups.remove(group);
+            }
+        }
     }
 
     /// When the aging thread is to run [`age`](Self::age) next; `None`: not before something is

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where FUSE is missing: the same tree as plain files, rewritten whole after each tick, and a
+//! socket for what plain files cannot do.
+//!
+//! A client of `control` sends one line and gets one answer:
+//!
+//! | line | answer |
+//! |---|---|
+//! | `write PATH VALUE` | `ok`, or `error ERRNO TEXT` |
+//! | `read PATH` | `ok BYTES` and the bytes |
+//! | `wait PATH` | `ok` when the histogram was notified |
+//!
+//! Paths are those of the tree. A line is at most 4 KiB.
+
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::handles::Handles;
+use super::source::{ReportFile, Source};
+use super::tree::Entry;
+use super::{Access, mount};
+
+/// Says that the directory is ours.
+pub const MARKER: &str = ".agewise";
+/// The socket.
+pub const CONTROL: &str = "control";
+
+const LINE_BYTES_MAX: u64 = 4096;
+const CLIENTS_MAX: usize = 16;
+/// A client that says nothing for so long is dismissed.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+/// How often a client that waits is looked after.
+const WAIT_STEP: Duration = Duration::from_millis(500);
+
+/// The directory of plain files and its socket. Dropping it removes both.
+pub struct Plain {
+    dir: PathBuf,
+    access: Access,
+    source: Arc<Source>,
+    written: HashMap<String, String>,
+    server: Arc<Server>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Server {
+    source: Arc<Source>,
+    /// Who waits for what.
+    waiting: Mutex<Handles<Sender<()>>>,
+    clients: AtomicUsize,
+    is_stopped: AtomicBool,
+}
+
+impl Plain {
+    /// Fills a directory that [`mount::prepare`] made ready.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn new(dir: &Path, source: Arc<Source>, access: Access) -> io::Result<Self> {
+        fs::set_permissions(
+            dir,
+            Permissions::from_mode(u32::from(access.directory_mode() | 0o200)),
+        )?;
+        fs::write(dir.join(MARKER), "")?;
+        let listener = UnixListener::bind(dir.join(CONTROL))?;
+        fs::set_permissions(
+            dir.join(CONTROL),
+            Permissions::from_mode(u32::from(access.mode & 0o666)),
+        )?;
+        let server = Arc::new(Server {
+            source: Arc::clone(&source),
+            waiting: Mutex::default(),
+            clients: AtomicUsize::new(0),
+            is_stopped: AtomicBool::new(false),
+        });
+        let accepting = Arc::clone(&server);
+        let thread = std::thread::Builder::new()
+            .name("files-control".to_owned())
+            .spawn(move || accept(&accepting, &listener))?;
+        let mut plain = Plain {
+            dir: dir.to_owned(),
+            access,
+            source,
+            written: HashMap::new(),
+            server,
+            thread: Some(thread),
+        };
+        plain.rewrite()?;
+        Ok(plain)
+    }
+
+    /// Brings the files up to date: what changed is replaced whole, what is gone is removed.
+    ///
+    /// # Errors
+    /// The operating system's; the next call tries again.
+    pub fn rewrite(&mut self) -> io::Result<()> {
+        let mut there = HashMap::new();
+        let mut pending = vec![Entry::Root];
+        while let Some(entry) = pending.pop() {
+            pending.extend(
+                entry
+                    .children(&self.source)
+                    .into_iter()
+                    .map(|(_, child)| child),
+            );
+            let Entry::File(file) = &entry else {
+                continue;
+            };
+            // It may have gone since it was listed.
+            if let Ok(text) = self.source.read(file) {
+                let path = entry.path();
+                if self.written.get(&path) != Some(&text) {
+                    self.replace(&path, &text)?;
+                }
+                there.insert(path, text);
+            }
+        }
+        for path in self
+            .written
+            .keys()
+            .filter(|path| !there.contains_key(*path))
+        {
+            self.remove(path)?;
+        }
+        self.written = there;
+        Ok(())
+    }
+
+    /// Writes beside the file and renames: a reader sees the old text or the new one.
+    fn replace(&self, path: &str, text: &str) -> io::Result<()> {
+        let target = self.dir.join(path);
+        let parent = target.parent().unwrap_or(&self.dir);
+        DirBuilder::new()
+            .recursive(true)
+            .mode(u32::from(self.access.directory_mode() | 0o200))
+            .create(parent)?;
+        let fresh = parent.join(".new");
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(u32::from(self.access.mode & 0o444) | 0o200)
+            .open(&fresh)?;
+        file.write_all(text.as_bytes())?;
+        fs::rename(&fresh, &target)
+    }
+
+    /// Removes a file, and the directories that are empty then.
+    fn remove(&self, path: &str) -> io::Result<()> {
+        match fs::remove_file(self.dir.join(path)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut at = Path::new(path).parent();
+        while let Some(dir) = at.filter(|dir| !dir.as_os_str().is_empty()) {
+            if fs::remove_dir(self.dir.join(dir)).is_err() {
+                break;
+            }
+            at = dir.parent();
+        }
+        Ok(())
+    }
+
+    /// Wakes the clients that wait for a file.
+    pub fn notify(&self, file: &ReportFile) {
+        let waiting = &self.server.waiting;
+        for waiter in waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .notify(file)
+        {
+            // It may have hung up.
+            let _ = waiter.send(());
+        }
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        self.server.is_stopped.store(true, Ordering::SeqCst);
+        // Ends the accept that is waiting.
+        let _ = UnixStream::connect(self.dir.join(CONTROL));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Err(error) = mount::remove_contents(&self.dir) {
+            eprintln!(
+                "agewise: cannot remove the files in {}: {error}",
+                self.dir.display()
+            );
+        }
+    }
+}
+
+fn accept(server: &Arc<Server>, listener: &UnixListener) {
+    for client in listener.incoming() {
+        if server.is_stopped.load(Ordering::SeqCst) {
+            return;
+        }
+        let Ok(client) = client else {
+            continue;
+        };
+        if server.clients.fetch_add(1, Ordering::SeqCst) >= CLIENTS_MAX {
+            server.clients.fetch_sub(1, Ordering::SeqCst);
+            let _ = (&client).write_all(b"error 11 too many clients, try again\n");
+            continue;
+        }
+        let served = Arc::clone(server);
+        let spawned = std::thread::Builder::new()
+            .name("files-client".to_owned())
+            .spawn(move || {
+                // Whatever goes wrong with a client ends with it.
+                let _ = serve(&served, &client);
+                served.clients.fetch_sub(1, Ordering::SeqCst);
+            });
+        if spawned.is_err() {
+            server.clients.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+fn serve(server: &Server, mut client: &UnixStream) -> io::Result<()> {
+    client.set_read_timeout(Some(CLIENT_PATIENCE))?;
+    client.set_write_timeout(Some(CLIENT_PATIENCE))?;
+    let mut line = Vec::new();
+    BufReader::new(client.take(LINE_BYTES_MAX)).read_until(b'\n', &mut line)?;
+    let line = line.strip_suffix(b"\n").unwrap_or(&line);
+    let mut words = line.splitn(3, |&byte| byte == b' ');
+    let verb = words.next().unwrap_or_default();
+    let path = String::from_utf8_lossy(words.next().unwrap_or_default()).into_owned();
+    let Some(Entry::File(file)) = Entry::find(&path, &server.source) else {
+        return writeln!(client, "error {} no such file: {path}", libc::ENOENT);
+    };
+    match (verb, words.next()) {
+        (b"write", value) => match server.source.write(&file, value.unwrap_or_default()) {
+            Ok(()) => writeln!(client, "ok"),
+            Err(error) => writeln!(client, "error {} {error}", error.errno()),
+        },
+        (b"read", None) => match server.source.read(&file) {
+            Ok(text) => write!(client, "ok {}\n{text}", text.len()),
+            Err(error) => writeln!(client, "error {} {error}", error.errno()),
+        },
+        (b"wait", None) if file.is_page_age() => wait(server, file, client),
+        _ => writeln!(client, "error {} say write, read or wait", libc::EINVAL),
+    }
+}
+
+/// Waits until the file is notified, the client hangs up or the daemon ends.
+fn wait(server: &Server, file: ReportFile, mut client: &UnixStream) -> io::Result<()> {
+    let (sender, receiver) = channel();
+    let lock = || {
+        server
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    };
+    let number = lock().open(file);
+    let Some(number) = number else {
+        return writeln!(client, "error {} too many wait", libc::ENFILE);
+    };
+    if let Some(handle) = lock().get(number) {
+        handle.waiter = Some(sender);
+    }
+    client.set_read_timeout(Some(Duration::from_millis(1)))?;
+    let result = loop {
+        if receiver.recv_timeout(WAIT_STEP).is_ok() {
+            break writeln!(client, "ok");
+        }
+        let hung_up = matches!(client.read(&mut [0u8; 1]), Ok(0));
+        if hung_up || server.is_stopped.load(Ordering::SeqCst) {
+            break Ok(());
+        }
+    };
+    lock().close(number);
+    result
+}
