@@ -27,7 +27,7 @@ use crate::root::Roots;
 
 pub use report::{CostReport, SubjectReport};
 pub use space::Space;
-pub use target::{PROCESSES_MAX, Resolved, ResolvedSubject, Subject, Targets};
+pub use target::{PROCESSES_MAX, PathFilter, Resolved, ResolvedSubject, Subject, Targets};
 
 use share::{FrameSet, Sharing};
 use space::{LookCost, Nodes, Shared, clock_ms};
@@ -474,7 +474,19 @@ impl Agent {
 
     /// What is known after the last tick.
     pub fn report(&self) -> Vec<SubjectReport> {
+        self.report_by(|_| self.config.intervals.clone())
+    }
+
+    /// The NUMA nodes whose memory is told apart.
+    pub fn nodes(&self) -> &[u32] {
+        &self.nodes.ids
+    }
+
+    /// The same as [`report`](Self::report), with bounds of its own for each NUMA node. Histograms
+    /// of nodes with different bounds cannot be added.
+    pub fn report_by(&self, bounds: impl Fn(u32) -> Intervals) -> Vec<SubjectReport> {
         let now_ms = self.last_tick_ms;
+        let bounds: Vec<Intervals> = self.nodes.ids.iter().map(|node| bounds(*node)).collect();
         let oldest = self.config.oldest;
         let mut reports: Vec<SubjectReport> = self
             .resolved
@@ -485,25 +497,22 @@ impl Agent {
                     subject.name.clone(),
                     subject.cgroup.is_some(),
                     &self.nodes.ids,
-                    &self.config.intervals,
+                    &bounds,
                 );
                 report.gone = subject.gone.clone();
                 report
             })
             .collect();
-        let several = |subject: usize| {
-            self.spaces
-                .values()
-                .filter(|space| space.subjects.contains(&subject))
-                .count()
-                > 1
-        };
+        let mut processes = vec![0usize; reports.len()];
+        for subject in self.spaces.values().flat_map(|space| &space.subjects) {
+            processes[*subject] += 1;
+        }
         for space in self.spaces.values() {
             let mut place = 0;
             for subject in &space.subjects {
                 let part = if self.targets.share_pages() {
                     Some(part_of(&self.nodes, 0))
-                } else if several(*subject) {
+                } else if processes[*subject] > 1 {
                     place += 1;
                     Some(part_of(&self.nodes, place - 1))
                 } else {

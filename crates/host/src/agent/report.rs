@@ -74,14 +74,16 @@ pub struct CostReport {
 }
 
 impl SubjectReport {
-    pub(super) fn new(name: String, is_cgroup: bool, nodes: &[u32], intervals: &Intervals) -> Self {
+    /// Bounds are given for each node.
+    pub(super) fn new(name: String, is_cgroup: bool, nodes: &[u32], bounds: &[Intervals]) -> Self {
         SubjectReport {
             name,
             is_cgroup,
             processes: 0,
             nodes: nodes
                 .iter()
-                .map(|id| (*id, Histogram::new(intervals)))
+                .zip(bounds)
+                .map(|(id, bounds)| (*id, Histogram::new(bounds)))
                 .collect(),
             resident_bytes: [0; 2],
             unseen_bytes: [0; 2],

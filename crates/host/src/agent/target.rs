@@ -2,6 +2,7 @@
 //! What is observed, and which processes that is now.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use super::space::Space;
 use crate::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
@@ -63,8 +64,43 @@ pub enum Targets {
         /// How many cgroups to tell apart; the memory of others counts for the nearest above them.
         limits: TreeLimits,
     },
+    /// The cgroups whose path a filter takes, each with all below it, and processes. Those that come
+    /// later are found, those that go are dropped. A page counts once in all, as above; a process
+    /// that lies in several of the cgroups (one above the other) counts in each of them.
+    Matched {
+        /// The hierarchy that accounts memory; without one there are only processes.
+        hierarchy: Option<Hierarchy>,
+        /// How much of the hierarchy is looked through.
+        limits: TreeLimits,
+        /// Whether the cgroup at a path is one of them.
+        filter: PathFilter,
+        /// Processes by pid, whichever has it at the moment.
+        pids: Vec<u32>,
+    },
     /// Every process of the machine, each by itself.
     AllProcesses,
+}
+
+/// Tells whether a path is meant.
+#[derive(Clone)]
+pub struct PathFilter(Arc<dyn Fn(&str) -> bool + Send + Sync>);
+
+impl PathFilter {
+    /// By a function of the path.
+    pub fn new(is_meant: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        PathFilter(Arc::new(is_meant))
+    }
+
+    /// Asks it.
+    pub fn takes(&self, path: &str) -> bool {
+        (self.0)(path)
+    }
+}
+
+impl std::fmt::Debug for PathFilter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PathFilter")
+    }
 }
 
 /// The processes of the subjects at one moment.
@@ -94,7 +130,7 @@ pub struct ResolvedSubject {
 impl Targets {
     /// Each page counts once among all subjects together, not once for each.
     pub fn share_pages(&self) -> bool {
-        matches!(self, Targets::AllCgroups { .. })
+        matches!(self, Targets::AllCgroups { .. } | Targets::Matched { .. })
     }
 
     /// Finds the processes.
@@ -112,6 +148,12 @@ impl Targets {
             Targets::AllCgroups { hierarchy, limits } => {
                 all_cgroups(root, known, hierarchy, *limits)
             }
+            Targets::Matched {
+                hierarchy,
+                limits,
+                filter,
+                pids,
+            } => matched(root, hierarchy.as_ref(), *limits, filter, pids),
             Targets::AllProcesses => all_processes(root, known),
         }
     }
@@ -217,6 +259,72 @@ fn all_cgroups(
         let pid = process.pid();
         of.extend(above(&path).filter_map(|path| Some((pid, *by_path.get(path)?))));
     })?;
+    resolved.take(of);
+    Ok(resolved)
+}
+
+fn matched(
+    root: &ProcRoot,
+    hierarchy: Option<&Hierarchy>,
+    limits: TreeLimits,
+    filter: &PathFilter,
+    pids: &[u32],
+) -> Result<Resolved, CgroupError> {
+    let mut resolved = Resolved::default();
+    let mut of = Vec::new();
+    if let Some(hierarchy) = hierarchy {
+        let top = Cgroup::open(hierarchy, "/")?;
+        let listing = top.descendants(limits)?;
+        resolved.truncated = listing.truncated;
+        let mut by_path = HashMap::new();
+        for cgroup in std::iter::once(top).chain(listing.cgroups) {
+            let is_meant = filter.takes(cgroup.path());
+            // Those above come before, so what counts here is known already.
+            let mut counted_in: Vec<usize> = above(cgroup.path())
+                .skip(1)
+                .find_map(|path| by_path.get(path))
+                .cloned()
+                .unwrap_or_default();
+            if is_meant {
+                counted_in.push(resolved.subjects.len());
+                resolved.subjects.push(ResolvedSubject {
+                    name: cgroup.path().to_owned(),
+                    start_ticks: None,
+                    cgroup: Some(cgroup.clone()),
+                    gone: None,
+                });
+            }
+            if counted_in.is_empty() {
+                continue;
+            }
+            // One that went meanwhile, or holds threads only, has no processes to count.
+            if let Ok(pids) = cgroup.procs(false) {
+                of.extend(
+                    pids.iter()
+                        .flat_map(|pid| counted_in.iter().map(|subject| (*pid, *subject))),
+                );
+            }
+            by_path.insert(cgroup.path().to_owned(), counted_in);
+        }
+    }
+    for pid in pids {
+        let mut found = ResolvedSubject {
+            name: format!("{pid} ()"),
+            start_ticks: None,
+            cgroup: None,
+            gone: None,
+        };
+        match Process::open_user(root, *pid) {
+            Ok(process) => {
+                let comm = process.comm().unwrap_or_default();
+                found.name = format!("{pid} ({comm})");
+                found.start_ticks = Some(process.start_ticks());
+                of.push((*pid, resolved.subjects.len()));
+            }
+            Err(error) => found.gone = Some(error.to_string()),
+        }
+        resolved.subjects.push(found);
+    }
     resolved.take(of);
     Ok(resolved)
 }

@@ -188,7 +188,12 @@ fn nodes_and_shared_pages_add_up() {
     space.map.advance(clock_ms());
     let intervals = Intervals::default();
     let report = |counted: Option<usize>| {
-        let mut report = SubjectReport::new("x".to_owned(), true, &nodes.ids, &intervals);
+        let mut report = SubjectReport::new(
+            "x".to_owned(),
+            true,
+            &nodes.ids,
+            &[intervals.clone(), intervals.clone()],
+        );
         report.add(&space, counted, clock_ms(), OldestPages::AtLeast);
         report.finish();
         report
@@ -280,4 +285,66 @@ fn a_page_is_young_if_any_mapping_of_it_is() {
         young.iter().all(|pages| *pages > all * 95 / 100),
         "{young:?} of {all}"
     );
+}
+
+#[test]
+fn a_filter_finds_cgroups_as_they_come_and_counts_nested_ones_in_both() {
+    use crate::cgroup::{Hierarchy, TreeLimits, Version};
+
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (Sleeper::new(), Sleeper::new());
+    let group = |path: &str, pids: &[u32]| {
+        let at = dir.path().join(path);
+        std::fs::create_dir_all(&at).unwrap();
+        let lines: String = pids.iter().map(|pid| format!("{pid}\n")).collect();
+        std::fs::write(at.join("cgroup.procs"), lines).unwrap();
+    };
+    group("", &[]);
+    group("app", &[first.pid()]);
+    group("other", &[std::process::id()]);
+    let targets = Targets::Matched {
+        hierarchy: Some(Hierarchy::at(Version::V2, dir.path())),
+        limits: TreeLimits::default(),
+        filter: PathFilter::new(|path| path.starts_with("/app") && path != "/app/x"),
+        pids: vec![second.pid(), u32::MAX],
+    };
+    let mut eye = FakeSource::new();
+    for sleeper in [&first, &second] {
+        eye.set(sleeper.pid(), sleeper.table(), present());
+    }
+    let mut config = AgentConfig::new("1s,5s".parse().unwrap());
+    config.clear.means = Means::Refs;
+    let mut agent = Agent::new(Box::new(eye), Roots::default(), targets, config).unwrap();
+    let names = |agent: &mut Agent| -> Vec<(String, Vec<u32>)> {
+        agent.tick().unwrap();
+        agent
+            .subjects()
+            .filter(|(subject, _)| subject.gone.is_none())
+            .map(|(subject, pids)| (subject.name.clone(), pids))
+            .collect()
+    };
+    let by_pid = (format!("{} (sleep)", second.pid()), vec![second.pid()]);
+    assert_eq!(
+        names(&mut agent),
+        [("/app".to_owned(), vec![first.pid()]), by_pid.clone()]
+    );
+    // It moved into a cgroup that is not meant itself, and one came below that is.
+    group("app", &[]);
+    group("app/x", &[]);
+    group("app/x/y", &[first.pid()]);
+    assert_eq!(
+        names(&mut agent),
+        [
+            ("/app".to_owned(), vec![first.pid()]),
+            ("/app/x/y".to_owned(), vec![first.pid()]),
+            by_pid
+        ]
+    );
+    let report = agent.report();
+    assert_eq!(report[0].resident_bytes, report[1].resident_bytes);
+    assert!(report[0].resident_bytes[0] > 0);
+    // Bounds of a node's own.
+    let finer = agent.report_by(|_| "500ms".parse().unwrap());
+    assert_eq!(finer[0].nodes[0].1.bins().len(), 2);
+    assert_eq!(finer[0].resident_bytes, report[0].resident_bytes);
 }
