@@ -16,7 +16,7 @@ mod target;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use agewise_engine::workingset::{Intervals, OldestPages};
+use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
 
 use crate::cgroup::CgroupError;
 use crate::clear::ClearPolicy;
@@ -25,7 +25,7 @@ use crate::eye::{AccessSource, PAGE_BYTES};
 use crate::memory::{self, MemInfo, NodeMap, Zone};
 use crate::root::Roots;
 
-pub use report::{CostReport, SubjectReport};
+pub use report::{CostReport, SubjectAges, SubjectReport};
 pub use space::Space;
 pub use target::{PROCESSES_MAX, PathFilter, Resolved, ResolvedSubject, Subject, Targets};
 
@@ -54,6 +54,8 @@ pub struct AgentConfig {
     /// Share of one core that clearing may take, percent, all processes together. `None`: what the
     /// policy says for each.
     pub clear_percent: Option<f64>,
+    /// Bounds of the histograms of what came back into use ([`Agent::ages`]); `None`: not kept.
+    pub returned: Option<Intervals>,
 }
 
 impl AgentConfig {
@@ -65,6 +67,7 @@ impl AgentConfig {
             oldest: OldestPages::AtLeast,
             clear: ClearPolicy::default(),
             clear_percent: None,
+            returned: None,
         }
     }
 
@@ -433,7 +436,7 @@ impl Agent {
                 counted,
                 nodes: &self.nodes,
             };
-            match space.look(&mut *self.eye, shared) {
+            match space.look(&mut *self.eye, shared, self.config.returned.as_ref()) {
                 Ok(look) => {
                     report.processes += 1;
                     report.present_pages += look.counts.present;
@@ -475,6 +478,45 @@ impl Agent {
     /// What is known after the last tick.
     pub fn report(&self) -> Vec<SubjectReport> {
         self.report_by(|_| self.config.intervals.clone())
+    }
+
+    /// Changes the pace, from the next tick on.
+    pub fn set_scan_interval_ms(&mut self, interval_ms: u64) {
+        self.config.scan_interval_ms = Some(interval_ms);
+    }
+
+    /// The ages of one subject (by its place in [`subjects`](Self::subjects)), in bytes, by the
+    /// bounds of [`AgentConfig::returned`]: what is resident, and what the last tick found accessed
+    /// or back from swap by how long it had been idle until then. Pages that several processes share
+    /// count in each. `None` where those are not kept.
+    pub fn ages(&self, subject: usize) -> Option<SubjectAges> {
+        let bounds = self.config.returned.as_ref()?;
+        let mut ages = SubjectAges {
+            looked_ms: self.last_tick_ms,
+            watched_ms: 0,
+            resident: Histogram::new(bounds),
+            returned: Histogram::new(bounds),
+            out_bytes: 0,
+            refaulted_bytes: 0,
+        };
+        let of = |space: &&Space| space.subjects.contains(&subject);
+        for space in self.spaces.values().filter(of) {
+            let window = space.map.generations();
+            let oldest = self.config.oldest;
+            ages.resident
+                .add_window(window, window.sizes(), self.last_tick_ms, oldest);
+            if let Some(returned) = &space.returned {
+                ages.returned.add(returned);
+            }
+            let since_ms = window.unseen_since_ms().unwrap_or(self.last_tick_ms);
+            let watched_ms = self.last_tick_ms.saturating_sub(since_ms);
+            ages.watched_ms = ages.watched_ms.max(watched_ms);
+            ages.out_bytes += space.map.swapped().iter().sum::<u64>() * PAGE_BYTES;
+            ages.refaulted_bytes += space.refaulted_pages * PAGE_BYTES;
+        }
+        ages.resident = ages.resident.scaled(PAGE_BYTES);
+        ages.returned = ages.returned.scaled(PAGE_BYTES);
+        Some(ages)
     }
 
     /// The NUMA nodes whose memory is told apart.

@@ -39,6 +39,23 @@ pub struct SubjectReport {
     pub gone: Option<String>,
 }
 
+/// What a policy wants to know of a subject after a tick ([`Agent::ages`](super::Agent::ages)).
+#[derive(Clone, Debug)]
+pub struct SubjectAges {
+    /// When the tick was.
+    pub looked_ms: u64,
+    /// How long ages have been kept.
+    pub watched_ms: u64,
+    /// Resident bytes by age.
+    pub resident: Histogram,
+    /// Bytes found accessed or back from swap, by how long they had been idle until then.
+    pub returned: Histogram,
+    /// Bytes in swap.
+    pub out_bytes: u64,
+    /// Bytes that came back from swap since the observation began.
+    pub refaulted_bytes: u64,
+}
+
 /// What the scans so far cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CostReport {

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use agewise_engine::agemap::{AgeMap, Facts, Look, LookCounts, Part};
 use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits};
+use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
 
 use super::share::{self, FrameSet};
 use crate::clear::hand::KernelHand;
@@ -39,6 +40,8 @@ pub struct Space {
     /// Sets of subjects it is counted in, by index.
     pub(super) subjects: Vec<usize>,
     pub(super) refaulted_pages: u64,
+    /// What the last look found accessed, by how long it had been idle: pages.
+    pub(super) returned: Option<Histogram>,
     pub(super) looks: u64,
     pub(super) last_look_ms: u64,
     /// The tick that last found it.
@@ -127,6 +130,7 @@ impl Space {
             shareable: Vec::new(),
             subjects: Vec::new(),
             refaulted_pages: 0,
+            returned: None,
             looks: 0,
             last_look_ms: clock_ms(),
             tick: 0,
@@ -217,6 +221,7 @@ impl Space {
         &mut self,
         eye: &mut dyn AccessSource,
         shared: Shared<'_>,
+        returned_bounds: Option<&Intervals>,
     ) -> Result<LookCost, SpaceError> {
         let began = thread_cpu_ns();
         let target = Target::from(&self.process);
@@ -257,9 +262,16 @@ impl Space {
             Some(error) => Err(error),
             None => self.clearer.finish(&mut KernelHand::new(&self.process)),
         };
-        self.map.advance(now_ns / 1_000_000);
+        let now_ms = now_ns / 1_000_000;
+        self.returned = returned_bounds.map(|bounds| {
+            let mut returned = Histogram::new(bounds);
+            let (window, returned_sizes) = (self.map.generations(), self.map.returned());
+            returned.add_window(window, returned_sizes, now_ms, OldestPages::AtLeast);
+            returned
+        });
+        self.map.advance(now_ms);
         self.looks += 1;
-        self.last_look_ms = now_ns / 1_000_000;
+        self.last_look_ms = now_ms;
         self.refaulted_pages += counts.refaulted;
         let clear = cleared?;
         let total_ns = thread_cpu_ns() - began;
