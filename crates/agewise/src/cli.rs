@@ -27,6 +27,8 @@ pub struct Cli {
 pub enum Command {
     Bench(command::bench::Args),
     Completions(command::completions::Args),
+    Config(command::config::Args),
+    Daemon(command::daemon::Args),
     Demo(command::demo::Args),
     Doctor(command::doctor::Args),
     Exercise(command::exercise::Args),

@@ -5,7 +5,7 @@
 //! a signal cuts a wait short and never cuts a step in two.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -27,9 +27,23 @@ pub struct Stop {
     signal: Arc<AtomicUsize>,
     /// Whether one came.
     flag: Arc<AtomicBool>,
+    /// Whether SIGHUP came since it was asked last, where that means to read the configuration
+    /// again.
+    reload: Arc<AtomicBool>,
     /// Readable once a signal came.
     wake: OwnedFd,
     registered: Vec<SigId>,
+}
+
+/// Why a wait of [`Stop::wait_for`] ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// The time was over.
+    Time,
+    /// The descriptor became readable.
+    Readable,
+    /// A signal came: see [`Stop::requested`] and [`Stop::take_reload`].
+    Signal,
 }
 
 impl Stop {
@@ -38,11 +52,34 @@ impl Stop {
     /// # Errors
     /// The operating system's, when it has no file descriptor left.
     pub fn install() -> io::Result<Self> {
+        Self::install_for(&STOP_SIGNALS)
+    }
+
+    /// The same for a daemon, to which SIGHUP says to read its configuration again.
+    ///
+    /// # Errors
+    /// As [`install`](Self::install).
+    pub fn install_for_daemon() -> io::Result<Self> {
+        let mut stop = Self::install_for(&[SIGINT, SIGTERM])?;
+        let raise = Arc::clone(&stop.reload);
+        let waker = stop.wake.try_clone()?;
+        // SAFETY: as below: an atomic is stored and an eventfd written.
+        let id = unsafe {
+            signal_hook::low_level::register(SIGHUP, move || {
+                raise.store(true, Ordering::SeqCst);
+                let _ = rustix::io::write(&waker, &1u64.to_ne_bytes());
+            })
+        }?;
+        stop.registered.push(id);
+        Ok(stop)
+    }
+
+    fn install_for(signals: &[i32]) -> io::Result<Self> {
         let signal = Arc::new(AtomicUsize::new(0));
         let flag = Arc::new(AtomicBool::new(false));
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let mut registered = Vec::new();
-        for number in STOP_SIGNALS {
+        for &number in signals {
             let note = Arc::clone(&signal);
             let raise = Arc::clone(&flag);
             let waker = wake.try_clone()?;
@@ -60,9 +97,47 @@ impl Stop {
         Ok(Self {
             signal,
             flag,
+            reload: Arc::default(),
             wake,
             registered,
         })
+    }
+
+    /// Whether SIGHUP came since the last call.
+    pub fn take_reload(&self) -> bool {
+        self.reload.swap(false, Ordering::SeqCst)
+    }
+
+    /// Sleeps until `deadline`, until `other` is readable, or until a signal came that was not
+    /// taken yet.
+    pub fn wait_for(&self, deadline: Instant, other: BorrowedFd<'_>) -> Woken {
+        loop {
+            if self.requested().is_some() || self.reload.load(Ordering::SeqCst) {
+                // Drained, or the next wait would not wait.
+                let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+                return Woken::Signal;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).ok();
+            let mut fds = [
+                PollFd::new(&self.wake, PollFlags::IN),
+                PollFd::new(&other, PollFlags::IN),
+            ];
+            // An error is EINTR, which the loop is for.
+            let _ = poll(&mut fds, timeout.as_ref());
+            if !fds[1].revents().is_empty() {
+                return Woken::Readable;
+            }
+            if fds[0].revents().is_empty() && left.is_zero() {
+                return Woken::Time;
+            }
+            if !fds[0].revents().is_empty()
+                && self.requested().is_none()
+                && !self.reload.load(Ordering::SeqCst)
+            {
+                let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+            }
+        }
     }
 
     /// The signal that asked for an end, if one did.

@@ -3,6 +3,8 @@
 
 pub mod bench;
 pub mod completions;
+pub mod config;
+pub mod daemon;
 pub mod demo;
 pub mod doctor;
 pub mod exercise;
@@ -26,6 +28,8 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Bench(args) => bench::run(&args),
         Command::Completions(args) => completions::run(&args),
+        Command::Config(args) => config::run(&args),
+        Command::Daemon(args) => daemon::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Exercise(args) => exercise::run(&args),

@@ -2,7 +2,15 @@
 //! The daemon: observes at a fixed pace, keeps what it knows where files, metrics and a page can
 //! read it, and moves memory out by the policies it was configured with.
 
+pub mod actor;
+pub mod config;
 pub mod demo;
 pub mod files;
+pub mod hand;
+pub mod journal;
+pub mod observer;
+pub mod pace;
+pub mod service;
 pub mod state;
 pub mod timeline;
+pub mod world;

@@ -240,6 +240,49 @@ impl Cgroup {
         })
     }
 
+    /// How often its memory ran into a limit of its own: `memory.failcnt` (v1), `high` and `max` of
+    /// `memory.events` (v2). `None` where there is no such file.
+    pub fn limit_hits(&self) -> Result<Option<u64>, CgroupError> {
+        if self.hierarchy.version == Version::V1 {
+            return self.number("memory.failcnt");
+        }
+        let path = self.dir().join("memory.events");
+        let Some(text) = error::read_optional(&path)? else {
+            return self.check().map(|()| None);
+        };
+        let mut hits = 0u64;
+        for line in text.lines() {
+            if let Some(("high" | "max", count)) = line.split_once(' ') {
+                let count: u64 = count
+                    .trim()
+                    .parse()
+                    .map_err(|_| FileError::format(&path, "a name and a number", line))?;
+                hits = hits.saturating_add(count);
+            }
+        }
+        Ok(Some(hits))
+    }
+
+    /// Whether the kernel can be asked to reclaim from it ([`reclaim`](Self::reclaim)).
+    pub fn can_reclaim(&self) -> bool {
+        self.dir().join("memory.reclaim").exists()
+    }
+
+    /// Asks the kernel to reclaim `bytes` by its own choice (`memory.reclaim`, v2 since Linux 5.19).
+    /// Without `anon` only page cache may go (`swappiness=0`, since 6.8). False: it reclaimed less.
+    pub fn reclaim(&self, bytes: u64, anon: bool) -> Result<bool, CgroupError> {
+        self.check()?;
+        let text = match anon {
+            true => format!("{bytes}"),
+            false => format!("{bytes} swappiness=0"),
+        };
+        match error::write(&self.dir().join("memory.reclaim"), &text) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(false),
+            Err(error) => Err(self.vanished(error)),
+        }
+    }
+
     /// All cgroups below it, not itself.
     pub fn descendants(&self, limits: TreeLimits) -> Result<Listing, CgroupError> {
         tree::descendants(self, limits)

@@ -222,3 +222,22 @@ fn live_a_process_is_found_in_the_cgroup_it_was_put_in() {
     let _own = OwnCgroup(dir);
     assert!(matches!(cgroup.check(), Err(CgroupError::Recreated { .. })));
 }
+
+#[test]
+fn hits_of_limits_are_counted_in_both_versions() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |version| Cgroup::open(&Hierarchy::at(version, dir.path()), "/").unwrap();
+    assert_eq!(open(Version::V2).limit_hits().unwrap(), None);
+    assert!(!open(Version::V2).can_reclaim());
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write("memory.events", "low 1\nhigh 20\nmax 3\noom 7\n");
+    write("memory.failcnt", "12\n");
+    write("memory.reclaim", "");
+    assert_eq!(open(Version::V2).limit_hits().unwrap(), Some(23));
+    assert_eq!(open(Version::V1).limit_hits().unwrap(), Some(12));
+    assert!(open(Version::V2).reclaim(4096, false).unwrap());
+    let asked = std::fs::read_to_string(dir.path().join("memory.reclaim")).unwrap();
+    assert_eq!(asked, "4096 swappiness=0");
+    write("memory.events", "high many\n");
+    assert!(open(Version::V2).limit_hits().is_err());
+}

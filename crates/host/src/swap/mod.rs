@@ -2,10 +2,12 @@
 //! Swap space: what there is, how full it is, and a zram device of our own for demonstrations,
 //! benchmarks and tests.
 
+mod probe;
 mod zram;
 
 use std::path::{Path, PathBuf};
 
+pub use probe::refault_ns;
 pub use zram::{ZramDevice, ZramError, ZramOptions, ZramStat};
 
 use crate::error::{self, FileError};

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise daemon`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::daemon::service::{self, Options};
+
+/// Run as a service: know the age of all memory at any time, and act where told to.
+///
+/// Looks at the memory of the cgroups and processes that its configuration names, at a fixed pace
+/// and within a budget of CPU time, and follows cgroups and processes as they come and go. Without a
+/// rule in the configuration (`[[act]]`) it only observes; with one it moves out memory by a policy,
+/// or with dry_run writes down what it would have done. Every action is one line of JSON before it
+/// and one after it.
+///
+/// SIGHUP: read the configuration again; one with an error changes nothing, and is reported. SIGTERM
+/// and SIGINT: end; nothing is left behind. Killed and started again it goes on, with ages that begin
+/// anew. Under systemd it tells when it is ready and answers the watchdog.
+///
+/// Exit status: 0 told to end by SIGTERM, or all ticks done; 1 an error; 128 + the signal for
+/// others.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The configuration; the defaults (`agewise config default`) unless given.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Move nothing, whatever the configuration says; write down what would have been moved.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// End after so many looks.
+    #[arg(long, value_name = "N")]
+    ticks: Option<u64>,
+}
+
+/// Runs the daemon.
+///
+/// # Errors
+/// What keeps it from starting.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let signal = service::run(&Options {
+        config: args.config.clone(),
+        dry_run: args.dry_run,
+        ticks: args.ticks,
+    })?;
+    Ok(match signal {
+        None | Some(libc::SIGTERM) => ExitCode::SUCCESS,
+        Some(signal) => ExitCode::from(crate::signal::Stop::exit_code(signal)),
+    })
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When to look next: at the tick asked for, or as often as the CPU budget allows.
+//!
+//! The budget is an account: it fills by its share of the time that passes, a look is paid from it,
+//! and nothing is looked at while it is overdrawn. So the share holds over any long time, whatever
+//! single looks cost.
+
+use super::state::Budget;
+
+/// The account holds at most what comes in within this time: a machine that was quiet may be looked
+/// at a little more closely for a while, not for long.
+const SAVINGS_MS: f64 = 60_000.0;
+/// However short of budget: once in this time.
+const LONGEST_MS: u64 = 600_000;
+/// Weight of the newest look in what one is expected to cost.
+const LEARN: f64 = 0.3;
+
+/// Keeps to a budget. Times are in ms of any clock that does not go back.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    percent: f64,
+    tick_ms: u64,
+    /// CPU ms that may be spent.
+    account_ms: f64,
+    filled_ms: Option<u64>,
+    look_cpu_ms: Option<f64>,
+    planned_ms: Option<u64>,
+    late_ms: u64,
+    late_max_ms: u64,
+}
+
+impl Pace {
+    /// A pace of one look each `tick_ms` within `percent` of one core.
+    pub fn new(percent: f64, tick_ms: u64) -> Self {
+        let mut pace = Pace {
+            percent,
+            tick_ms,
+            account_ms: 0.0,
+            filled_ms: None,
+            look_cpu_ms: None,
+            planned_ms: None,
+            late_ms: 0,
+            late_max_ms: 0,
+        };
+        pace.account_ms = pace.savings_ms();
+        pace
+    }
+
+    fn savings_ms(&self) -> f64 {
+        SAVINGS_MS * self.percent / 100.0
+    }
+
+    /// Other settings; what was spent stays spent.
+    pub fn set(&mut self, percent: f64, tick_ms: u64) {
+        self.percent = percent;
+        self.tick_ms = tick_ms;
+        self.account_ms = self.account_ms.min(self.savings_ms());
+    }
+
+    /// A look begins; returns how much later than planned.
+    pub fn begin(&mut self, now_ms: u64) -> u64 {
+        let planned_ms = self.planned_ms.take().unwrap_or(now_ms);
+        self.late_ms = now_ms.saturating_sub(planned_ms);
+        self.late_max_ms = self.late_max_ms.max(self.late_ms);
+        self.late_ms
+    }
+
+    /// A look that began at `began_ms` took `cpu_ms` of CPU time. Returns when the next is due.
+    pub fn spent(&mut self, began_ms: u64, now_ms: u64, cpu_ms: f64) -> u64 {
+        let filled_ms = self.filled_ms.replace(now_ms).unwrap_or(began_ms);
+        let passed_ms = now_ms.saturating_sub(filled_ms) as f64;
+        self.account_ms =
+            (self.account_ms + passed_ms * self.percent / 100.0).min(self.savings_ms());
+        self.account_ms -= cpu_ms;
+        let known = self.look_cpu_ms.unwrap_or(cpu_ms);
+        self.look_cpu_ms = Some(known + LEARN * (cpu_ms - known));
+        let due_ms = began_ms.saturating_add(self.tick_ms);
+        let next_ms = due_ms.max(now_ms.saturating_add(self.debt_ms()));
+        self.planned_ms = Some(next_ms);
+        next_ms
+    }
+
+    /// How long until a look may be paid for, in ms; 0 when it may be now.
+    pub fn debt_ms(&self) -> u64 {
+        if self.account_ms >= 0.0 {
+            return 0;
+        }
+        let ms = -self.account_ms * 100.0 / self.percent;
+        (ms.ceil() as u64).min(LONGEST_MS)
+    }
+
+    /// How much later than planned the last look began, and the most so far, in ms.
+    pub fn lateness_ms(&self) -> (u64, u64) {
+        (self.late_ms, self.late_max_ms)
+    }
+
+    /// What the budget does to the pace.
+    pub fn budget(&self) -> Budget {
+        let affordable_ms = self.look_cpu_ms.unwrap_or(0.0) * 100.0 / self.percent;
+        Budget {
+            percent: self.percent,
+            tick_ms: self.tick_ms,
+            actual_ms: (affordable_ms as u64).clamp(self.tick_ms, LONGEST_MS.max(self.tick_ms)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Looks that cost what `cost` says until `end_ms`; returns CPU ms spent and looks.
+    fn run(pace: &mut Pace, end_ms: u64, mut cost: impl FnMut(u64) -> f64) -> (f64, u64) {
+        let (mut now_ms, mut cpu_ms, mut looks) = (0, 0.0, 0);
+        while now_ms < end_ms {
+            pace.begin(now_ms);
+            let look_ms = cost(now_ms);
+            let ended_ms = now_ms + look_ms as u64;
+            cpu_ms += look_ms;
+            looks += 1;
+            now_ms = pace.spent(now_ms, ended_ms, look_ms);
+        }
+        (cpu_ms, looks)
+    }
+
+    #[test]
+    fn a_cheap_look_keeps_the_tick_and_a_dear_one_the_budget() {
+        let mut pace = Pace::new(1.0, 5000);
+        let (cpu_ms, looks) = run(&mut pace, 3_600_000, |_| 20.0);
+        assert_eq!((looks, pace.budget().actual_ms), (720, 5000));
+        assert!(cpu_ms <= 36_000.0 && !pace.budget().is_short());
+        let mut pace = Pace::new(1.0, 5000);
+        let (cpu_ms, looks) = run(&mut pace, 3_600_000, |_| 200.0);
+        assert!(cpu_ms < 36_000.0 * 1.03, "{cpu_ms}");
+        assert!((175..=190).contains(&looks), "{looks}");
+        assert_eq!(pace.budget().actual_ms, 20_000);
+        assert!(pace.budget().is_short());
+    }
+
+    #[test]
+    fn a_stall_is_late_and_does_not_run_after_lost_ticks() {
+        let mut pace = Pace::new(1.0, 1000);
+        let next_ms = pace.spent(0, 5, 5.0);
+        assert_eq!(next_ms, 1000);
+        assert_eq!(pace.begin(11_000), 10_000);
+        assert_eq!(pace.spent(11_000, 11_005, 5.0), 12_000);
+        pace.begin(12_003);
+        assert_eq!(pace.lateness_ms(), (3, 10_000));
+    }
+
+    proptest! {
+        #[test]
+        fn the_budget_holds_over_any_long_time(
+            percent in 0.1f64..20.0,
+            tick_ms in 100u64..20_000,
+            costs in prop::collection::vec(0.0f64..500.0, 1..20),
+        ) {
+            let mut pace = Pace::new(percent, tick_ms);
+            let mut at = 0;
+            let end_ms = 7_200_000;
+            let (cpu_ms, _) = run(&mut pace, end_ms, |_| {
+                at += 1;
+                costs[at % costs.len()]
+            });
+            // What was saved at first, and one look too many.
+            let granted_ms = (end_ms as f64 + SAVINGS_MS) * percent / 100.0 + 500.0;
+            prop_assert!(cpu_ms <= granted_ms, "{} of {}", cpu_ms, granted_ms);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a page costs that comes back from swap, on this machine, now: measured on pages of our own,
+//! made for it.
+//!
+//! A page from zram takes microseconds, from a disk milliseconds, and no counter of the kernel tells
+//! which it was. So a few pages are filled (half of each compressible, as much data is), paged out,
+//! and touched again one after the other.
+
+use std::time::Instant;
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::error::FileError;
+
+/// Pages of one probe.
+const PAGES: usize = 16;
+/// Pages apart, so that swap's readahead does not bring the next one in with the last.
+const STRIDE: usize = 16;
+const PAGE_BYTES: usize = 4096;
+
+/// One mapping of our own, gone when dropped.
+struct Mapping {
+    at: *mut u8,
+    bytes: usize,
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is the one mapped below, and nothing points into it any more.
+        let _ = unsafe { rustix::mm::munmap(self.at.cast(), self.bytes) };
+    }
+}
+
+/// The median time that touching a swapped-out page takes, ns; `None` where the pages did not leave
+/// (no swap, or no room in it).
+///
+/// # Errors
+/// No memory, or our own pagemap cannot be read.
+pub fn refault_ns() -> Result<Option<u64>, FileError> {
+    let failed = |source| FileError::Read {
+        path: "/proc/self/pagemap".into(),
+        source,
+    };
+    let bytes = PAGES * STRIDE * PAGE_BYTES;
+    // SAFETY: a fresh private mapping at an address the kernel chooses.
+    let at = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            bytes,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+    }
+    .map_err(|errno| failed(errno.into()))?;
+    let mapping = Mapping {
+        at: at.cast(),
+        bytes,
+    };
+    let page = |index: usize| -> *mut u8 {
+        // SAFETY: within the mapping.
+        unsafe { mapping.at.add(index * STRIDE * PAGE_BYTES) }
+    };
+    let mut state = 0x9e37_79b9_7f4a_7c15u64 ^ at as u64;
+    for index in 0..PAGES {
+        for word in 0..PAGE_BYTES / 16 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            // SAFETY: the first half of a page of the mapping; the second stays zero.
+            unsafe { page(index).cast::<u64>().add(word).write_volatile(state) };
+        }
+    }
+    // SAFETY: our own mapping; its content is kept.
+    let advised = unsafe { libc::madvise(mapping.at.cast(), bytes, libc::MADV_PAGEOUT) };
+    if advised != 0 {
+        return Ok(None);
+    }
+    let pagemap = std::fs::File::open("/proc/self/pagemap").map_err(failed)?;
+    let mut times_ns = Vec::with_capacity(PAGES);
+    for index in 0..PAGES {
+        let mut entry = [0u8; 8];
+        let offset = page(index) as u64 / PAGE_BYTES as u64 * 8;
+        std::os::unix::fs::FileExt::read_exact_at(&pagemap, &mut entry, offset).map_err(failed)?;
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        let entry = u64::from_ne_bytes(entry);
+        if entry & PRESENT != 0 || entry & SWAPPED == 0 {
+            continue;
+        }
+        let began = Instant::now();
+        // SAFETY: within the mapping.
+        unsafe { page(index).read_volatile() };
+        times_ns.push(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    }
+    times_ns.sort_unstable();
+    Ok(times_ns.get(times_ns.len() / 2).copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::ProcRoot;
+
+    #[test]
+    fn without_swap_there_is_nothing_to_measure() {
+        let ns = refault_ns().unwrap();
+        match crate::swap::free_bytes(&ProcRoot::default()).unwrap() {
+            0 => assert_eq!(ns, None),
+            // Somebody else's device may be full or slow; what was measured is a time.
+            _ => assert!(ns.is_none_or(|ns| ns > 100)),
+        }
+    }
+}
