@@ -293,13 +293,7 @@ impl<'a> Look<'a> {
     }
 
     /// All 512 pages had one label, or were not there, and all have one label now.
-    fn update_uniform(
-        &mut self,
-        table: &mut Table,
-        seen: Seen<'_>,
-        appeared: bool,
-        young: bool,
-    ) {
+    fn update_uniform(&mut self, table: &mut Table, seen: Seen<'_>, appeared: bool, young: bool) {
         let sizes = self.map.generations.sizes_mut();
         let count_files = |mask: &PageBits| {
             mask.iter()

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the machine may do to `agewise` half-way: take the cgroup away, give the pid to somebody
+//! else, have no BTF, end it while the terminal is in its hands.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use assert_cmd::cargo::cargo_bin;
+
+/// A process that is ended with its guard.
+struct Running(Child);
+
+impl Running {
+    fn sleeper() -> Self {
+        let child = Command::new("sleep").arg("60").spawn();
+        Running(child.expect("sleep starts"))
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn is_root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("SKIP {test}: needs root");
+    }
+    root
+}
+
+fn report(target: [&str; 2], duration: &str) -> Child {
+    Command::new(cargo_bin("agewise"))
+        .args(["report", target[0], target[1], "--duration", duration])
+        .args(["--intervals", "200ms"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("agewise starts")
+}
+
+fn both(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+#[test]
+fn a_cgroup_that_is_removed_half_way_is_told() {
+    let test = "a_cgroup_that_is_removed_half_way_is_told";
+    if !is_root(test) {
+        return;
+    }
+    let mount = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"]
+        .into_iter()
+        .find(|mount| PathBuf::from(mount).join("cgroup.procs").exists());
+    let Some(mount) = mount else {
+        println!("SKIP {test}: no memory cgroups");
+        return;
+    };
+    let dir = PathBuf::from(mount).join(format!("agewise-gone-{}", std::process::id()));
+    if let Err(error) = std::fs::create_dir(&dir) {
+        println!("SKIP {test}: {}: {error}", dir.display());
+        return;
+    }
+    let sleeper = Running::sleeper();
+    std::fs::write(dir.join("cgroup.procs"), sleeper.pid().to_string()).unwrap();
+    let report = report(["--cgroup", dir.to_str().unwrap()], "3s");
+    std::thread::sleep(Duration::from_millis(1000));
+    drop(sleeper);
+    // The kernel lets go of a cgroup a moment after its last process.
+    let removed = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        std::fs::remove_dir(&dir).is_ok()
+    });
+    assert!(removed, "{} could not be removed", dir.display());
+    let output = report.wait_with_output().unwrap();
+    let said = both(&output);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("has been removed"), "{said}");
+}
+
+#[test]
+fn a_pid_that_is_given_to_somebody_else_is_not_followed() {
+    let test = "a_pid_that_is_given_to_somebody_else_is_not_followed";
+    if !is_root(test) {
+        return;
+    }
+    let sleeper = Running::sleeper();
+    let pid = sleeper.pid();
+    let report = report(["--pid", &pid.to_string()], "3s");
+    std::thread::sleep(Duration::from_millis(1000));
+    drop(sleeper);
+    // The next pid can be chosen (CONFIG_CHECKPOINT_RESTORE); others may be faster than we are.
+    let mut heir = None;
+    for _ in 0..50 {
+        let wanted = (pid - 1).to_string();
+        if let Err(error) = std::fs::write("/proc/sys/kernel/ns_last_pid", wanted) {
+            println!("SKIP {test}: /proc/sys/kernel/ns_last_pid: {error}");
+            return;
+        }
+        let next = Running::sleeper();
+        if next.pid() == pid {
+            heir = Some(next);
+            break;
+        }
+    }
+    let output = report.wait_with_output().unwrap();
+    if heir.is_none() {
+        println!("SKIP {test}: pid {pid} could not be had again");
+        return;
+    }
+    let said = both(&output);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("the process has exited"), "{said}");
+}
+
+#[test]
+fn without_btf_the_coarse_eye_takes_over_and_says_so() {
+    let test = "without_btf_the_coarse_eye_takes_over_and_says_so";
+    if !is_root(test) {
+        return;
+    }
+    let sleeper = Running::sleeper();
+    let pid = sleeper.pid().to_string();
+    let mut command = Command::new(cargo_bin("agewise"));
+    command.args(["report", "--pid", &pid, "--duration", "500ms"]);
+    command.args(["--intervals", "100ms"]);
+    // SAFETY: system calls only, between fork and exec.
+    unsafe { command.pre_exec(hide_btf) };
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) => {
+            println!("SKIP {test}: BTF cannot be hidden: {error}");
+            return;
+        }
+    };
+    let said = both(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("BTF"), "{said}");
+    assert!(said.contains("ages of whole mappings only"), "{said}");
+    assert!(said.contains("N0"), "{said}");
+}
+
+/// An empty directory over `/sys/kernel/btf`, for this process alone.
+fn hide_btf() -> std::io::Result<()> {
+    use std::ptr::null;
+    // SAFETY: constant, terminated strings.
+    let done = unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(
+                null(),
+                c"/".as_ptr(),
+                null(),
+                libc::MS_REC | libc::MS_PRIVATE,
+                null(),
+            ) == 0
+            && libc::mount(
+                c"none".as_ptr(),
+                c"/sys/kernel/btf".as_ptr(),
+                c"tmpfs".as_ptr(),
+                0,
+                null(),
+            ) == 0
+    };
+    match done {
+        true => Ok(()),
+        false => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// `agewise watch` in a terminal of its own (`script`, util-linux), ended by `signal`.
+#[test]
+fn watch_gives_the_terminal_back_however_it_ends() {
+    let test = "watch_gives_the_terminal_back_however_it_ends";
+    if !is_root(test) {
+        return;
+    }
+    let has_script = Command::new("script").arg("--version").output().is_ok();
+    if !has_script {
+        println!("SKIP {test}: no script (util-linux)");
+        return;
+    }
+    for signal in ["INT", "TERM", "HUP"] {
+        let sleeper = Running::sleeper();
+        let pid = sleeper.pid();
+        let agewise = cargo_bin("agewise");
+        // The shell tells who is to be signalled; agewise takes its place.
+        let line = format!(
+            "stty rows 30 cols 100; echo pid=$$; exec {} watch --pid {pid}",
+            agewise.display()
+        );
+        let child = Command::new("script")
+            .args(["-qefc", &line, "/dev/null"])
+            .env("TERM", "xterm")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("script starts");
+        std::thread::sleep(Duration::from_millis(1500));
+        let watching = watcher_of(child.id()).expect("agewise runs in the terminal");
+        let kill = Command::new("kill")
+            .args([format!("-{signal}"), watching.to_string()])
+            .status();
+        assert!(kill.unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        let said = both(&output);
+        let entered = said.rfind("\x1b[?1049h").expect("the other screen");
+        let left = said.rfind("\x1b[?1049l");
+        assert!(
+            left.is_some_and(|left| left > entered),
+            "SIG{signal}: the terminal was left on the other screen: {said:?}"
+        );
+        assert!(
+            said.rfind("\x1b[?25h") >= said.rfind("\x1b[?25l"),
+            "SIG{signal}: the cursor stayed hidden"
+        );
+    }
+}
+
+/// The process that `script` (its parent, `pid`) runs.
+fn watcher_of(pid: u32) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
