@@ -183,3 +183,103 @@ fn a_reference_is_verified_line_by_line() {
     let (ok, _, error) = agewise(&args);
     assert!(!ok && error.contains("trace hash"), "{error}");
 }
+
+/// The trace is a workload like others: the same fields, the same bytes twice, misses as counted by
+/// hand where memory suffices.
+#[test]
+fn traces_run_as_workloads_do() {
+    let directory = tempfile::tempdir().expect("a place for files");
+    let path = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
+    let pages: String = (0..30_000u64)
+        .map(|n| format!("{}\n", n * n % 1009))
+        .collect();
+    std::fs::write(path("one.trace"), pages).expect("written");
+    let csv: String = (0..4000u64)
+        .map(|n| {
+            let (page, class) = (n % 1000, if n % 2 == 0 { "anon" } else { "file" });
+            format!("{},{page},w,{},{class}\n", n * 1_000_000, 7 + n % 2)
+        })
+        .collect();
+    std::fs::write(
+        path("two.csv"),
+        format!("time_ns,page,kind,process,class\n{csv}"),
+    )
+    .expect("written");
+    let pattern = path("*.[ct]*");
+    let args = |format| {
+        [
+            "lab",
+            "run",
+            &pattern,
+            "--policy",
+            "classic,mglru:7.2",
+            "--memory",
+            "200%",
+            "--format",
+            format,
+        ]
+        .map(str::to_owned)
+    };
+    let run = |format| {
+        let args = args(format);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let (ok, out, errors) = agewise(&args);
+        assert!(ok, "{errors}");
+        out
+    };
+    let json = run("json");
+    assert_eq!(json, run("json"));
+    let value = |workload: &str, measure: &str| {
+        let line = json.lines().find(|line| {
+            line.contains(&format!(
+                "\"workload\":\"{workload}\",\"policy\":\"mglru:7.2\""
+            )) && line.contains(&format!("\"measure\":\"{measure}\""))
+        });
+        let line: serde_json::Value = serde_json::from_str(line.expect(measure)).expect("JSON");
+        line["mean"].as_f64().expect("a number")
+    };
+    // Squares modulo a prime: half of its numbers and 0, each read once from the file.
+    assert_eq!(value("one", "accesses"), 30_000.0);
+    assert_eq!(value("one", "file_in"), 505.0);
+    assert_eq!(value("one", "swap_out"), 0.0);
+    // Half of the pages are anonymous; the other half is written through a descriptor. One access a
+    // millisecond: time is kept.
+    assert_eq!(value("two", "minor_faults"), 500.0);
+    assert!((3999.0..4100.0).contains(&value("two", "time_ms")));
+    let text = run("text");
+    assert!(text.contains("trace two, memory") && text.contains("500 anonymous; 500 of files"));
+    assert_eq!(run("csv").matches("workload,policy").count(), 1);
+}
+
+/// What a trace recorded by interval does not tell is said, and its effect shown.
+#[test]
+fn an_order_that_is_not_known_is_said_and_measured() {
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/sqlite.pages");
+    let args = [
+        "lab",
+        "run",
+        trace,
+        "--memory",
+        "40%",
+        "--policy",
+        "mglru:7.2",
+    ];
+    let (ok, text, errors) = agewise(&args);
+    assert!(ok, "{errors}");
+    assert!(
+        text.contains("order inside an interval (50 ms) is not known"),
+        "{text}"
+    );
+    let faults = text.lines().find(|line| line.starts_with("major_faults"));
+    assert!(faults.expect("a row").contains(" to "), "{text}");
+    let one = |order: &str, seed: &str| {
+        let more = ["--order", order, "--seeds", seed, "--format", "csv"];
+        agewise(&[&args[..], &more].concat()).1
+    };
+    assert_ne!(one("forward", "1"), one("reverse", "1"));
+    let (ok, out, errors) = agewise(&["lab", "inspect", trace, "--at", "1s", "--memory", "40%"]);
+    assert!(
+        ok && out.contains("memcg") && out.contains("/workload"),
+        "{errors}"
+    );
+}

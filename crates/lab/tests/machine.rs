@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use agewise_engine::ids::MemcgId;
-use agewise_lab::experiment::machine_run::{Plan, RunError, run};
+use agewise_lab::experiment::machine_run::{Plan, RunError, Subject, run};
 use agewise_lab::experiment::matrix::{run_all, summarize};
 use agewise_lab::machine::address_space::{Advice, MapOptions};
 use agewise_lab::machine::device::DeviceKind;
@@ -196,7 +196,7 @@ proptest! {
 
 fn plan(workload: &str) -> Plan {
     Plan {
-        workload: Arc::new(library::find(workload).unwrap()),
+        subject: Subject::Workload(Arc::new(library::find(workload).unwrap())),
         memory_pages: None,
         swap: None,
         settings: Vec::new(),

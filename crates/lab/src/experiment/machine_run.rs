@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One run: a workload on a machine under one policy with one seed.
 
+mod replaying;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
@@ -9,6 +11,7 @@ use agewise_engine::ids::MemcgId;
 use thiserror::Error;
 
 use super::histogram::Histogram;
+use super::replay::{Arrangement, Replay};
 use super::settings::{self, SettingError};
 use super::task::{Area, Driver, Operation, Phase, Place, Script, Stream, Task, TraceScript};
 use crate::machine::address_space::{Advice, MapOptions};
@@ -22,6 +25,8 @@ use crate::workload::random::{XorShift64Star, Zipf, ZipfError};
 use crate::workload::spec::{
     AdviceSpec, AreaSpec, ProcessSpec, StreamOrder, StreamSpec, TraceTable, Workload, WorkloadError,
 };
+
+use replaying::Replaying;
 
 /// Smallest `memory.max`: one charge batch for the process itself and one to work with.
 pub const MIN_MEMORY_PAGES: u64 = 128;
@@ -60,14 +65,54 @@ pub enum RunError {
     Zipf(#[from] ZipfError),
 }
 
+/// What runs on the machine.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    /// A workload.
+    Workload(Arc<Workload>),
+    /// A trace, and the order given to accesses whose own is not known.
+    Trace(Arc<Replay>, Arrangement),
+}
+
+impl Subject {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Subject::Workload(workload) => &workload.name,
+            Subject::Trace(replay, _) => &replay.name,
+        }
+    }
+
+    /// What it stands for, in a sentence.
+    #[must_use]
+    pub fn description(&self) -> String {
+        match self {
+            Subject::Workload(workload) => workload.description.clone(),
+            Subject::Trace(replay, _) => replay.description(),
+        }
+    }
+
+    /// `memory.max` unless the plan has another: the workload's own; of a trace, half its pages.
+    ///
+    /// # Errors
+    /// The workload's is no size.
+    pub fn memory_pages(&self) -> Result<u64, WorkloadError> {
+        match self {
+            Subject::Workload(workload) => workload.pages("memory", &workload.memory),
+            Subject::Trace(replay, _) => Ok((replay.footprint_pages() / 2).max(MIN_MEMORY_PAGES)),
+        }
+    }
+}
+
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The workload.
-    pub workload: Arc<Workload>,
-    /// `memory.max`; the workload's unless given.
+    /// What runs.
+    pub subject: Subject,
+    /// `memory.max`; [`Subject::memory_pages`] unless given.
     pub memory_pages: Option<u64>,
-    /// Swap: a device or none; the workload's unless given.
+    /// Swap: a device or none; the workload's, or zram for a trace, unless given.
     pub swap: Option<Option<DeviceKind>>,
     /// Settings, `key=value`.
     pub settings: Vec<String>,
@@ -126,7 +171,9 @@ pub struct Run {
     pub machine: Machine,
     /// The cgroup of the workload.
     pub memcg: MemcgId,
-    workload: Arc<Workload>,
+    /// Without one, a trace runs.
+    workload: Option<Arc<Workload>>,
+    replay: Option<Box<Replaying>>,
     groups: BTreeMap<String, MemcgId>,
     files: Vec<FileId>,
     tasks: Vec<Task>,
@@ -149,10 +196,9 @@ impl Run {
     /// # Errors
     /// [`RunError`] when the plan cannot be carried out.
     pub fn new(plan: &Plan) -> Result<Run, RunError> {
-        let workload = Arc::clone(&plan.workload);
         let memory_pages = match plan.memory_pages {
             Some(pages) => pages,
-            None => workload.pages("memory", &workload.memory)?,
+            None => plan.subject.memory_pages()?,
         };
         if memory_pages < MIN_MEMORY_PAGES {
             return Err(RunError::TooSmall {
@@ -167,38 +213,13 @@ impl Run {
             ..Limits::default()
         };
         let memcg = machine.add_memcg(MemcgId::ROOT, "workload", limits);
-        let mut groups = BTreeMap::new();
-        for group in &workload.cgroup {
-            let pages = |size: &Option<String>, default| match size {
-                Some(size) => workload.pages("cgroup limit", size),
-                None => Ok(default),
-            };
-            let limits = Limits {
-                min_pages: pages(&group.min, 0)?,
-                low_pages: pages(&group.low, 0)?,
-                high_pages: pages(&group.high, UNLIMITED)?,
-                max_pages: pages(&group.max, UNLIMITED)?,
-                swap_max_pages: pages(&group.swap_max, UNLIMITED)?,
-            };
-            let id = machine.add_memcg(memcg, &group.name, limits);
-            groups.insert(group.name.clone(), id);
-        }
-        let mut files = Vec::new();
-        for file in &workload.file {
-            let pages = workload.pages("size", &file.size)? as u32;
-            let advice = if file.readahead {
-                Advice::Normal
-            } else {
-                Advice::Random
-            };
-            files.push(machine.add_file(pages, memcg, advice));
-        }
         let mut run = Run {
             machine,
             memcg,
-            workload: Arc::clone(&workload),
-            groups,
-            files,
+            workload: None,
+            replay: None,
+            groups: BTreeMap::new(),
+            files: Vec::new(),
             tasks: Vec::new(),
             ready: BinaryHeap::new(),
             queued: 0,
@@ -212,17 +233,51 @@ impl Run {
             end_ns: 0,
             seed: plan.seed,
         };
+        match &plan.subject {
+            Subject::Workload(workload) => run.start_workload(workload)?,
+            Subject::Trace(replay, arrangement) => run.start_replay(replay, *arrangement)?,
+        }
+        Ok(run)
+    }
+
+    fn start_workload(&mut self, workload: &Arc<Workload>) -> Result<(), RunError> {
+        self.workload = Some(Arc::clone(workload));
+        for group in &workload.cgroup {
+            let pages = |size: &Option<String>, default| match size {
+                Some(size) => workload.pages("cgroup limit", size),
+                None => Ok(default),
+            };
+            let limits = Limits {
+                min_pages: pages(&group.min, 0)?,
+                low_pages: pages(&group.low, 0)?,
+                high_pages: pages(&group.high, UNLIMITED)?,
+                max_pages: pages(&group.max, UNLIMITED)?,
+                swap_max_pages: pages(&group.swap_max, UNLIMITED)?,
+            };
+            let id = self.machine.add_memcg(self.memcg, &group.name, limits);
+            self.groups.insert(group.name.clone(), id);
+        }
+        for file in &workload.file {
+            let pages = workload.pages("size", &file.size)? as u32;
+            let advice = if file.readahead {
+                Advice::Normal
+            } else {
+                Advice::Random
+            };
+            self.files
+                .push(self.machine.add_file(pages, self.memcg, advice));
+        }
         if let Some(trace) = &workload.trace {
-            run.start_trace(trace)?;
+            self.start_trace(trace)?;
         }
         for (kind, process) in workload.process.iter().enumerate() {
             for _ in 0..process.count {
                 let start_ns = process.start_ms.saturating_mul(1_000_000);
                 let repeats = process.repeat.saturating_sub(1);
-                run.start_process(kind, start_ns, repeats)?;
+                self.start_process(workload, kind, start_ns, repeats)?;
             }
         }
-        Ok(run)
+        Ok(())
     }
 
     fn enqueue(&mut self, at_ns: u64, task: usize) {
@@ -250,15 +305,24 @@ impl Run {
         self.enqueue(at_ns, self.tasks.len() - 1);
     }
 
-    fn start_process(&mut self, kind: usize, at_ns: u64, repeats: u32) -> Result<(), RunError> {
-        let (process, script) = self.make_process(kind)?;
+    fn start_process(
+        &mut self,
+        workload: &Workload,
+        kind: usize,
+        at_ns: u64,
+        repeats: u32,
+    ) -> Result<(), RunError> {
+        let (process, script) = self.make_process(workload, kind)?;
         let driver = Driver::Script(Box::new(script));
         self.add_task(at_ns, process, driver, Some(kind), repeats);
         Ok(())
     }
 
-    fn make_process(&mut self, kind: usize) -> Result<(ProcessId, Script), RunError> {
-        let workload = Arc::clone(&self.workload);
+    fn make_process(
+        &mut self,
+        workload: &Workload,
+        kind: usize,
+    ) -> Result<(ProcessId, Script), RunError> {
         let spec = &workload.process[kind];
         let memcg = spec
             .cgroup
@@ -269,7 +333,7 @@ impl Run {
         let areas = spec
             .area
             .iter()
-            .map(|area| self.make_area(process, spec, area))
+            .map(|area| self.make_area(workload, process, spec, area))
             .collect::<Result<Vec<Area>, RunError>>()?;
         let mut phases = Vec::new();
         for phase in &spec.phase {
@@ -281,7 +345,7 @@ impl Run {
             let streams = phase
                 .stream
                 .iter()
-                .map(|stream| self.make_stream(spec, &areas, stream))
+                .map(|stream| self.make_stream(workload, spec, &areas, stream))
                 .collect::<Result<Vec<Stream>, RunError>>()?;
             phases.push(Phase::new(phase, populate, streams));
         }
@@ -291,13 +355,14 @@ impl Run {
 
     fn make_area(
         &mut self,
+        workload: &Workload,
         process: ProcessId,
         spec: &ProcessSpec,
         area: &AreaSpec,
     ) -> Result<Area, RunError> {
-        let pages = self.workload.area_pages(area)?;
+        let pages = workload.area_pages(area)?;
         let file = match &area.file {
-            Some(name) => Some(self.files[self.workload.find_file(name)?.0]),
+            Some(name) => Some(self.files[workload.find_file(name)?.0]),
             None => None,
         };
         let place = match file {
@@ -333,11 +398,12 @@ impl Run {
 
     fn make_stream(
         &mut self,
+        workload: &Workload,
         process: &ProcessSpec,
         areas: &[Area],
         spec: &StreamSpec,
     ) -> Result<Stream, RunError> {
-        let area = self.workload.area_index(process, &spec.area)?;
+        let area = workload.area_index(process, &spec.area)?;
         let all = f64::from(areas[area].pages);
         let first = (all * spec.from) as u32;
         let end = ((all * spec.to) as u32)
@@ -423,6 +489,11 @@ impl Run {
     /// # Errors
     /// [`RunError`] when a process that starts anew cannot.
     pub fn run_until(&mut self, stop_ns: u64) -> Result<(), RunError> {
+        if let Some(mut replaying) = self.replay.take() {
+            self.replay_until(&mut replaying, stop_ns);
+            self.replay = Some(replaying);
+            return Ok(());
+        }
         while let Some(&Reverse((at_ns, _, index))) = self.ready.peek() {
             let cpu = self.tasks[index].cpu;
             let start_ns = at_ns.max(self.cpu_free_ns[cpu]);
@@ -514,8 +585,10 @@ impl Run {
     /// A process that ended, or was killed, starts anew if its workload says so.
     fn start_anew(&mut self, index: usize, at_ns: u64) -> Result<(), RunError> {
         let (kind, left) = (self.tasks[index].kind, self.tasks[index].repeats_left);
-        if let (Some(kind), Some(left)) = (kind, left.checked_sub(1)) {
-            let (process, script) = self.make_process(kind)?;
+        if let (Some(kind), Some(left), Some(workload)) =
+            (kind, left.checked_sub(1), self.workload.clone())
+        {
+            let (process, script) = self.make_process(&workload, kind)?;
             self.processes.push(process);
             let task = &mut self.tasks[index];
             task.process = process;
@@ -576,35 +649,27 @@ impl Run {
 }
 
 fn machine_config(plan: &Plan, memory_pages: u64) -> Result<MachineConfig, RunError> {
-    let workload = &plan.workload;
-    let machine_pages = match &workload.machine_memory {
-        Some(size) => workload.pages("machine_memory", size)?,
-        None => memory_pages.saturating_mul(4),
+    let machine_pages = match &plan.subject {
+        Subject::Workload(workload) if workload.machine_memory.is_some() => {
+            let size = workload.machine_memory.as_deref().unwrap_or_default();
+            workload.pages("machine_memory", size)?
+        }
+        _ => memory_pages.saturating_mul(4),
     };
     let machine_pages = machine_pages.clamp(1 << 12, 1 << 30) as u32;
-    let kind = match plan.swap {
-        Some(kind) => kind,
-        None => workload.swap.parse().ok(),
+    let (cpus, swap, anon_pages) = match &plan.subject {
+        Subject::Workload(workload) => (
+            workload.cpus as usize,
+            workload.swap.parse().ok(),
+            anon_pages(workload),
+        ),
+        Subject::Trace(replay, _) => (1, Some(DeviceKind::Zram), replay.anon_pages()),
     };
-    // Room for all that can be swapped at the same time.
-    let anon_pages: u64 = workload
-        .process
-        .iter()
-        .flat_map(|process| {
-            let copies = u64::from(process.count) * u64::from(process.forks + 1);
-            process.area.iter().map(move |area| (area, copies))
-        })
-        .filter(|(area, _)| area.file.is_none())
-        .map(|(area, copies)| workload.area_pages(area).unwrap_or(0) * copies)
-        .sum();
-    let trace_pages = workload
-        .trace
-        .as_ref()
-        .map_or(0, |trace| u64::from(trace.pages) + u64::from(trace.hot));
-    let swap_pages = (anon_pages + trace_pages + 1024).min(1 << 30) as u32;
+    let kind = plan.swap.unwrap_or(swap);
+    let swap_pages = anon_pages.saturating_add(1024).min(1 << 30) as u32;
     let mut config = MachineConfig {
         policy: plan.policy,
-        cpus: workload.cpus as usize,
+        cpus,
         swap: kind.map(|kind| SwapConfig::new(kind, swap_pages)),
         zones: match &workload.zones {
             Some(zones) => Some(zones.pages(workload)?),
@@ -621,6 +686,25 @@ fn machine_config(plan: &Plan, memory_pages: u64) -> Result<MachineConfig, RunEr
     }
     config.check_zones()?;
     Ok(config)
+}
+
+/// Room for all that a workload can swap at the same time.
+fn anon_pages(workload: &Workload) -> u64 {
+    let of_processes: u64 = workload
+        .process
+        .iter()
+        .flat_map(|process| {
+            let copies = u64::from(process.count) * u64::from(process.forks + 1);
+            process.area.iter().map(move |area| (area, copies))
+        })
+        .filter(|(area, _)| area.file.is_none())
+        .map(|(area, copies)| workload.area_pages(area).unwrap_or(0) * copies)
+        .sum();
+    let of_trace = workload
+        .trace
+        .as_ref()
+        .map_or(0, |trace| u64::from(trace.pages) + u64::from(trace.hot));
+    of_processes + of_trace
 }
 
 /// Runs a plan to its end.

@@ -32,6 +32,10 @@ pub struct MeasureSummary {
     pub mean: f64,
     /// Half the width of the 95 % interval; none for one seed.
     pub ci95: Option<f64>,
+    /// The least of the seeds.
+    pub min: f64,
+    /// The most.
+    pub max: f64,
     /// The mean as a multiple of the first policy's; none when that is 0.
     pub ratio: Option<f64>,
     /// Chance that the difference from the first policy is none (Welch's t-test); none for the first
@@ -95,7 +99,8 @@ pub fn summarize(workload: &str, results: &[PolicyResult]) -> Vec<MeasureSummary
             .first()
             .and_then(|result| Summary::of(&sample(result, measure)));
         for (index, result) in results.iter().enumerate() {
-            let Some(summary) = Summary::of(&sample(result, measure)) else {
+            let values = sample(result, measure);
+            let Some(summary) = Summary::of(&values) else {
                 continue;
             };
             summaries.push(MeasureSummary {
@@ -105,6 +110,8 @@ pub fn summarize(workload: &str, results: &[PolicyResult]) -> Vec<MeasureSummary
                 n: summary.n,
                 mean: summary.mean,
                 ci95: summary.ci95,
+                min: values.iter().copied().fold(f64::INFINITY, f64::min),
+                max: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
                 ratio: first
                     .filter(|first| first.mean != 0.0)
                     .map(|first| summary.mean / first.mean),

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Experiments: one workload under several policies and seeds, and what the differences are worth.
+//! Experiments: one workload or trace under several policies and seeds, and what the differences are worth.
 
 pub mod histogram;
 pub mod machine_run;
 pub mod matrix;
+pub mod replay;
 pub mod settings;
 pub mod speed;
 pub mod statistics;

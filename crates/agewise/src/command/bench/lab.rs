@@ -81,7 +81,7 @@ fn time(args: &Args, policy: Policy, order: SpeedTrace) -> anyhow::Result<[f64; 
 /// # Errors
 /// An unknown policy.
 pub fn measure(args: &Args) -> anyhow::Result<Record> {
-    let policy = crate::command::lab::run::parse_policy(&args.policy)?;
+    let policy = crate::command::lab::setup::parse_policy(&args.policy)?;
     let zipf = time(args, policy, SpeedTrace::Zipf)?;
     let uniform = time(args, policy, SpeedTrace::Uniform)?;
     Ok(Record {

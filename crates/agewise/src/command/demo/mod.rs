@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise demo`: the tour that `make run` shows.
 
+mod curve;
 pub mod program;
 
 use std::io::Write;
@@ -30,8 +31,9 @@ use program::Program;
 ///
 /// Says what works here, starts an exerciser (half of its memory is never touched again, and every
 /// access checks the page) beside a real program, shows how old their memory is, moves out what is
-/// cold, and shows that resident memory falls and both go on unharmed. Everything it starts ends
-/// with it, also when it is interrupted.
+/// cold, and shows that resident memory falls and both go on unharmed. Then the lab: what share of the
+/// accesses of a recorded program would miss, by the memory it gets and the policy that manages it.
+/// Everything it starts ends with it, also when it is interrupted.
 ///
 /// Without root it does what it can on processes of its own user, and says what it left out.
 /// Without swap only pages of files can leave; --zram lends it a compressed swap device of its own.
@@ -68,10 +70,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         format: Format::Text,
     })? == ExitCode::SUCCESS;
     if !can_observe {
-        say("Nothing can be observed here; the tour ends. See what doctor advises.")?;
+        say("Nothing can be observed here: see what doctor advises. The lab needs nothing of it.")?;
+        curve::show()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let result = tour(args, &stop);
+    let result = tour(args, &stop).and_then(|()| match stop.requested() {
+        None => curve::show(),
+        Some(_) => Ok(()),
+    });
     match (stop.requested(), result) {
         (Some(signal), _) => {
             say("Interrupted: everything that was started has ended.")?;

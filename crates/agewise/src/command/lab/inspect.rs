@@ -8,7 +8,7 @@ use agewise_lab::experiment::machine_run::Run;
 use agewise_lab::workload::suggest::nearest;
 use anyhow::{Context, anyhow};
 
-use super::run::{Setup, parse_policy};
+use super::setup::{Setup, parse_policy};
 
 /// Print the kernel's files as the simulated machine has them at a moment of a run.
 ///
@@ -19,7 +19,10 @@ use super::run::{Setup, parse_policy};
 /// Example: agewise lab inspect kv --at 20ms --file /sys/fs/cgroup/workload/memory.stat
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to simulate.
+    /// A workload of `agewise lab list`, a TOML file that describes one, or a trace.
+    #[arg(value_name = "WORKLOAD|TRACE")]
+    pub subject: String,
+    /// What to simulate on.
     #[command(flatten)]
     pub setup: Setup,
     /// The policy.
@@ -29,7 +32,7 @@ pub struct Args {
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub seed: u64,
     /// The moment, in simulated time: a number with ns, us, ms or s. Later than the end of the
-    /// workload: its end.
+    /// workload or trace: its end.
     #[arg(long, value_name = "TIME")]
     pub at: String,
     /// The file; `list` names all.
@@ -70,7 +73,9 @@ fn parse_time_ns(text: &str) -> anyhow::Result<u64> {
 /// Runs up to the moment and prints.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop_ns = parse_time_ns(&args.at)?;
-    let plan = args.setup.plan(parse_policy(&args.policy)?, args.seed)?;
+    let subject = args.setup.subject(&args.subject)?;
+    let policy = parse_policy(&args.policy)?;
+    let plan = args.setup.plan(&subject, policy, args.seed)?;
     let mut run = Run::new(&plan)?;
     run.run_until(stop_ns)?;
     let machine = &mut run.machine;

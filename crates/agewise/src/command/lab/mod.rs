@@ -7,6 +7,7 @@ pub mod list;
 mod parquet;
 pub mod reproduce;
 pub mod run;
+pub mod setup;
 pub mod verify_kernel;
 pub mod verify_policies;
 

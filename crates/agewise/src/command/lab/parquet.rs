@@ -11,11 +11,10 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
-/// Writes `workload`, `policy`, `seed` and the measures of every run.
+/// Writes `workload`, `policy`, `seed` and the measures of every run; results go by workload or trace.
 pub fn write(
     out: &mut (impl Write + Send),
-    workload: &str,
-    results: &[PolicyResult],
+    results: &[(&str, &[PolicyResult])],
 ) -> anyhow::Result<()> {
     let mut schema = String::from(
         "message runs { required binary workload (STRING); required binary policy (STRING); \
@@ -30,9 +29,12 @@ pub fn write(
     let mut file = SerializedFileWriter::new(out, schema, properties)?;
     let mut group = file.next_row_group()?;
     let runs = || {
-        results
-            .iter()
-            .flat_map(|result| result.runs.iter().map(move |run| (&result.policy, run)))
+        results.iter().flat_map(|&(workload, results)| {
+            results.iter().flat_map(move |result| {
+                let policy = result.policy.as_str();
+                result.runs.iter().map(move |run| (workload, policy, run))
+            })
+        })
     };
     let text = |of: &str| ByteArray::from(of);
     let mut column = 0;
@@ -40,20 +42,22 @@ pub fn write(
         match column {
             0 | 1 => {
                 let values: Vec<ByteArray> = runs()
-                    .map(|(policy, _)| text(if column == 0 { workload } else { policy }))
+                    .map(|(workload, policy, _)| text(if column == 0 { workload } else { policy }))
                     .collect();
                 writer
                     .typed::<ByteArrayType>()
                     .write_batch(&values, None, None)?;
             }
             2 => {
-                let values: Vec<i64> = runs().map(|(_, (seed, _))| seed.cast_signed()).collect();
+                let values: Vec<i64> = runs().map(|(_, _, (seed, _))| seed.cast_signed()).collect();
                 writer
                     .typed::<Int64Type>()
                     .write_batch(&values, None, None)?;
             }
             _ => {
-                let values: Vec<f64> = runs().map(|(_, (_, values))| values[column - 3]).collect();
+                let values: Vec<f64> = runs()
+                    .map(|(_, _, (_, values))| values[column - 3])
+                    .collect();
                 writer
                     .typed::<DoubleType>()
                     .write_batch(&values, None, None)?;
@@ -81,7 +85,7 @@ mod tests {
             runs: vec![run(1), run(2)],
         }];
         let mut file = tempfile::tempfile().unwrap();
-        write(&mut file, "kv", &results).unwrap();
+        write(&mut file, &[("kv", &results[..])]).unwrap();
         let reader = SerializedFileReader::new(file).unwrap();
         assert_eq!(reader.metadata().file_metadata().num_rows(), 2);
         let row = reader.get_row_iter(None).unwrap().nth(1).unwrap().unwrap();

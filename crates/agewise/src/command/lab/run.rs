@@ -2,65 +2,54 @@
 //! `agewise lab run`.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use agewise_lab::experiment::machine_run::{MEASURES, Plan};
+use agewise_lab::experiment::machine_run::{MEASURES, Subject};
 use agewise_lab::experiment::matrix::{MeasureSummary, PolicyResult, run_all, summarize};
+use agewise_lab::experiment::replay::Arrangement;
 use agewise_lab::machine::Policy;
-use agewise_lab::machine::device::DeviceKind;
-use agewise_lab::workload::library;
-use agewise_lab::workload::size::parse_size_bytes;
-use agewise_lab::workload::spec::Workload;
-use agewise_lab::workload::suggest::nearest;
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use clap::ValueEnum;
 
+use super::setup::{Setup, parse_policy};
 use crate::output;
 use crate::progress::Progress;
+use crate::units;
 
-/// What to simulate: shared by `run` and `inspect`.
-#[derive(Debug, clap::Args)]
-pub struct Setup {
-    /// A workload of `agewise lab list`, or a TOML file that describes one.
-    #[arg(value_name = "WORKLOAD")]
-    pub workload: String,
-    /// memory.max of the workload's cgroup, in bytes or with K, M, G; the workload's own unless given.
-    #[arg(long, value_name = "SIZE")]
-    pub memory: Option<String>,
-    /// Swap device: zram, pmem, nvme, ssd, hdd or none; the workload's own unless given.
-    #[arg(long, value_name = "DEVICE")]
-    pub swap: Option<String>,
-    /// A setting of the machine; `agewise lab list` describes them. Can be given several times.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub settings: Vec<String>,
-}
-
-/// Run a workload on simulated memory under several policies, side by side.
+/// Run workloads or traces on simulated memory under several policies, side by side.
 ///
 /// Each policy sees the same processes with the same seeds. The table has a column a policy: means
 /// over the seeds with their 95 % intervals, and `*` (p < 0.05), `**` (0.01) or `***` (0.001) where
-/// Welch's test tells a mean from that of the first policy. The same build, workload and seeds print
+/// Welch's test tells a mean from that of the first policy. The same build, subject and seeds print
 /// the same bytes, whatever the number of CPUs.
 ///
-/// Example: agewise lab run kv --policy classic,mglru:7.2,mglru:6.12 --memory 24M --swap nvme
+/// Of a trace, processes, anonymous or file, reads and writes and times are kept as far as it tells
+/// them; each access comes at its time, or as soon as the one before is done. Blocks and keys are
+/// pages of one file without read-ahead (see --access). A trace recorded by interval does not tell
+/// the order inside an interval: each seed replays another one (see --order), and the table shows the
+/// range over the seeds, which is what not knowing it comes to.
+///
+/// Examples: agewise lab run kv --policy classic,mglru:7.2,mglru:6.12 --memory 24M --swap nvme;
+/// agewise lab run traces/redis.pages --memory 25%
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to simulate.
+    /// Workloads of `agewise lab list`, TOML files that describe one, trace files of any format or
+    /// names in the --manifest; file names may be patterns.
+    #[arg(required = true, value_name = "WORKLOAD|TRACE")]
+    pub subjects: Vec<String>,
+    /// What to simulate on.
     #[command(flatten)]
     pub setup: Setup,
     /// Policies, the one to compare with first: classic, mglru:7.2, mglru:6.12, mglru:v6.
     #[arg(long, value_name = "LIST", value_delimiter = ',',
           default_values = ["classic", "mglru:7.2", "mglru:6.12", "mglru:v6"])]
     pub policy: Vec<String>,
-    /// Seeds 1 to N.
-    #[arg(long, value_name = "N", default_value_t = 10,
-          value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    pub seeds: u64,
-    /// table: for people; json: one object a line, policy and measure; csv: the same fields; parquet:
+    /// Seeds 1 to N; 10 for a workload and 3 for a trace unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub seeds: Option<u64>,
+    /// text: a table for people; json: one object a line, policy and measure; csv: the same fields; parquet:
     /// every run, one column a measure, on standard output.
-    #[arg(long, default_value = "table")]
+    #[arg(long, default_value = "text")]
     pub format: Format,
 }
 
@@ -68,7 +57,8 @@ pub struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people.
-    Table,
+    #[value(alias = "table")]
+    Text,
     /// One JSON object a line.
     Json,
     /// Comma-separated values.
@@ -77,65 +67,17 @@ pub enum Format {
     Parquet,
 }
 
-/// A policy by name, with the nearest name where there is none.
-pub fn parse_policy(text: &str) -> anyhow::Result<Policy> {
-    Policy::parse(text).map_err(|error| {
-        let names = Policy::names();
-        match nearest(text, names.iter().map(String::as_str)) {
-            Some(near) => anyhow!("{error}; did you mean `{near}`?"),
-            None => anyhow!(error),
-        }
-    })
-}
+/// Seeds of a workload unless given.
+const WORKLOAD_SEEDS: u64 = 10;
+/// Seeds of a trace unless given: rising, falling and shuffled, where its order is not known.
+const TRACE_SEEDS: u64 = 3;
 
-fn parse_swap(text: &str) -> anyhow::Result<Option<DeviceKind>> {
-    if text == "none" {
-        return Ok(None);
-    }
-    text.parse().map(Some).map_err(|error| {
-        let names = DeviceKind::ALL.map(DeviceKind::name);
-        match nearest(text, names.into_iter().chain(["none"])) {
-            Some(near) => anyhow!("{error}; did you mean `{near}`?"),
-            None => anyhow!("{error}; one of {}, none", names.join(", ")),
-        }
-    })
-}
-
-impl Setup {
-    /// The plan for a policy and a seed.
-    pub fn plan(&self, policy: Policy, seed: u64) -> anyhow::Result<Plan> {
-        let memory_pages = match &self.memory {
-            None => None,
-            Some(size) => {
-                let bytes =
-                    parse_size_bytes(size).map_err(|error| anyhow!("--memory `{size}` {error}"))?;
-                Some(bytes / 4096)
-            }
-        };
-        Ok(Plan {
-            workload: Arc::new(self.load()?),
-            memory_pages,
-            swap: self.swap.as_deref().map(parse_swap).transpose()?,
-            settings: self.settings.clone(),
-            policy,
-            seed,
-        })
-    }
-
-    fn load(&self) -> anyhow::Result<Workload> {
-        let path = Path::new(&self.workload);
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "toml")
-        {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            let stem = path.file_stem().map(PathBuf::from).unwrap_or_default();
-            return Ok(Workload::parse(&stem.to_string_lossy(), &text)?);
-        }
-        library::find(&self.workload)
-            .context("`agewise lab list` names all; a file must end in .toml")
-    }
+/// Results of one subject.
+struct Outcome {
+    subject: Subject,
+    memory_pages: u64,
+    seeds: u64,
+    results: Vec<PolicyResult>,
 }
 
 /// Runs and prints.
@@ -146,44 +88,125 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .map(|name| parse_policy(name.trim()))
         .collect::<anyhow::Result<Vec<Policy>>>()?;
     let first = *policies.first().context("no policy given")?;
-    let plan = args.setup.plan(first, 1)?;
-    let progress = Progress::new("runs");
-    let total = args.seeds * policies.len() as u64;
-    let results = run_all(&plan, &policies, args.seeds, || progress.advance(total))?;
-    progress.finish();
-    let name = &plan.workload.name;
-    let summaries = summarize(name, &results);
     let mut out = io::stdout().lock();
-    match args.format {
-        Format::Table => {
-            writeln!(
-                out,
-                "agewise {}, workload {name}, seeds 1 to {}",
-                env!("CARGO_PKG_VERSION"),
-                args.seeds
-            )?;
-            writeln!(out, "{}\n", plan.workload.description)?;
-            print_table(&mut out, &results, &summaries)?;
-        }
-        Format::Json => {
-            for summary in &summaries {
-                output::json_line(&mut out, summary)?;
+    let mut csv_header = true;
+    let mut outcomes = Vec::new();
+    for name in args.setup.names(&args.subjects)? {
+        let outcome = simulate(args, &name, first, &policies)?;
+        let summaries = summarize(outcome.subject.name(), &outcome.results);
+        match args.format {
+            Format::Text => {
+                print_head(&mut out, &outcome)?;
+                print_table(&mut out, &outcome, &summaries)?;
             }
-        }
-        Format::Csv => {
-            let mut writer = csv::Writer::from_writer(&mut out);
-            for summary in &summaries {
-                writer.serialize(summary)?;
+            Format::Json => {
+                for summary in &summaries {
+                    output::json_line(&mut out, summary)?;
+                }
             }
-            writer.flush()?;
-        }
-        Format::Parquet => {
-            let mut file = Vec::new();
-            super::parquet::write(&mut file, name, &results)?;
-            out.write_all(&file)?;
+            Format::Csv => {
+                let mut writer = csv::WriterBuilder::new()
+                    .has_headers(csv_header)
+                    .from_writer(&mut out);
+                for summary in &summaries {
+                    writer.serialize(summary)?;
+                }
+                writer.flush()?;
+                csv_header = false;
+            }
+            Format::Parquet => outcomes.push(outcome),
         }
     }
+    if args.format == Format::Parquet {
+        let mut file = Vec::new();
+        let named: Vec<(&str, &[PolicyResult])> = outcomes
+            .iter()
+            .map(|outcome| (outcome.subject.name(), outcome.results.as_slice()))
+            .collect();
+        super::parquet::write(&mut file, &named)?;
+        out.write_all(&file)?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn simulate(
+    args: &Args,
+    name: &str,
+    first: Policy,
+    policies: &[Policy],
+) -> anyhow::Result<Outcome> {
+    let subject = args.setup.subject(name)?;
+    let plan = args.setup.plan(&subject, first, 1)?;
+    let seeds = args.seeds.unwrap_or(match subject {
+        Subject::Workload(_) => WORKLOAD_SEEDS,
+        Subject::Trace(..) => TRACE_SEEDS,
+    });
+    let memory_pages = match plan.memory_pages {
+        Some(pages) => pages,
+        None => subject.memory_pages()?,
+    };
+    let progress = Progress::new("runs");
+    let total = seeds * policies.len() as u64;
+    let results = run_all(&plan, policies, seeds, || progress.advance(total))
+        .with_context(|| format!("cannot run {name}"))?;
+    progress.finish();
+    Ok(Outcome {
+        subject,
+        memory_pages,
+        seeds,
+        results,
+    })
+}
+
+fn print_head(out: &mut impl Write, outcome: &Outcome) -> io::Result<()> {
+    let Outcome {
+        subject,
+        memory_pages,
+        seeds,
+        ..
+    } = outcome;
+    let kind = match subject {
+        Subject::Workload(_) => "workload",
+        Subject::Trace(..) => "trace",
+    };
+    writeln!(
+        out,
+        "agewise {}, {kind} {}, memory {} ({memory_pages} pages), seeds 1 to {seeds}",
+        env!("CARGO_PKG_VERSION"),
+        subject.name(),
+        units::bytes_text(memory_pages * 4096),
+    )?;
+    writeln!(out, "{}", subject.description())?;
+    if let Subject::Trace(replay, arrangement) = subject {
+        for note in &replay.notes {
+            writeln!(out, "note: {note}")?;
+        }
+        if replay.order_unknown {
+            let orders = match arrangement {
+                Arrangement::Each => "seed 1 replays rising addresses, 2 falling, others shuffled",
+                Arrangement::Forward => "replayed by rising address",
+                Arrangement::Reverse => "replayed by falling address",
+                Arrangement::Shuffle => "each seed shuffles",
+            };
+            writeln!(
+                out,
+                "order inside an interval{} is not known: {orders}",
+                match replay.interval_ns {
+                    0 => String::new(),
+                    ns => format!(
+                        " ({})",
+                        units::duration_text(std::time::Duration::from_nanos(ns))
+                    ),
+                }
+            )?;
+            writeln!(
+                out,
+                "a page counts once an interval: accesses, hits and latencies are of page-intervals, \
+                 faults are of the program"
+            )?;
+        }
+    }
+    writeln!(out)
 }
 
 /// A number with as many digits as a reader needs.
@@ -198,7 +221,19 @@ fn short(value: f64) -> String {
     }
 }
 
-fn cell(summary: &MeasureSummary) -> String {
+fn cell(summary: &MeasureSummary, of_orders: bool) -> String {
+    if of_orders {
+        return if summary.min == summary.max {
+            short(summary.mean)
+        } else {
+            format!(
+                "{} [{} to {}]",
+                short(summary.mean),
+                short(summary.min),
+                short(summary.max)
+            )
+        };
+    }
     let spread = match summary.ci95 {
         Some(ci95) if ci95 > 0.0 => format!(" ± {}", short(ci95)),
         _ => String::new(),
@@ -214,10 +249,12 @@ fn cell(summary: &MeasureSummary) -> String {
 
 fn print_table(
     out: &mut impl Write,
-    results: &[PolicyResult],
+    outcome: &Outcome,
     summaries: &[MeasureSummary],
 ) -> io::Result<()> {
-    const WIDTH: usize = 24;
+    const WIDTH: usize = 28;
+    let results = &outcome.results;
+    let of_orders = matches!(&outcome.subject, Subject::Trace(replay, _) if replay.order_unknown);
     write!(out, "{:18}", "")?;
     for result in results {
         write!(out, " {:>WIDTH$}", result.policy)?;
@@ -229,13 +266,16 @@ fn print_table(
             .iter()
             .filter(|summary| summary.measure == *measure)
         {
-            write!(out, " {:>WIDTH$}", cell(summary))?;
+            write!(out, " {:>WIDTH$}", cell(summary, of_orders))?;
         }
         writeln!(out)?;
     }
+    if of_orders {
+        return writeln!(out, "\nmean [least to most over the orders replayed]\n");
+    }
     writeln!(
         out,
-        "\nmean ± half of the 95 % interval; *, **, ***: differs from {} with p < 0.05, 0.01, 0.001",
+        "\nmean ± half of the 95 % interval; *, **, ***: differs from {} with p < 0.05, 0.01, 0.001\n",
         results.first().map_or("", |result| &result.policy)
     )
 }
@@ -243,15 +283,6 @@ fn print_table(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn unknown_names_get_the_nearest() {
-        let error = parse_policy("mglru:7.3").unwrap_err().to_string();
-        assert!(error.contains("did you mean `mglru:7.2`"), "{error}");
-        let error = parse_swap("nmve").unwrap_err().to_string();
-        assert!(error.contains("did you mean `nvme`"), "{error}");
-        assert_eq!(parse_swap("none").unwrap(), None);
-    }
 
     #[test]
     fn numbers_are_short() {

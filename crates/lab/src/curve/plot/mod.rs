@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Curves as pictures: text for a terminal, SVG, and one HTML page that needs nothing else.
+//! Curves as pictures: text for a terminal, SVG, PNG, and one HTML page that needs nothing else.
 
 mod html;
+mod png;
 mod svg;
 mod text;
 
 pub use html::html;
+pub use png::png;
 pub use svg::svg;
 pub use text::text;
 
@@ -134,6 +136,24 @@ mod tests {
         let picture = svg(&curves);
         assert_eq!(picture.matches("<polyline").count(), 2);
         assert!(picture.contains("a&lt;b") && !picture.contains("a<b"));
+        let image = png(&curves).unwrap();
+        assert!(image.starts_with(b"\x89PNG\r\n\x1a\n"));
+        assert_eq!(image, png(&curves).unwrap(), "the same bytes again");
+        // Curves and letters are there: more than grid and paper.
+        let picture = tiny_skia::Pixmap::decode_png(&image).unwrap();
+        let colour = |wanted: [u8; 3]| {
+            let of = |pixel: &&tiny_skia::PremultipliedColorU8| {
+                [pixel.red(), pixel.green(), pixel.blue()] == wanted
+            };
+            picture.pixels().iter().filter(of).count()
+        };
+        for (wanted, at_least) in [
+            ([0, 0x72, 0xb2], 1000),
+            ([0xd5, 0x5e, 0], 1000),
+            ([0; 3], 1000),
+        ] {
+            assert!(colour(wanted) > at_least, "{wanted:?}: {}", colour(wanted));
+        }
         let page = html(&curves);
         assert!(
             page.contains("\\u003c") && !page.contains("a<b"),
@@ -153,6 +173,7 @@ mod tests {
             assert!(text(&curves, 40, 8).contains("miss ratio"));
             assert!(svg(&curves).ends_with("</svg>\n"));
             assert!(html(&curves).ends_with("</html>\n"));
+            assert!(png(&curves).is_ok());
         }
     }
 }

@@ -34,7 +34,7 @@ use crate::output::{self, Format};
 /// A miss is an access of a page that is not in memory; the first access of each page always is
 /// one. There is no warm-up.
 ///
-/// Pictures: text on a terminal, --svg, and --html, a page that fetches nothing and zooms.
+/// Pictures: text on a terminal, --svg, --png, and --html, a page that fetches nothing and zooms.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Trace files, or names in the manifest.
@@ -89,6 +89,10 @@ pub struct Args {
     /// Also write the curves as SVG.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+
+    /// Also write the curves as PNG, 1720 pixels wide.
+    #[arg(long, value_name = "FILE")]
+    pub png: Option<PathBuf>,
 
     /// Also write the curves as one HTML page that needs nothing else.
     #[arg(long, value_name = "FILE")]
@@ -157,8 +161,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             None => count(args, trace, &pool)?,
         });
     }
-    write_picture(args.svg.as_deref(), || plot::svg(&curves))?;
-    write_picture(args.html.as_deref(), || plot::html(&curves))?;
+    write_picture(args.svg.as_deref(), || Ok(plot::svg(&curves).into_bytes()))?;
+    write_picture(
+        args.html.as_deref(),
+        || Ok(plot::html(&curves).into_bytes()),
+    )?;
+    write_picture(args.png.as_deref(), || {
+        plot::png(&curves).map_err(anyhow::Error::msg)
+    })?;
     if let Some(path) = &args.parquet {
         let file =
             fs::File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
@@ -231,10 +241,13 @@ fn sizes(args: &Args, footprint_pages: u64) -> Vec<usize> {
     sizes
 }
 
-fn write_picture(path: Option<&Path>, draw: impl Fn() -> String) -> anyhow::Result<()> {
+fn write_picture(
+    path: Option<&Path>,
+    draw: impl Fn() -> anyhow::Result<Vec<u8>>,
+) -> anyhow::Result<()> {
     match path {
         Some(path) => {
-            fs::write(path, draw()).with_context(|| format!("cannot write {}", path.display()))
+            fs::write(path, draw()?).with_context(|| format!("cannot write {}", path.display()))
         }
         None => Ok(()),
     }

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A trace on the machine: its processes, and its accesses one after another.
+
+use std::sync::Arc;
+
+use super::super::replay::{Arrangement, Cursor, Home, Replay, Through};
+use super::super::task::Operation;
+use super::{Run, RunError};
+use crate::machine::address_space::{Advice, MapOptions};
+use crate::machine::{FileId, ProcessId};
+
+/// A trace under way.
+pub(super) struct Replaying {
+    replay: Arc<Replay>,
+    cursor: Cursor,
+    spaces: Vec<ReplaySpace>,
+    file: FileId,
+    last_process: usize,
+}
+
+/// Where a process of a trace has its memory.
+#[derive(Clone, Copy)]
+struct ReplaySpace {
+    process: ProcessId,
+    anon_vpn: u64,
+    file_vpn: u64,
+}
+
+impl Run {
+    /// Starts the processes of a trace, each with its anonymous memory and, where it is mapped, the
+    /// file.
+    pub(super) fn start_replay(
+        &mut self,
+        replay: &Arc<Replay>,
+        arrangement: Arrangement,
+    ) -> Result<(), RunError> {
+        let no_room = || RunError::AddressSpace(replay.name.clone());
+        // Read-ahead is left out, so that a miss is a page asked for.
+        let file = self
+            .machine
+            .add_file(replay.file_places, self.memcg, Advice::Random);
+        let mut spaces = Vec::new();
+        for &anon_places in &replay.anon_places {
+            let process = self.machine.add_process(self.memcg);
+            self.processes.push(process);
+            let mut map = |options: &MapOptions| self.machine.map(process, options);
+            let anon_vpn = map(&MapOptions::anon(anon_places.into())).ok_or_else(no_room)?;
+            let options = MapOptions::file(file.number(), replay.file_places.into());
+            let file_vpn = map(&options).ok_or_else(no_room)?;
+            spaces.push(ReplaySpace {
+                process,
+                anon_vpn,
+                file_vpn,
+            });
+        }
+        self.replay = Some(Box::new(Replaying {
+            cursor: Cursor::new(replay, arrangement, self.seed),
+            replay: Arc::clone(replay),
+            spaces,
+            file,
+            last_process: usize::MAX,
+        }));
+        Ok(())
+    }
+
+    /// The accesses of a trace, each at its time or as soon as the one before is done.
+    pub(super) fn replay_until(&mut self, replaying: &mut Replaying, stop_ns: u64) {
+        while self.machine.now_ns() < stop_ns {
+            let Some(step) = replaying.cursor.next(&replaying.replay) else {
+                break;
+            };
+            let now_ns = self.machine.now_ns();
+            self.machine.wait_ns(step.due_ns.saturating_sub(now_ns));
+            let at = step.process as usize;
+            let space = replaying.spaces[at];
+            if replaying.last_process != at {
+                self.machine.schedule(space.process);
+                replaying.last_process = at;
+            }
+            if !self.machine.is_alive(space.process) {
+                continue;
+            }
+            let write = step.write;
+            let operation = match replaying.replay.home(step.page) {
+                Home::Anon { page, .. } => Operation::Touch {
+                    vpn: space.anon_vpn + u64::from(page),
+                    write,
+                },
+                Home::File { page } if replaying.replay.through == Through::Descriptor => {
+                    Operation::Io {
+                        file: replaying.file,
+                        index: page,
+                        write,
+                    }
+                }
+                Home::File { page } => Operation::Touch {
+                    vpn: space.file_vpn + u64::from(page),
+                    write,
+                },
+            };
+            self.access(space.process, operation);
+        }
+        self.end_ns = self.end_ns.max(self.machine.now_ns());
+    }
+}
