@@ -422,3 +422,121 @@ fn signals_at_any_moment_leave_nothing_behind() {
         assert_eq!(traces(pid, &text), Vec::<String>::new(), "round {round}");
     }
 }
+
+/// A file system that is unmounted when it goes out of scope.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn new(size: &str) -> Result<SmallDisk, String> {
+        let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "agewise-test"])
+            .arg(directory.path())
+            .output()
+            .map_err(|error| format!("no mount: {error}"))?;
+        match mounted.status.success() {
+            true => Ok(SmallDisk(directory)),
+            false => Err(format!("no small disk: {}", text(&mounted.stderr).trim())),
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_disk_that_fills_ends_a_recording_whose_beginning_stays_readable() {
+    let _one = one();
+    skip_if!("a_disk_that_fills", blind());
+    let disk = match SmallDisk::new("192k") {
+        Ok(disk) => disk,
+        Err(why) => {
+            println!("SKIP a_disk_that_fills: {why}");
+            return;
+        }
+    };
+    let out = disk.0.path().join("t.pages");
+    let out = out.to_str().expect("UTF-8");
+    // Scattered pages take a byte or two each: some seconds fill the disk.
+    let recorded = agewise(&[
+        "trace",
+        "record",
+        "--interval",
+        "20ms",
+        "--out",
+        out,
+        "--",
+        AGEWISE,
+        "exercise",
+        "--size",
+        "128M",
+        "--pattern",
+        "uniform",
+        "--rate",
+        "300000",
+        "--seconds",
+        "6",
+    ]);
+    let said = text(&recorded.stderr);
+    assert_eq!(recorded.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains(out) && said.contains("stays readable"),
+        "{said}"
+    );
+    assert!(said.contains("the command goes on"), "{said}");
+    let info = agewise(&["trace", "info", out, "--format", "json"]);
+    assert!(info.status.success(), "{}", text(&info.stderr));
+    assert!(number(&last(&info), "accesses") > 10_000);
+    assert!(
+        text(&info.stderr).contains("cut off"),
+        "{}",
+        text(&info.stderr)
+    );
+}
+
+/// A program that touches so much that seeing all of it would slow it is spared, and what the trace says
+/// of a second is what the program did.
+#[test]
+fn a_program_that_recording_would_slow_is_spared() {
+    let _one = one();
+    skip_if!("a_program_that_recording_would_slow_is_spared", blind());
+    let directory = tempfile::tempdir().expect("a place for the trace");
+    let out = directory.path().join("t.pages");
+    let out = out.to_str().expect("UTF-8");
+    let exerciser = exerciser(&["--size", "256M", "--pattern", "uniform", "--rate", "0"]);
+    let pid = exerciser.pid().to_string();
+    let recorded = agewise(&[
+        "trace",
+        "record",
+        "--pid",
+        &pid,
+        "--duration",
+        "6s",
+        "--max-slowdown",
+        "2%",
+        "--out",
+        out,
+        "--format",
+        "json",
+    ]);
+    exerciser.finish().expect("unharmed");
+    assert!(recorded.status.success(), "{}", text(&recorded.stderr));
+    let summary = last(&recorded);
+    assert_eq!(number(&summary, "spared_processes"), 1, "{summary}");
+    let (all, inferred) = (number(&summary, "accesses"), number(&summary, "inferred"));
+    assert!(inferred * 2 > all && inferred < all, "{summary}");
+    let info = last(&agewise(&["trace", "info", out, "--format", "json"]));
+    assert_eq!(number(&info, "inferred"), inferred);
+    let cat = text(&agewise(&["trace", "cat", out, "--from", "5s", "--format", "json"]).stdout);
+    let mut pages = std::collections::HashSet::new();
+    for line in cat.lines() {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        let first = number(&line, "page");
+        pages.extend(first..first + number(&line, "count"));
+    }
+    // All of the 256 MiB was touched several times in that second.
+    assert!((63_000..70_000).contains(&pages.len()), "{}", pages.len());
+}

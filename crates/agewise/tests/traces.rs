@@ -213,10 +213,16 @@ fn traces_are_converted_and_keep_what_they_say() {
     let text = "time_ns,page,count,kind,process,class\n5,7,3,w,12,anon\n1000000000,1,1,r,13,file\n";
     place.file("t.csv", text);
     place.ok(&["trace", "convert", "t.csv", "t.pagetrace"]);
-    assert_eq!(
-        place.ok(&["trace", "cat", "t.pagetrace", "--format", "csv"]),
-        text
-    );
+    // How each access is known stands in one more column, empty for what was seen.
+    let cat = place.ok(&["trace", "cat", "t.pagetrace", "--format", "csv"]);
+    let expected: String = text
+        .lines()
+        .map(|line| match line.starts_with("time_ns") {
+            true => format!("{line},evidence\n"),
+            false => format!("{line},\n"),
+        })
+        .collect();
+    assert_eq!(cat, expected);
     let later = place.ok(&[
         "trace",
         "cat",
@@ -317,4 +323,91 @@ fn bad_input_is_told_with_file_and_place() {
     place.file("a.lis", "1 -5 0 0\n");
     assert!(told(&["lab", "curve", "a.lis"]).contains("-5 is negative"));
     assert!(told(&["trace", "info", Path::new("/").to_str().unwrap()]).contains("directory"));
+}
+
+/// What a trace can be that is none: each ends with the file, and the place in it where there is one.
+#[test]
+fn damage_of_every_kind_is_an_error_with_the_place() {
+    let place = Place::new();
+    let pages: String = (0..20_000u64)
+        .map(|n| format!("{}\n", n * n % 5003))
+        .collect();
+    place.file("t.trace", &pages);
+    place.ok(&[
+        "trace",
+        "convert",
+        "t.trace",
+        "t.oracleGeneral",
+        "--to",
+        "oracleGeneral",
+    ]);
+    place.ok(&["trace", "convert", "t.trace", "t.lirs.gz", "--to", "lirs"]);
+    place.ok(&["trace", "convert", "t.trace", "t.lirs.zst", "--to", "lirs"]);
+    let part = |of: &str, name: &str, bytes: usize| {
+        let whole = fs::read(place.at(of)).unwrap();
+        fs::write(place.at(name), &whole[..bytes.min(whole.len() / 2)]).unwrap();
+    };
+    part("t.oracleGeneral", "cut.oracleGeneral", 24 * 10 + 7);
+    part("t.lirs.gz", "cut.lirs.gz", usize::MAX);
+    part("t.lirs.zst", "cut.lirs.zst", usize::MAX);
+    fs::write(
+        place.at("garbage.gz"),
+        b"\x1f\x8b\x08\x00garbage that is no deflate",
+    )
+    .unwrap();
+    fs::write(
+        place.at("garbage.xz"),
+        b"\xfd7zXZ\x00garbage that is no xz at all",
+    )
+    .unwrap();
+    fs::write(
+        place.at("garbage.zst"),
+        b"\x28\xb5\x2f\xfdgarbage that is no zstd",
+    )
+    .unwrap();
+    place.file("huge.lis", "1 99999999999 0 0\n");
+    place.file("overflow.lis", "18446744073709551615 8 0 0\n");
+    place.file("long.lis", "1 18446744073709551616 0 0\n");
+    place.file("negative.lis", "5 1 0 0\n-3 1 0 0\n");
+    place.file("none.trace", "");
+    for (name, format, expected) in [
+        (
+            "cut.oracleGeneral",
+            None,
+            "truncated oracleGeneral: the record at byte 240 has 7 of 24",
+        ),
+        ("cut.lirs.gz", None, "of its gzip data"),
+        ("cut.lirs.zst", None, "of its zstd data"),
+        ("garbage.gz", Some("lirs"), "of its gzip data"),
+        ("garbage.xz", Some("lirs"), "of its xz data"),
+        ("garbage.zst", Some("lirs"), "of its zstd data"),
+        ("huge.lis", None, "99999999999"),
+        ("overflow.lis", None, "64 bits"),
+        ("long.lis", None, "does not fit in 64 bits"),
+        ("negative.lis", None, "byte 8 (line 2): -3 is negative"),
+        ("none.trace", Some("lirs"), "no requests"),
+        ("none.trace", None, "the file is empty"),
+        ("t.trace", Some("arc"), "not valid arc at byte 0 (line 1)"),
+        ("t.trace", Some("page"), "not page"),
+        ("t.lirs.gz", Some("lackey"), "not valid lackey"),
+    ] {
+        for command in [&["trace", "info"][..], &["lab", "curve"], &["lab", "run"]] {
+            let mut arguments = command.to_vec();
+            arguments.push(name);
+            arguments.extend(
+                format
+                    .into_iter()
+                    .flat_map(|format| ["--trace-format", format]),
+            );
+            let message = place.error(&arguments);
+            assert!(message.contains(name), "{arguments:?}: {message}");
+            assert!(message.contains(expected), "{arguments:?}: {message}");
+            assert!(!message.contains("panicked"), "{arguments:?}: {message}");
+        }
+    }
+    let full = place.error(&["trace", "convert", "t.trace", "/dev/full", "--to", "page"]);
+    assert!(
+        full.contains("/dev/full") && full.contains("space"),
+        "{full}"
+    );
 }

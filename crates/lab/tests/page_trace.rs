@@ -8,7 +8,7 @@ use agewise_lab::trace::page_trace::{
     FORMAT, Frame, Header, Order, PageTraceWriter, frames, open_at,
 };
 use agewise_lab::trace::{
-    AccessKind, Input, PageClass, ReadOptions, Request, RequestReader, TraceError,
+    AccessKind, Evidence, Input, PageClass, ReadOptions, Request, RequestReader, TraceError,
 };
 use proptest::prelude::*;
 
@@ -38,17 +38,35 @@ fn write(requests: &[Request], frame: usize, header: &Header) -> Vec<u8> {
 
 fn requests() -> impl Strategy<Value = Vec<Request>> {
     let page = prop_oneof![0u64..1000, any::<u64>().prop_map(|page| page >> 12)];
-    let request = (page, 1u64..100, any::<u64>(), 0u32..4, 0u8..3, 0u8..3).prop_map(
-        |(first_page, count, time_ns, process, kind, class)| Request {
-            first_page,
-            page_count: if count > 20 { 1 } else { count },
-            time_ns,
-            process,
-            kind: [AccessKind::Unknown, AccessKind::Read, AccessKind::Write][usize::from(kind)],
-            class: [PageClass::Unknown, PageClass::Anon, PageClass::File][usize::from(class)],
-        },
-    );
+    let request = (
+        page,
+        1u64..100,
+        any::<u64>(),
+        0u32..4,
+        0u8..3,
+        0u8..3,
+        0u8..3,
+    )
+        .prop_map(
+            |(first_page, count, time_ns, process, kind, class, evidence)| Request {
+                first_page,
+                page_count: if count > 20 { 1 } else { count },
+                time_ns,
+                process,
+                kind: [AccessKind::Unknown, AccessKind::Read, AccessKind::Write][usize::from(kind)],
+                class: [PageClass::Unknown, PageClass::Anon, PageClass::File][usize::from(class)],
+                evidence: [Evidence::Seen, Evidence::Fault, Evidence::Inferred]
+                    [usize::from(evidence)],
+            },
+        );
     proptest::collection::vec(request, 0..120)
+}
+
+fn with_evidence() -> Header {
+    Header {
+        evidence: true,
+        ..Header::default()
+    }
 }
 
 proptest! {
@@ -58,19 +76,27 @@ proptest! {
             page_shift: 16,
             order: Order::Interval,
             interval_ns: 100_000_000,
+            evidence: true,
             metadata: "command=true\n".into(),
         };
         let mut reader = open(&write(&requests, frame, &header)).unwrap();
         prop_assert_eq!(reader.page_trace_header(), Some(&header));
-        prop_assert_eq!(rest(&mut *reader).unwrap(), requests);
+        prop_assert_eq!(&rest(&mut *reader).unwrap(), &requests);
         prop_assert!(reader.note().is_none());
+        // Version 1 has no room for it: all were seen.
+        let mut reader = open(&write(&requests, frame, &Header::default())).unwrap();
+        let seen = requests.into_iter().map(|request| Request {
+            evidence: Evidence::Seen,
+            ..request
+        });
+        prop_assert_eq!(rest(&mut *reader).unwrap(), seen.collect::<Vec<_>>());
     }
 
     /// Cut anywhere, a file gives every request of its full frames, and says that it was cut.
     #[test]
     fn cut_off_files_are_read(requests in requests(), frame in 1usize..50,
                               cut in any::<prop::sample::Index>()) {
-        let whole = write(&requests, frame, &Header::default());
+        let whole = write(&requests, frame, &with_evidence());
         let cut = cut.index(whole.len());
         let Ok(mut reader) = open(&whole[..cut]) else {
             prop_assert!(cut < 32, "only a header that was cut off is an error");
@@ -86,7 +112,7 @@ proptest! {
     #[test]
     fn damage_is_noticed(requests in requests(), at in any::<prop::sample::Index>(),
                          change in 1u8..=255) {
-        let mut bytes = write(&requests, 30, &Header::default());
+        let mut bytes = write(&requests, 30, &with_evidence());
         let at = at.index(bytes.len());
         bytes[at] ^= change;
         if let Ok(read) = open(&bytes).and_then(|mut reader| rest(&mut *reader)) {
@@ -191,6 +217,7 @@ fn the_header_byte_by_byte() {
         &bytes[..16],
         b"\x89AGEWPT\n\x01\x00\x20\x00\x0c\x00\x00\x00"
     );
+    assert_eq!(write(&[], 1, &with_evidence())[8], 2, "the version");
     assert_eq!(&bytes[16..24], [0; 8]);
     assert_eq!(&bytes[24..28], [4, 0, 0, 0]);
     assert_eq!(&bytes[32..36], b"a=b\n");

@@ -4,7 +4,12 @@
 //! Every interval the page tables are read, and the pages whose accessed bits are set are written
 //! with the time of the look. Their order inside an interval is not known; they are written in
 //! rising order of address, and the trace says so ([`Order::Interval`]).
+//!
+//! A program that touches so much that clearing all of it in every interval would slow it by more than
+//! [`MAX_SLOWDOWN`] is spared: some of its accesses are inferred from others, and the trace says which
+//! ([`Evidence::Inferred`]).
 
+mod pace;
 mod pages;
 mod watched;
 
@@ -17,7 +22,7 @@ use agewise_host::eye::{Abilities, AccessSource, EyeError, Resolution};
 use agewise_host::pagewalk::{Capacity, PageWalk};
 use agewise_host::process::{Process, ProcessError};
 use agewise_lab::trace::page_trace::{Header, Order, PageTraceWriter};
-use agewise_lab::trace::{AccessKind, Request, TraceError};
+use agewise_lab::trace::{AccessKind, Evidence, Request, TraceError};
 use serde::Serialize;
 
 use pages::PageNames;
@@ -53,6 +58,9 @@ pub enum RecordError {
 /// short intervals that time counts: fewer tables than elsewhere, at some more calls.
 const TABLES_A_CALL: u32 = 16;
 
+/// What recording may cost a program, as a share of its time, unless told otherwise.
+pub const MAX_SLOWDOWN: f64 = 0.05;
+
 /// The eye for recordings.
 ///
 /// # Errors
@@ -72,6 +80,10 @@ pub struct Totals {
     pub intervals: u64,
     /// Accesses: pages young in an interval, summed over intervals.
     pub accesses: u64,
+    /// Accesses of these that nobody saw: inferred, to spare the program.
+    pub inferred: u64,
+    /// Processes that are spared now.
+    pub spared_processes: u64,
     /// Most pages of one interval.
     pub accesses_max: u64,
     /// Processes met.
@@ -92,6 +104,7 @@ pub struct Recorder<'a, W: Write> {
     watched: BTreeMap<u32, Watched>,
     start_ns: u64,
     last_look_ns: u64,
+    max_slowdown: f64,
     totals: Totals,
 }
 
@@ -113,6 +126,7 @@ impl<'a, W: Write> Recorder<'a, W> {
         }
         let header = Header {
             order: Order::Interval,
+            evidence: true,
             interval_ns: u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX),
             metadata,
             ..Header::default()
@@ -124,8 +138,15 @@ impl<'a, W: Write> Recorder<'a, W> {
             watched: BTreeMap::new(),
             start_ns: clock::monotonic_ns(),
             last_look_ns: 0,
+            max_slowdown: MAX_SLOWDOWN,
             totals: Totals::default(),
         })
+    }
+
+    /// Bounds what recording costs processes added from now on; infinite: everything is seen, whatever
+    /// it costs.
+    pub fn set_max_slowdown(&mut self, share: f64) {
+        self.max_slowdown = share;
     }
 
     /// Whether a process is recorded already.
@@ -171,8 +192,10 @@ impl<'a, W: Write> Recorder<'a, W> {
             opened => opened?,
         };
         if let Some(slot) = self.names.process_slot(pid) {
-            self.watched
-                .insert(pid, Watched::new(process, slot, born_here));
+            self.watched.insert(
+                pid,
+                Watched::new(process, slot, born_here, self.max_slowdown),
+            );
             self.totals.processes += 1;
         }
         Ok(())
@@ -186,7 +209,7 @@ impl<'a, W: Write> Recorder<'a, W> {
         let time_ns = clock::monotonic_ns().saturating_sub(self.start_ns);
         self.last_look_ns = time_ns;
         let mut failed = Ok(());
-        let mut accesses = 0;
+        let (mut accesses, mut inferred, mut spared) = (0, 0, 0);
         let mut gone = Vec::new();
         for (&pid, watched) in &mut self.watched {
             let writer = &mut self.writer;
@@ -195,6 +218,9 @@ impl<'a, W: Write> Recorder<'a, W> {
                     return;
                 }
                 accesses += touched.pages;
+                if touched.evidence == Evidence::Inferred {
+                    inferred += touched.pages;
+                }
                 failed = writer.push(&Request {
                     first_page: touched.first_page,
                     page_count: touched.pages,
@@ -202,6 +228,7 @@ impl<'a, W: Write> Recorder<'a, W> {
                     process: pid,
                     kind: AccessKind::Unknown,
                     class: touched.numbering.class,
+                    evidence: touched.evidence,
                 });
             };
             let cpu_ns = clock::thread_cpu_ns();
@@ -210,6 +237,7 @@ impl<'a, W: Write> Recorder<'a, W> {
                 Err(error) if error.is_gone() => gone.push(pid),
                 Err(source) => return Err(RecordError::Watch { pid, source }),
             }
+            spared += u64::from(watched.is_spared());
             self.totals.cpu_ns += clock::thread_cpu_ns() - cpu_ns;
         }
         for pid in gone {
@@ -219,6 +247,8 @@ impl<'a, W: Write> Recorder<'a, W> {
         failed?;
         self.totals.intervals += 1;
         self.totals.accesses += accesses;
+        self.totals.inferred += inferred;
+        self.totals.spared_processes = spared;
         self.totals.accesses_max = self.totals.accesses_max.max(accesses);
         Ok(())
     }

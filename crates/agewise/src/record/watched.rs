@@ -2,19 +2,24 @@
 //! One process that is recorded: each interval its page tables are read, what is young is handed
 //! on, and the accessed bits are cleared for the next interval.
 
+use std::io;
 use std::ops::ControlFlow;
 
 use agewise_engine::table::PageBits;
-use agewise_host::clear::hand::KernelHand;
+use agewise_host::clear::hand::{ClearHand, KernelHand, MAX_RANGES};
 use agewise_host::clear::{ClearError, ClearPolicy, ClearReport, Clearer};
 use agewise_host::clock;
 use agewise_host::error::FileError;
 use agewise_host::eye::{
-    AccessSource, AddressRange, Batch, EyeError, PAGE_BYTES, SightSink, TableSight, Target,
+    AccessSource, AddressRange, Batch, EyeError, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES,
+    TableSight, Target,
 };
 use agewise_host::process::Process;
 use agewise_host::vma::{VmaKind, VmaTable};
 
+use agewise_lab::trace::Evidence;
+
+use super::pace::{Pace, RESET_NS};
 use super::pages::{Numbering, PageNames};
 
 /// A look at a process failed.
@@ -52,7 +57,17 @@ pub struct Touched {
     pub pages: u64,
     /// What backs them.
     pub numbering: Numbering,
+    /// Seen, or inferred.
+    pub evidence: Evidence,
 }
+
+/// Looks in a row that cost the program too much, after which it is spared.
+const DEAR_LOOKS: u32 = 5;
+/// Share of what recording may cost that goes to accessed bits set again; the rest is for the flushes
+/// and locks of clearing.
+const RESET_SHARE: f64 = 0.5;
+/// Longest range given to the kernel at once: how long one call holds the program's mmap lock.
+const RANGE_BYTES_MAX: u64 = 16 << 20;
 
 /// A process and what is needed to look at it again.
 #[derive(Debug)]
@@ -64,13 +79,20 @@ pub struct Watched {
     vmas: VmaTable,
     /// Accesses before the first clear count: the process began while we recorded.
     born_here: bool,
+    /// What recording may cost the process, as a share of its time.
+    max_slowdown: f64,
+    /// How it is spared, from when that was exceeded.
+    pace: Option<Pace>,
+    dear_looks: u32,
+    last_look_ns: Option<u64>,
 }
 
 impl Watched {
     /// Starts with a process. `born_here`: it was started during the recording, so what it touched
-    /// before its first look belongs to the trace.
+    /// before its first look belongs to the trace. `max_slowdown`: the share of its time that recording
+    /// may cost it; infinite for no bound.
     #[must_use]
-    pub fn new(process: Process, slot: u64, born_here: bool) -> Watched {
+    pub fn new(process: Process, slot: u64, born_here: bool, max_slowdown: f64) -> Watched {
         // Nothing is put off: a trace must not contain accesses that did not happen.
         let clearer = Clearer::new(process.pid(), ClearPolicy::exact());
         Watched {
@@ -79,7 +101,17 @@ impl Watched {
             clearer,
             vmas: VmaTable::new(),
             born_here,
+            max_slowdown,
+            pace: None,
+            dear_looks: 0,
+            last_look_ns: None,
         }
+    }
+
+    /// Whether the process is spared: not every access is seen any more.
+    #[must_use]
+    pub fn is_spared(&self) -> bool {
+        self.pace.is_some()
     }
 
     /// Looks once. What was accessed since the last look goes to `found`, in rising order of address.
@@ -110,8 +142,19 @@ impl Watched {
                 copies: vma.kind == VmaKind::FilePrivate,
             })
             .collect();
-        self.clearer
-            .begin(clock::monotonic_ns(), mapped.iter().copied());
+        let spareable: Vec<bool> = mapped
+            .iter()
+            .map(|vma| {
+                vma.kind == VmaKind::Anon
+                    && !vma.locked
+                    && self.clearer.is_cleared_by_advice(vma.range.start)
+            })
+            .collect();
+        let now_ns = clock::monotonic_ns();
+        self.clearer.begin(now_ns, mapped.iter().copied());
+        if let Some(pace) = &mut self.pace {
+            pace.begin(now_ns);
+        }
         let mut sink = Sink {
             hand: KernelHand::new(&self.process),
             clearer: &mut self.clearer,
@@ -119,12 +162,49 @@ impl Watched {
             count_first: self.born_here,
             found,
             failed: None,
+            spareable: &spareable,
+            pace: self.pace.as_mut(),
+            cold: Vec::new(),
+            reset_pages: 0,
+            denied: false,
         };
         eye.scan(&Target::from(&self.process), &ranges, &mut sink)?;
-        if let Some(error) = sink.failed {
+        let (failed, reset_pages, denied) = (sink.failed, sink.reset_pages, sink.denied);
+        if let Some(error) = failed {
             return Err(error.into());
         }
+        if let Some(pace) = &mut self.pace {
+            pace.end();
+        }
+        if denied {
+            // Clearing single ranges is not permitted: back to what is.
+            (self.pace, self.max_slowdown) = (None, f64::INFINITY);
+        }
+        self.decide_to_spare(now_ns, reset_pages);
         Ok(self.clearer.finish(&mut KernelHand::new(&self.process))?)
+    }
+}
+
+impl Watched {
+    /// Spares the process from now on if the bits that it has to set again cost it too much.
+    fn decide_to_spare(&mut self, now_ns: u64, reset_pages: u64) {
+        let Some(last_ns) = self.last_look_ns.replace(now_ns) else {
+            // The first look finds all that was ever touched.
+            return;
+        };
+        if self.pace.is_some() {
+            return;
+        }
+        let span_ns = now_ns.saturating_sub(last_ns).max(1);
+        let share = reset_pages as f64 * RESET_NS as f64 / span_ns as f64;
+        self.dear_looks = if share > self.max_slowdown {
+            self.dear_looks + 1
+        } else {
+            0
+        };
+        if self.dear_looks >= DEAR_LOOKS {
+            self.pace = Some(Pace::new(self.max_slowdown * RESET_SHARE));
+        }
     }
 }
 
@@ -144,10 +224,100 @@ struct Sink<'a> {
     count_first: bool,
     found: &'a mut dyn FnMut(Touched),
     failed: Option<ClearError>,
+    /// Ranges whose pages are the process's own.
+    spareable: &'a [bool],
+    pace: Option<&'a mut Pace>,
+    /// What the pace wants cleared.
+    cold: Vec<AddressRange>,
+    /// Young pages of tables that could be spared.
+    reset_pages: u64,
+    /// The kernel does not let us clear single ranges.
+    denied: bool,
+}
+
+impl Sink<'_> {
+    /// A table of a process that is spared.
+    fn spared(&mut self, sight: &TableSight<'_>) -> bool {
+        let is_whole = sight.leaf == Leaf::Page && sight.covered == [u64::MAX; 8];
+        if !is_whole || !self.spareable.get(sight.range).is_some_and(|&may| may) {
+            return false;
+        }
+        let young = &sight.bits.young;
+        let count: u64 = young.iter().map(|word| u64::from(word.count_ones())).sum();
+        self.reset_pages += count;
+        let Some(pace) = &mut self.pace else {
+            return false;
+        };
+        let told = pace.table(sight.va / TABLE_BYTES, &sight.bits.present, young);
+        let Some(numberings) = self.numberings.get(sight.range) else {
+            return true;
+        };
+        let numbering = numberings.own;
+        for (bits, evidence) in [
+            (&told.seen, Evidence::Seen),
+            (&told.inferred, Evidence::Inferred),
+        ] {
+            for_runs(bits, |page, pages| {
+                (self.found)(Touched {
+                    first_page: numbering.page(sight.va + page * PAGE_BYTES),
+                    pages,
+                    numbering,
+                    evidence,
+                });
+            });
+        }
+        if told.clear && count > 0 {
+            self.clear_soon(sight.va, young);
+        }
+        true
+    }
+
+    /// Notes the young part of a table, together with the one before where they touch.
+    fn clear_soon(&mut self, va: u64, young: &PageBits) {
+        let (mut first, mut end) = (None, 0);
+        for_runs(young, |page, pages| {
+            first.get_or_insert(page);
+            end = page + pages;
+        });
+        let range = AddressRange {
+            start: va + first.unwrap_or(0) * PAGE_BYTES,
+            end: va + end * PAGE_BYTES,
+        };
+        match self.cold.last_mut() {
+            Some(last) if last.end == range.start && range.end - last.start <= RANGE_BYTES_MAX => {
+                last.end = range.end;
+            }
+            _ => self.cold.push(range),
+        }
+    }
+
+    fn clear_noted(&mut self) {
+        let ranges = std::mem::take(&mut self.cold);
+        let mut rest = ranges.as_slice();
+        while !rest.is_empty() {
+            let batch = &rest[..rest.len().min(MAX_RANGES)];
+            let done = match self.hand.cold(batch) {
+                Ok(done) => done,
+                Err(error) => {
+                    self.denied |= is_denied(&error);
+                    0
+                }
+            };
+            // One that is refused (locked or unmapped meanwhile) is passed over.
+            rest = &rest[(done + usize::from(done < batch.len())).min(rest.len())..];
+        }
+    }
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS))
 }
 
 impl SightSink for Sink<'_> {
     fn table(&mut self, sight: &TableSight<'_>) {
+        if self.spared(sight) {
+            return;
+        }
         let judged = self.clearer.judge(sight);
         let known_since = judged.since_ns.is_some() || self.count_first;
         let Some(numberings) = self.numberings.get(sight.range).filter(|_| known_since) else {
@@ -160,6 +330,7 @@ impl SightSink for Sink<'_> {
                     first_page,
                     pages,
                     numbering,
+                    evidence: Evidence::Seen,
                 });
             });
         };
@@ -179,6 +350,7 @@ impl SightSink for Sink<'_> {
     }
 
     fn batch_end(&mut self, _batch: &Batch) -> ControlFlow<()> {
+        self.clear_noted();
         match self.clearer.clear(&mut self.hand) {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => {

@@ -366,6 +366,12 @@ impl Clearer {
         known.is_some_and(|known| known.shared && self.scan - known.scan < PROBE_AGAIN)
     }
 
+    /// Whether the mapping at `start` is one that `MADV_COLD` clears, as far as earlier scans found
+    /// out: nobody else maps its pages, and it is permitted.
+    pub fn is_cleared_by_advice(&self, start: u64) -> bool {
+        !self.cold_denied && self.policy.means != Means::Refs && !self.is_left_alone(start)
+    }
+
     /// One write instead of many ranges: where it costs less than half, and does not hold the
     /// target up for too long. It also gives up all that was put off, so it must win clearly.
     fn choose_refs(&self, now_ns: u64) -> bool {

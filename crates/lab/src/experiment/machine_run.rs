@@ -671,9 +671,12 @@ fn machine_config(plan: &Plan, memory_pages: u64) -> Result<MachineConfig, RunEr
         policy: plan.policy,
         cpus,
         swap: kind.map(|kind| SwapConfig::new(kind, swap_pages)),
-        zones: match &workload.zones {
-            Some(zones) => Some(zones.pages(workload)?),
-            None => None,
+        zones: match &plan.subject {
+            Subject::Workload(workload) => match &workload.zones {
+                Some(zones) => Some(zones.pages(workload)?),
+                None => None,
+            },
+            Subject::Trace(..) => None,
         },
         seed: plan.seed,
         ..MachineConfig::new(machine_pages)

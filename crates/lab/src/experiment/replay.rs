@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::trace::page_trace::Order;
-use crate::trace::{Access, AccessKind, AccessStream, PageClass, PageIndex, TraceError};
+use crate::trace::{Access, AccessKind, AccessStream, Evidence, PageClass, PageIndex, TraceError};
 use crate::workload::random::XorShift64Star;
 
 /// How pages are accessed that are of files, or of which the trace does not say what they are.
@@ -227,6 +227,7 @@ struct Reading {
     items: Vec<Item>,
     moments: Vec<Moment>,
     shared_anon: u64,
+    inferred: u64,
     processes_merged: bool,
 }
 
@@ -240,6 +241,7 @@ impl Reading {
             items: Vec::new(),
             moments: Vec::new(),
             shared_anon: 0,
+            inferred: 0,
             processes_merged: false,
         }
     }
@@ -275,6 +277,7 @@ impl Reading {
         }
         let owner = self.owners[page as usize];
         self.shared_anon += u64::from(owner.is_some_and(|owner| owner != process));
+        self.inferred += u64::from(access.evidence == Evidence::Inferred);
         let write = access.kind == AccessKind::Write || (first && owner.is_some());
         self.items.push(Item {
             page,
@@ -327,6 +330,12 @@ impl Reading {
             notes.push(format!(
                 "{} accesses of anonymous memory shared by processes are made by the first of them",
                 self.shared_anon
+            ));
+        }
+        if self.inferred > 0 {
+            notes.push(format!(
+                "{} of the accesses were not seen but inferred by the recorder, to spare the program",
+                self.inferred
             ));
         }
         if self.processes_merged {

@@ -25,6 +25,18 @@ pub enum PageClass {
     File,
 }
 
+/// How an access is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
+pub enum Evidence {
+    /// It was seen. In a trace recorded by interval: at some time since the look before.
+    #[default]
+    Seen,
+    /// It made a page fault, at exactly this time, also in a trace recorded by interval.
+    Fault,
+    /// Nobody saw it: it was inferred from pages nearby that were seen ([`crate::trace::page_trace`]).
+    Inferred,
+}
+
 /// One record of a trace: a run of neighbouring pages touched together.
 ///
 /// Most formats store runs of one page. Disk traces store a start and a count, which
@@ -43,6 +55,8 @@ pub struct Request {
     pub kind: AccessKind,
     /// Anonymous or file.
     pub class: PageClass,
+    /// Seen, or inferred.
+    pub evidence: Evidence,
 }
 
 impl Request {
@@ -70,4 +84,6 @@ pub struct Access {
     pub kind: AccessKind,
     /// Anonymous or file.
     pub class: PageClass,
+    /// Seen, or inferred.
+    pub evidence: Evidence,
 }

@@ -20,7 +20,7 @@ mod stream;
 mod summary;
 mod writer;
 
-pub use access::{Access, AccessKind, PageClass, Request};
+pub use access::{Access, AccessKind, Evidence, PageClass, Request};
 pub use dense::{ACCESSES_MAX, DenseTrace, NEVER};
 pub use error::TraceError;
 pub use format::{FORMATS, Format, ReadOptions, RequestReader};

@@ -168,6 +168,7 @@ impl AccessStream {
             process: rest.process,
             kind: rest.kind,
             class: rest.class,
+            evidence: rest.evidence,
         };
         for page in (0..take).map(|at| rest.first_page + at) {
             if self.collapse_repeats && self.last_page.replace(page) == Some(page) {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::access::{Access, AccessKind, PageClass};
+use super::access::{Access, AccessKind, Evidence, PageClass};
 use super::dense::DenseTrace;
 use super::error::TraceError;
 use super::stream::{AccessStream, TraceSource};
@@ -39,6 +39,10 @@ pub struct Summary {
     pub anon: u64,
     /// Accesses of files, as far as told.
     pub file: u64,
+    /// Page faults with their exact time, in a trace recorded by interval.
+    pub faults: u64,
+    /// Accesses that nobody saw, inferred from others.
+    pub inferred: u64,
     /// Different processes; 0 when the format has none.
     pub processes: u64,
     /// First and last time, nanoseconds; equal when the format has none.
@@ -74,6 +78,8 @@ struct Tally {
     writes: u64,
     anon: u64,
     file: u64,
+    faults: u64,
+    inferred: u64,
     processes: BTreeSet<u32>,
     times_ns: Option<(u64, u64)>,
     last_page: Option<u64>,
@@ -89,6 +95,8 @@ impl Tally {
         self.writes += u64::from(access.kind == AccessKind::Write);
         self.anon += u64::from(access.class == PageClass::Anon);
         self.file += u64::from(access.class == PageClass::File);
+        self.faults += u64::from(access.evidence == Evidence::Fault);
+        self.inferred += u64::from(access.evidence == Evidence::Inferred);
         if access.process != 0 {
             self.processes.insert(access.process);
         }
@@ -122,6 +130,8 @@ impl Tally {
             writes: self.writes,
             anon: self.anon,
             file: self.file,
+            faults: self.faults,
+            inferred: self.inferred,
             processes: self.processes.len() as u64,
             first_time_ns,
             last_time_ns,

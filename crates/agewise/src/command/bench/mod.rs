@@ -149,6 +149,9 @@ struct RecordArgs {
     /// Time from look to look while recording.
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = units::positive_duration)]
     interval: Duration,
+    /// As of `agewise trace record`; `none` sees every access.
+    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = crate::command::trace::record::slowdown)]
+    max_slowdown: f64,
     /// How to print.
     #[arg(long, value_enum, default_value_t)]
     format: Format,

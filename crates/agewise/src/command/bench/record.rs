@@ -25,6 +25,9 @@ use crate::signal::Stop;
 /// The window over which working sets are compared.
 const WINDOW: Duration = Duration::from_secs(1);
 
+/// How long is recorded before anything is measured.
+const WARM_UP: Duration = Duration::from_secs(4);
+
 /// What recording changes, and how far its working sets are from the truth.
 #[derive(Clone, Debug, Serialize)]
 pub struct Recorded {
@@ -56,6 +59,8 @@ pub struct Recorded {
     working_set_deviation_ratio: f64,
     /// The farthest of them.
     working_set_deviation_max_ratio: f64,
+    /// Share of the recorded accesses that were inferred, not seen.
+    inferred_share: f64,
     /// CPU time of looking, as a share of one core.
     cpu_share: f64,
 }
@@ -80,12 +85,15 @@ pub(super) fn measure(program: &Path, args: &RecordArgs, stop: &Stop) -> anyhow:
     let mut eye = record::open_eye().context("cannot read page tables")?;
     let out = BufWriter::new(File::create_new(&path)?);
     let mut recorder = Recorder::new(&mut eye, &path, out, args.interval, String::new())?;
+    recorder.set_max_slowdown(args.max_slowdown);
     recorder.add(exerciser.pid(), false)?;
     // The first look clears all of memory; that happens once and not at any pace.
     recorder.interval()?;
+    // Nor does finding out whether the program has to be spared, and how steady it is.
+    look_for(&mut recorder, args, WARM_UP, stop)?;
     let mut rng = Pcg64::seed_from_u64(1);
     let (mut by_time, mut by_cpu, mut true_sets) = (Vec::new(), Vec::new(), Vec::new());
-    let mut recorded_for = Duration::ZERO;
+    let mut recorded_for = WARM_UP;
     for _ in 0..args.pairs {
         let recorded_first: bool = rng.random();
         let mut rates = [(0.0, 0.0); 2];
@@ -98,7 +106,7 @@ pub(super) fn measure(program: &Path, args: &RecordArgs, stop: &Stop) -> anyhow:
             let cpu_ns = exerciser.cpu_ns().unwrap_or(0);
             let mut looks = Vec::new();
             if is_recorded {
-                looks = look_for(&mut recorder, args, stop)?;
+                looks = look_for(&mut recorder, args, args.span, stop)?;
             } else if stop.wait(args.span) {
                 bail!("told to end");
             }
@@ -140,6 +148,7 @@ pub(super) fn measure(program: &Path, args: &RecordArgs, stop: &Stop) -> anyhow:
         working_set_bytes: median(&pages) as u64 * PAGE_BYTES,
         working_set_deviation_ratio: median(&deviations),
         working_set_deviation_max_ratio: deviations.iter().copied().fold(0.0, f64::max),
+        inferred_share: totals.inferred as f64 / totals.accesses.max(1) as f64,
         cpu_share: totals.cpu_ns as f64 / 1e9 / recorded_for.as_secs_f64().max(1e-9),
     })
 }
@@ -148,12 +157,13 @@ pub(super) fn measure(program: &Path, args: &RecordArgs, stop: &Stop) -> anyhow:
 fn look_for(
     recorder: &mut Recorder<'_, BufWriter<File>>,
     args: &RecordArgs,
+    span: Duration,
     stop: &Stop,
 ) -> anyhow::Result<Vec<u64>> {
     let begin = Instant::now();
     let mut next = begin;
     let mut looks = Vec::new();
-    while begin.elapsed() < args.span {
+    while begin.elapsed() < span {
         next = (next + args.interval).max(Instant::now());
         if stop.wait_until(next) {
             bail!("told to end");

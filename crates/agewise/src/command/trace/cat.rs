@@ -5,7 +5,9 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use agewise_lab::trace::{AccessKind, AccessStream, PageClass, Request, TraceSource, page_trace};
+use agewise_lab::trace::{
+    AccessKind, AccessStream, Evidence, PageClass, Request, TraceSource, page_trace,
+};
 use anyhow::ensure;
 use serde::Serialize;
 
@@ -46,6 +48,7 @@ struct Record {
     kind: &'static str,
     process: u32,
     class: &'static str,
+    evidence: &'static str,
 }
 
 impl Record {
@@ -65,6 +68,11 @@ impl Record {
                 PageClass::Anon => "anon",
                 PageClass::File => "file",
             },
+            evidence: match request.evidence {
+                Evidence::Seen => "",
+                Evidence::Fault => "fault",
+                Evidence::Inferred => "inferred",
+            },
         }
     }
 }
@@ -81,7 +89,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut stream = open(&args.input.source(&args.trace)?, from_ns)?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     if args.format == Format::Csv {
-        writeln!(out, "time_ns,page,count,kind,process,class")?;
+        writeln!(out, "time_ns,page,count,kind,process,class,evidence")?;
     }
     let mut printed = 0;
     while args.limit.is_none_or(|limit| printed < limit) {
@@ -102,14 +110,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     kind,
                     process,
                     class,
+                    evidence,
                 } = record;
                 if args.format == Format::Csv {
-                    writeln!(out, "{time_ns},{page},{count},{kind},{process},{class}")?;
+                    writeln!(
+                        out,
+                        "{time_ns},{page},{count},{kind},{process},{class},{evidence}"
+                    )?;
                 } else {
                     let seconds = time_ns as f64 / 1e9;
                     writeln!(
                         out,
-                        "{seconds:>14.6} {page:>20} {count:>8} {kind:1} {process} {class}"
+                        "{seconds:>14.6} {page:>20} {count:>8} {kind:1} {process} {class} {evidence}"
                     )?;
                 }
             }

@@ -48,6 +48,8 @@ struct Record<'a> {
     writes: u64,
     anon: u64,
     file: u64,
+    faults: u64,
+    inferred: u64,
     processes: u64,
     first_time_ns: u64,
     last_time_ns: u64,
@@ -75,6 +77,8 @@ impl<'a> Record<'a> {
             writes: summary.writes,
             anon: summary.anon,
             file: summary.file,
+            faults: summary.faults,
+            inferred: summary.inferred,
             processes: summary.processes,
             first_time_ns: summary.first_time_ns,
             last_time_ns: summary.last_time_ns,
@@ -147,6 +151,16 @@ fn text(
     )?;
     writeln!(out, "  same page again {}", of_accesses(summary.repeats))?;
     writeln!(out, "  next page       {}", of_accesses(summary.sequential))?;
+    if summary.faults > 0 {
+        writeln!(out, "  page faults     {}", of_accesses(summary.faults))?;
+    }
+    if summary.inferred > 0 {
+        writeln!(
+            out,
+            "  inferred        {}, to spare the program",
+            of_accesses(summary.inferred)
+        )?;
+    }
     if unknown_kind < summary.accesses {
         writeln!(
             out,

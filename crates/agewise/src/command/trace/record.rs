@@ -38,7 +38,10 @@ use crate::units;
 ///
 /// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_SYS_NICE). Reading costs some
 /// 0.2 ms of CPU a GiB of resident memory and interval, clearing some 50 ns a touched page, and the
-/// program pays some 0.4 us for each page it touches again. When a look takes more than a quarter
+/// program pays some 0.4 us for each page it touches again. Where that would slow it by more than
+/// --max-slowdown, most of its private memory is cleared less often, once a second or more seldom
+/// where it is steady: the first access of a page after that is seen, the later ones are inferred
+/// from a sample of the memory that is always watched, and marked so in the trace. When a look takes more than a quarter
 /// of the interval, the next one waits: the times in the trace are those of the looks.
 #[derive(Debug, Clone, clap::Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["pid", "command"]))]
@@ -59,6 +62,11 @@ pub struct Args {
     #[arg(long, short, value_name = "FILE")]
     pub out: PathBuf,
 
+    /// What recording may cost the program, as a share of its time (5%); `none` sees every access,
+    /// whatever it costs.
+    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = slowdown)]
+    pub max_slowdown: f64,
+
     /// Stop after this time. Without it, until the program ends or SIGINT.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     pub duration: Option<Duration>,
@@ -75,6 +83,23 @@ pub struct Args {
     /// The program to start and record, and its arguments.
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// A share such as `5%` or `0.05`; `none` is infinite.
+pub fn slowdown(text: &str) -> Result<f64, String> {
+    if text == "none" {
+        return Ok(f64::INFINITY);
+    }
+    let (number, scale) = match text.strip_suffix('%') {
+        Some(number) => (number, 0.01),
+        None => (text, 1.0),
+    };
+    match number.trim().parse::<f64>() {
+        Ok(number) if number > 0.0 && number * scale <= 1.0 => Ok(number * scale),
+        _ => Err(format!(
+            "'{text}' is no share above 0 and up to 100%, nor `none`"
+        )),
+    }
 }
 
 /// Shortest interval: below it the looks themselves are what is measured.
@@ -120,6 +145,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.interval,
         metadata(args),
     )?;
+    recorder.set_max_slowdown(args.max_slowdown);
     let mut subject = match Subject::start(args) {
         Ok(subject) => subject,
         Err(error) => {
@@ -129,7 +155,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let began = Instant::now();
-    let ended_by = record(args, &mut recorder, &mut subject, began);
+    let ended_by = match record(args, &mut recorder, &mut subject, began) {
+        Ok(ended_by) => ended_by,
+        Err(error) => {
+            // Nothing more is written: behind a frame that is cut off it could not be read.
+            drop(recorder);
+            if !args.command.is_empty() {
+                eprintln!("agewise: recording has ended, the command goes on: {error:#}");
+            }
+            subject.end();
+            return Err(error);
+        }
+    };
     let status = subject.end();
     let (totals, files) = recorder.finish()?;
     let elapsed = began.elapsed().as_secs_f64();
@@ -140,7 +177,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         totals,
         cpu_share: totals.cpu_ns as f64 / 1e9 / elapsed.max(f64::MIN_POSITIVE),
         files_mapped: files.len(),
-        ended_by: ended_by?,
+        ended_by,
     };
     if args.command.is_empty() {
         print(&mut std::io::stdout().lock(), args.format, &summary)?;
@@ -322,6 +359,13 @@ fn print(out: &mut impl Write, format: Format, summary: &Summary) -> anyhow::Res
         units::bytes_text(accesses_max * 4096),
         summary.cpu_share * 100.0,
     )?;
+    if summary.totals.inferred > 0 {
+        writeln!(
+            out,
+            "{:.1} % of the accesses are inferred, to spare the program (--max-slowdown)",
+            summary.totals.inferred as f64 * 100.0 / accesses.max(1) as f64
+        )?;
+    }
     if summary.totals.uncleared_pages > 0 {
         let bytes = units::bytes_text(summary.totals.uncleared_pages * 4096);
         writeln!(

@@ -3,8 +3,10 @@
 
 /// First bytes of the file. Not text, so that a damaging transfer is noticed.
 pub(super) const MAGIC: [u8; 8] = *b"\x89AGEWPT\n";
-/// Version this code writes, and the newest it reads.
-pub(super) const VERSION: u16 = 1;
+/// Newest version this code reads. It writes 1 where that says all.
+pub(super) const VERSION: u16 = 2;
+/// The version without evidence.
+const VERSION_PLAIN: u16 = 1;
 /// Bytes before the metadata.
 pub(super) const HEADER_BYTES: usize = 32;
 /// Longest metadata.
@@ -45,6 +47,9 @@ pub struct Header {
     pub order: Order,
     /// Nanoseconds between observations; 0 when the order is exact.
     pub interval_ns: u64,
+    /// Requests say how they are known ([`crate::trace::Evidence`]): version 2. Without it all were
+    /// seen.
+    pub evidence: bool,
     /// Lines of `key=value`, at most 64 KiB: what was recorded, where, how.
     pub metadata: String,
 }
@@ -55,6 +60,7 @@ impl Default for Header {
             page_shift: 12,
             order: Order::Exact,
             interval_ns: 0,
+            evidence: false,
             metadata: String::new(),
         }
     }
@@ -68,7 +74,12 @@ impl Header {
         }
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.metadata.len());
         bytes.extend(MAGIC);
-        bytes.extend(VERSION.to_le_bytes());
+        let version = if self.evidence {
+            VERSION
+        } else {
+            VERSION_PLAIN
+        };
+        bytes.extend(version.to_le_bytes());
         bytes.extend((HEADER_BYTES as u16).to_le_bytes());
         bytes.push(self.page_shift);
         bytes.push(match self.order {
@@ -117,6 +128,7 @@ impl Header {
                 page_shift,
                 order,
                 interval_ns,
+                evidence: version > VERSION_PLAIN,
                 metadata: String::new(),
             },
             metadata_bytes,

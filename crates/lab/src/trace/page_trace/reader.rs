@@ -54,13 +54,14 @@ impl PageTraceReader {
     }
 
     fn behind_header(input: Input, header: Header) -> Self {
+        let evidence = header.evidence;
         Self {
             input,
             header,
             raw: Vec::new(),
             position: 0,
             left: 0,
-            previous: Previous::start(0),
+            previous: Previous::start(0, evidence),
             note: None,
             finished: false,
         }
@@ -96,7 +97,7 @@ impl PageTraceReader {
             .map_err(|error| self.input.malformed(FORMAT.name, error.to_string()))?;
         self.position = 0;
         self.left = header.requests;
-        self.previous = Previous::start(header.first_time_ns);
+        self.previous = Previous::start(header.first_time_ns, self.header.evidence);
         Ok(true)
     }
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One request as bytes: a tag, then what differs from the request before.
 
-use crate::trace::access::{AccessKind, PageClass, Request};
+use crate::trace::access::{AccessKind, Evidence, PageClass, Request};
 use crate::trace::format::PAGES_PER_REQUEST_MAX;
 
 const KIND_MASK: u8 = 0b0000_0011;
 const CLASS_SHIFT: u32 = 2;
+/// In place of a class: class and evidence follow in a byte of their own.
+const CLASS_FOLLOWS: u8 = 3;
+const EVIDENCE_SHIFT: u32 = 2;
 const HAS_PROCESS: u8 = 1 << 4;
 const HAS_TIME: u8 = 1 << 5;
 const HAS_COUNT: u8 = 1 << 6;
@@ -18,14 +21,17 @@ pub(super) struct Previous {
     next_page: u64,
     time_ns: u64,
     process: u32,
+    /// The file has evidence: version 2.
+    evidence: bool,
 }
 
 impl Previous {
-    pub(super) fn start(first_time_ns: u64) -> Self {
+    pub(super) fn start(first_time_ns: u64, evidence: bool) -> Self {
         Self {
             next_page: 0,
             time_ns: first_time_ns,
             process: 0,
+            evidence,
         }
     }
 
@@ -35,11 +41,17 @@ impl Previous {
             AccessKind::Read => 1,
             AccessKind::Write => 2,
         };
-        tag |= match request.class {
+        let class = match request.class {
             PageClass::Unknown => 0,
             PageClass::Anon => 1,
             PageClass::File => 2,
-        } << CLASS_SHIFT;
+        };
+        let evidence = match request.evidence {
+            Evidence::Fault if self.evidence => 1,
+            Evidence::Inferred if self.evidence => 2,
+            _ => 0,
+        };
+        tag |= if evidence == 0 { class } else { CLASS_FOLLOWS } << CLASS_SHIFT;
         let process_differs = request.process != self.process;
         let time_differs = request.time_ns != self.time_ns;
         let page_jumps = request.first_page != self.next_page;
@@ -52,6 +64,9 @@ impl Previous {
             HAS_COUNT
         };
         out.push(tag);
+        if evidence != 0 {
+            out.push(class | evidence << EVIDENCE_SHIFT);
+        }
         if process_differs {
             put_varint(out, u64::from(request.process));
         }
@@ -79,7 +94,22 @@ impl Previous {
             2 => AccessKind::Write,
             _ => return Err("a kind of access that does not exist".into()),
         };
-        let class = match (tag >> CLASS_SHIFT) & 3 {
+        let mut class = (tag >> CLASS_SHIFT) & 3;
+        let mut evidence = Evidence::Seen;
+        if class == CLASS_FOLLOWS && self.evidence {
+            let (&byte, rest) = bytes
+                .split_first()
+                .ok_or("the frame ends inside a request")?;
+            *bytes = rest;
+            class = byte & 3;
+            evidence = match byte >> EVIDENCE_SHIFT {
+                0 => Evidence::Seen,
+                1 => Evidence::Fault,
+                2 => Evidence::Inferred,
+                _ => return Err("a kind of evidence that does not exist".into()),
+            };
+        }
+        let class = match class {
             0 => PageClass::Unknown,
             1 => PageClass::Anon,
             2 => PageClass::File,
@@ -121,6 +151,7 @@ impl Previous {
             process,
             kind,
             class,
+            evidence,
         };
         self.advance(&request);
         Ok(request)
@@ -177,7 +208,7 @@ mod tests {
     #[test]
     fn a_sequential_read_of_the_same_moment_is_one_byte() {
         let mut bytes = Vec::new();
-        let mut previous = Previous::start(7);
+        let mut previous = Previous::start(7, false);
         previous.encode(
             &Request {
                 time_ns: 7,

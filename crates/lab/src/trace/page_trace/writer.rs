@@ -24,6 +24,8 @@ pub struct PageTraceWriter<W: Write> {
     requests: u32,
     accesses: u64,
     first_time_ns: u64,
+    /// Requests say how they are known.
+    evidence: bool,
     /// Offset, requests before it and first time of each frame.
     index: Vec<[u64; 3]>,
     total_requests: u64,
@@ -44,7 +46,8 @@ impl<W: Write> PageTraceWriter<W> {
             out,
             offset: 0,
             raw: Vec::new(),
-            previous: Previous::start(0),
+            previous: Previous::start(0, header.evidence),
+            evidence: header.evidence,
             requests: 0,
             accesses: 0,
             first_time_ns: 0,
@@ -65,7 +68,7 @@ impl<W: Write> PageTraceWriter<W> {
         }
         if self.requests == 0 {
             self.first_time_ns = request.time_ns;
-            self.previous = Previous::start(request.time_ns);
+            self.previous = Previous::start(request.time_ns, self.evidence);
         }
         self.previous.encode(request, &mut self.raw);
         self.requests += 1;

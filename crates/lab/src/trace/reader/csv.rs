@@ -325,6 +325,7 @@ mod tests {
             process: 12,
             kind: AccessKind::Write,
             class: PageClass::Anon,
+            ..Request::default()
         };
         assert_eq!(requests[0], first);
         assert_eq!(
