@@ -19,6 +19,7 @@ pub mod reclaim;
 pub mod refault_distance;
 pub mod shadow;
 pub mod table;
+pub mod thrashing;
 pub mod work;
 pub mod workingset;
 pub mod world;

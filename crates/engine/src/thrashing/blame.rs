@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who takes the memory: growth, and what is pulled in again and pushes others out.
+
+use super::{Config, GroupSample};
+
+/// Bytes of a page.
+const PAGE_BYTES: u64 = 4096;
+
+/// What a cgroup asked of memory in one window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Demand<G> {
+    /// Which.
+    pub group: G,
+    /// How much more it had in memory and swap together, bytes per second.
+    pub growth_bytes_per_s: f64,
+    /// What it read back, bytes per second: each page of it took the place of another.
+    pub refault_bytes_per_s: f64,
+    /// What it holds now.
+    pub resident_bytes: u64,
+    /// It must not be acted on.
+    pub is_untouchable: bool,
+    /// Its own working set is to be kept.
+    pub is_protected: bool,
+}
+
+impl<G: Clone> Demand<G> {
+    /// From two samples.
+    pub fn between(before: &GroupSample<G>, now: &GroupSample<G>, window_ms: u64) -> Self {
+        let per_s = |bytes: u64| bytes as f64 * 1000.0 / window_ms.max(1) as f64;
+        let footprint =
+            |sample: &GroupSample<G>| sample.resident_bytes.saturating_add(sample.swapped_bytes);
+        let refaults = now.refaulted_pages.saturating_sub(before.refaulted_pages);
+        Demand {
+            group: now.group.clone(),
+            growth_bytes_per_s: per_s(footprint(now).saturating_sub(footprint(before))),
+            refault_bytes_per_s: per_s(refaults.saturating_mul(PAGE_BYTES)),
+            resident_bytes: now.resident_bytes,
+            is_untouchable: now.is_untouchable,
+            is_protected: now.is_protected,
+        }
+    }
+
+    /// All it asked for.
+    pub fn bytes_per_s(&self) -> f64 {
+        self.growth_bytes_per_s + self.refault_bytes_per_s
+    }
+}
+
+/// Who is to blame, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Blame<G> {
+    /// Who.
+    pub group: G,
+    /// How much more it took, bytes per second.
+    pub growth_bytes_per_s: f64,
+    /// What it read back, bytes per second.
+    pub refault_bytes_per_s: f64,
+    /// Its part in the demand of all but the one that suffers.
+    pub share: f64,
+    /// What it holds.
+    pub resident_bytes: u64,
+    /// It must not be acted on, or is protected itself: it is only named.
+    pub is_untouchable: bool,
+}
+
+impl<G: Clone + PartialEq> Blame<G> {
+    /// The one among the others that asked for most, if that is enough to blame it. Nobody, if the
+    /// one that suffers asks for more memory than there is all by itself: squeezing others who do
+    /// not move would not end.
+    pub fn find(suffers: &G, demands: &[Demand<G>], config: &Config) -> Option<Self> {
+        let others = demands.iter().filter(|demand| demand.group != *suffers);
+        let total: f64 = others.clone().map(Demand::bytes_per_s).sum();
+        // Other protected cgroups are spared as long as somebody else is to blame.
+        let most = others.max_by(|a, b| {
+            let rank = |demand: &Demand<G>| (!demand.is_protected, demand.bytes_per_s());
+            let ((spared_a, bytes_a), (spared_b, bytes_b)) = (rank(a), rank(b));
+            let blamed = |bytes: f64| bytes >= total * config.blame_share;
+            (spared_a && blamed(bytes_a))
+                .cmp(&(spared_b && blamed(bytes_b)))
+                .then(bytes_a.total_cmp(&bytes_b))
+        })?;
+        let own_growth = demands
+            .iter()
+            .find(|demand| demand.group == *suffers)
+            .map_or(0.0, |demand| demand.growth_bytes_per_s);
+        let share = if total > 0.0 {
+            most.bytes_per_s() / total
+        } else {
+            0.0
+        };
+        let outgrows = most.bytes_per_s() >= own_growth;
+        (share >= config.blame_share && outgrows).then(|| Blame {
+            group: most.group.clone(),
+            growth_bytes_per_s: most.growth_bytes_per_s,
+            refault_bytes_per_s: most.refault_bytes_per_s,
+            share,
+            resident_bytes: most.resident_bytes,
+            is_untouchable: most.is_untouchable || most.is_protected,
+        })
+    }
+
+    /// Names one of whom something is taken back.
+    pub(super) fn only(group: &G) -> Self {
+        Blame {
+            group: group.clone(),
+            growth_bytes_per_s: 0.0,
+            refault_bytes_per_s: 0.0,
+            share: 0.0,
+            resident_bytes: 0,
+            is_untouchable: false,
+        }
+    }
+}

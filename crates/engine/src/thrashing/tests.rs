@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Decisions over made-up samples.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn config(up_to: Step) -> Config {
+    Config {
+        up_to,
+        ..Config::default()
+    }
+}
+
+/// A machine whose protected `desk` suffers, or does not, second by second.
+struct Machine {
+    now_ms: u64,
+    groups: Vec<GroupSample<&'static str>>,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        let group = |group, is_protected, resident_mib: u64| GroupSample {
+            group,
+            is_protected,
+            is_untouchable: false,
+            resident_bytes: resident_mib * MIB,
+            swapped_bytes: 0,
+            refaulted_pages: 0,
+            young_refaulted_pages: Some(0),
+            full_stall_us: Some(0),
+        };
+        Machine {
+            now_ms: 0,
+            groups: vec![
+                group("desk", true, 400),
+                group("idle", false, 900),
+                group("hog", false, 500),
+            ],
+        }
+    }
+
+    fn group(&mut self, name: &str) -> &mut GroupSample<&'static str> {
+        self.groups
+            .iter_mut()
+            .find(|group| group.group == name)
+            .unwrap()
+    }
+
+    /// A second in which the desk has `refaults` young refaults and waits for `stall_ms`.
+    fn second(
+        &mut self,
+        guard: &mut Guard<&'static str>,
+        refaults: u64,
+        stall_ms: u64,
+    ) -> Vec<Decision<&'static str>> {
+        self.now_ms += 1000;
+        let desk = self.group("desk");
+        desk.refaulted_pages += refaults;
+        desk.young_refaulted_pages = desk.young_refaulted_pages.map(|pages| pages + refaults);
+        desk.full_stall_us = desk.full_stall_us.map(|us| us + stall_ms * 1000);
+        guard.look(Sample {
+            now_ms: self.now_ms,
+            groups: self.groups.clone(),
+        })
+    }
+
+    fn grow(&mut self, name: &str, mib: u64) {
+        self.group(name).resident_bytes += mib * MIB;
+    }
+
+    /// Seconds in which the hog grows and the desk suffers; the acts of each.
+    fn thrash(&mut self, guard: &mut Guard<&'static str>, seconds: u64) -> Vec<(u64, Act)> {
+        let mut acts = Vec::new();
+        for _ in 0..seconds {
+            self.grow("hog", 50);
+            let decisions = self.second(guard, 1000, 300);
+            acts.extend(
+                decisions
+                    .into_iter()
+                    .map(|decision| (self.now_ms, decision.act)),
+            );
+        }
+        acts
+    }
+}
+
+#[test]
+fn the_guilty_is_named_with_reasons_and_only_after_some_windows() {
+    let mut machine = Machine::new();
+    let mut guard = Guard::new(config(Step::Report));
+    machine.second(&mut guard, 0, 0);
+    let mut first = None;
+    for window in 1..=3 {
+        machine.grow("hog", 50);
+        let decisions = machine.second(&mut guard, 1000, 300);
+        assert_eq!(decisions.len(), usize::from(window == 3), "window {window}");
+        first = decisions.into_iter().next();
+    }
+    let decision = first.unwrap();
+    assert_eq!((decision.protected, &decision.act), ("desk", &Act::Report));
+    let suffering = decision.suffering.unwrap();
+    assert_eq!(suffering.young_refaults_per_s, 1000.0);
+    assert_eq!(suffering.full_share, Some(0.3));
+    let blame = decision.blame.unwrap();
+    assert_eq!((blame.group, blame.share), ("hog", 1.0));
+    assert_eq!(blame.growth_bytes_per_s, (50 * MIB) as f64);
+    // Not again before the step's time is over.
+    assert_eq!(machine.thrash(&mut guard, 10).len(), 2);
+}
+
+#[test]
+fn the_ladder_goes_no_further_than_it_may() {
+    for (up_to, wanted) in [
+        (
+            Step::Squeeze,
+            vec!["squeeze", "squeeze", "squeeze", "squeeze"],
+        ),
+        (Step::Freeze, vec!["squeeze", "freeze", "freeze", "freeze"]),
+        (Step::Kill, vec!["squeeze", "freeze", "kill", "kill"]),
+    ] {
+        let mut machine = Machine::new();
+        let mut guard = Guard::new(Config {
+            freeze_ms: 2000,
+            ..config(up_to)
+        });
+        machine.second(&mut guard, 0, 0);
+        let acts = machine.thrash(&mut guard, 20);
+        let names: Vec<&str> = acts
+            .iter()
+            .filter_map(|(_, act)| match act {
+                Act::Squeeze { .. } => Some("squeeze"),
+                Act::Freeze { for_ms: 2000 } => Some("freeze"),
+                Act::Kill => Some("kill"),
+                Act::Thaw => None,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(names, wanted, "{up_to:?}");
+    }
+}
+
+#[test]
+fn a_squeeze_goes_down_in_steps_to_a_floor_and_is_taken_back() {
+    let mut machine = Machine::new();
+    let mut guard = Guard::new(Config {
+        squeeze_floor_bytes: 300 * MIB,
+        ..config(Step::Squeeze)
+    });
+    machine.second(&mut guard, 0, 0);
+    let mut limits = Vec::new();
+    for _ in 0..40 {
+        machine.group("hog").swapped_bytes += 50 * MIB;
+        for decision in machine.second(&mut guard, 1000, 300) {
+            let Act::Squeeze { limit_bytes } = decision.act else {
+                panic!("{:?}", decision.act);
+            };
+            limits.push(limit_bytes / MIB);
+            machine.group("hog").resident_bytes = limit_bytes;
+        }
+    }
+    assert_eq!(limits, [400, 320, 300, 300, 300, 300, 300, 300]);
+    // Nine calm windows are not enough; a bad one begins the count anew.
+    for _ in 0..9 {
+        assert!(machine.second(&mut guard, 0, 0).is_empty());
+    }
+    machine.second(&mut guard, 1000, 300);
+    let mut back = Vec::new();
+    for second in 1..=12 {
+        for decision in machine.second(&mut guard, 10, 0) {
+            back.push((second, decision.blame.unwrap().group, decision.act));
+        }
+    }
+    assert_eq!(back, [(10, "hog", Act::Release)]);
+    assert_eq!(guard.restrained().count(), 0);
+}
+
+#[test]
+fn a_frozen_group_is_thawed_in_time_whatever_happens() {
+    let mut machine = Machine::new();
+    let mut guard = Guard::new(Config {
+        freeze_ms: 3000,
+        ..config(Step::Freeze)
+    });
+    machine.second(&mut guard, 0, 0);
+    let acts = machine.thrash(&mut guard, 9);
+    let frozen = acts
+        .iter()
+        .find(|(_, act)| matches!(act, Act::Freeze { .. }))
+        .unwrap();
+    let more = machine.thrash(&mut guard, 4);
+    let thawed = acts
+        .iter()
+        .chain(&more)
+        .find(|(_, act)| *act == Act::Thaw)
+        .unwrap();
+    assert_eq!(thawed.0 - frozen.0, 3000);
+    // An end in the middle takes everything back.
+    machine.thrash(&mut guard, 1);
+    let back: Vec<Act> = guard
+        .let_go()
+        .into_iter()
+        .map(|decision| decision.act)
+        .collect();
+    assert!(back.contains(&Act::Release), "{back:?}");
+    assert!(guard.let_go().is_empty());
+}
+
+#[test]
+fn one_sign_alone_is_not_thrashing() {
+    for (refaults, stall_ms) in [(5000, 20), (10, 900), (0, 0)] {
+        let mut machine = Machine::new();
+        let mut guard = Guard::new(config(Step::Kill));
+        for _ in 0..30 {
+            machine.grow("hog", 50);
+            assert!(machine.second(&mut guard, refaults, stall_ms).is_empty());
+        }
+    }
+}
+
+#[test]
+fn without_pressure_figures_more_refaults_are_asked_for() {
+    for (refaults, acts) in [(150, false), (250, true)] {
+        let mut machine = Machine::new();
+        machine.group("desk").full_stall_us = None;
+        machine.group("desk").young_refaulted_pages = None;
+        let mut guard = Guard::new(config(Step::Report));
+        let mut seen = Vec::new();
+        for _ in 0..10 {
+            machine.grow("hog", 50);
+            seen.extend(machine.second(&mut guard, refaults, 0));
+        }
+        assert_eq!(!seen.is_empty(), acts, "{refaults}");
+        assert!(
+            seen.iter()
+                .all(|decision| decision.suffering.unwrap().counts_all)
+        );
+    }
+}
+
+#[test]
+fn the_untouchable_are_named_and_left_alone() {
+    let mut machine = Machine::new();
+    machine.group("hog").is_untouchable = true;
+    let mut guard = Guard::new(config(Step::Kill));
+    machine.second(&mut guard, 0, 0);
+    let acts = machine.thrash(&mut guard, 30);
+    assert!(acts.len() > 3);
+    assert!(acts.iter().all(|(_, act)| *act == Act::Report), "{acts:?}");
+}
+
+#[test]
+fn whoever_outgrows_memory_alone_has_nobody_to_blame() {
+    let mut machine = Machine::new();
+    let mut guard = Guard::new(config(Step::Kill));
+    machine.second(&mut guard, 0, 0);
+    for _ in 0..20 {
+        machine.grow("desk", 100);
+        machine.grow("idle", 1);
+        for decision in machine.second(&mut guard, 1000, 500) {
+            assert_eq!((decision.blame, decision.act), (None, Act::Report));
+        }
+    }
+}
+
+#[test]
+fn another_protected_group_is_spared_while_somebody_else_is_to_blame() {
+    let demand = |group, mib_per_s: u64, is_protected| Demand {
+        group,
+        growth_bytes_per_s: (mib_per_s * MIB) as f64,
+        refault_bytes_per_s: 0.0,
+        resident_bytes: MIB,
+        is_untouchable: false,
+        is_protected,
+    };
+    let find = |demands: &[Demand<&'static str>]| {
+        Blame::find(&"desk", demands, &Config::default()).map(|blame| blame.group)
+    };
+    let desk = demand("desk", 0, true);
+    assert_eq!(
+        find(&[
+            desk.clone(),
+            demand("music", 60, true),
+            demand("hog", 40, false)
+        ]),
+        Some("hog")
+    );
+    assert_eq!(
+        find(&[
+            desk.clone(),
+            demand("music", 90, true),
+            demand("hog", 10, false)
+        ]),
+        Some("music")
+    );
+    let many: Vec<_> = ["a", "b", "c", "d", "e"]
+        .map(|name| demand(name, 10, false))
+        .into();
+    assert_eq!(find(&many), None, "a fifth each");
+    assert_eq!(find(&[desk]), None);
+}
+
+#[test]
+fn what_was_done_for_one_that_is_gone_is_taken_back() {
+    let mut machine = Machine::new();
+    let mut guard = Guard::new(config(Step::Squeeze));
+    machine.second(&mut guard, 0, 0);
+    assert_eq!(machine.thrash(&mut guard, 3).len(), 1);
+    machine.group("desk").is_protected = false;
+    let back = machine.second(&mut guard, 0, 0);
+    assert_eq!(back.len(), 1);
+    assert_eq!(back[0].act, Act::Release);
+    // The guilty itself gone: nothing to take back, and no panic.
+    let mut guard = Guard::new(config(Step::Squeeze));
+    let mut machine = Machine::new();
+    machine.second(&mut guard, 0, 0);
+    machine.thrash(&mut guard, 3);
+    machine.groups.retain(|group| group.group != "hog");
+    machine.second(&mut guard, 0, 0);
+    assert_eq!(guard.restrained().count(), 0);
+}
+
+#[test]
+fn configurations_that_make_no_sense_are_refused_by_name() {
+    assert_eq!(Config::default().check(), Ok(()));
+    let bad = Config {
+        squeeze_to: 1.0,
+        ..Config::default()
+    };
+    let error = bad.check().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "thrashing.squeeze_to must be from 0.1 to below 1"
+    );
+    let bad = Config {
+        refaults_per_s: f64::NAN,
+        ..Config::default()
+    };
+    assert_eq!(bad.check().unwrap_err().key, "refaults_per_s");
+    for step in Step::ALL {
+        assert_eq!(Step::by_name(step.name()), Some(step));
+    }
+}
+
+proptest! {
+    /// Whatever happens: nobody untouchable is acted on, no limit is below the floor, what is frozen
+    /// is thawed within its time, and letting go ends all restraints.
+    #[test]
+    fn restraints_are_bounded(
+        windows in prop::collection::vec((0u64..3000, 0u64..2000, 0u64..900, 0u64..200, 0u64..200), 1..120),
+        untouchable: bool,
+    ) {
+        let mut machine = Machine::new();
+        machine.group("hog").is_untouchable = untouchable;
+        let mut guard = Guard::new(config(Step::Kill));
+        let mut frozen: BTreeMap<&str, u64> = BTreeMap::new();
+        for (step_ms, refaults, stall_ms, hog_mib, idle_mib) in windows {
+            machine.now_ms += step_ms;
+            machine.grow("hog", hog_mib);
+            machine.grow("idle", idle_mib);
+            for decision in machine.second(&mut guard, refaults, stall_ms) {
+                let group = decision.blame.as_ref().map_or("", |blame| blame.group);
+                if decision.act != Act::Report {
+                    prop_assert!(!(untouchable && group == "hog"));
+                    prop_assert!(group == "hog" || group == "idle");
+                }
+                match decision.act {
+                    Act::Squeeze { limit_bytes } => prop_assert!(limit_bytes >= 64 * MIB),
+                    Act::Freeze { for_ms } => { frozen.insert(group, machine.now_ms + for_ms); }
+                    Act::Thaw => { prop_assert!(frozen.remove(group).is_some()); }
+                    _ => {}
+                }
+            }
+            for until_ms in frozen.values() {
+                prop_assert!(machine.now_ms < *until_ms);
+            }
+        }
+        for decision in guard.let_go() {
+            if decision.act == Act::Thaw {
+                frozen.remove(decision.blame.unwrap().group);
+            }
+        }
+        prop_assert!(frozen.is_empty());
+        prop_assert_eq!(guard.restrained().count(), 0);
+    }
+}
