@@ -48,7 +48,7 @@ type Rates = (f64, f64);
 
 /// Measures.
 pub(super) fn measure(program: &Path, args: &HarmArgs, stop: &Stop) -> anyhow::Result<Harm> {
-    let size = args.size.to_string();
+    let (size, rate) = (args.size.to_string(), args.rate.to_string());
     let arguments = [
         "--size",
         &size,
@@ -57,7 +57,7 @@ pub(super) fn measure(program: &Path, args: &HarmArgs, stop: &Stop) -> anyhow::R
         "--active",
         "0.5",
         "--rate",
-        "0",
+        &rate,
     ];
     let exerciser = Spawned::start(program, arguments, Some(stop))?;
     let subject = Subject::process(&ProcRoot::default(), exerciser.pid())?;

@@ -102,6 +102,9 @@ struct HarmArgs {
     /// Memory of the exerciser.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::positive_size)]
     size: u64,
+    /// Operations a second of the exerciser; 0 for as many as it can.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    rate: u64,
     /// Pairs of spans.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pairs: usize,
