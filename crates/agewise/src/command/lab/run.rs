@@ -270,6 +270,13 @@ fn print_table(
         }
         writeln!(out)?;
     }
+    let killed = |summary: &MeasureSummary| summary.measure == "oom_kills" && summary.max > 0.0;
+    if summaries.iter().any(killed) {
+        writeln!(
+            out,
+            "\noom_kills: what a process would have done after it was killed is left out"
+        )?;
+    }
     if of_orders {
         return writeln!(out, "\nmean [least to most over the orders replayed]\n");
     }
