@@ -103,22 +103,13 @@ fn a_pid_that_is_given_to_somebody_else_is_not_followed() {
     std::thread::sleep(Duration::from_millis(1000));
     drop(sleeper);
     // The next pid can be chosen (CONFIG_CHECKPOINT_RESTORE); others may be faster than we are.
-    let mut heir = None;
-    for _ in 0..50 {
-        let wanted = (pid - 1).to_string();
-        if let Err(error) = std::fs::write("/proc/sys/kernel/ns_last_pid", wanted) {
-            println!("SKIP {test}: /proc/sys/kernel/ns_last_pid: {error}");
-            return;
-        }
-        let next = Running::sleeper();
-        if next.pid() == pid {
-            heir = Some(next);
-            break;
-        }
-    }
+    let heir = (0..50).find_map(|_| {
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
+        Some(Running::sleeper()).filter(|next| next.pid() == pid)
+    });
     let output = report.wait_with_output().unwrap();
     if heir.is_none() {
-        println!("SKIP {test}: pid {pid} could not be had again");
+        println!("SKIP {test}: pid {pid} could not be had again by ns_last_pid");
         return;
     }
     let said = both(&output);
