@@ -10,6 +10,7 @@ pub mod clock;
 pub mod damon;
 pub mod error;
 pub mod eye;
+pub mod heated;
 pub mod lru_gen;
 pub mod memory;
 mod octal;

@@ -79,7 +79,13 @@ impl Actor {
 
     /// How often it wants memory looked at, ms.
     pub fn look_ms(&self) -> Option<u64> {
-        self.controller.pace().look_ms
+        let pace = self.controller.pace();
+        pace.look_ms.filter(|_| !pace.heat)
+    }
+
+    /// Whether it is held by heat, in steps of its own, beside the ticks.
+    pub fn wants_heat(&self) -> bool {
+        self.controller.pace().heat
     }
 
     /// Asks its controller after a look.

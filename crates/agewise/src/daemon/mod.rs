@@ -3,6 +3,7 @@
 //! read it, and moves memory out by the policies it was configured with.
 
 pub mod actor;
+pub mod ahead;
 pub mod config;
 pub mod demo;
 pub mod files;

@@ -16,7 +16,9 @@ use anyhow::Context;
 use serde::Serialize;
 
 use super::actor::{Actor, Around};
+use super::ahead::{Ahead, Held, Report};
 use super::config::{Config, Matcher};
+use super::files::{Files, FilesConfig};
 use super::hand::{Done, Older, PageOut};
 use super::journal::{Journal, unix_ms};
 use super::observer::{self, Key, LimitHits, Seen};
@@ -67,6 +69,8 @@ pub struct Daemon {
     pace: Pace,
     world: World,
     actors: HashMap<Key, Actor>,
+    /// Holds targets under a budget, where a rule asks for that.
+    ahead: Option<Ahead>,
     refaulted: HashMap<Key, Refaulted>,
     hits: LimitHits,
     own: OwnUse,
@@ -109,6 +113,18 @@ struct Acted<'a> {
     #[serde(flatten)]
     #[serde(skip_serializing_if = "Option::is_none")]
     done: Option<&'a Done>,
+}
+
+/// What was done ahead of a budget since the tick before: in steps of milliseconds, of which a line
+/// each would be more writing than moving.
+#[derive(Serialize)]
+struct AheadLine<'a> {
+    phase: &'a str,
+    subject: &'a str,
+    policy: &'a str,
+    dry_run: bool,
+    #[serde(flatten)]
+    report: &'a Report,
 }
 
 #[derive(Serialize)]
@@ -211,6 +227,7 @@ impl Daemon {
             pace,
             world: World::default(),
             actors: HashMap::new(),
+            ahead: None,
             refaulted: HashMap::new(),
             hits: LimitHits::default(),
             own: OwnUse::default(),
@@ -432,7 +449,7 @@ impl Daemon {
     fn act(&mut self, seen: &[Seen], cancel: &AtomicBool) {
         let machine = self.hub.snapshot().machine;
         if self.actors.is_empty() {
-            return;
+            return self.hold(Vec::new());
         }
         let now_ms = Agent::now_ms();
         let around = Around {
@@ -440,6 +457,7 @@ impl Daemon {
             backend: self.world.backend(),
             refault_ns: self.world.refault_ns(now_ms),
         };
+        let mut held = Vec::new();
         // Of targets below one another the lowest has its processes for itself.
         let mut order: Vec<&Seen> = seen
             .iter()
@@ -457,7 +475,61 @@ impl Daemon {
             if cancel.load(std::sync::atomic::Ordering::Relaxed) {
                 return;
             }
-            self.act_on(seen, &pids, &around, cancel);
+            let actor = &self.actors[&seen.key];
+            if actor.wants_heat() {
+                held.push(Held {
+                    key: seen.key.clone(),
+                    cgroup: seen.cgroup.clone(),
+                    pids,
+                    spec: self.config.act[actor.rule].policy.0.clone(),
+                    dry_run: actor.dry_run,
+                });
+            } else {
+                self.act_on(seen, &pids, &around, cancel);
+            }
+        }
+        self.hold(held);
+    }
+
+    /// Gives targets under a budget to the thread that holds them, and writes down what it did.
+    fn hold(&mut self, held: Vec<Held>) {
+        if held.is_empty() {
+            // Nobody to hold any more: the thread ends, and its eye closes.
+            if self.ahead.take().is_some() {
+                self.agent.set_also_young(None);
+            }
+            return;
+        }
+        if self.ahead.is_none() {
+            let eye = agewise_host::pagewalk::PageWalk::open();
+            let started = eye
+                .map_err(anyhow::Error::from)
+                .and_then(|eye| Ok(Ahead::start(Box::new(eye))?));
+            match started {
+                Ok(ahead) => {
+                    self.agent.set_also_young(Some(ahead.seen()));
+                    self.ahead = Some(ahead);
+                }
+                Err(error) => return self.say("trouble", format!("budget: {error:#}")),
+            }
+        }
+        let Some(ahead) = &self.ahead else { return };
+        ahead.hold(held);
+        for (key, report) in ahead.take_reports() {
+            let Some(actor) = self.actors.get_mut(&key) else {
+                continue;
+            };
+            actor.reclaimed.add(actor.reason, report.left_bytes);
+            actor.rehearsed_bytes = actor.rehearsed_bytes.saturating_add(report.rehearsed_bytes);
+            self.own.move_cpu_total_ms += report.move_cpu_ns as f64 / 1e6;
+            let line = AheadLine {
+                phase: "after",
+                subject: &key.0,
+                policy: actor.reason.name(),
+                dry_run: actor.dry_run,
+                report: &report,
+            };
+            self.journal.write("action", &line);
         }
     }
 
@@ -592,7 +664,14 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let config = options.read()?;
     let stop = Stop::install_for_daemon()?;
     let hub = Hub::new(first_settings(&config));
+    let files = match config.files.enabled {
+        true => Some(Files::start(&hub, &files_config(&config), Agent::now_ms)?),
+        false => None,
+    };
     let mut daemon = Daemon::open(config, hub.clone(), options.dry_run)?;
+    if let Some(files) = &files {
+        daemon.say("files", files.describe());
+    }
     notify(&[sd_notify::NotifyState::Ready]);
     let mut troubles: Option<String> = None;
     let mut ticks = 0;
@@ -629,6 +708,13 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
         None => "as many ticks as asked for",
     });
     Ok(signal)
+}
+
+fn files_config(config: &Config) -> FilesConfig {
+    FilesConfig {
+        dir: config.files.directory.clone(),
+        ..FilesConfig::default()
+    }
 }
 
 /// Waits for the next tick. A reader may bring it forward, but not beyond the budget.

@@ -14,14 +14,15 @@ mod share;
 mod space;
 mod target;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use agewise_engine::table::PageBits;
 use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
 
 use crate::cgroup::CgroupError;
 use crate::clear::ClearPolicy;
 use crate::clock::thread_cpu_ns;
-use crate::eye::{AccessSource, PAGE_BYTES};
+use crate::eye::{AccessSource, PAGE_BYTES, Target};
 use crate::memory::{self, MemInfo, NodeMap, Zone};
 use crate::root::Roots;
 
@@ -30,7 +31,7 @@ pub use space::Space;
 pub use target::{PROCESSES_MAX, PathFilter, Resolved, ResolvedSubject, Subject, Targets};
 
 use share::{FrameSet, Sharing};
-use space::{LookCost, Nodes, Shared, clock_ms};
+use space::{Extra, LookCost, Nodes, Shared, clock_ms};
 use target::Known;
 
 /// Shortest time between scans: below it an observer mostly observes itself.
@@ -106,9 +107,18 @@ pub struct TickReport {
     pub cpu_ns: u64,
 }
 
+/// Accesses that somebody else saw and cleared: whoever else reads accessed bits of a process takes
+/// them from the agent, and has to hand them over.
+pub trait AlsoYoung: Send {
+    /// Pages of a process seen accessed since this was asked last, by page-table index (address /
+    /// 2 MiB); `None` where nobody else looks at it.
+    fn take(&mut self, target: &Target) -> Option<HashMap<u64, PageBits>>;
+}
+
 /// Observes targets through an eye.
 pub struct Agent {
     eye: Box<dyn AccessSource>,
+    also_young: Option<Box<dyn AlsoYoung>>,
     roots: Roots,
     targets: Targets,
     config: AgentConfig,
@@ -156,6 +166,7 @@ impl Agent {
         let now_ms = clock_ms();
         Ok(Agent {
             eye,
+            also_young: None,
             roots,
             targets,
             config,
@@ -181,6 +192,11 @@ impl Agent {
     /// The eye it looks through.
     pub fn eye(&mut self) -> &mut dyn AccessSource {
         &mut *self.eye
+    }
+
+    /// Asks somebody else for accesses seen and cleared between two ticks.
+    pub fn set_also_young(&mut self, also_young: Option<Box<dyn AlsoYoung>>) {
+        self.also_young = also_young;
     }
 
     /// What it observes.
@@ -436,7 +452,13 @@ impl Agent {
                 counted,
                 nodes: &self.nodes,
             };
-            match space.look(&mut *self.eye, shared, self.config.returned.as_ref()) {
+            let target = Target::from(&space.process);
+            let also_young = self.also_young.as_mut().and_then(|also| also.take(&target));
+            let extra = Extra {
+                returned_bounds: self.config.returned.as_ref(),
+                also_young,
+            };
+            match space.look(&mut *self.eye, shared, extra) {
                 Ok(look) => {
                     report.processes += 1;
                     report.present_pages += look.counts.present;

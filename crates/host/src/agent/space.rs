@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One process under observation: its mappings, its ages, how its accessed bits are cleared.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use agewise_engine::agemap::{AgeMap, Facts, Look, LookCounts, Part};
@@ -106,6 +107,14 @@ impl Nodes {
         node.and_then(|node| self.ids.iter().position(|id| *id == node))
             .unwrap_or(0)
     }
+}
+
+/// What one look does besides.
+pub(super) struct Extra<'a> {
+    /// Bounds by which to tell what came back into use.
+    pub returned_bounds: Option<&'a Intervals>,
+    /// Accesses that somebody else saw and cleared, by table. Who does that clears for us as well.
+    pub also_young: Option<HashMap<u64, PageBits>>,
 }
 
 impl Space {
@@ -221,15 +230,17 @@ impl Space {
         &mut self,
         eye: &mut dyn AccessSource,
         shared: Shared<'_>,
-        returned_bounds: Option<&Intervals>,
+        extra: Extra<'_>,
     ) -> Result<LookCost, SpaceError> {
         let began = thread_cpu_ns();
         let target = Target::from(&self.process);
         let now_ns = monotonic_ns();
-        self.clearer.begin(
-            now_ns,
-            self.vmas.vmas().iter().filter(|vma| is_looked_at(vma)),
-        );
+        if extra.also_young.is_none() {
+            self.clearer.begin(
+                now_ns,
+                self.vmas.vmas().iter().filter(|vma| is_looked_at(vma)),
+            );
+        }
         let (scanned, counts, failed) = {
             let mut sink = Sink {
                 look: self.map.look(),
@@ -238,6 +249,7 @@ impl Space {
                 kinds: &self.kinds,
                 shareable: &self.shareable,
                 shared,
+                also_young: extra.also_young.as_ref(),
                 parts: Vec::new(),
                 failed: None,
             };
@@ -260,10 +272,11 @@ impl Space {
         };
         let cleared = match failed {
             Some(error) => Err(error),
+            None if extra.also_young.is_some() => Ok(ClearReport::default()),
             None => self.clearer.finish(&mut KernelHand::new(&self.process)),
         };
         let now_ms = now_ns / 1_000_000;
-        self.returned = returned_bounds.map(|bounds| {
+        self.returned = extra.returned_bounds.map(|bounds| {
             let mut returned = Histogram::new(bounds);
             let (window, returned_sizes) = (self.map.generations(), self.map.returned());
             returned.add_window(window, returned_sizes, now_ms, OldestPages::AtLeast);
@@ -298,6 +311,7 @@ struct Sink<'a> {
     kinds: &'a [VmaKind],
     shareable: &'a [bool],
     shared: Shared<'a>,
+    also_young: Option<&'a HashMap<u64, PageBits>>,
     parts: Vec<(Part, PageBits)>,
     failed: Option<ClearError>,
 }
@@ -367,7 +381,16 @@ impl Sink<'_> {
 impl SightSink for Sink<'_> {
     fn table(&mut self, sight: &TableSight<'_>) {
         let mut bits = sight.bits;
-        bits.young = self.clearer.judge(sight).young;
+        match self.also_young {
+            None => bits.young = self.clearer.judge(sight).young,
+            Some(also) => {
+                if let Some(also) = also.get(&(sight.va / TABLE_BYTES)) {
+                    for (word, also) in also.iter().enumerate() {
+                        bits.young[word] |= also & sight.bits.present[word];
+                    }
+                }
+            }
+        }
         let is_shareable = self.shareable.get(sight.range).copied().unwrap_or(false);
         self.note_parts(sight, is_shareable, &mut bits);
         let facts = Facts {
@@ -387,7 +410,7 @@ impl SightSink for Sink<'_> {
     }
 
     fn batch_end(&mut self, _: &Batch) -> ControlFlow<()> {
-        if self.failed.is_none() {
+        if self.failed.is_none() && self.also_young.is_none() {
             self.failed = self.clearer.clear(&mut self.hand).err();
         }
         ControlFlow::Continue(())

@@ -35,6 +35,7 @@ mod runs;
 mod target;
 
 pub use evict::{Evicted, Eviction, Step};
+pub(crate) use mover::page_out;
 pub use mover::{Mover, Present, ProcessMover, VECTOR_MAX};
 pub use plan::{HUGE_BYTES, PageoutLimits, Plan};
 pub use rate::{Clock, SystemClock, TokenBucket};

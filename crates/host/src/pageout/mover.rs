@@ -194,30 +194,7 @@ impl Mover for ProcessMover<'_> {
     }
 
     fn page_out(&mut self, runs: &[Run]) -> Result<u64, Errno> {
-        let vector: Vec<libc::iovec> = runs
-            .iter()
-            .map(|run| libc::iovec {
-                iov_base: run.start as *mut libc::c_void,
-                iov_len: run.bytes() as usize,
-            })
-            .collect();
-        // SAFETY: the vector is valid for the call; the addresses in it are those of the target,
-        // and are not dereferenced here.
-        let done = unsafe {
-            libc::syscall(
-                libc::SYS_process_madvise,
-                self.pidfd().as_raw_fd(),
-                vector.as_ptr(),
-                vector.len(),
-                libc::MADV_PAGEOUT,
-                0,
-            )
-        };
-        if done < 0 {
-            Err(Errno::from_raw_os_error(last_errno()))
-        } else {
-            Ok(done as u64)
-        }
+        page_out(self.pidfd(), runs)
     }
 
     fn mapped(&mut self, within: Run) -> Result<Vec<Run>, PageoutError> {
@@ -281,6 +258,34 @@ impl Mover for ProcessMover<'_> {
 
     fn check(&mut self) -> Result<(), PageoutError> {
         Ok(self.process.check()?)
+    }
+}
+
+/// `process_madvise(MADV_PAGEOUT)`: bytes of the runs processed in full, from the first on.
+pub(crate) fn page_out(pidfd: BorrowedFd<'_>, runs: &[Run]) -> Result<u64, Errno> {
+    let vector: Vec<libc::iovec> = runs
+        .iter()
+        .map(|run| libc::iovec {
+            iov_base: run.start as *mut libc::c_void,
+            iov_len: run.bytes() as usize,
+        })
+        .collect();
+    // SAFETY: the vector is valid for the call; the addresses in it are those of the target, and are
+    // not dereferenced here.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_process_madvise,
+            pidfd.as_raw_fd(),
+            vector.as_ptr(),
+            vector.len(),
+            libc::MADV_PAGEOUT,
+            0,
+        )
+    };
+    if done < 0 {
+        Err(Errno::from_raw_os_error(last_errno()))
+    } else {
+        Ok(done as u64)
     }
 }
 

@@ -1,0 +1,508 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Holding targets under a budget, in steps of milliseconds: a thread beside the ticks, with an eye
+//! of its own.
+//!
+//! It is the only one that clears accessed bits of the processes it serves often, so what it saw is
+//! handed to the agent ([`Seen`]), whose ages stay right.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use agewise_engine::proactive::{
+    Action, Backend, Controller, Facts, Hands, Outcome, Reason as Why, Spec, SwapRoom,
+};
+use agewise_engine::table::PageBits;
+use agewise_host::agent::{Agent, AlsoYoung};
+use agewise_host::cgroup::Cgroup;
+use agewise_host::clock;
+use agewise_host::eye::{AccessSource, PAGE_BYTES, Target};
+use agewise_host::heated::{Heated, Moved};
+use agewise_host::memory::MemInfo;
+use agewise_host::process::{Process, place};
+use agewise_host::root::ProcRoot;
+use serde::Serialize;
+
+use super::observer::Key;
+
+/// What a scan leaves of a page's heat.
+const DECAY: f64 = 0.97;
+/// Scans take at most this share of a core, percent.
+const SCAN_PERCENT: f64 = 1.0;
+/// So many times what a period between two scans needed is queued for the next.
+const QUEUE_FACTOR: u64 = 2;
+/// At least so much is queued, pages.
+const QUEUE_MIN_PAGES: u64 = 2048;
+/// What changes slowly is read again after this time.
+const SLOW: Duration = Duration::from_secs(1);
+/// A target of which one thread did at least this share of the work is followed to its CPU.
+const ONE_THREAD: f64 = 0.8;
+
+/// A target to hold.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// Names it.
+    pub key: Key,
+    /// The cgroup; none for a process by pid.
+    pub cgroup: Option<Cgroup>,
+    /// Its processes.
+    pub pids: Vec<u32>,
+    /// The policy.
+    pub spec: Spec,
+    /// Nothing is moved.
+    pub dry_run: bool,
+}
+
+/// What was done for a target since it was last asked about.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Steps in which something was moved.
+    pub steps: u64,
+    /// Scans of all its memory.
+    pub scans: u64,
+    /// Asked for by the policy.
+    pub asked_bytes: u64,
+    /// Still there and untouched when its turn came.
+    pub tried_bytes: u64,
+    /// Touched since it was queued.
+    pub young_again_bytes: u64,
+    /// Left.
+    pub left_bytes: u64,
+    /// Would have left.
+    pub rehearsed_bytes: u64,
+    /// CPU time of scans, ns.
+    pub scan_cpu_ns: u64,
+    /// CPU time of moving, ns.
+    pub move_cpu_ns: u64,
+    /// Memory grew faster than it was moved: the kernel's own reclaim had to help.
+    pub behind: bool,
+    /// What stood in the way, the last of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}
+
+/// Pages seen accessed, by table.
+type Young = HashMap<u64, PageBits>;
+
+#[derive(Default)]
+struct Shared {
+    held: Mutex<Option<Vec<Held>>>,
+    reports: Mutex<HashMap<Key, Report>>,
+    /// By pid, with the start time of the process.
+    young: Mutex<HashMap<u32, (u64, Young)>>,
+    end: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread. Dropping it ends it.
+pub struct Ahead {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Hands what the thread saw accessed to the agent.
+pub struct Seen(Arc<Shared>);
+
+impl AlsoYoung for Seen {
+    fn take(&mut self, target: &Target) -> Option<Young> {
+        let mut young = lock(&self.0.young);
+        let (start_ticks, seen) = young.get_mut(&target.pid)?;
+        (Some(*start_ticks) == target.start_ticks).then(|| std::mem::take(seen))
+    }
+}
+
+impl Ahead {
+    /// Starts the thread with an eye of its own.
+    ///
+    /// # Errors
+    /// No thread to be had.
+    pub fn start(eye: Box<dyn AccessSource + Send>) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("agewise-ahead".into())
+            .spawn(move || Runner::new(of_thread, eye).run())?;
+        Ok(Ahead {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// What it saw, for the agent.
+    pub fn seen(&self) -> Box<dyn AlsoYoung> {
+        Box::new(Seen(Arc::clone(&self.shared)))
+    }
+
+    /// Holds these from now on; those that are no longer among them are let go.
+    pub fn hold(&self, held: Vec<Held>) {
+        *lock(&self.shared.held) = Some(held);
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+
+    /// What was done since the last call.
+    pub fn take_reports(&self) -> HashMap<Key, Report> {
+        std::mem::take(&mut *lock(&self.shared.reports))
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.shared.end.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Runner {
+    shared: Arc<Shared>,
+    eye: Box<dyn AccessSource + Send>,
+    holders: BTreeMap<Key, Holder>,
+}
+
+/// One target.
+struct Holder {
+    held: Held,
+    controller: Controller,
+    heated: BTreeMap<u32, Heated>,
+    outcome: Option<Outcome>,
+    slow: Slow,
+    slow_at: Option<Instant>,
+    next_ms: u64,
+    next_scan_ms: u64,
+    /// Pages that went since the last scan, and in the period before.
+    went_pages: u64,
+    wanted_pages: u64,
+    single: Option<u32>,
+    cpu_seen: HashMap<u32, (u64, u64)>,
+}
+
+/// What is read once a second.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slow {
+    limit_bytes: Option<u64>,
+    floor_bytes: u64,
+    file_bytes: u64,
+    swap_bytes: u64,
+    room: SwapRoom,
+}
+
+impl Runner {
+    fn new(shared: Arc<Shared>, eye: Box<dyn AccessSource + Send>) -> Self {
+        Runner {
+            shared,
+            eye,
+            holders: BTreeMap::new(),
+        }
+    }
+
+    fn run(mut self) {
+        while !self.shared.end.load(Ordering::SeqCst) {
+            self.take_held();
+            let now_ms = Agent::now_ms();
+            let mut next_ms = now_ms + 1000;
+            for (key, holder) in &mut self.holders {
+                if now_ms >= holder.next_ms || now_ms >= holder.next_scan_ms {
+                    let mut report = Report::default();
+                    holder.turn(&mut *self.eye, now_ms, &mut report);
+                    holder.hand_over(&self.shared);
+                    add(&self.shared, key, report);
+                }
+                next_ms = next_ms.min(holder.next_ms).min(holder.next_scan_ms);
+            }
+            let left = next_ms.saturating_sub(Agent::now_ms());
+            if left > 0 {
+                std::thread::park_timeout(Duration::from_millis(left));
+            }
+        }
+    }
+
+    fn take_held(&mut self) {
+        let Some(held) = lock(&self.shared.held).take() else {
+            return;
+        };
+        let mut before = std::mem::take(&mut self.holders);
+        for held in held {
+            let holder = match before.remove(&held.key) {
+                Some(mut holder) if holder.held.spec == held.spec => {
+                    holder.held = held;
+                    holder
+                }
+                _ => Holder::new(held),
+            };
+            self.holders.insert(holder.held.key.clone(), holder);
+        }
+        let pids: Vec<u32> = self
+            .holders
+            .values()
+            .flat_map(|holder| holder.held.pids.iter().copied())
+            .collect();
+        lock(&self.shared.young).retain(|pid, _| pids.contains(pid));
+    }
+}
+
+fn add(shared: &Shared, key: &Key, report: Report) {
+    let mut reports = lock(&shared.reports);
+    let sum = reports.entry(key.clone()).or_default();
+    sum.steps += report.steps;
+    sum.scans += report.scans;
+    sum.asked_bytes += report.asked_bytes;
+    sum.tried_bytes += report.tried_bytes;
+    sum.young_again_bytes += report.young_again_bytes;
+    sum.left_bytes += report.left_bytes;
+    sum.rehearsed_bytes += report.rehearsed_bytes;
+    sum.scan_cpu_ns += report.scan_cpu_ns;
+    sum.move_cpu_ns += report.move_cpu_ns;
+    sum.behind |= report.behind;
+    if report.trouble.is_some() {
+        sum.trouble = report.trouble;
+    }
+}
+
+impl Holder {
+    fn new(held: Held) -> Self {
+        Holder {
+            controller: Controller::new(&held.spec),
+            held,
+            heated: BTreeMap::new(),
+            outcome: None,
+            slow: Slow::default(),
+            slow_at: None,
+            next_ms: 0,
+            next_scan_ms: 0,
+            went_pages: 0,
+            wanted_pages: 0,
+            single: None,
+            cpu_seen: HashMap::new(),
+        }
+    }
+
+    fn turn(&mut self, eye: &mut dyn AccessSource, now_ms: u64, report: &mut Report) {
+        if self.slow_at.is_none_or(|at| at.elapsed() >= SLOW) {
+            self.read_slow();
+        }
+        if now_ms >= self.next_scan_ms {
+            self.scan(eye, now_ms, report);
+        }
+        if now_ms < self.next_ms {
+            return;
+        }
+        let charged_bytes = self.charged_bytes();
+        let resident = charged_bytes.unwrap_or(0);
+        let file_bytes = self.slow.file_bytes.min(resident);
+        let facts = Facts {
+            time_ms: now_ms,
+            resident_bytes: [resident - file_bytes, file_bytes],
+            charged_bytes,
+            out_bytes: [self.slow.swap_bytes, 0],
+            swap: Some(self.slow.room),
+            backend: match self.slow.room.total_bytes {
+                0 => Backend::None,
+                _ => Backend::Zram,
+            },
+            limit_bytes: self.slow.limit_bytes,
+            floor_bytes: self.slow.floor_bytes,
+            hands: Hands {
+                coldest: true,
+                ..Hands::default()
+            },
+            outcome: self.outcome.take(),
+            ..Facts::default()
+        };
+        let decision = self.controller.decide(&facts);
+        self.next_ms = decision.next_ms;
+        report.behind |= matches!(decision.reason, Why::OverBudget { behind: true, .. });
+        let (Action::Coldest { bytes_max, .. } | Action::PageOut { bytes_max, .. }) =
+            decision.action
+        else {
+            return;
+        };
+        report.steps += 1;
+        report.asked_bytes += bytes_max;
+        let moved = self.move_out(eye, bytes_max, report);
+        report.tried_bytes += moved.tried_bytes;
+        report.young_again_bytes += moved.young_again_bytes;
+        report.left_bytes += moved.left_bytes;
+        report.move_cpu_ns += moved.cpu_ns;
+        if self.held.dry_run {
+            report.rehearsed_bytes += moved.tried_bytes;
+            // A rehearsal moves nothing, so what is too much stays so: once a second will do.
+            self.next_ms = self.next_ms.max(now_ms + 1000);
+        } else {
+            self.outcome = Some(Outcome {
+                asked_bytes: bytes_max,
+                tried_bytes: moved.tried_bytes,
+                left_bytes: [moved.left_bytes, 0],
+                cpu_ns: moved.cpu_ns,
+            });
+        }
+    }
+
+    /// Memory charged to the cgroup, or resident memory of a process.
+    fn charged_bytes(&self) -> Option<u64> {
+        match &self.held.cgroup {
+            Some(cgroup) => cgroup.usage_bytes().ok().flatten(),
+            None => {
+                let resident = self.heated.values().map(|h| h.process().rss_bytes());
+                Some(resident.filter_map(Result::ok).sum())
+            }
+        }
+    }
+
+    fn read_slow(&mut self) {
+        self.slow_at = Some(Instant::now());
+        if let Some(cgroup) = &self.held.cgroup {
+            if let Ok(limits) = cgroup.limits() {
+                self.slow.limit_bytes = limits.max_bytes;
+                self.slow.floor_bytes = limits.min_bytes.max(limits.low_bytes);
+            }
+            if let Ok(stat) = cgroup.stat() {
+                self.slow.file_bytes = stat.file_bytes;
+                self.slow.swap_bytes = stat.swap_bytes.unwrap_or(0);
+            }
+        }
+        if let Ok(info) = MemInfo::of_machine(&ProcRoot::default()) {
+            self.slow.room = SwapRoom {
+                free_bytes: info.swap_free_bytes,
+                total_bytes: info.swap_total_bytes,
+            };
+        }
+        self.follow_processes();
+        self.find_single();
+    }
+
+    /// Takes up processes that are new and lets go of those that are gone.
+    fn follow_processes(&mut self) {
+        let pids = &self.held.pids;
+        self.heated
+            .retain(|pid, heated| pids.contains(pid) && heated.process().is_alive());
+        for pid in pids {
+            if self.heated.contains_key(pid) {
+                continue;
+            }
+            let opened = Process::open_user(&ProcRoot::default(), *pid)
+                .map_err(Into::into)
+                .and_then(|process| Heated::new(process, DECAY));
+            if let Ok(heated) = opened {
+                self.heated.insert(*pid, heated);
+                self.next_scan_ms = 0;
+            }
+        }
+    }
+
+    /// Whether one thread of one process does nearly all the work of the target.
+    fn find_single(&mut self) {
+        let mut work: Vec<(u32, u64, u64)> = Vec::new();
+        let mut seen = HashMap::new();
+        for (pid, heated) in &self.heated {
+            let Ok(all) = heated.process().stat() else {
+                continue;
+            };
+            let leader = place::leader_ticks(*pid).unwrap_or(0);
+            let now = (all.user_ticks + all.system_ticks, leader);
+            let before = self.cpu_seen.get(pid).copied().unwrap_or(now);
+            work.push((
+                *pid,
+                now.0.saturating_sub(before.0),
+                now.1.saturating_sub(before.1),
+            ));
+            seen.insert(*pid, now);
+        }
+        self.cpu_seen = seen;
+        let all: u64 = work.iter().map(|(_, all, _)| all).sum();
+        let busiest = work.iter().max_by_key(|(_, _, leader)| *leader);
+        self.single = busiest
+            .filter(|(_, _, leader)| *leader > 0 && *leader as f64 >= all as f64 * ONE_THREAD)
+            .map(|(pid, _, _)| *pid);
+    }
+
+    fn scan(&mut self, eye: &mut dyn AccessSource, now_ms: u64, report: &mut Report) {
+        let share = QUEUE_FACTOR * self.went_pages.max(self.wanted_pages / 2);
+        self.wanted_pages = self.went_pages;
+        self.went_pages = 0;
+        let mut cpu_ns = 0;
+        let pages = share.max(QUEUE_MIN_PAGES);
+        for heated in self.heated.values_mut() {
+            match heated.scan(eye, pages, true) {
+                Ok(scanned) => cpu_ns += scanned.cpu_ns,
+                Err(error) if error.is_gone() => {}
+                Err(error) => report.trouble = Some(error.to_string()),
+            }
+        }
+        report.scans += 1;
+        report.scan_cpu_ns += cpu_ns;
+        let affordable_ms = (cpu_ns as f64 / 1e6 * 100.0 / SCAN_PERCENT) as u64;
+        let look_ms = self.controller.pace().look_ms.unwrap_or(250);
+        self.next_scan_ms = now_ms + look_ms.max(affordable_ms.min(10_000));
+    }
+
+    /// Moves `bytes` of the coldest; of several processes each by its share of what is queued.
+    fn move_out(&mut self, eye: &mut dyn AccessSource, bytes: u64, report: &mut Report) -> Moved {
+        let began_ns = clock::thread_cpu_ns();
+        let mut sum = Moved::default();
+        for attempt in 0..2 {
+            let left = bytes.saturating_sub(sum.tried_bytes);
+            let queued: u64 = self.heated.values().map(Heated::queued_pages).sum();
+            if left == 0 || queued == 0 && attempt > 0 {
+                break;
+            }
+            for (pid, heated) in &mut self.heated {
+                let share = heated.queued_pages() as f64 / queued.max(1) as f64;
+                let part = (left as f64 * share).ceil() as u64;
+                if self.single == Some(*pid) {
+                    heated.follow_cpu();
+                }
+                match heated.step(eye, part, self.held.dry_run) {
+                    Ok(moved) => sum.add(&moved),
+                    Err(error) if error.is_gone() => {}
+                    Err(error) => report.trouble = Some(error.to_string()),
+                }
+            }
+            if sum.tried_bytes >= bytes || attempt > 0 {
+                break;
+            }
+            // The queue is empty before the next scan: more of what is coldest now.
+            let pages = (bytes / PAGE_BYTES * 4).max(QUEUE_MIN_PAGES);
+            for heated in self.heated.values_mut() {
+                if let Ok(scanned) = heated.scan(eye, pages, false) {
+                    report.scan_cpu_ns += scanned.cpu_ns;
+                }
+            }
+        }
+        self.went_pages += sum.tried_bytes / PAGE_BYTES;
+        sum.cpu_ns = clock::thread_cpu_ns().saturating_sub(began_ns);
+        sum
+    }
+
+    /// Hands what was seen accessed to the agent.
+    fn hand_over(&mut self, shared: &Shared) {
+        for (pid, heated) in &mut self.heated {
+            let seen = heated.take_young();
+            if seen.is_empty() {
+                continue;
+            }
+            let start_ticks = heated.process().start_ticks();
+            let mut young = lock(&shared.young);
+            let (of, sum) = young
+                .entry(*pid)
+                .or_insert_with(|| (start_ticks, HashMap::new()));
+            if *of != start_ticks {
+                (*of, *sum) = (start_ticks, HashMap::new());
+            }
+            for (table, bits) in seen {
+                let all = sum.entry(table).or_insert([0; 8]);
+                for (all, bits) in all.iter_mut().zip(bits) {
+                    *all |= bits;
+                }
+            }
+        }
+    }
+}
