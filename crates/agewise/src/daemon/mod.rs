@@ -11,6 +11,7 @@ pub mod hand;
 pub mod journal;
 pub mod observer;
 pub mod pace;
+pub mod privileges;
 pub mod service;
 pub mod state;
 pub mod timeline;

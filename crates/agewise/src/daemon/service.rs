@@ -23,6 +23,7 @@ use super::hand::{Done, Older, PageOut};
 use super::journal::{Journal, unix_ms};
 use super::observer::{self, Key, LimitHits, Seen};
 use super::pace::Pace;
+use super::privileges;
 use super::state::{Event, Hub, OwnUse, Scope, Settings, Snapshot};
 use super::world::World;
 use crate::command::observe;
@@ -125,6 +126,11 @@ struct AheadLine<'a> {
     dry_run: bool,
     #[serde(flatten)]
     report: &'a Report,
+}
+
+#[derive(Serialize)]
+struct Privileges<'a> {
+    kept: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -662,6 +668,8 @@ pub fn first_settings(config: &Config) -> Settings {
 /// What keeps it from starting. Later troubles are told in the journal, and it goes on.
 pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let config = options.read()?;
+    // Before there is any other thread: capabilities belong to each by itself.
+    let kept = privileges::drop_others().context("cannot drop privileges")?;
     let stop = Stop::install_for_daemon()?;
     let hub = Hub::new(first_settings(&config));
     let files = match config.files.enabled {
@@ -669,6 +677,7 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
         false => None,
     };
     let mut daemon = Daemon::open(config, hub.clone(), options.dry_run)?;
+    daemon.journal.write("privileges", &Privileges { kept: &kept });
     if let Some(files) = &files {
         daemon.say("files", files.describe());
     }
