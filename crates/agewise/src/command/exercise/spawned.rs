@@ -2,7 +2,8 @@
 //! An exerciser as a child process, with its truth mapped: for benchmarks, the demonstration and
 //! live tests.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -52,6 +53,21 @@ impl Spawned {
         arguments: impl IntoIterator<Item = S>,
         stop: Option<&Stop>,
     ) -> anyhow::Result<Self> {
+        Self::start_in(program, arguments, None, stop)
+    }
+
+    /// The same inside a cgroup, given its `cgroup.procs` open for writing: all its memory is charged
+    /// there.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start); or it may not enter.
+    pub fn start_in<S: AsRef<std::ffi::OsStr>>(
+        program: &Path,
+        arguments: impl IntoIterator<Item = S>,
+        entrance: Option<&File>,
+        stop: Option<&Stop>,
+    ) -> anyhow::Result<Self> {
+        let entrance = entrance.map(File::try_clone).transpose()?;
         let path = truth_path();
         let mut command = Command::new(program);
         command
@@ -61,9 +77,12 @@ impl Spawned {
             .arg(&path)
             .args(["--format", "json"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
+        // SAFETY: between fork and exec only prctl and write are called, which are async-signal-safe.
         unsafe {
-            command.pre_exec(|| {
+            command.pre_exec(move || {
+                if let Some(mut entrance) = entrance.as_ref() {
+                    entrance.write_all(b"0")?;
+                }
                 // Should we be killed, the exerciser cleans up after itself.
                 rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
                 Ok(())
