@@ -42,6 +42,8 @@
 //! See [`Verdict`].
 
 mod interval;
+mod refault_distance;
+mod skewed_loop;
 mod verdict;
 
 use std::error::Error;
@@ -58,7 +60,7 @@ use crate::experiment::statistics::Summary;
 use crate::workload::suggest::nearest;
 
 /// The documents, one line each.
-pub static DOCUMENTS: &[&Document] = &[];
+pub static DOCUMENTS: &[&Document] = &[&refault_distance::DOCUMENT];
 
 /// A document and its benchmarks.
 #[derive(Debug)]

@@ -102,8 +102,11 @@ pub struct Sort {
     uniform_change_ratio: Option<f64>,
     uniform_change_low_ratio: Option<f64>,
     uniform_change_high_ratio: Option<f64>,
-    /// Share of one core that sorting takes once it has started, highest of the loads.
+    /// Share of one core that sorting takes once it has started, with hot half and cold half.
     core_ratio: f64,
+    /// The same for the other loads.
+    scattered_core_ratio: f64,
+    uniform_core_ratio: f64,
     /// CPU time of starting, once.
     start_cpu_ms: f64,
     /// Runs made again because the exerciser was killed for lack of memory: without and with sorting.
@@ -137,8 +140,10 @@ pub(super) fn measure(program: &Path, args: &SortArgs, stop: &Stop) -> anyhow::R
     let uniform = bench.load(&UNIFORM)?;
     let killed = bench.killed;
     device.remove()?;
-    let all = [&hotcold, &scattered, &uniform];
-    let highest = |of: fn(&Measured) -> f64| all.iter().map(|one| of(one)).fold(0.0, f64::max);
+    let start_cpu_ms = [&hotcold, &scattered, &uniform]
+        .iter()
+        .map(|one| one.start_cpu_ms)
+        .fold(0.0, f64::max);
     Ok(Sort {
         size_bytes: args.size,
         pairs: args.pairs,
@@ -157,8 +162,10 @@ pub(super) fn measure(program: &Path, args: &SortArgs, stop: &Stop) -> anyhow::R
         uniform_change_ratio: uniform.refaults.change,
         uniform_change_low_ratio: uniform.refaults.low,
         uniform_change_high_ratio: uniform.refaults.high,
-        core_ratio: highest(|one| one.core_ratio),
-        start_cpu_ms: highest(|one| one.start_cpu_ms),
+        core_ratio: hotcold.core_ratio,
+        scattered_core_ratio: scattered.core_ratio,
+        uniform_core_ratio: uniform.core_ratio,
+        start_cpu_ms,
         killed_plain: killed[0],
         killed_sorted: killed[1],
     })

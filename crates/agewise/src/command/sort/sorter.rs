@@ -23,8 +23,8 @@ use crate::signal::Stop;
 
 /// Most runs of pages of one age taken up in one process and pass; what lies beyond waits.
 const RUNS_MAX: usize = 1 << 20;
-/// CPU time for raising: so much at once (some 200000 pages), and this share of one core on average.
-const RAISE_BURST: Duration = Duration::from_millis(100);
+/// CPU time for raising: so much at once (some 50000 pages), and this share of one core on average.
+const RAISE_BURST: Duration = Duration::from_millis(30);
 const RAISE_CPU_SHARE: f64 = 0.0025;
 /// The kernel took pages off its active lists if these have shrunk by more than one part in so many.
 const SHRUNK_PART: u64 = 16;
@@ -194,6 +194,7 @@ impl<'a> Sorter<'a> {
         young: &RunSet,
         pass: &mut Sorted,
     ) -> anyhow::Result<()> {
+        let began = clock::thread_cpu_ns();
         let active = cgroup.and_then(active_bytes);
         let took_back = match (active, known.active_bytes) {
             (Some(active), Some(then)) => active < then - then / SHRUNK_PART,
@@ -204,51 +205,42 @@ impl<'a> Sorter<'a> {
             known.raised = RunSet::default();
         }
         let due = young.intersect(&known.seen).subtract(&known.raised);
-        if due.is_empty() || self.raise_cpu >= self.raise_cpu_allowed() {
+        let left_ns = self.raise_cpu_left_ns();
+        if due.is_empty() || left_ns == 0 {
             return Ok(());
         }
         let plan = self.look(agent, process, &due, Wanted::Present)?;
-        // Of a huge page one byte is as good as all.
-        let huge = plan.huge().runs().iter().flat_map(|run| {
-            let leaves = (run.start..run.end).step_by(HUGE_BYTES as usize);
-            leaves.map(|start| Run::new(start, HUGE_BYTES))
-        });
-        let base = plan.base().runs().iter().flat_map(|run| {
-            let pages = (run.start..run.end).step_by(PAGE_BYTES as usize);
-            pages.map(|start| Run::new(start, PAGE_BYTES))
-        });
-        let mut rest = base.chain(huge);
+        let mut rest = units_of(plan.base(), PAGE_BYTES).chain(units_of(plan.huge(), HUGE_BYTES));
         let mut raised = Vec::new();
-        while self.stop.requested().is_none() && self.raise_cpu < self.raise_cpu_allowed() {
+        while self.stop.requested().is_none() && clock::thread_cpu_ns() - began < left_ns {
             let batch: Vec<Run> = rest.by_ref().take(PAGES_MAX).collect();
             if batch.is_empty() {
                 break;
             }
-            let bytes: u64 = batch.iter().map(|run| run.bytes()).sum();
             if !self.limits.dry_run {
-                let before = clock::thread_cpu_ns();
+                // Of a huge page one byte is as good as all.
                 let addresses: Vec<u64> = batch.iter().map(|run| run.start).collect();
-                let done = match raise::raise(process.pid(), &addresses) {
-                    Ok(done) => done,
+                match raise::raise(process.pid(), &addresses) {
+                    Ok(done) => pass.calls += done.calls,
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => break,
                     Err(error) => {
                         eprintln!("agewise: process {}: cannot raise: {error}", process.pid());
                         self.limits.raises = false;
                         break;
                     }
-                };
-                pass.calls += done.calls;
-                self.raise_cpu += Duration::from_nanos(clock::thread_cpu_ns() - before);
+                }
             }
-            pass.raised_bytes += bytes;
+            pass.raised_bytes += batch.iter().map(|run| run.bytes()).sum::<u64>();
             raised.extend(batch);
         }
         known.raised = known.raised.union(&RunSet::from_runs(raised));
+        self.raise_cpu += Duration::from_nanos(clock::thread_cpu_ns() - began);
         Ok(())
     }
 
-    fn raise_cpu_allowed(&self) -> Duration {
-        RAISE_BURST + self.began.elapsed().mul_f64(RAISE_CPU_SHARE)
+    fn raise_cpu_left_ns(&self) -> u64 {
+        let allowed = RAISE_BURST + self.began.elapsed().mul_f64(RAISE_CPU_SHARE);
+        u64::try_from(allowed.saturating_sub(self.raise_cpu).as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// What of `pages` is there (and not touched) right now and may be moved.
@@ -316,6 +308,14 @@ impl<'a> Sorter<'a> {
 
 /// Bytes of a huge page (a leaf one level up).
 const HUGE_BYTES: u64 = agewise_host::eye::TABLE_BYTES;
+
+/// The pages of `size` bytes that runs consist of.
+fn units_of(runs: &RunSet, size: u64) -> impl Iterator<Item = Run> + '_ {
+    runs.runs().iter().flat_map(move |run| {
+        let starts = (run.start..run.end).step_by(size as usize);
+        starts.map(move |start| Run::new(start, size))
+    })
+}
 
 fn range_of(run: &Run) -> AddressRange {
     AddressRange {
