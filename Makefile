@@ -35,6 +35,7 @@ bench: build
 	$(AGEWISE) bench live
 	$(AGEWISE) bench harm
 	$(AGEWISE) bench steady
+	$(AGEWISE) bench sort
 	$(AGEWISE) bench lab
 	$(CARGO) bench $(CARGO_FLAGS) --workspace
 

@@ -283,3 +283,67 @@ fn an_order_that_is_not_known_is_said_and_measured() {
         "{errors}"
     );
 }
+
+/// The fields asked of `lab reproduce --format json`, and a claim that comes out.
+#[test]
+fn documents_are_reproduced_with_verdicts() {
+    let (ok, said, _) = agewise(&["lab", "reproduce"]);
+    assert!(ok && said.contains("refault-distance: ") && said.contains("loop-twice/classic"));
+    let args = |format| {
+        [
+            "lab",
+            "reproduce",
+            "refault-distance",
+            "--benchmark",
+            "loop-longer/classic",
+            "--seeds",
+            "2",
+            "--format",
+            format,
+        ]
+    };
+    let (ok, said, _) = agewise(&args("json"));
+    assert!(ok);
+    assert_eq!(agewise(&args("json")).1, said, "the same bytes twice");
+    let row: serde_json::Value = serde_json::from_str(said.trim()).expect("one line of JSON");
+    for field in [
+        "benchmark",
+        "document_before",
+        "document_after",
+        "ours_before",
+        "ours_after",
+        "change",
+        "ci_low",
+        "ci_high",
+        "verdict",
+    ] {
+        assert!(row.get(field).is_some(), "{field} in {row}");
+    }
+    assert_eq!(row["benchmark"], "loop-longer/classic");
+    assert_eq!(row["ours_before"], 0.0);
+    assert_eq!(row["verdict"], "reproduced");
+    let (ok, said, _) = agewise(&args("csv"));
+    assert!(ok && said.lines().count() == 2, "{said}");
+    assert!(said.starts_with("benchmark,document_before,document_after,ours_before,"));
+    let (ok, said, _) = agewise(&args("text"));
+    assert!(
+        ok && said.contains("four of five are ten times too large"),
+        "{said}"
+    );
+    for (wrong, expected) in [
+        (vec!["refault-distnace"], "did you mean `refault-distance`"),
+        (
+            vec!["refault-distance", "--benchmark", "loop-twcie/classic"],
+            "did you mean `loop-twice/classic`",
+        ),
+        (
+            vec!["refault-distance", "--variant", "rd-activ"],
+            "did you mean `rd-active`",
+        ),
+        (vec!["refault-distance", "--seeds", "0"], "1..=100000"),
+    ] {
+        let args: Vec<&str> = ["lab", "reproduce"].into_iter().chain(wrong).collect();
+        let (ok, _, error) = agewise(&args);
+        assert!(!ok && error.contains(expected), "{error}");
+    }
+}

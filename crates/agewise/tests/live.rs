@@ -540,3 +540,50 @@ fn a_program_that_recording_would_slow_is_spared() {
     // All of the 256 MiB was touched several times in that second.
     assert!((63_000..70_000).contains(&pages.len()), "{}", pages.len());
 }
+
+/// What is cold is marked, what is in use is raised, and nothing of it changes a page or costs a fault
+/// that reads.
+#[test]
+fn sort_marks_the_cold_half_and_raises_the_hot_one() {
+    let _one = one();
+    skip_if!("sort_marks_the_cold_half_and_raises_the_hot_one", blind());
+    let exerciser = exerciser(&[
+        "--size",
+        "64M",
+        "--pattern",
+        "hotcold:0.5",
+        "--rate",
+        "40000",
+    ]);
+    let pid = exerciser.pid().to_string();
+    let sort = |more: &[&str]| {
+        let arguments = [
+            "sort",
+            "--pid",
+            &pid,
+            "--older-than",
+            "2s",
+            "--interval",
+            "500ms",
+        ];
+        let rest = ["--duration", "4s", "--format", "json"];
+        let output = agewise(&[&arguments[..], &rest[..], more].concat());
+        assert!(output.status.success(), "{output:?}");
+        last(&output)
+    };
+    let tried = sort(&["--dry-run"]);
+    assert_eq!(number(&tried, "sorted_bytes"), 0);
+    assert_eq!(number(&tried, "calls"), 0);
+    assert!(number(&tried, "asked_bytes") > 24 << 20, "{tried}");
+    let sorted = sort(&[]);
+    let half = 32u64 << 20;
+    assert!(number(&sorted, "sorted_bytes") > half * 3 / 4, "{sorted}");
+    let lru_gen = std::fs::read_to_string("/sys/kernel/mm/lru_gen/enabled").unwrap_or_default();
+    if matches!(lru_gen.trim(), "" | "0x0000") {
+        assert!(number(&sorted, "raised_bytes") > half / 2, "{sorted}");
+    } else {
+        assert_eq!(number(&sorted, "raised_bytes"), 0, "{sorted}");
+    }
+    assert_eq!(number(&sort(&["--cold-only"]), "raised_bytes"), 0);
+    exerciser.finish().expect("no page changed");
+}

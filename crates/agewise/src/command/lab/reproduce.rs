@@ -118,17 +118,34 @@ fn list(out: &mut impl Write, format: Format) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Fields of CSV, in order: all of a row but the raw values.
+const CSV_FIELDS: [&str; 18] = [
+    "benchmark",
+    "document_before",
+    "document_after",
+    "ours_before",
+    "ours_after",
+    "change",
+    "ci_low",
+    "ci_high",
+    "verdict",
+    "document_change",
+    "document_printed",
+    "document_within_noise",
+    "metric",
+    "unit",
+    "better",
+    "by_difference",
+    "variant",
+    "seeds",
+];
+
 fn print_csv(out: &mut impl Write, rows: &[Row]) -> anyhow::Result<()> {
     let mut writer = csv::Writer::from_writer(out);
-    for (index, row) in rows.iter().enumerate() {
-        let serde_json::Value::Object(mut fields) = serde_json::to_value(row)? else {
-            continue;
-        };
-        fields.remove("raw");
-        if index == 0 {
-            writer.write_record(fields.keys())?;
-        }
-        writer.write_record(fields.values().map(|value| match value {
+    writer.write_record(CSV_FIELDS)?;
+    for row in rows {
+        let fields = serde_json::to_value(row)?;
+        writer.write_record(CSV_FIELDS.map(|name| match &fields[name] {
             serde_json::Value::Null => String::new(),
             serde_json::Value::String(text) => text.clone(),
             other => other.to_string(),
