@@ -23,7 +23,8 @@ use crate::machine::{
 use crate::workload::kernel_trace::{Medium, TraceError, TraceGenerator};
 use crate::workload::random::{XorShift64Star, Zipf, ZipfError};
 use crate::workload::spec::{
-    AdviceSpec, AreaSpec, ProcessSpec, StreamOrder, StreamSpec, TraceTable, Workload, WorkloadError,
+    AdviceSpec, AreaSpec, FileSpec, ProcessSpec, StreamOrder, StreamSpec, TraceTable, Workload,
+    WorkloadError, zone_index,
 };
 
 use replaying::Replaying;
@@ -33,6 +34,9 @@ pub const MIN_MEMORY_PAGES: u64 = 128;
 
 /// How long a process runs before another one that is ready on its CPU gets its turn.
 const QUANTUM_NS: u64 = 100_000;
+
+/// How often a process that waits for its writes looks, in ns.
+const SYNC_POLL_NS: u64 = 2_000_000;
 
 /// A run that cannot be made.
 #[derive(Debug, Error)]
@@ -165,6 +169,21 @@ pub const MEASURES: &[(&str, &str)] = &[
 /// Values of the measures, in the order of [`MEASURES`].
 pub type Measured = Vec<f64>;
 
+/// One time through a phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lap {
+    /// Which of the workload's kinds of process.
+    pub process: usize,
+    /// Which task: processes that start anew keep theirs.
+    pub task: usize,
+    /// Which phase.
+    pub phase: usize,
+    /// When it began.
+    pub start_ns: u64,
+    /// When it ended.
+    pub end_ns: u64,
+}
+
 /// A machine with the processes of a workload on it.
 pub struct Run {
     /// The machine.
@@ -177,6 +196,9 @@ pub struct Run {
     groups: BTreeMap<String, MemcgId>,
     files: Vec<FileId>,
     tasks: Vec<Task>,
+    /// Which phase each task is in, and since when.
+    phase_start_ns: Vec<(usize, u64)>,
+    laps: Vec<Lap>,
     ready: BinaryHeap<Reverse<(u64, u64, usize)>>,
     queued: u64,
     cpu_free_ns: Vec<u64>,
@@ -221,6 +243,8 @@ impl Run {
             groups: BTreeMap::new(),
             files: Vec::new(),
             tasks: Vec::new(),
+            phase_start_ns: Vec::new(),
+            laps: Vec::new(),
             ready: BinaryHeap::new(),
             queued: 0,
             cpu_free_ns: vec![0; cpus],
@@ -258,14 +282,8 @@ impl Run {
             self.groups.insert(group.name.clone(), id);
         }
         for file in &workload.file {
-            let pages = workload.pages("size", &file.size)? as u32;
-            let advice = if file.readahead {
-                Advice::Normal
-            } else {
-                Advice::Random
-            };
-            self.files
-                .push(self.machine.add_file(pages, self.memcg, advice));
+            let file = add_file(&mut self.machine, workload, file, self.memcg)?;
+            self.files.push(file);
         }
         if let Some(trace) = &workload.trace {
             self.start_trace(trace)?;
@@ -295,6 +313,7 @@ impl Run {
     ) {
         let cpu = self.tasks.len() % self.cpu_free_ns.len();
         self.processes.push(process);
+        self.phase_start_ns.push((usize::MAX, 0));
         self.tasks.push(Task {
             process,
             driver,
@@ -330,6 +349,9 @@ impl Run {
             .and_then(|name| self.groups.get(name).copied())
             .unwrap_or(self.memcg);
         let process = self.machine.add_process(memcg);
+        if let Some(zone) = spec.highest_zone.as_deref().and_then(zone_index) {
+            self.machine.restrict_zone(process, zone);
+        }
         let areas = spec
             .area
             .iter()
@@ -347,7 +369,12 @@ impl Run {
                 .iter()
                 .map(|stream| self.make_stream(workload, spec, &areas, stream))
                 .collect::<Result<Vec<Stream>, RunError>>()?;
-            phases.push(Phase::new(phase, populate, streams));
+            let release = phase
+                .release
+                .iter()
+                .map(|name| workload.area_index(spec, name))
+                .collect::<Result<Vec<usize>, WorkloadError>>()?;
+            phases.push(Phase::new(phase, populate, streams, release));
         }
         let seed = self.random.draw();
         Ok((process, Script::new(areas, phases, seed, spec.forks)))
@@ -362,7 +389,14 @@ impl Run {
     ) -> Result<Area, RunError> {
         let pages = workload.area_pages(area)?;
         let file = match &area.file {
-            Some(name) => Some(self.files[workload.find_file(name)?.0]),
+            Some(name) => {
+                let (index, file) = workload.find_file(name)?;
+                if area.own {
+                    Some(add_file(&mut self.machine, workload, file, self.memcg)?)
+                } else {
+                    Some(self.files[index])
+                }
+            }
             None => None,
         };
         let place = match file {
@@ -522,7 +556,28 @@ impl Run {
         {
             let operation = self.tasks[index].driver.next();
             goes_on = match operation {
+                Operation::Begin { phase } => {
+                    self.phase_start_ns[index] = (phase, self.machine.now_ns());
+                    continue;
+                }
+                Operation::End { phase, period_ns } => {
+                    self.end_phase(index, phase, period_ns);
+                    continue;
+                }
+                Operation::Sync => {
+                    if self.machine.sync() {
+                        self.tasks[index].driver.set_synced();
+                    } else {
+                        self.machine.wait_ns(SYNC_POLL_NS);
+                    }
+                    continue;
+                }
+                Operation::Release { start_vpn } => {
+                    self.machine.discard(process, start_vpn);
+                    continue;
+                }
                 Operation::Fork => {
+                    self.end_phase(index, 0, 0);
                     self.fork(index);
                     self.machine.is_alive(process)
                 }
@@ -549,6 +604,23 @@ impl Run {
         Ok(())
     }
 
+    /// A phase of a task ended, to be repeated `period_ns` after its start if that is later.
+    fn end_phase(&mut self, index: usize, phase: usize, period_ns: u64) {
+        let (begun, start_ns) = self.phase_start_ns[index];
+        let end_ns = self.machine.now_ns();
+        if let (Some(process), true) = (self.tasks[index].kind, begun == phase) {
+            self.laps.push(Lap {
+                process,
+                task: index,
+                phase,
+                start_ns,
+                end_ns,
+            });
+        }
+        let next_ns = start_ns.saturating_add(period_ns);
+        self.machine.wait_ns(next_ns.saturating_sub(end_ns));
+    }
+
     /// One access; false when it ended the process.
     #[inline]
     fn access(&mut self, process: ProcessId, operation: Operation) -> bool {
@@ -559,7 +631,12 @@ impl Run {
                 self.machine.write(process, file, index, 1)
             }
             Operation::Io { file, index, .. } => self.machine.read(process, file, index, 1),
-            Operation::Fork | Operation::Exit => return true,
+            Operation::Begin { .. }
+            | Operation::End { .. }
+            | Operation::Sync
+            | Operation::Release { .. }
+            | Operation::Fork
+            | Operation::Exit => return true,
         };
         self.accesses += 1;
         self.latency.add(self.machine.now_ns() - before_ns);
@@ -597,6 +674,22 @@ impl Run {
             self.enqueue(at_ns, index);
         }
         Ok(())
+    }
+
+    /// Phases gone through so far by the workload's processes, in the order in which they ended;
+    /// not those of forked children and traces.
+    pub fn laps(&self) -> &[Lap] {
+        &self.laps
+    }
+
+    /// Touches, reads and writes of pages so far.
+    pub fn accesses(&self) -> u64 {
+        self.accesses
+    }
+
+    /// When the last process ended, or the last turn did, in ns.
+    pub fn end_ns(&self) -> u64 {
+        self.end_ns
     }
 
     /// The measures so far.
@@ -648,6 +741,21 @@ impl Run {
     }
 }
 
+fn add_file(
+    machine: &mut Machine,
+    workload: &Workload,
+    file: &FileSpec,
+    memcg: MemcgId,
+) -> Result<FileId, RunError> {
+    let pages = workload.pages("size", &file.size)? as u32;
+    let advice = if file.readahead {
+        Advice::Normal
+    } else {
+        Advice::Random
+    };
+    Ok(machine.add_file(pages, memcg, advice))
+}
+
 fn machine_config(plan: &Plan, memory_pages: u64) -> Result<MachineConfig, RunError> {
     let machine_pages = match &plan.subject {
         Subject::Workload(workload) if workload.machine_memory.is_some() => {
@@ -684,7 +792,11 @@ fn machine_config(plan: &Plan, memory_pages: u64) -> Result<MachineConfig, RunEr
     // Nobody knows when the statistics timer fires first: that is part of what a seed draws.
     let mut random = XorShift64Star::new(plan.seed ^ 0x5DEE_CE66_D1CE_4E5B);
     config.stat_flush_phase_ns = random.draw() % config.stat_flush_ns;
-    for setting in &plan.settings {
+    let of_workload: &[String] = match &plan.subject {
+        Subject::Workload(workload) => &workload.settings,
+        Subject::Trace(..) => &[],
+    };
+    for setting in of_workload.iter().chain(&plan.settings) {
         settings::apply(&mut config, setting)?;
     }
     config.check_zones()?;

@@ -27,6 +27,25 @@ pub(super) enum Operation {
         /// It is written.
         write: bool,
     },
+    /// Begins a phase, or a repetition of one.
+    Begin {
+        /// Which.
+        phase: usize,
+    },
+    /// Ends it. The next repetition starts so long after the start of this one.
+    End {
+        /// Which.
+        phase: usize,
+        /// Period, in ns; 0: at once.
+        period_ns: u64,
+    },
+    /// Waits until no file page is dirty; asked again until [`Driver::set_synced`].
+    Sync,
+    /// Gives back the pages mapped in an area.
+    Release {
+        /// Its first page.
+        start_vpn: u64,
+    },
     /// Forks its children.
     Fork,
     /// All done.
@@ -117,11 +136,20 @@ pub(super) struct Phase {
     touches: u64,
     think_ns: u64,
     streams: Vec<Stream>,
+    release: Vec<usize>,
+    sync: bool,
+    repeat: u32,
+    period_ns: u64,
 }
 
 impl Phase {
-    /// `populate` and `streams` are those of `spec`, resolved.
-    pub fn new(spec: &PhaseSpec, populate: Vec<usize>, mut streams: Vec<Stream>) -> Phase {
+    /// `populate`, `streams` and `release` are those of `spec`, resolved.
+    pub fn new(
+        spec: &PhaseSpec,
+        populate: Vec<usize>,
+        mut streams: Vec<Stream>,
+        release: Vec<usize>,
+    ) -> Phase {
         let total: f64 = spec.stream.iter().map(|stream| stream.weight).sum();
         let mut sum = 0.0;
         for (stream, spec) in streams.iter_mut().zip(&spec.stream) {
@@ -133,6 +161,10 @@ impl Phase {
             touches: spec.touches,
             think_ns: spec.think_ns,
             streams,
+            release,
+            sync: spec.sync,
+            repeat: spec.repeat.max(1),
+            period_ns: spec.every_ms.saturating_mul(1_000_000),
         }
     }
 }
@@ -148,6 +180,10 @@ pub(super) struct Script {
     populated: usize,
     page: u32,
     t: u64,
+    begun: bool,
+    released: usize,
+    synced: bool,
+    repetition: u32,
 }
 
 impl Script {
@@ -162,6 +198,10 @@ impl Script {
             populated: 0,
             page: 0,
             t: 0,
+            begun: false,
+            released: 0,
+            synced: false,
+            repetition: 0,
         }
     }
 
@@ -185,6 +225,10 @@ impl Script {
             let Some(phase) = self.phases.get_mut(self.phase) else {
                 return Operation::Exit;
             };
+            if !self.begun {
+                self.begun = true;
+                return Operation::Begin { phase: self.phase };
+            }
             if let Some(&index) = phase.populate.get(self.populated) {
                 let area = &self.areas[index];
                 if self.page < area.pages {
@@ -205,11 +249,41 @@ impl Script {
                 self.t += 1;
                 return self.areas[stream.area].operation(page, write);
             }
-            self.phase += 1;
-            (self.populated, self.page, self.t) = (0, 0, 0);
-            if self.phase == 1 && self.forks > 0 {
-                return Operation::Fork;
+            if phase.sync && !self.synced {
+                return Operation::Sync;
             }
+            if let Some(&index) = phase.release.get(self.released) {
+                self.released += 1;
+                if let Place::Mapped { start_vpn, .. } = self.areas[index].place {
+                    return Operation::Release { start_vpn };
+                }
+                continue;
+            }
+            return self.end_phase();
+        }
+    }
+
+    /// The phase is through: it is repeated, or the next one follows.
+    fn end_phase(&mut self) -> Operation {
+        let phase = self.phase;
+        let Phase {
+            repeat, period_ns, ..
+        } = self.phases[phase];
+        (self.populated, self.page, self.t) = (0, 0, 0);
+        (self.begun, self.released, self.synced) = (false, 0, false);
+        self.repetition += 1;
+        if self.repetition < repeat {
+            return Operation::End { phase, period_ns };
+        }
+        self.repetition = 0;
+        self.phase += 1;
+        if self.phase == 1 && self.forks > 0 {
+            // Children begin with the phase that follows.
+            return Operation::Fork;
+        }
+        Operation::End {
+            phase,
+            period_ns: 0,
         }
     }
 }
@@ -293,6 +367,13 @@ impl Driver {
         match self {
             Driver::Script(script) => script.next(),
             Driver::Trace(script) => script.next(),
+        }
+    }
+
+    /// What was written is on the device.
+    pub fn set_synced(&mut self) {
+        if let Driver::Script(script) = self {
+            script.synced = true;
         }
     }
 

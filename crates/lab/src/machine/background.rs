@@ -139,6 +139,21 @@ impl Machine {
         self.sys.events.push(next_ns, Event::Flusher);
     }
 
+    /// Has everything dirty written at once. True when nothing is left to write.
+    pub fn sync(&mut self) -> bool {
+        if self.sys.now_ns >= self.sys.events.next_ns() {
+            self.run_events();
+        }
+        if self.sys.dirty_file_pages == 0 {
+            return true;
+        }
+        if !self.sys.flush_everything {
+            self.sys.flush_everything = true;
+            self.sys.events.push(self.sys.now_ns, Event::Flusher);
+        }
+        false
+    }
+
     /// Starts writing one page if it still is a dirty page of a file; returns when it will be done.
     fn write_back(&mut self, pfn: Pfn) -> u64 {
         let folio = &self.lru.folios[pfn];

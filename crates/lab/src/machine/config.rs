@@ -34,27 +34,31 @@ pub enum Arrangement {
     Zone,
     /// Lists per zone; zones take turns by size, so that pages age alike (3.12 to 4.7).
     ZoneFair,
+    /// Lists per node; zones take turns all the same. No kernel had it; shows what taking turns costs
+    /// by itself.
+    NodeFair,
 }
 
 impl Arrangement {
     /// Each with the suffix that selects it.
-    const SUFFIXES: [(&str, Arrangement); 3] = [
+    const SUFFIXES: [(&str, Arrangement); 4] = [
         ("node", Arrangement::Node),
         ("zone", Arrangement::Zone),
         ("zone+fair", Arrangement::ZoneFair),
+        ("node+fair", Arrangement::NodeFair),
     ];
 
     /// What a set of lists covers.
     pub fn list_scope(self) -> ListScope {
         match self {
-            Arrangement::Node => ListScope::Node,
+            Arrangement::Node | Arrangement::NodeFair => ListScope::Node,
             Arrangement::Zone | Arrangement::ZoneFair => ListScope::Zone,
         }
     }
 
     /// Whether zones take turns.
     pub fn is_fair(self) -> bool {
-        self == Arrangement::ZoneFair
+        matches!(self, Arrangement::ZoneFair | Arrangement::NodeFair)
     }
 }
 
@@ -375,6 +379,7 @@ mod tests {
             "mglru+rd:7.2",
             "classic+zone:6.12",
             "classic+zone+fair:6.12",
+            "classic+node+fair",
         ] {
             assert_eq!(Policy::parse(name).unwrap().name(), name);
         }

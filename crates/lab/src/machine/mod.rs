@@ -17,7 +17,7 @@ pub mod device;
 mod events;
 mod fault;
 mod file_io;
-mod frames;
+pub mod frames;
 mod kernel_files;
 mod memcg;
 pub mod page_alloc;

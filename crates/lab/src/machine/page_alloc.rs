@@ -74,6 +74,31 @@ impl Frames {
         })
     }
 
+    /// Takes `2^order` frames of one zone for one request and appends them; the lab does not ask that
+    /// they lie together. False when there are none.
+    pub fn allocate_order(
+        &mut self,
+        node: NodeId,
+        highest: usize,
+        order: u32,
+        into: &mut Vec<Pfn>,
+    ) -> bool {
+        let more = (1_u32 << order) - 1;
+        let found = self.pick(node, highest, Reserve::Fair, |zone, keep| {
+            (zone.free() > keep + u64::from(more)).then(|| zone.take())
+        });
+        let Some((pfn, index)) = found else {
+            return false;
+        };
+        let zone = &mut self.nodes[node.index()][index];
+        into.push(pfn);
+        into.extend((0..more).map(|_| Pfn(zone.take())));
+        if self.fair {
+            zone.use_batch(more);
+        }
+        true
+    }
+
     /// Takes an aligned block of 512 frames that was never given out. None when there is none:
     /// the lab does not compact memory.
     pub fn allocate_huge(&mut self, node: NodeId, highest: usize) -> Option<(Pfn, usize)> {

@@ -94,6 +94,18 @@ impl Machine {
         true
     }
 
+    /// Gives back what is mapped in the range that starts at `start_vpn`, and keeps the range
+    /// (`MADV_DONTNEED`). False when there is none.
+    pub fn discard(&mut self, process: ProcessId, start_vpn: u64) -> bool {
+        let mm = process.mm();
+        let found = self.sys.spaces.find(mm, start_vpn);
+        let Some(range) = found.filter(|range| range.vma.start_vpn == start_vpn) else {
+            return false;
+        };
+        self.zap(mm, range.vma.start_vpn, range.vma.end_vpn);
+        true
+    }
+
     /// Ends a process and gives its memory back.
     pub fn exit(&mut self, process: ProcessId) {
         let mm = process.mm();

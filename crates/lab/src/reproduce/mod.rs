@@ -42,6 +42,7 @@
 //! See [`Verdict`].
 
 mod interval;
+mod node_lru;
 mod refault_distance;
 mod skewed_loop;
 mod verdict;
@@ -60,7 +61,7 @@ use crate::experiment::statistics::Summary;
 use crate::workload::suggest::nearest;
 
 /// The documents, one line each.
-pub static DOCUMENTS: &[&Document] = &[&refault_distance::DOCUMENT];
+pub static DOCUMENTS: &[&Document] = &[&node_lru::DOCUMENT, &refault_distance::DOCUMENT];
 
 /// A document and its benchmarks.
 #[derive(Debug)]

@@ -16,6 +16,7 @@ macro_rules! library {
 }
 
 library![
+    "aging",
     "anon-zipf-080",
     "anon-zipf-099",
     "anon-zipf-120",
@@ -29,12 +30,17 @@ library![
     "mmap-zipf",
     "mixed-6144",
     "mixed-12288",
+    "bonnie",
     "desktop",
     "forkers",
     "kv",
     "loop",
+    "paralleldd",
+    "pgbench",
     "scan",
     "shift",
+    "stutter",
+    "tiobench",
     "writers",
 ];
 

@@ -60,6 +60,9 @@ pub struct Workload {
     pub machine_memory: Option<String>,
     /// Zones of the machine; by the size of its memory unless given.
     pub zones: Option<ZonesSpec>,
+    /// Settings of the machine, as `--set key=value` gives them; those given there come after.
+    #[serde(default)]
+    pub settings: Vec<String>,
     /// CPUs of the machine.
     #[serde(default = "one")]
     pub cpus: u32,
@@ -115,6 +118,13 @@ impl ZonesSpec {
     }
 }
 
+/// The index of a zone of a name.
+pub(crate) fn zone_index(name: &str) -> Option<usize> {
+    ["dma", "dma32", "normal", "movable"]
+        .iter()
+        .position(|known| *known == name)
+}
+
 /// A cgroup below the one of the workload; sizes as in `memory`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -166,6 +176,8 @@ pub struct ProcessSpec {
     pub start_ms: u64,
     /// Cgroup it runs in; that of the workload unless given.
     pub cgroup: Option<String>,
+    /// Highest zone its memory comes from: dma, dma32, normal or movable; any unless given.
+    pub highest_zone: Option<String>,
     /// What it touches.
     pub area: Vec<AreaSpec>,
     /// What it does, in order.
@@ -182,6 +194,9 @@ pub struct AreaSpec {
     pub size: Option<String>,
     /// The file; anonymous memory without one.
     pub file: Option<String>,
+    /// Each process has a copy of the file for itself.
+    #[serde(default)]
+    pub own: bool,
     /// The file is mapped, not read.
     #[serde(default)]
     pub mmap: bool,
@@ -210,7 +225,7 @@ pub enum AdviceSpec {
 }
 
 /// A phase of a process.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PhaseSpec {
     /// Areas touched once from first to last page, anonymous ones written.
@@ -225,6 +240,18 @@ pub struct PhaseSpec {
     /// Where touches go.
     #[serde(default)]
     pub stream: Vec<StreamSpec>,
+    /// Waits at the end until no file page is dirty any more (`sync`).
+    #[serde(default)]
+    pub sync: bool,
+    /// Areas whose pages are given back at the end, anonymous memory lost (`MADV_DONTNEED`).
+    #[serde(default)]
+    pub release: Vec<String>,
+    /// How often the phase is gone through.
+    #[serde(default = "one")]
+    pub repeat: u32,
+    /// When each repetition starts, counted from the start of the one before; at once if it is late.
+    #[serde(default)]
+    pub every_ms: u64,
 }
 
 /// The order of touches along a stream.
@@ -395,8 +422,14 @@ impl Workload {
         for area in &process.area {
             self.area_pages(area)?;
         }
+        if let Some(zone) = &process.highest_zone
+            && zone_index(zone).is_none()
+        {
+            let reason = format!("process {of}: `{zone}` is none of dma, dma32, normal, movable");
+            return Err(self.invalid(reason));
+        }
         for phase in &process.phase {
-            for area in &phase.populate {
+            for area in phase.populate.iter().chain(&phase.release) {
                 self.area_index(process, area)?;
             }
             if phase.touches > 0 && phase.stream.is_empty() {
@@ -524,6 +557,26 @@ mod tests {
                 "from and to",
             ),
             ("touches = 10", "touches = -1", "touches"),
+            (
+                "touches = 10",
+                "touches = 10\nrelease = [\"stack\"]",
+                "no area `stack`",
+            ),
+            (
+                "name = \"one\"",
+                "name = \"one\"\nhighest_zone = \"high\"",
+                "none of dma",
+            ),
+            (
+                "memory = \"1MiB\"",
+                "memory = \"1MiB\"\nzones = { normal = \"1MiB\", high = \"1MiB\" }",
+                "high",
+            ),
+            (
+                "memory = \"1MiB\"",
+                "memory = \"1MiB\"\nzones = { normal = \"many\" }",
+                "many",
+            ),
         ] {
             let error = Workload::parse("bad", &SMALL.replace(from, to)).unwrap_err();
             let text = format!("{error}");

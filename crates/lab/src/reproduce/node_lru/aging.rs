@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether a page stays as long whatever zone it came from: not measured in the document, but what
+//! it says the fair policy was for, and lists per node make needless.
+
+use super::outcome::compare;
+use crate::reproduce::{Benchmark, Expectation, Figure};
+use crate::workload::library;
+
+/// Percentage points by which the spread over zones may differ and still be none.
+const MARGIN_POINTS: f64 = 5.0;
+
+pub(super) fn benchmark() -> Benchmark {
+    Benchmark {
+        name: "aging".into(),
+        summary: "a file of 1.5 times the memory read in a loop: how long pages of each zone stay",
+        figures: vec![
+            Figure::lower(
+                "residency spread",
+                "% of mean",
+                Expectation::Unchanged(MARGIN_POINTS),
+            )
+            .by_difference(),
+            Figure::lower("out of order", "%", Expectation::Better).by_difference(),
+            Figure::lower("elapsed", "s", Expectation::Unchanged(0.02)),
+        ],
+        measure: Box::new(|case| {
+            let workload = library::find("aging")?;
+            compare(case, workload, |outcome| {
+                let [spread, inverted] = outcome.aging();
+                vec![spread, inverted, outcome.elapsed_s]
+            })
+        }),
+    }
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//! "Move LRU page reclaim from zones to nodes" (v7, June 2016, with figures of v5 where v7 has none).
+//!
+//! Before: lists per zone with the fair allocation policy (`classic+zone+fair`). After: lists per
+//! node. Both with the rest of the reclaim of 6.12, the older of the two kernels the lab has, in
+//! which kswapd still writes dirty file pages; and with exact list sizes, since the kernels of the
+//! document did not read them through cgroup statistics. `docs/node-lru.md` tells what came out.
+
+mod aging;
+mod bonnie;
+mod outcome;
+mod pagealloc;
+mod paralleldd;
+mod pgbench;
+mod stutter;
+mod tiobench;
+
+use super::{Benchmark, Document, Variant};
+
+/// The document.
+pub(super) static DOCUMENT: Document = Document {
+    name: "node-lru",
+    summary: "LRU lists per node instead of per zone, and no fair zone allocation policy",
+    remark: "The document's machine has 16 CPUs and a disk; ours 512 MiB in DMA, DMA32 and NORMAL. \
+             Its changes are gains in percent of single runs, without variance. pagealloc prices what \
+             is counted; its level before is the document's.",
+    variants: &[
+        Variant {
+            name: "node",
+            summary: "lists per node, the highest zone first: what the document proposes",
+        },
+        Variant {
+            name: "zone",
+            summary: "lists still per zone, without the fair policy: what that policy prevents",
+        },
+        Variant {
+            name: "node+fair",
+            summary: "lists per node, zones still in turn: what the policy costs by itself",
+        },
+    ],
+    benchmarks: || {
+        let mut all: Vec<Benchmark> = pagealloc::benchmarks();
+        all.extend(tiobench::benchmarks());
+        all.extend(pgbench::benchmarks());
+        all.extend(bonnie::benchmarks());
+        all.extend(paralleldd::benchmarks());
+        all.push(stutter::benchmark());
+        all.push(aging::benchmark());
+        all
+    },
+};

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What one run came to, in the terms of the document's tables.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use agewise_engine::folio::FolioType;
+use agewise_engine::ids::MemcgId;
+
+use crate::experiment::machine_run::{Lap, Plan, Run};
+use crate::machine::Policy;
+use crate::reproduce::{Case, Measured, Pair};
+use crate::workload::random::XorShift64Star;
+use crate::workload::spec::{AdviceSpec, AreaSpec, PhaseSpec, ProcessSpec, Workload};
+
+/// Evicted pages a zone must have for its mean residency to count.
+const MIN_EVICTED: u64 = 200;
+
+/// Runs a workload before and after, and measures the same of both.
+pub fn compare(
+    case: &Case,
+    workload: Workload,
+    measure: impl Fn(&Outcome) -> Vec<f64>,
+) -> Measured {
+    let workload = Arc::new(vary(workload, case.seed));
+    let of = |policy: &str| -> Result<Vec<f64>, Box<dyn Error + Send + Sync>> {
+        let outcome = Outcome::of(&workload, policy, case.seed)?;
+        Ok(measure(&outcome))
+    };
+    let before = of("classic+zone+fair:6.12")?;
+    let after = of(&format!("classic+{}:6.12", case.variant))?;
+    let pairs = before.into_iter().zip(after);
+    Ok(pairs
+        .map(|(before, after)| Pair { before, after })
+        .collect())
+}
+
+/// No two runs on a real machine begin alike: processes start up to a tenth of a second later, and
+/// another of some other size holds up to 1 % of the memory.
+fn vary(mut workload: Workload, seed: u64) -> Workload {
+    let mut random = XorShift64Star::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    for process in &mut workload.process {
+        process.start_ms += u64::from(random.below(100));
+    }
+    workload.process.push(ProcessSpec {
+        name: "others".to_owned(),
+        count: 1,
+        repeat: 1,
+        forks: 0,
+        start_ms: 0,
+        cgroup: None,
+        highest_zone: None,
+        area: vec![AreaSpec {
+            name: "heap".to_owned(),
+            size: Some(format!("{}K", 4 * (256 + random.below(1024)))),
+            file: None,
+            own: false,
+            mmap: false,
+            huge: false,
+            locked: true,
+            advice: AdviceSpec::Normal,
+        }],
+        phase: vec![PhaseSpec {
+            populate: vec!["heap".to_owned()],
+            repeat: 1,
+            ..PhaseSpec::default()
+        }],
+    });
+    workload
+}
+
+/// A finished run.
+pub struct Outcome {
+    run: Run,
+    /// Simulated time, in s.
+    pub elapsed_s: f64,
+}
+
+impl Outcome {
+    /// Runs a workload under a policy to its end.
+    pub fn of(
+        workload: &Arc<Workload>,
+        policy: &str,
+        seed: u64,
+    ) -> Result<Outcome, Box<dyn Error + Send + Sync>> {
+        let mut run = Run::new(&Plan {
+            workload: Arc::clone(workload),
+            memory_pages: None,
+            swap: None,
+            settings: Vec::new(),
+            policy: Policy::parse(policy)?,
+            seed,
+        })?;
+        run.run_until(u64::MAX)?;
+        let elapsed_s = run.end_ns() as f64 / 1e9;
+        Ok(Outcome { run, elapsed_s })
+    }
+
+    /// Times through a phase of a kind of process.
+    fn laps(&self, process: usize, phase: usize) -> impl Iterator<Item = &Lap> {
+        let laps = self.run.laps().iter();
+        laps.filter(move |lap| (lap.process, lap.phase) == (process, phase))
+    }
+
+    /// How long each time through a phase took, in ms, sorted.
+    pub fn durations_ms(&self, process: usize, phase: usize) -> Vec<f64> {
+        let mut durations: Vec<f64> = self
+            .laps(process, phase)
+            .map(|lap| (lap.end_ns - lap.start_ns) as f64 / 1e6)
+            .collect();
+        durations.sort_by(f64::total_cmp);
+        durations
+    }
+
+    /// From the first process that began a phase to the last that ended it, in s.
+    pub fn phase_s(&self, process: usize, phase: usize) -> f64 {
+        let start_ns = self.laps(process, phase).map(|lap| lap.start_ns).min();
+        let end_ns = self.laps(process, phase).map(|lap| lap.end_ns).max();
+        (end_ns.unwrap_or(0) - start_ns.unwrap_or(0)) as f64 / 1e9
+    }
+
+    /// The processes of a kind together, in `amount` a second: the sum of what each did in a phase
+    /// over its own time.
+    pub fn rate(&self, process: usize, phase: usize, amount: f64) -> f64 {
+        self.laps(process, phase)
+            .map(|lap| amount * 1e9 / (lap.end_ns - lap.start_ns).max(1) as f64)
+            .sum()
+    }
+
+    /// CPU time in the kernel, in s: faults, copies, choice of zones, reclaim in front and behind.
+    pub fn system_s(&self) -> f64 {
+        let machine = &self.run.machine;
+        let cost = machine.config().cost;
+        let counters = machine.counters();
+        let [policy_ns, ..] = machine.cpu_ns();
+        let faults = counters.pgfault + counters.pgpgin;
+        let copies = self.run.accesses();
+        let front = faults * cost.fault_ns + copies * cost.file_io_ns + machine.allocator_ns();
+        (front + policy_ns) as f64 / 1e9
+    }
+
+    /// The counters of the document's tables.
+    pub fn vm(&self) -> VmStats {
+        let machine = &self.run.machine;
+        let events = machine.memcg_events(MemcgId::ROOT);
+        let counters = machine.counters();
+        let zones = machine.zones();
+        let allocated = |name: &str| {
+            let zone = zones.iter().find(|zone| zone.zone == name);
+            zone.map_or(0, |zone| zone.allocated) as f64
+        };
+        VmStats {
+            swap_ins: counters.pswpin as f64,
+            swap_outs: counters.pswpout as f64,
+            dma_allocs: allocated("DMA"),
+            dma32_allocs: allocated("DMA32"),
+            normal_allocs: allocated("Normal"),
+            stalls: counters.allocstall as f64,
+            direct_scanned: events.pgscan_direct as f64,
+            kswapd_scanned: events.pgscan_kswapd as f64,
+            direct_reclaimed: events.pgsteal_direct as f64,
+            kswapd_reclaimed: events.pgsteal_kswapd as f64,
+            reclaim_writes: counters.vmscan_write.iter().sum::<u64>() as f64,
+            immediate: events.pgrotated as f64,
+            slab_calls: counters.slab_calls as f64,
+            elapsed_s: self.elapsed_s,
+        }
+    }
+
+    /// Standard deviation of the mean residency of file pages over zones, in percent of their mean;
+    /// and the share of evictions out of order, in percent. 0 where one zone alone evicted.
+    pub fn aging(&self) -> [f64; 2] {
+        let residency = self.run.machine.residency();
+        let spread = residency.spread_between_zones(FolioType::File, MIN_EVICTED);
+        [
+            100.0 * spread.unwrap_or(0.0),
+            100.0 * residency.inversion_share(),
+        ]
+    }
+}
+
+/// Counters of `/proc/vmstat` and what is made of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct VmStats {
+    /// Pages read from swap.
+    pub swap_ins: f64,
+    /// Pages written to swap.
+    pub swap_outs: f64,
+    /// Pages given by DMA.
+    pub dma_allocs: f64,
+    /// Pages given by DMA32.
+    pub dma32_allocs: f64,
+    /// Pages given by NORMAL.
+    pub normal_allocs: f64,
+    /// Allocations that reclaimed themselves.
+    pub stalls: f64,
+    /// Pages they scanned.
+    pub direct_scanned: f64,
+    /// Pages kswapd scanned.
+    pub kswapd_scanned: f64,
+    /// Pages they reclaimed.
+    pub direct_reclaimed: f64,
+    /// Pages kswapd reclaimed.
+    pub kswapd_reclaimed: f64,
+    /// Pages reclaim wrote itself.
+    pub reclaim_writes: f64,
+    /// Pages rotated for immediate reclaim.
+    pub immediate: f64,
+    /// Calls of the shrinkers.
+    pub slab_calls: f64,
+    /// Time, in s.
+    pub elapsed_s: f64,
+}
+
+impl VmStats {
+    /// Pages kswapd scanned a second.
+    pub fn kswapd_velocity(&self) -> f64 {
+        self.kswapd_scanned / self.elapsed_s
+    }
+
+    /// Pages allocations scanned a second.
+    pub fn direct_velocity(&self) -> f64 {
+        self.direct_scanned / self.elapsed_s
+    }
+
+    /// Percent of the pages kswapd scanned that it reclaimed, rounded down.
+    pub fn kswapd_efficiency(&self) -> f64 {
+        efficiency(self.kswapd_reclaimed, self.kswapd_scanned)
+    }
+
+    /// The same of allocations.
+    pub fn direct_efficiency(&self) -> f64 {
+        efficiency(self.direct_reclaimed, self.direct_scanned)
+    }
+
+    /// Percent of all scanning done by allocations.
+    pub fn percentage_direct(&self) -> f64 {
+        100.0 * self.direct_scanned / (self.direct_scanned + self.kswapd_scanned).max(1.0)
+    }
+}
+
+/// Percent reclaimed of what was scanned, rounded down; 100 if nothing was.
+fn efficiency(reclaimed: f64, scanned: f64) -> f64 {
+    if scanned == 0.0 {
+        100.0
+    } else {
+        (100.0 * reclaimed / scanned).floor()
+    }
+}
+
+/// The `percent`-th percentile of sorted values: the smallest that is not less than so many.
+pub fn percentile(sorted: &[f64], percent: f64) -> f64 {
+    let rank = (sorted.len() as f64 * percent / 100.0).ceil() as usize;
+    sorted
+        .get(rank.saturating_sub(1).min(sorted.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or(0.0)
+}
+
+/// Mean of the lowest `percent` of sorted values (`BestX%Mean`).
+pub fn best_mean(sorted: &[f64], percent: f64) -> f64 {
+    let count = (sorted.len() as f64 * percent / 100.0).round().max(1.0) as usize;
+    let best = &sorted[..count.min(sorted.len())];
+    best.iter().sum::<f64>() / best.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_those_of_the_document() {
+        // tiobench before: 93331163 pages at 13729.855 a second, 17463 of them at 2.569.
+        let vm = VmStats {
+            kswapd_scanned: 93_331_163.0,
+            kswapd_reclaimed: 93_328_173.0,
+            direct_scanned: 17_463.0,
+            direct_reclaimed: 17_463.0,
+            elapsed_s: 6797.68,
+            ..VmStats::default()
+        };
+        assert!((vm.kswapd_velocity() - 13_729.855).abs() < 0.1);
+        assert!((vm.direct_velocity() - 2.569).abs() < 0.001);
+        assert_eq!(
+            (vm.kswapd_efficiency(), vm.direct_efficiency()),
+            (99.0, 100.0)
+        );
+        assert_eq!(vm.percentage_direct().floor(), 0.0);
+        assert_eq!(VmStats::default().kswapd_efficiency(), 100.0);
+        // stutter before.
+        assert_eq!(efficiency(41_571_035.0, 42_454_910.0), 97.0);
+        assert_eq!(efficiency(1167.0, 1374.0), 84.0);
+    }
+
+    #[test]
+    fn percentiles_and_means() {
+        let values: Vec<f64> = (1..=200).map(f64::from).collect();
+        assert_eq!(percentile(&values, 50.0), 100.0);
+        assert_eq!(percentile(&values, 99.0), 198.0);
+        assert_eq!(percentile(&values, 100.0), 200.0);
+        assert_eq!(percentile(&[], 50.0), 0.0);
+        assert_eq!(best_mean(&values, 1.0), 1.5);
+        assert_eq!(best_mean(&values, 100.0), 100.5);
+    }
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! stutter: one process holds much anonymous memory, a second measures the latency of mapping a
+//! little, a third copies a large file.
+
+use super::outcome::{best_mean, compare, percentile};
+use crate::reproduce::{Benchmark, Expectation, Figure};
+use crate::workload::library;
+
+/// The kind of process that measures.
+const PROBE: usize = 1;
+
+/// Percentiles of the latency in ms, before and after.
+const PERCENTILES: [(&str, f64, f64, f64); 9] = [
+    ("min", 0.0, 16.8422, 15.9821),
+    ("1st quartile", 25.0, 57.8709, 58.0794),
+    ("median", 50.0, 58.4335, 59.4286),
+    ("3rd quartile", 75.0, 58.6957, 59.6862),
+    ("90 %", 90.0, 58.9388, 59.8759),
+    ("93 %", 93.0, 59.0505, 59.9333),
+    ("95 %", 95.0, 59.1877, 59.9844),
+    ("99 %", 99.0, 60.3237, 60.2337),
+    ("max", 100.0, 285.6454, 135.6006),
+];
+
+pub(super) fn benchmark() -> Benchmark {
+    let mut figures: Vec<Figure> = PERCENTILES
+        .iter()
+        .map(|&(name, percent, before, after)| {
+            let expected = if percent == 100.0 || percent == 0.0 {
+                Expectation::Figures
+            } else {
+                Expectation::Unchanged(0.05)
+            };
+            let figure = Figure::lower(name, "ms", expected).document(before, after);
+            if percent == 100.0 {
+                figure
+            } else {
+                figure.within_noise()
+            }
+        })
+        .collect();
+    figures.extend([
+        Figure::lower("mean", "ms", Expectation::Unchanged(0.02)).document(57.8366, 58.4884),
+        Figure::lower("best 90 % mean", "ms", Expectation::Unchanged(0.02)),
+        Figure::lower("allocation stalls", "", Expectation::Figures)
+            .document(16.0, 0.0)
+            .by_difference(),
+        Figure::lower("direct pages scanned", "pages", Expectation::Figures)
+            .document(1374.0, 0.0)
+            .by_difference(),
+        Figure::lower("direct velocity", "pages/s", Expectation::Figures)
+            .document(0.478, 0.0)
+            .by_difference(),
+        Figure::higher("direct efficiency", "%", Expectation::Figures)
+            .document(84.0, 100.0)
+            .by_difference(),
+        Figure::lower(
+            "kswapd pages scanned",
+            "pages",
+            Expectation::Unchanged(0.05),
+        )
+        .document(42_454_910.0, 41_782_544.0),
+        Figure::lower("kswapd velocity", "pages/s", Expectation::Unchanged(0.05))
+            .document(14_774.479, 14_223.796),
+        Figure::higher("kswapd efficiency", "%", Expectation::Figures)
+            .document(97.0, 99.0)
+            .by_difference(),
+        Figure::lower("page writes by reclaim", "pages", Expectation::Figures)
+            .document(696_918.0, 0.0)
+            .by_difference(),
+        Figure::lower("page reclaim immediate", "pages", Expectation::Figures)
+            .document(2940.0, 137.0)
+            .by_difference(),
+        Figure::lower("swap ins", "pages", Expectation::Figures)
+            .document(58.0, 42.0)
+            .within_noise()
+            .by_difference(),
+        Figure::lower("swap outs", "pages", Expectation::Unchanged(0.0))
+            .document(0.0, 0.0)
+            .by_difference(),
+        Figure::lower("calls of the shrinkers", "", Expectation::Better),
+    ]);
+    Benchmark {
+        name: "stutter".into(),
+        summary: "latency of mapping 800 KiB every 100 ms beside a copy of twice the memory",
+        figures,
+        measure: Box::new(|case| {
+            compare(case, library::find("stutter")?, |outcome| {
+                let latency = outcome.durations_ms(PROBE, 0);
+                let mean = latency.iter().sum::<f64>() / latency.len().max(1) as f64;
+                let percents = PERCENTILES.iter().map(|&(_, percent, ..)| percent);
+                let mut values: Vec<f64> = percents
+                    .map(|percent| percentile(&latency, percent))
+                    .collect();
+                let vm = outcome.vm();
+                values.extend([
+                    mean,
+                    best_mean(&latency, 90.0),
+                    vm.stalls,
+                    vm.direct_scanned,
+                    vm.direct_velocity(),
+                    vm.direct_efficiency(),
+                    vm.kswapd_scanned,
+                    vm.kswapd_velocity(),
+                    vm.kswapd_efficiency(),
+                    vm.reclaim_writes,
+                    vm.immediate,
+                    vm.swap_ins,
+                    vm.swap_outs,
+                    vm.slab_calls,
+                ]);
+                values
+            })
+        }),
+    }
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//! tiobench: threads that write and read files together somewhat larger than memory. It gains if
+//! old pages stay while new ones go, so that it must not change.
+
+use super::outcome::{VmStats, compare};
+use crate::reproduce::{Benchmark, Expectation, Figure};
+use crate::workload::library;
+use crate::workload::spec::Workload;
+
+/// What may differ and still be the same.
+const MARGIN: f64 = 0.05;
+
+/// Phases of the workload. Random writes come last: the lab's read-ahead ends at the first page that
+/// is in memory, so that what they leave behind would slow the reads down.
+const PHASES: [&str; 4] = ["SeqWrite", "SeqRead", "RandRead", "RandWrite"];
+
+/// Threads, and MB/s before and after of each phase.
+const THREADS: [(u32, [(f64, f64); 4]); 5] = [
+    (
+        1,
+        [(78.12, 79.78), (80.63, 83.09), (0.90, 0.94), (1.18, 1.15)],
+    ),
+    (
+        2,
+        [(72.74, 73.23), (71.91, 72.44), (0.96, 0.97), (1.05, 0.99)],
+    ),
+    (
+        4,
+        [(79.40, 78.32), (75.20, 74.32), (1.43, 1.41), (1.00, 0.96)],
+    ),
+    (
+        8,
+        [(73.18, 71.40), (65.30, 65.21), (1.67, 1.72), (0.91, 0.92)],
+    ),
+    (
+        16,
+        [(75.82, 75.24), (62.62, 62.12), (1.77, 1.86), (0.92, 0.92)],
+    ),
+];
+
+/// Random reads or writes of all threads together.
+const RANDOM_TOUCHES: u64 = 4000;
+
+/// Pages of all files together: 1.25 times the memory.
+const FILE_PAGES: u64 = 163_840;
+
+fn workload(threads: u32) -> Result<Workload, library::LibraryError> {
+    let mut workload = library::find("tiobench")?;
+    let pages = FILE_PAGES / u64::from(threads);
+    workload.file[0].size = format!("{}K", pages * 4);
+    workload.process[0].count = threads;
+    for (index, phase) in workload.process[0].phase.iter_mut().enumerate() {
+        phase.touches = if index < 2 {
+            pages
+        } else {
+            RANDOM_TOUCHES / u64::from(threads)
+        };
+    }
+    Ok(workload)
+}
+
+pub(super) fn benchmarks() -> Vec<Benchmark> {
+    let mut all: Vec<Benchmark> = THREADS
+        .iter()
+        .map(|(threads, values)| Benchmark {
+            name: format!("tiobench/{threads}"),
+            summary: "files of 1.25 times the memory written and read in order, then at random",
+            figures: PHASES
+                .iter()
+                .zip(values)
+                .map(|(phase, &(before, after))| {
+                    Figure::higher(phase, "MB/s", Expectation::Unchanged(MARGIN))
+                        .document(before, after)
+                        .within_noise()
+                })
+                .collect(),
+            measure: Box::new(|case| {
+                let workload = workload(*threads)?;
+                let touches: Vec<u64> = workload.process[0]
+                    .phase
+                    .iter()
+                    .map(|p| p.touches)
+                    .collect();
+                compare(case, workload, |outcome| {
+                    let mb = touches.iter().map(|&pages| pages as f64 * 4096.0 / 1e6);
+                    mb.enumerate()
+                        .map(|(phase, mb)| outcome.rate(0, phase, mb))
+                        .collect()
+                })
+            }),
+        })
+        .collect();
+    all.push(counters());
+    all
+}
+
+fn counters() -> Benchmark {
+    let figure = |metric, unit, margin| Figure::lower(metric, unit, Expectation::Unchanged(margin));
+    Benchmark {
+        name: "tiobench/vmstat".into(),
+        summary: "counters of the run with 16 threads",
+        figures: vec![
+            Figure::lower("DMA32 allocs", "%", Expectation::Figures)
+                .document(
+                    100.0 * 46_174_282.0 / 124_123_626.0,
+                    100.0 * 44_219_717.0 / 124_077_741.0,
+                )
+                .by_difference(),
+            Figure::lower("allocation stalls", "", Expectation::Figures)
+                .document(38.0, 76.0)
+                .within_noise()
+                .by_difference(),
+            figure("kswapd pages scanned", "pages", MARGIN).document(93_331_163.0, 93_302_388.0),
+            figure("kswapd velocity", "pages/s", MARGIN).document(13_729.855, 13_755.612),
+            figure("kswapd efficiency", "%", 1.0)
+                .document(99.0, 99.0)
+                .by_difference(),
+            figure("percentage direct", "%", 1.0)
+                .document(0.0, 0.0)
+                .by_difference(),
+            figure("page writes by reclaim", "pages", 0.0)
+                .document(0.0, 0.0)
+                .by_difference(),
+            figure("swap outs", "pages", 0.0)
+                .document(0.0, 0.0)
+                .by_difference(),
+        ],
+        measure: Box::new(|case| {
+            compare(case, workload(16)?, |outcome| {
+                let vm = outcome.vm();
+                vec![
+                    dma32_percent(&vm),
+                    vm.stalls,
+                    vm.kswapd_scanned,
+                    vm.kswapd_velocity(),
+                    vm.kswapd_efficiency(),
+                    vm.percentage_direct(),
+                    vm.reclaim_writes,
+                    vm.swap_outs,
+                ]
+            })
+        }),
+    }
+}
+
+/// Share of all pages that DMA32 gave, in percent.
+pub(super) fn dma32_percent(vm: &VmStats) -> f64 {
+    100.0 * vm.dma32_allocs / (vm.dma_allocs + vm.dma32_allocs + vm.normal_allocs).max(1.0)
+}
