@@ -48,6 +48,9 @@ pub fn shrink_inactive<W: World>(
         note_cost(lru, lruvec, folio_type, outcome.pageouts, rotated);
         if outcome.seen.unqueued_dirty == isolated.taken_pages {
             world.wake_flusher(node);
+            // Later kernels judge the whole pass, and let kswapd alone set this.
+            lru.node_flags[node.index()].dirty |=
+                lru.classic.dirty_stays_inactive && sc.is_global();
         }
         remember(
             &mut sc.seen,

@@ -47,6 +47,10 @@ pub struct Settings {
     /// A node whose kswapd gave up gets it back only once it is balanced (7.2), not as soon as anyone
     /// reclaims anything on it (6.12).
     pub balanced_node_revives_kswapd: bool,
+    /// Pages that reclaim meets dirty or under writeback stay on the inactive list, to be met again,
+    /// and one chunk of nothing else lets kswapd write (Linux up to 4.10). Later they go to the
+    /// active list until the flusher is through with them.
+    pub dirty_stays_inactive: bool,
     /// Bits a shadow has for the age, by type.
     pub timestamp_bits: [u32; 2],
     /// Decides refaults by the refault-distance rework instead of the mainline test.
@@ -61,6 +65,7 @@ impl Settings {
     pub fn linux_7_2() -> Settings {
         Settings {
             list_scope: ListScope::Node,
+            dirty_stays_inactive: false,
             exact_stats: false,
             size_scale: 1,
             zero_cost_decays: false,

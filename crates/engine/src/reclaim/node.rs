@@ -104,7 +104,7 @@ fn flag_and_throttle<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &
         let flags = &mut lru.node_flags[node.index()];
         // Cleared when kswapd goes to sleep with the node balanced.
         flags.writeback |= seen.writeback > 0 && seen.writeback == seen.taken;
-        if lru.mglru.profile.kswapd_writes_files {
+        if lru.mglru.profile.kswapd_writes_files && !lru.classic.dirty_stays_inactive {
             flags.dirty |= seen.unqueued_dirty == seen.file_taken;
         }
         if seen.immediate > 0 {

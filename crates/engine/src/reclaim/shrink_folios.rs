@@ -3,7 +3,7 @@
 
 use crate::folio::{Flag, FolioType, Pfn};
 use crate::ids::LruvecId;
-use crate::lru::Lru;
+use crate::lru::{Lru, Mode};
 use crate::reclaim::references::{self, References};
 use crate::reclaim::{Reclaimer, ScanControl, Seen};
 use crate::world::{PageoutOutcome, World};
@@ -153,7 +153,16 @@ fn under_writeback(lru: &mut Lru, sc: &ScanControl, pfn: Pfn, seen: &mut Seen) -
         folio.set(Flag::Reclaim);
         seen.writeback += nr_pages;
     }
-    Fate::Activate
+    out_of_the_way(lru)
+}
+
+/// Where a folio goes that can be freed only once it has been written.
+fn out_of_the_way(lru: &Lru) -> Fate {
+    if lru.mode == Mode::Classic && lru.classic.dirty_stays_inactive {
+        Fate::Keep
+    } else {
+        Fate::Activate
+    }
 }
 
 /// Swap, unmap, write, free: what is left to do for a folio that nobody used.
@@ -217,7 +226,7 @@ fn write<W: World>(
         if !kswapd_may {
             // The flusher writes it; then it is rotated to the tail.
             folio.set(Flag::Reclaim);
-            return Some(Fate::Activate);
+            return Some(out_of_the_way(lru));
         }
     }
     let referenced_elsewhere = folio.has(Flag::BatchPending);

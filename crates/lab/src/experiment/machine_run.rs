@@ -35,7 +35,7 @@ pub const MIN_MEMORY_PAGES: u64 = 128;
 /// How long a process runs before another one that is ready on its CPU gets its turn.
 const QUANTUM_NS: u64 = 100_000;
 
-/// How often a process that waits for its writes looks, in ns.
+/// How often a process that waits for its writes or for others looks, in ns.
 const SYNC_POLL_NS: u64 = 2_000_000;
 
 /// A run that cannot be made.
@@ -199,6 +199,8 @@ pub struct Run {
     /// Which phase each task is in, and since when.
     phase_start_ns: Vec<(usize, u64)>,
     laps: Vec<Lap>,
+    /// Phases each task has ended.
+    phases_ended: Vec<usize>,
     ready: BinaryHeap<Reverse<(u64, u64, usize)>>,
     queued: u64,
     cpu_free_ns: Vec<u64>,
@@ -245,6 +247,7 @@ impl Run {
             tasks: Vec::new(),
             phase_start_ns: Vec::new(),
             laps: Vec::new(),
+            phases_ended: Vec::new(),
             ready: BinaryHeap::new(),
             queued: 0,
             cpu_free_ns: vec![0; cpus],
@@ -314,6 +317,7 @@ impl Run {
         let cpu = self.tasks.len() % self.cpu_free_ns.len();
         self.processes.push(process);
         self.phase_start_ns.push((usize::MAX, 0));
+        self.phases_ended.push(0);
         self.tasks.push(Task {
             process,
             driver,
@@ -556,6 +560,14 @@ impl Run {
         {
             let operation = self.tasks[index].driver.next();
             goes_on = match operation {
+                Operation::Meet { phase } => {
+                    if self.others_are_done(index, phase) {
+                        self.tasks[index].driver.set_waited();
+                    } else {
+                        self.machine.wait_ns(SYNC_POLL_NS);
+                    }
+                    continue;
+                }
                 Operation::Begin { phase } => {
                     self.phase_start_ns[index] = (phase, self.machine.now_ns());
                     continue;
@@ -566,7 +578,7 @@ impl Run {
                 }
                 Operation::Sync => {
                     if self.machine.sync() {
-                        self.tasks[index].driver.set_synced();
+                        self.tasks[index].driver.set_waited();
                     } else {
                         self.machine.wait_ns(SYNC_POLL_NS);
                     }
@@ -604,6 +616,16 @@ impl Run {
         Ok(())
     }
 
+    /// Whether all processes of the task's kind have ended the phase before `phase`, or themselves.
+    fn others_are_done(&self, index: usize, phase: usize) -> bool {
+        let kind = self.tasks[index].kind;
+        self.tasks.iter().enumerate().all(|(other, task)| {
+            task.kind != kind
+                || !self.machine.is_alive(task.process)
+                || self.phases_ended[other] >= phase
+        })
+    }
+
     /// A phase of a task ended, to be repeated `period_ns` after its start if that is later.
     fn end_phase(&mut self, index: usize, phase: usize, period_ns: u64) {
         let (begun, start_ns) = self.phase_start_ns[index];
@@ -617,6 +639,7 @@ impl Run {
                 end_ns,
             });
         }
+        self.phases_ended[index] = phase + 1;
         let next_ns = start_ns.saturating_add(period_ns);
         self.machine.wait_ns(next_ns.saturating_sub(end_ns));
     }
@@ -631,7 +654,8 @@ impl Run {
                 self.machine.write(process, file, index, 1)
             }
             Operation::Io { file, index, .. } => self.machine.read(process, file, index, 1),
-            Operation::Begin { .. }
+            Operation::Meet { .. }
+            | Operation::Begin { .. }
             | Operation::End { .. }
             | Operation::Sync
             | Operation::Release { .. }
@@ -667,6 +691,7 @@ impl Run {
         {
             let (process, script) = self.make_process(&workload, kind)?;
             self.processes.push(process);
+            self.phases_ended[index] = 0;
             let task = &mut self.tasks[index];
             task.process = process;
             task.driver = Driver::Script(Box::new(script));

@@ -106,6 +106,16 @@ pub const SETTINGS: &[Setting] = &[
         apply: |config, text| put(&mut config.size_scale, number(text, 1, 1_000_000)),
     },
     Setting {
+        key: "dirty_stays_inactive",
+        description: "1: classic leaves dirty pages on the inactive list, as Linux up to 4.10 (0)",
+        expected: "0 or 1",
+        apply: |config, text| {
+            let value: u32 = number(text, 0, 1)?;
+            config.dirty_stays_inactive = value == 1;
+            Some(())
+        },
+    },
+    Setting {
         key: "swappiness",
         description: "vm.swappiness (60)",
         expected: "a number from 0 to 200",

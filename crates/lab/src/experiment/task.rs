@@ -27,6 +27,12 @@ pub(super) enum Operation {
         /// It is written.
         write: bool,
     },
+    /// Waits until its kind of process has ended the phase before; asked again until
+    /// [`Driver::set_waited`].
+    Meet {
+        /// The phase that is to begin.
+        phase: usize,
+    },
     /// Begins a phase, or a repetition of one.
     Begin {
         /// Which.
@@ -39,7 +45,7 @@ pub(super) enum Operation {
         /// Period, in ns; 0: at once.
         period_ns: u64,
     },
-    /// Waits until no file page is dirty; asked again until [`Driver::set_synced`].
+    /// Waits until no file page is dirty; asked again until [`Driver::set_waited`].
     Sync,
     /// Gives back the pages mapped in an area.
     Release {
@@ -138,6 +144,7 @@ pub(super) struct Phase {
     streams: Vec<Stream>,
     release: Vec<usize>,
     sync: bool,
+    together: bool,
     repeat: u32,
     period_ns: u64,
 }
@@ -163,6 +170,7 @@ impl Phase {
             streams,
             release,
             sync: spec.sync,
+            together: spec.together,
             repeat: spec.repeat.max(1),
             period_ns: spec.every_ms.saturating_mul(1_000_000),
         }
@@ -182,7 +190,8 @@ pub(super) struct Script {
     t: u64,
     begun: bool,
     released: usize,
-    synced: bool,
+    /// What was to be waited for has come.
+    waited: bool,
     repetition: u32,
 }
 
@@ -200,7 +209,7 @@ impl Script {
             t: 0,
             begun: false,
             released: 0,
-            synced: false,
+            waited: false,
             repetition: 0,
         }
     }
@@ -226,7 +235,11 @@ impl Script {
                 return Operation::Exit;
             };
             if !self.begun {
-                self.begun = true;
+                let first = self.phase == 0 || self.repetition > 0;
+                if phase.together && !first && !self.waited {
+                    return Operation::Meet { phase: self.phase };
+                }
+                (self.begun, self.waited) = (true, false);
                 return Operation::Begin { phase: self.phase };
             }
             if let Some(&index) = phase.populate.get(self.populated) {
@@ -249,7 +262,7 @@ impl Script {
                 self.t += 1;
                 return self.areas[stream.area].operation(page, write);
             }
-            if phase.sync && !self.synced {
+            if phase.sync && !self.waited {
                 return Operation::Sync;
             }
             if let Some(&index) = phase.release.get(self.released) {
@@ -270,7 +283,7 @@ impl Script {
             repeat, period_ns, ..
         } = self.phases[phase];
         (self.populated, self.page, self.t) = (0, 0, 0);
-        (self.begun, self.released, self.synced) = (false, 0, false);
+        (self.begun, self.released, self.waited) = (false, 0, false);
         self.repetition += 1;
         if self.repetition < repeat {
             return Operation::End { phase, period_ns };
@@ -370,10 +383,10 @@ impl Driver {
         }
     }
 
-    /// What was written is on the device.
-    pub fn set_synced(&mut self) {
+    /// What it waits for has come.
+    pub fn set_waited(&mut self) {
         if let Driver::Script(script) = self {
-            script.synced = true;
+            script.waited = true;
         }
     }
 

@@ -3,7 +3,7 @@
 //! statistics, and the throttling of writers.
 
 use agewise_engine::classic::flush_stats;
-use agewise_engine::folio::{Flag, Pfn};
+use agewise_engine::folio::{Flag, FolioType, Pfn};
 use agewise_engine::ids::{MemcgId, NodeId};
 use agewise_engine::reclaim::kswapd::{NAP_NS, Next};
 
@@ -61,6 +61,11 @@ impl Machine {
             // Its last user went away while it was being written.
             self.free_anon(pfn);
             return;
+        }
+        let folio = &self.lru.folios[pfn];
+        if folio.has(Flag::Dirty) && folio.folio_type() == FolioType::File {
+            // Written to meanwhile: the flusher may have passed over it since.
+            self.sys.dirty_queue.push_back(pfn);
         }
         self.lru.writeback_end(pfn, self.sys.cpu);
     }

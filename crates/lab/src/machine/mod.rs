@@ -17,7 +17,7 @@ pub mod device;
 mod events;
 mod fault;
 mod file_io;
-pub mod frames;
+pub(crate) mod frames;
 mod kernel_files;
 mod memcg;
 pub mod page_alloc;
@@ -120,6 +120,7 @@ impl Machine {
                 refault_distance: config.policy.refault_distance,
                 list_scope: config.policy.arrangement.list_scope(),
                 size_scale: config.size_scale,
+                dirty_stays_inactive: config.dirty_stays_inactive,
                 ..classic.for_memory(config.pages.into())
             },
         });

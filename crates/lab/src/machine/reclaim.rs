@@ -107,6 +107,10 @@ impl Machine {
         let mut retry = AllocRetry::default();
         loop {
             let reclaimed = self.reclaim_directly(process, node, highest);
+            // What reclaim started or slept for (writeback) may have made room since.
+            if self.sys.now_ns >= self.sys.events.next_ns() {
+                self.run_events();
+            }
             if let Some(found) = self.allocate_anywhere(node, highest, Reserve::Min) {
                 return Ok(found);
             }

@@ -40,6 +40,9 @@ pub struct Residency {
     loaded_ns: Vec<u64>,
     /// By zone and type.
     by_zone: [[Spread; 2]; 4],
+    /// When the first page was evicted. Those that were there by then do not count: how long they
+    /// stay depends on when their zone was filled.
+    first_eviction_ns: Option<u64>,
     /// When the youngest page evicted so far had come.
     youngest_ns: u64,
     evictions: u64,
@@ -55,14 +58,6 @@ impl Residency {
         }
     }
 
-    /// Forgets the evictions so far, not when pages came.
-    pub fn restart(&mut self) {
-        *self = Residency {
-            loaded_ns: std::mem::take(&mut self.loaded_ns),
-            ..Residency::default()
-        };
-    }
-
     #[inline]
     pub(super) fn loaded(&mut self, pfn: Pfn, now_ns: u64) {
         if let Some(place) = self.loaded_ns.get_mut(pfn.index()) {
@@ -75,7 +70,10 @@ impl Residency {
             return;
         };
         let stayed_ns = now_ns.saturating_sub(loaded_ns);
-        self.by_zone[zone][of.index()].add(stayed_ns as f64);
+        let since_ns = *self.first_eviction_ns.get_or_insert(now_ns);
+        if loaded_ns >= since_ns {
+            self.by_zone[zone][of.index()].add(stayed_ns as f64);
+        }
         self.evictions += 1;
         // It came well before a page that is gone already: it was let to grow too old.
         if self.youngest_ns.saturating_sub(loaded_ns) > stayed_ns / 10 {
@@ -89,22 +87,10 @@ impl Residency {
         &self.by_zone[zone]
     }
 
-    /// Standard deviation of the zones' mean residencies of a type as a share of their mean; none
-    /// when fewer than two zones have evicted `min_count` pages.
-    pub fn spread_between_zones(&self, of: FolioType, min_count: u64) -> Option<f64> {
-        let means: Vec<f64> = self
-            .by_zone
-            .iter()
-            .map(|zone| zone[of.index()])
-            .filter(|spread| spread.count >= min_count.max(1))
-            .map(|spread| spread.mean_ns)
-            .collect();
-        if means.len() < 2 {
-            return None;
-        }
-        let mean = means.iter().sum::<f64>() / means.len() as f64;
-        let squares: f64 = means.iter().map(|each| (each - mean).powi(2)).sum();
-        Some((squares / means.len() as f64).sqrt() / mean)
+    /// How long the page in a frame has been there, in ns.
+    pub(super) fn age_ns(&self, pfn: Pfn, now_ns: u64) -> Option<u64> {
+        let loaded_ns = self.loaded_ns.get(pfn.index())?;
+        Some(now_ns.saturating_sub(*loaded_ns))
     }
 
     /// Share of the evictions of pages that had come more than a tenth of their residency before a
@@ -114,6 +100,16 @@ impl Residency {
     }
 }
 
+/// Standard deviation of means as a share of their mean; none of fewer than two.
+pub fn relative_spread(means: &[f64]) -> Option<f64> {
+    if means.len() < 2 {
+        return None;
+    }
+    let mean = means.iter().sum::<f64>() / means.len() as f64;
+    let squares: f64 = means.iter().map(|each| (each - mean).powi(2)).sum();
+    Some((squares / means.len() as f64).sqrt() / mean)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,7 +117,9 @@ mod tests {
     #[test]
     fn zones_that_keep_pages_longer_show() {
         let mut residency = Residency::new(2);
-        for round in 0..10 {
+        // The first eviction of all is of no zone's usual course.
+        residency.evicted(Pfn(0), 1, FolioType::File, 1);
+        for round in 1..=10 {
             let at_ns = round * 1000;
             residency.loaded(Pfn(0), at_ns);
             residency.loaded(Pfn(1), at_ns);
@@ -131,10 +129,10 @@ mod tests {
         assert_eq!(residency.zone(1)[1].count, 10);
         assert!((residency.zone(2)[1].mean_ns - 300.0).abs() < 1e-9);
         assert_eq!(residency.zone(2)[1].sd_ns(), 0.0);
-        let spread = residency.spread_between_zones(FolioType::File, 5).unwrap();
+        let means = [1, 2].map(|zone| residency.zone(zone)[1].mean_ns);
+        let spread = relative_spread(&means).unwrap();
         assert!((spread - 0.5).abs() < 1e-9, "{spread}");
-        assert_eq!(residency.spread_between_zones(FolioType::Anon, 1), None);
-        assert_eq!(residency.spread_between_zones(FolioType::File, 11), None);
+        assert_eq!(relative_spread(&means[..1]), None);
     }
 
     #[test]
@@ -147,8 +145,6 @@ mod tests {
         residency.evicted(Pfn(0), 0, FolioType::Anon, 1100);
         residency.evicted(Pfn(1), 0, FolioType::Anon, 1200);
         assert!((residency.inversion_share() - 2.0 / 3.0).abs() < 1e-9);
-        residency.restart();
-        assert_eq!(residency.inversion_share(), 0.0);
         assert_eq!(Residency::new(0).inversion_share(), 0.0);
     }
 }

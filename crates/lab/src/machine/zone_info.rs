@@ -5,14 +5,14 @@
 use std::fmt::Write;
 
 use agewise_engine::classic::List;
-use agewise_engine::folio::FolioType;
-use agewise_engine::ids::NodeId;
+use agewise_engine::folio::{FolioType, Pfn};
+use agewise_engine::ids::{LruvecId, NodeId};
 use agewise_engine::world::ZoneState;
 use serde::Serialize;
 
 use super::Machine;
 use super::page_alloc::AllocWork;
-use super::residency::Residency;
+use super::residency::{Residency, relative_spread};
 use super::zone::ZONE_NAMES;
 
 /// One zone and what is in it, in pages.
@@ -98,9 +98,43 @@ impl Machine {
         &self.sys.residency
     }
 
-    /// Forgets the residency of pages evicted so far.
-    pub fn restart_residency(&mut self) {
-        self.sys.residency.restart();
+    /// Standard deviation over zones of the mean residency of pages of a type, as a share of its
+    /// mean: 0 where a page stays as long whatever zone it came from. A zone that evicts next to
+    /// nothing counts with the ages of the pages it holds, which is less than they will stay. Zones
+    /// of less than a hundredth of the memory do not count. None with fewer than two others.
+    pub fn residency_spread(&self, of: FolioType) -> Option<f64> {
+        let zones = self.zones();
+        let all: u64 = zones.iter().map(|zone| zone.managed).sum();
+        let means: Vec<f64> = zones
+            .iter()
+            .filter(|zone| zone.managed * 100 >= all)
+            .filter_map(|zone| {
+                let evicted = zone.evicted[of.index()];
+                if evicted * 10 >= zone.managed {
+                    Some(zone.residency_mean_ns[of.index()])
+                } else {
+                    self.mean_age_ns(zone.zone, of)
+                }
+            })
+            .collect();
+        relative_spread(&means)
+    }
+
+    /// Mean age of the pages of a type that zones of a name hold, in ns.
+    fn mean_age_ns(&self, zone: &str, of: FolioType) -> Option<f64> {
+        let (mut count, mut sum_ns) = (0u64, 0.0);
+        for frame in 0..self.sys.frames.len() {
+            let pfn = Pfn(frame);
+            let folio = &self.lru.folios[pfn];
+            let counts = folio.lruvec != LruvecId::NONE
+                && folio.folio_type() == of
+                && ZONE_NAMES[folio.zone()] == zone;
+            if counts && let Some(age_ns) = self.sys.residency.age_ns(pfn, self.sys.now_ns) {
+                count += 1;
+                sum_ns += age_ns as f64;
+            }
+        }
+        (count > 0).then(|| sum_ns / count as f64)
     }
 
     /// What allocating has taken so far.

@@ -240,6 +240,9 @@ pub struct PhaseSpec {
     /// Where touches go.
     #[serde(default)]
     pub stream: Vec<StreamSpec>,
+    /// Begins when all processes of this kind have ended the phase before.
+    #[serde(default)]
+    pub together: bool,
     /// Waits at the end until no file page is dirty any more (`sync`).
     #[serde(default)]
     pub sync: bool,

@@ -13,9 +13,6 @@ use crate::reproduce::{Case, Measured, Pair};
 use crate::workload::random::XorShift64Star;
 use crate::workload::spec::{AdviceSpec, AreaSpec, PhaseSpec, ProcessSpec, Workload};
 
-/// Evicted pages a zone must have for its mean residency to count.
-const MIN_EVICTED: u64 = 200;
-
 /// Runs a workload before and after, and measures the same of both.
 pub fn compare(
     case: &Case,
@@ -168,13 +165,13 @@ impl Outcome {
     }
 
     /// Standard deviation of the mean residency of file pages over zones, in percent of their mean;
-    /// and the share of evictions out of order, in percent. 0 where one zone alone evicted.
+    /// and the share of evictions out of order, in percent.
     pub fn aging(&self) -> [f64; 2] {
-        let residency = self.run.machine.residency();
-        let spread = residency.spread_between_zones(FolioType::File, MIN_EVICTED);
+        let machine = &self.run.machine;
+        let spread = machine.residency_spread(FolioType::File);
         [
             100.0 * spread.unwrap_or(0.0),
-            100.0 * residency.inversion_share(),
+            100.0 * machine.residency().inversion_share(),
         ]
     }
 }

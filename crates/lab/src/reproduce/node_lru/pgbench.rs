@@ -31,6 +31,11 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
                 Figure::higher("transactions", "1/s", Expectation::Unchanged(0.05))
                     .document(before, after)
                     .within_noise(),
+                Figure::lower(
+                    "kswapd pages scanned",
+                    "pages",
+                    Expectation::Unchanged(0.05),
+                ),
             ],
             measure: Box::new(move |case| {
                 let mut workload = library::find("pgbench")?;
@@ -38,7 +43,8 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
                 workload.process[CLIENT].count = clients;
                 workload.process[CLIENT].phase[0].touches = touches;
                 compare(case, workload, |outcome| {
-                    vec![outcome.rate(CLIENT, 0, touches as f64 / 4.0)]
+                    let transactions = outcome.rate(CLIENT, 0, touches as f64 / 4.0);
+                    vec![transactions, outcome.vm().kswapd_scanned]
                 })
             }),
         })

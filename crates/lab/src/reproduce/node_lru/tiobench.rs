@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! tiobench: threads that write and read files together somewhat larger than memory. It gains if
-//! old pages stay while new ones go, so that it must not change.
+//! tiobench: threads that write and read files together larger than memory. It gains if old pages
+//! stay while new ones go, so that it must not change.
 
 use super::outcome::{VmStats, compare};
 use crate::reproduce::{Benchmark, Expectation, Figure};
@@ -41,12 +41,18 @@ const THREADS: [(u32, [(f64, f64); 4]); 5] = [
 /// Random reads or writes of all threads together.
 const RANDOM_TOUCHES: u64 = 4000;
 
-/// Pages of all files together: 1.25 times the memory.
-const FILE_PAGES: u64 = 163_840;
+/// Pages of all files together: twice the memory.
+const FILE_PAGES: u64 = 262_144;
 
-fn workload(threads: u32) -> Result<Workload, library::LibraryError> {
+/// Pages of all files together where they are only just more than memory: 1.25 times as much.
+const FEWER_PAGES: u64 = 163_840;
+
+/// Threads of the runs with fewer pages.
+const JUST_ABOVE_THREADS: [u32; 3] = [2, 4, 8];
+
+fn workload(threads: u32, file_pages: u64) -> Result<Workload, library::LibraryError> {
     let mut workload = library::find("tiobench")?;
-    let pages = FILE_PAGES / u64::from(threads);
+    let pages = file_pages / u64::from(threads);
     workload.file[0].size = format!("{}K", pages * 4);
     workload.process[0].count = threads;
     for (index, phase) in workload.process[0].phase.iter_mut().enumerate() {
@@ -64,7 +70,7 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
         .iter()
         .map(|(threads, values)| Benchmark {
             name: format!("tiobench/{threads}"),
-            summary: "files of 1.25 times the memory written and read in order, then at random",
+            summary: "files of twice the memory written and read in order, then at random",
             figures: PHASES
                 .iter()
                 .zip(values)
@@ -75,23 +81,49 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
                 })
                 .collect(),
             measure: Box::new(|case| {
-                let workload = workload(*threads)?;
+                let workload = workload(*threads, FILE_PAGES)?;
                 let touches: Vec<u64> = workload.process[0]
                     .phase
                     .iter()
                     .map(|p| p.touches)
                     .collect();
                 compare(case, workload, |outcome| {
-                    let mb = touches.iter().map(|&pages| pages as f64 * 4096.0 / 1e6);
+                    let pages = touches.iter().map(|&pages| pages * u64::from(*threads));
+                    let mb = pages.map(|pages| pages as f64 * 4096.0 / 1e6);
                     mb.enumerate()
-                        .map(|(phase, mb)| outcome.rate(0, phase, mb))
+                        .map(|(phase, mb)| mb / outcome.phase_s(0, phase))
                         .collect()
                 })
             }),
         })
         .collect();
+    all.extend(
+        JUST_ABOVE_THREADS
+            .iter()
+            .map(|&threads| just_above(threads)),
+    );
     all.push(counters());
     all
+}
+
+/// A second reading of files that nearly fit: what still is in memory decides.
+fn just_above(threads: u32) -> Benchmark {
+    Benchmark {
+        name: format!("tiobench/just-above-{threads}"),
+        summary: "files of 1.25 times the memory read in order after writing: who keeps old pages",
+        figures: vec![Figure::higher(
+            "SeqRead",
+            "MB/s",
+            Expectation::Unchanged(MARGIN),
+        )],
+        measure: Box::new(move |case| {
+            let mut workload = workload(threads, FEWER_PAGES)?;
+            workload.process[0].phase.truncate(2);
+            compare(case, workload, |outcome| {
+                vec![FEWER_PAGES as f64 * 4096.0 / 1e6 / outcome.phase_s(0, 1)]
+            })
+        }),
+    }
 }
 
 fn counters() -> Benchmark {
@@ -126,7 +158,7 @@ fn counters() -> Benchmark {
                 .by_difference(),
         ],
         measure: Box::new(|case| {
-            compare(case, workload(16)?, |outcome| {
+            compare(case, workload(16, FILE_PAGES)?, |outcome| {
                 let vm = outcome.vm();
                 vec![
                     dma32_percent(&vm),
