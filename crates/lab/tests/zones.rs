@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use agewise_engine::folio::FolioType;
 use agewise_engine::ids::MemcgId;
-use agewise_lab::experiment::machine_run::{Plan, Run, RunError};
+use agewise_lab::experiment::machine_run::{Plan, Run, RunError, Subject};
 use agewise_lab::machine::address_space::{Advice, MapOptions};
 use agewise_lab::machine::device::DeviceKind;
 use agewise_lab::machine::{
@@ -39,7 +39,7 @@ fn zone<'a>(zones: &'a [ZoneInfo], name: &str) -> &'a ZoneInfo {
 
 fn plan(workload: Workload, policy: &str, settings: &[&str]) -> Plan {
     Plan {
-        workload: Arc::new(workload),
+        subject: Subject::Workload(Arc::new(workload)),
         memory_pages: None,
         swap: None,
         settings: settings.iter().map(|&text| text.to_owned()).collect(),

@@ -79,7 +79,10 @@ mod tests {
         let mut needed: Vec<String> = NEEDED.iter().map(|(c, _)| c.to_string()).collect();
         needed.sort();
         for key in ["AmbientCapabilities=", "CapabilityBoundingSet="] {
-            let line = unit.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+            let line = unit
+                .lines()
+                .find_map(|line| line.strip_prefix(key))
+                .unwrap();
             let mut asked: Vec<&str> = line.split(' ').collect();
             asked.sort_unstable();
             assert_eq!(asked, needed, "{key}");

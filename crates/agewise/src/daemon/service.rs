@@ -677,7 +677,9 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
         false => None,
     };
     let mut daemon = Daemon::open(config, hub.clone(), options.dry_run)?;
-    daemon.journal.write("privileges", &Privileges { kept: &kept });
+    daemon
+        .journal
+        .write("privileges", &Privileges { kept: &kept });
     if let Some(files) = &files {
         daemon.say("files", files.describe());
     }

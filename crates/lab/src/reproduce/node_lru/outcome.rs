@@ -7,7 +7,7 @@ use std::sync::Arc;
 use agewise_engine::folio::FolioType;
 use agewise_engine::ids::MemcgId;
 
-use crate::experiment::machine_run::{Lap, Plan, Run};
+use crate::experiment::machine_run::{Lap, Plan, Run, Subject};
 use crate::machine::Policy;
 use crate::reproduce::{Case, Measured, Pair};
 use crate::workload::random::XorShift64Star;
@@ -81,7 +81,7 @@ impl Outcome {
         seed: u64,
     ) -> Result<Outcome, Box<dyn Error + Send + Sync>> {
         let mut run = Run::new(&Plan {
-            workload: Arc::clone(workload),
+            subject: Subject::Workload(Arc::clone(workload)),
             memory_pages: None,
             swap: None,
             settings: Vec::new(),
