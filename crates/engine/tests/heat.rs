@@ -137,11 +137,9 @@ fn neighbours_alike_make_runs() {
     let seen: Vec<_> = (0..2048).map(|page| (page, page < 1024)).collect();
     scan(&mut map, &seen, &[]);
     let runs = map.coldest(&candidates(0..2048), 1200);
-    assert_eq!(
-        runs,
-        [848..2048],
-        "the cold half, then the end of the warm one"
-    );
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    // The cold half, then the end of the warm one.
+    assert_eq!(runs[0], 848..2048);
 }
 
 /// Misses of a memory of `capacity` pages; accessed bits are read every `every` accesses.

@@ -2,8 +2,8 @@
 //! `budget`: holds resident memory below B, a little ahead of the kernel's limit, in steps of
 //! milliseconds, so that programs seldom enter direct reclaim.
 //!
-//! The headroom below B follows what memory grows by: enough for two steps of the fastest growth seen
-//! lately, at least `headroom` of B, at most an eighth of it. The coldest go first (decayed heat where
+//! The headroom below B follows what memory grows by: enough for a step and a half of the fastest
+//! growth seen lately, at least `headroom` of B, at most an eighth of it. The coldest go first (decayed heat where
 //! it is kept, else age), in runs. When growth outruns it and the limit is reached all the same, its
 //! reason says `behind`.
 
@@ -17,6 +17,8 @@ const HEADROOM_MAX_PART: f64 = 8.0;
 const HALF_LIFE_MS: f64 = 500.0;
 /// With room to spare it sleeps longer than a step, at most so long, in ms.
 const SLEEP_MAX_MS: u64 = 250;
+/// Steps of growth that fit into the headroom: one until the next move, a half for being late.
+const HEADROOM_STEPS: f64 = 1.5;
 /// A move is worth a call from here on: below it, the step waits for more.
 const MOVE_MIN_BYTES: u64 = 64 * 1024;
 
@@ -95,7 +97,8 @@ impl Policy for Budget {
         let ceiling = self.ceiling(facts);
         let step_growth = self.growth * self.step_ms as f64;
         let least = ceiling as f64 * self.headroom;
-        let headroom = (2.0 * step_growth).clamp(least, ceiling as f64 / HEADROOM_MAX_PART) as u64;
+        let headroom =
+            (HEADROOM_STEPS * step_growth).clamp(least, ceiling as f64 / HEADROOM_MAX_PART) as u64;
         let aim = ceiling - headroom;
         let moved = self.before.is_some_and(|before| before.moved);
         // The kernel reclaims in batches once the limit is reached: close to it is at it.
@@ -115,8 +118,7 @@ impl Policy for Budget {
             return Wish::nothing(Reason::WithinBudget { room_bytes }, now_ms + sleep_ms);
         }
         let types = [facts.backend != super::Backend::None, true];
-        // And what comes in until the next step.
-        let bytes_max = over_bytes.saturating_add(step_growth as u64);
+        let bytes_max = over_bytes;
         let action = match facts.hands {
             hands if hands.coldest => Action::Coldest { types, bytes_max },
             hands if hands.page_out => Action::PageOut {

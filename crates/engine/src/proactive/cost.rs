@@ -72,7 +72,7 @@ fn build(arguments: &mut Arguments<'_>) -> Built {
     let bounds_ms: Vec<u64> = BOUNDS_S.iter().map(|s| s * 1000).collect();
     let policy = Cost {
         stall: arguments.share("stall", 0.002, 0.000_001..=1.0)?,
-        price: arguments.share("price", 0.01, 0.000_01..=1.0)?,
+        price: arguments.share("price", 0.01, 0.000_01..=1_000.0)?,
         trust: arguments.number("trust", 60.0, 1.0..=100_000.0)?,
         min_age_s: arguments.duration("min_age", 3_000, 100..=86_400_000)? as f64 / 1e3,
         period_ms: arguments.duration("period", 2_000, 100..=3_600_000)?,

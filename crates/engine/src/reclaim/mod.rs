@@ -3,6 +3,7 @@
 //! loops over priorities (memory cgroup limit, direct, kswapd).
 
 pub mod charge;
+pub mod chosen;
 pub mod direct;
 pub mod kswapd;
 pub mod kswapd_zones;
