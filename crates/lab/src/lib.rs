@@ -6,6 +6,7 @@ pub mod curve;
 pub mod experiment;
 pub mod machine;
 pub mod policy;
+pub mod proactive;
 pub mod reference;
 pub mod reproduce;
 pub mod sizing;

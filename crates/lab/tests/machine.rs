@@ -202,6 +202,7 @@ fn plan(workload: &str) -> Plan {
         settings: Vec::new(),
         policy: policy("mglru:7.2"),
         seed: 1,
+        proactive: None,
     }
 }
 

@@ -20,6 +20,7 @@ use crate::machine::device::DeviceKind;
 use crate::machine::{
     Access, FileId, Limits, Machine, MachineConfig, Policy, ProcessId, SwapConfig, UNLIMITED,
 };
+use crate::proactive::{Agent, ProactivePlan, Truth};
 use crate::workload::kernel_trace::{Medium, TraceError, TraceGenerator};
 use crate::workload::random::{XorShift64Star, Zipf, ZipfError};
 use crate::workload::spec::{
@@ -124,6 +125,8 @@ pub struct Plan {
     pub policy: Policy,
     /// Seed.
     pub seed: u64,
+    /// An agent that reclaims beside the LRU.
+    pub proactive: Option<ProactivePlan>,
 }
 
 /// Names and meanings of the measures, in the order in which they are reported.
@@ -164,6 +167,21 @@ pub const MEASURES: &[(&str, &str)] = &[
     ("p99_ns", "99th percentile of it"),
     ("p999_ns", "99.9th percentile of it"),
     ("time_ms", "simulated time until the last process ended"),
+    (
+        "resident_mean_kib",
+        "resident memory and page cache, mean over time",
+    ),
+    ("resident_peak_kib", "its peak"),
+    (
+        "agent_cpu_ms",
+        "CPU time of the agent that reclaims (--proactive)",
+    ),
+    ("agent_out", "pages it moved out"),
+    ("agent_backed_off", "decisions it held back after refaults"),
+    (
+        "agent_misplaced",
+        "bins by which its histogram misplaces a page (earth-mover distance)",
+    ),
 ];
 
 /// Values of the measures, in the order of [`MEASURES`].
@@ -212,6 +230,30 @@ pub struct Run {
     accesses: u64,
     end_ns: u64,
     seed: u64,
+    agent: Option<Agent>,
+    truth: Option<Truth>,
+    usage: Usage,
+}
+
+/// Memory in use over time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    since_ns: u64,
+    page_ns: u128,
+    peak_pages: u64,
+}
+
+impl Usage {
+    fn sample(&mut self, now_ns: u64, pages: u64) {
+        let passed_ns = now_ns.saturating_sub(self.since_ns);
+        self.page_ns += u128::from(pages) * u128::from(passed_ns);
+        self.since_ns = self.since_ns.max(now_ns);
+        self.peak_pages = self.peak_pages.max(pages);
+    }
+
+    fn mean_pages(&self) -> f64 {
+        self.page_ns as f64 / self.since_ns.max(1) as f64
+    }
 }
 
 impl Run {
@@ -259,6 +301,12 @@ impl Run {
             accesses: 0,
             end_ns: 0,
             seed: plan.seed,
+            agent: plan.proactive.as_ref().map(|plan| Agent::new(plan, memcg)),
+            truth: plan
+                .proactive
+                .as_ref()
+                .and_then(|plan| plan.truth.then(Truth::default)),
+            usage: Usage::default(),
         };
         match &plan.subject {
             Subject::Workload(workload) => run.start_workload(workload)?,
@@ -538,7 +586,23 @@ impl Run {
             if start_ns >= stop_ns {
                 return Ok(());
             }
+            if let Some(agent) = self
+                .agent
+                .as_mut()
+                .filter(|agent| agent.due_ns() <= start_ns)
+            {
+                let due_ns = agent.due_ns();
+                let busy_ns = agent.run(&mut self.machine, self.truth.as_ref());
+                // It takes the CPU that is free first, and whoever wants that one waits.
+                let free_first = self.cpu_free_ns.iter_mut().min_by_key(|at| **at);
+                if let Some(free_ns) = free_first {
+                    *free_ns = due_ns.max(*free_ns) + busy_ns;
+                }
+                continue;
+            }
             self.ready.pop();
+            self.usage
+                .sample(start_ns, self.machine.usage_pages(self.memcg));
             self.take_turn(index, start_ns)?;
         }
         Ok(())
@@ -663,6 +727,9 @@ impl Run {
             | Operation::Exit => return true,
         };
         self.accesses += 1;
+        if let (Some(truth), Operation::Touch { vpn, .. }) = (&mut self.truth, operation) {
+            truth.note(process, vpn, before_ns);
+        }
         self.latency.add(self.machine.now_ns() - before_ns);
         access != Access::Killed && self.machine.is_alive(process)
     }
@@ -717,6 +784,11 @@ impl Run {
         self.end_ns
     }
 
+    /// The agent that reclaims, if there is one.
+    pub fn agent(&self) -> Option<&Agent> {
+        self.agent.as_ref()
+    }
+
     /// The measures so far.
     pub fn measures(&self) -> Measured {
         let events = self.machine.memcg_events(MemcgId::ROOT);
@@ -734,6 +806,8 @@ impl Run {
         let major = major.max(counters.pgpgin + counters.pswpin);
         let count = |value: u64| value as f64;
         let ms = |ns: u64| ns as f64 / 1e6;
+        let agent = self.agent.as_ref().map(|agent| *agent.stats());
+        let agent = agent.unwrap_or_default();
         vec![
             count(self.accesses),
             count(major),
@@ -762,6 +836,12 @@ impl Run {
             count(self.latency.quantile(0.99)),
             count(self.latency.quantile(0.999)),
             ms(self.end_ns),
+            self.usage.mean_pages() * 4.0,
+            count(self.usage.peak_pages * 4),
+            ms(agent.cpu_ns),
+            count(agent.left_pages[0] + agent.left_pages[1]),
+            count(agent.backed_off),
+            agent.misplaced_bins / count(agent.compared.max(1)),
         ]
     }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::machine_run::{MEASURES, Measured, Plan, RunError, run};
 use super::statistics::Summary;
 use crate::machine::Policy;
+use crate::proactive::ProactivePlan;
 
 /// Results of one policy, one run a seed.
 #[derive(Clone, Debug)]
@@ -54,32 +55,56 @@ pub fn run_all(
     seeds: u64,
     done: impl Fn() + Sync,
 ) -> Result<Vec<PolicyResult>, RunError> {
-    let jobs: Vec<(Policy, u64)> = policies
+    run_with_agents(plan, policies, &[], seeds, done)
+}
+
+/// The same, each policy without an agent and then beside each of them.
+///
+/// # Errors
+/// The error of the first run, in order, that cannot be made.
+pub fn run_with_agents(
+    plan: &Plan,
+    policies: &[Policy],
+    agents: &[ProactivePlan],
+    seeds: u64,
+    done: impl Fn() + Sync,
+) -> Result<Vec<PolicyResult>, RunError> {
+    let columns: Vec<(Policy, Option<&ProactivePlan>)> = policies
         .iter()
-        .flat_map(|&policy| (1..=seeds).map(move |seed| (policy, seed)))
+        .flat_map(|&policy| {
+            let with = agents.iter().map(move |agent| (policy, Some(agent)));
+            std::iter::once((policy, None)).chain(with)
+        })
+        .collect();
+    let jobs: Vec<(usize, u64)> = (0..columns.len())
+        .flat_map(|column| (1..=seeds).map(move |seed| (column, seed)))
         .collect();
     let measured: Vec<Result<Measured, RunError>> = jobs
         .par_iter()
-        .map(|&(policy, seed)| {
+        .map(|&(column, seed)| {
+            let (policy, agent) = columns[column];
             let measured = run(&Plan {
                 policy,
                 seed,
+                proactive: agent.cloned(),
                 ..plan.clone()
             });
             done();
             measured
         })
         .collect();
-    let mut results: Vec<PolicyResult> = policies
+    let mut results: Vec<PolicyResult> = columns
         .iter()
-        .map(|policy| PolicyResult {
-            policy: policy.name(),
+        .map(|(policy, agent)| PolicyResult {
+            policy: match agent {
+                Some(agent) => format!("{}+{}", policy.name(), agent.spec),
+                None => policy.name(),
+            },
             runs: Vec::new(),
         })
         .collect();
-    for (index, ((_, seed), measured)) in jobs.iter().zip(measured).enumerate() {
-        let policy = index / seeds.max(1) as usize;
-        results[policy].runs.push((*seed, measured?));
+    for (&(column, seed), measured) in jobs.iter().zip(measured) {
+        results[column].runs.push((seed, measured?));
     }
     Ok(results)
 }

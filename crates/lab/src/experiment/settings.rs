@@ -186,6 +186,41 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        key: "swap_read_us",
+        description: "time to read a page of swap anywhere (the device's)",
+        expected: "a number of microseconds",
+        apply: |config, text| {
+            let ns = micros(text)?;
+            if let Some(swap) = &mut config.swap {
+                swap.device.read_ns = ns;
+            }
+            Some(())
+        },
+    },
+    Setting {
+        key: "swap_write_us",
+        description: "time to write a page of swap, or read the one after the last (the device's)",
+        expected: "a number of microseconds",
+        apply: |config, text| {
+            let ns = micros(text)?;
+            if let Some(swap) = &mut config.swap {
+                (swap.device.write_ns, swap.device.sequential_ns) = (ns, ns);
+            }
+            Some(())
+        },
+    },
+    Setting {
+        key: "file_page_us",
+        description: "time to read or write a page of a file (the device's)",
+        expected: "a number of microseconds",
+        apply: |config, text| {
+            let ns = micros(text)?;
+            let device = &mut config.file_device;
+            (device.read_ns, device.write_ns, device.sequential_ns) = (ns, ns, ns);
+            Some(())
+        },
+    },
+    Setting {
         key: "compression",
         description: "how much pages shrink in zram (3)",
         expected: "a number from 1 to 1000",

@@ -46,6 +46,7 @@ mod node_lru;
 mod refault_distance;
 mod skewed_loop;
 mod verdict;
+mod workingset_report;
 
 use std::error::Error;
 use std::fmt;
@@ -61,7 +62,11 @@ use crate::experiment::statistics::Summary;
 use crate::workload::suggest::nearest;
 
 /// The documents, one line each.
-pub static DOCUMENTS: &[&Document] = &[&node_lru::DOCUMENT, &refault_distance::DOCUMENT];
+pub static DOCUMENTS: &[&Document] = &[
+    &node_lru::DOCUMENT,
+    &refault_distance::DOCUMENT,
+    &workingset_report::DOCUMENT,
+];
 
 /// A document and its benchmarks.
 #[derive(Debug)]

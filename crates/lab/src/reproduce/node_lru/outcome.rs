@@ -87,6 +87,7 @@ impl Outcome {
             settings: Vec::new(),
             policy: Policy::parse(policy)?,
             seed,
+            proactive: None,
         })?;
         run.run_until(u64::MAX)?;
         let elapsed_s = run.end_ns() as f64 / 1e9;

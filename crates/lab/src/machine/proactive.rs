@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an agent in user space can do to the machine: look at page tables, clear accessed bits, page
+//! out, sort. It runs beside the processes, on its own time.
+//!
+//! | operation | ns | source |
+//! |---|---|---|
+//! | leaf entry read | 1.1 | reading page tables from eBPF, measured on Linux 6.18 (2 cores) |
+//! | accessed bit cleared, a page in a run | 56 | `process_madvise(MADV_COLD)` on runs, measured there |
+//! | the same, a lone page | 420 | measured there |
+//! | page given to `process_madvise(MADV_PAGEOUT)` | 200 | what 7 us a page to zram leaves beside device and policy |
+//! | call with up to 1024 runs | 2000 | system call and pidfd |
+
+use std::ops::Range;
+
+use agewise_engine::folio::{Flag, FolioType, Pfn};
+use agewise_engine::generations::ByType;
+use agewise_engine::ids::MemcgId;
+use agewise_engine::mglru::{self, Command, MemcgNames};
+use agewise_engine::page_table::{PAGES_PER_PMD, Pmd};
+use agewise_engine::reclaim::chosen::reclaim_chosen;
+use agewise_engine::table::{PageBits, TableBits, WORDS_PER_TABLE};
+
+use super::page_tables::swap_slot;
+use super::{Machine, ProcessId};
+
+const LOOK_PS: u64 = 1_100;
+const CLEAR_IN_RUN_NS: u64 = 56;
+const CLEAR_LONE_NS: u64 = 420;
+const PAGEOUT_NS: u64 = 200;
+const CALL_NS: u64 = 2_000;
+/// `IOV_MAX`: runs a call takes.
+const RUNS_PER_CALL: u64 = 1024;
+
+/// What was seen of the 512 pages of one last-level table.
+#[derive(Clone, Copy, Debug)]
+pub struct TableSeen {
+    /// Page number of the first page / 512.
+    pub index: u64,
+    /// Present, accessed, dirty and swapped pages.
+    pub bits: TableBits,
+    /// Those that belong to a file.
+    pub files: PageBits,
+}
+
+impl Machine {
+    /// Runs `work` at `at_ns` beside the processes; returns its result and the CPU time it took. What
+    /// it changes is visible at once.
+    pub fn beside<T>(&mut self, at_ns: u64, work: impl FnOnce(&mut Machine) -> T) -> (T, u64) {
+        let now_ns = std::mem::replace(&mut self.sys.now_ns, at_ns);
+        if at_ns >= self.sys.events.next_ns() {
+            self.run_events();
+        }
+        let waited_ns = self.sys.waited_ns;
+        let result = work(self);
+        let waited_ns = self.sys.waited_ns - std::mem::replace(&mut self.sys.waited_ns, waited_ns);
+        let busy_ns = (self.sys.now_ns - at_ns).saturating_sub(waited_ns);
+        self.sys.now_ns = now_ns;
+        (result, busy_ns)
+    }
+
+    /// CPU time that something beside the processes takes without touching memory.
+    pub fn wait_busy(&mut self, ns: u64) {
+        self.sys.now_ns += ns;
+    }
+
+    /// Processes that run in a cgroup or below it.
+    pub fn live_processes(&self, memcg: MemcgId) -> Vec<ProcessId> {
+        let lives = |mm: &agewise_engine::ids::MmId| {
+            let space = &self.sys.spaces[*mm];
+            space.alive && self.sys.memcgs.is_descendant(space.memcg, memcg)
+        };
+        self.sys.spaces.ids().filter(lives).map(ProcessId).collect()
+    }
+
+    /// Mapped pages of a process, anon and file.
+    pub fn mapped_pages(&self, process: ProcessId) -> ByType<u64> {
+        self.sys.spaces[process.mm()].resident_pages
+    }
+
+    /// Pages of a process in swap.
+    pub fn swapped_pages(&self, process: ProcessId) -> u64 {
+        self.sys.spaces[process.mm()].swapped_pages
+    }
+
+    /// Free and all pages of swap.
+    pub fn swap_room_pages(&self) -> [u64; 2] {
+        let swap = &self.sys.swap;
+        match self.sys.swap_device {
+            Some(_) => [swap.free().into(), swap.capacity().into()],
+            None => [0, 0],
+        }
+    }
+
+    /// Looks at the page tables of a process, in ascending order; with `clear` also clears accessed
+    /// bits.
+    pub fn look_at(&mut self, process: ProcessId, clear: bool, mut visit: impl FnMut(&TableSeen)) {
+        let mm = process.mm();
+        let (mut read, mut cleared_ns) = (0, 0);
+        for vpn in self.sys.tables.ranges(mm) {
+            let is_file = |at| self.sys.spaces.from(mm, at).is_some_and(|r| r.vma.file);
+            // Ranges begin at their own tables: a table has pages of one type.
+            let files = [if is_file(vpn) { u64::MAX } else { 0 }; WORDS_PER_TABLE];
+            let mut bits = TableBits::default();
+            match self.sys.tables.pmd(mm, vpn) {
+                Pmd::None => continue,
+                Pmd::Leaf(leaf) => {
+                    read += 1;
+                    let young = if leaf.young() { u64::MAX } else { 0 };
+                    bits.present = [u64::MAX; WORDS_PER_TABLE];
+                    bits.young = [young; WORDS_PER_TABLE];
+                    if clear && leaf.test_clear_young() {
+                        cleared_ns += CLEAR_LONE_NS;
+                    }
+                }
+                Pmd::Table(table) => {
+                    read += PAGES_PER_PMD;
+                    for (at, leaf) in table.iter_mut().enumerate() {
+                        let (word, bit) = (at / 64, 1u64 << (at % 64));
+                        if swap_slot(*leaf).is_some() {
+                            bits.swapped[word] |= bit;
+                        } else if leaf.present() && !leaf.is_special() {
+                            bits.present[word] |= bit;
+                            let young = leaf.young();
+                            bits.young[word] |= if young { bit } else { 0 };
+                            if clear && young {
+                                leaf.test_clear_young();
+                            }
+                        }
+                    }
+                    if clear {
+                        cleared_ns += price_of_clearing(&bits.young);
+                    }
+                }
+            }
+            visit(&TableSeen {
+                index: vpn / PAGES_PER_PMD,
+                bits,
+                files,
+            });
+        }
+        self.sys.now_ns += read * LOOK_PS / 1_000 + cleared_ns;
+    }
+
+    /// Pages out the pages of these runs that are mapped and idle (a look right before spares what was
+    /// accessed meanwhile). Returns how many were tried and how many left the address space, by type.
+    ///
+    /// To a device that takes its time they are on their way: [`reap`](Self::reap) frees them later.
+    pub fn page_out(
+        &mut self,
+        process: ProcessId,
+        runs: &[Range<u64>],
+        even_young: bool,
+    ) -> (ByType<u64>, ByType<u64>) {
+        let mm = process.mm();
+        let (mut tried, mut folios) = ([0; 2], Vec::new());
+        for vpn in runs.iter().cloned().flatten() {
+            let Some(leaf) = self.sys.tables.leaf_mut(mm, vpn) else {
+                continue;
+            };
+            if !leaf.present() || leaf.is_special() || (leaf.young() && !even_young) {
+                continue;
+            }
+            leaf.test_clear_young();
+            let pfn = leaf.pfn();
+            // What several processes map stays (`madvise_cold_or_pageout_pte_range`).
+            if self.sys.frames.mapcount(pfn) == 1 {
+                tried[self.lru.folios[pfn].folio_type().index()] += 1;
+                folios.push(pfn);
+            }
+        }
+        let calls = (runs.len() as u64).div_ceil(RUNS_PER_CALL);
+        self.sys.now_ns += calls * CALL_NS + folios.len() as u64 * PAGEOUT_NS;
+        let before = self.mapped_pages(process);
+        self.reclaim_folios(&folios);
+        let after = self.mapped_pages(process);
+        let left = [0, 1].map(|t| before[t].saturating_sub(after[t]));
+        (tried, left)
+    }
+
+    /// Frees what was paged out to a device and has been written by now: anonymous pages of the cgroup
+    /// that nobody maps and that only the swap cache keeps. Returns how many.
+    pub fn reap(&mut self, memcg: MemcgId) -> u64 {
+        let done: Vec<Pfn> = (0..self.lru.folios.len() as u32)
+            .map(Pfn)
+            .filter(|&pfn| {
+                let folio = &self.lru.folios[pfn];
+                folio.has(Flag::Swapcache)
+                    && folio.has(Flag::Lru)
+                    && !folio.has_any(Flag::Mapped as u32 | Flag::Writeback as u32)
+                    && self
+                        .lru
+                        .is_descendant(self.sys.memcg_of_lruvec(folio.lruvec), memcg)
+            })
+            .collect();
+        if done.is_empty() {
+            return 0;
+        }
+        let freed = self.reclaim_folios(&done);
+        freed[0] + freed[1]
+    }
+
+    fn reclaim_folios(&mut self, folios: &[Pfn]) -> ByType<u64> {
+        let before = self.lru.work;
+        let cpu = self.sys.cpu;
+        let freed = reclaim_chosen(&mut self.lru, &mut self.sys, cpu, folios);
+        self.pay_for_work(&before);
+        self.end_victims();
+        freed
+    }
+
+    /// Makes the pages of these runs the first to go (`MADV_COLD`).
+    pub fn sort_cold(&mut self, process: ProcessId, runs: &[Range<u64>]) -> u64 {
+        let before = self.lru.work;
+        let mut sorted = 0;
+        for vpn in runs.iter().cloned().flatten() {
+            let leaf = self.sys.tables.leaf_mut(process.mm(), vpn);
+            let Some(leaf) = leaf.filter(|leaf| leaf.present() && !leaf.is_special()) else {
+                continue;
+            };
+            leaf.test_clear_young();
+            let pfn = leaf.pfn();
+            self.lru.deactivate(pfn, self.sys.cpu);
+            sorted += 1;
+        }
+        self.sys.now_ns +=
+            CALL_NS * (runs.len() as u64).div_ceil(RUNS_PER_CALL) + sorted * CLEAR_IN_RUN_NS;
+        self.pay_for_work(&before);
+        sorted
+    }
+
+    /// The generations of a cgroup and all below it: births in ns with their pages by type, from the
+    /// youngest to the oldest, one list a lruvec. Empty under the classic LRU.
+    pub fn generations(&self, memcg: MemcgId) -> Vec<Vec<(u64, ByType<u64>)>> {
+        let lruvecs = self.lru.lruvecs.iter();
+        lruvecs
+            .filter(|lruvec| lruvec.mglru.enabled && self.lru.is_descendant(lruvec.memcg, memcg))
+            .map(|lruvec| {
+                let state = &lruvec.mglru;
+                let oldest = state.min_seq[0].min(state.min_seq[1]);
+                let generation = |seq| {
+                    let pages = FolioType::ALL.map(|t| match seq >= state.min_seq[t.index()] {
+                        true => state.pages_of(seq, t),
+                        false => 0,
+                    });
+                    (state.birth_ns(seq), pages)
+                };
+                (oldest..=state.max_seq).rev().map(generation).collect()
+            })
+            .collect()
+    }
+
+    /// Opens a generation in every lruvec of a cgroup and below, as a write to `lru_gen` does with
+    /// swap allowed and by force.
+    pub fn age_generations(&mut self, memcg: MemcgId) {
+        let before = self.lru.work;
+        for at in self.lru.tree_order(memcg) {
+            for node in 0..self.config.nodes {
+                let lruvec = self.lru.lruvec_id(at, agewise_engine::ids::NodeId(node));
+                let seq = self.lru.lruvecs[lruvec.index()].mglru.max_seq;
+                let command = Command {
+                    verb: b'+',
+                    memcg_id: at.index() as u64,
+                    node,
+                    seq,
+                    swappiness: None,
+                    option: Some(1),
+                };
+                // Nothing to age is no error for someone who only wants to know ages.
+                let _ = mglru::run(&mut self.lru, &mut self.sys, &ByIndex, command);
+            }
+        }
+        self.pay_for_work(&before);
+    }
+}
+
+/// Cgroups by the number the machine has for them.
+struct ByIndex;
+
+impl MemcgNames for ByIndex {
+    fn id(&self, memcg: MemcgId) -> u64 {
+        memcg.index() as u64
+    }
+
+    fn path(&self, _: MemcgId) -> String {
+        String::new()
+    }
+
+    fn by_id(&self, id: u64) -> Option<MemcgId> {
+        u32::try_from(id).ok().map(MemcgId)
+    }
+}
+
+/// Clearing goes by runs of neighbours, lone pages are dearer.
+fn price_of_clearing(young: &PageBits) -> u64 {
+    let pages: u64 = young.iter().map(|word| u64::from(word.count_ones())).sum();
+    let mut carry = 0;
+    let mut starts = 0;
+    for word in young {
+        starts += u64::from((word & !(word << 1 | carry)).count_ones());
+        carry = word >> 63;
+    }
+    // The first page of a run pays for the call, the others for themselves.
+    starts * CLEAR_LONE_NS + (pages - starts) * CLEAR_IN_RUN_NS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_cheaper_to_clear_than_lone_pages() {
+        let mut young = [0; WORDS_PER_TABLE];
+        assert_eq!(price_of_clearing(&young), 0);
+        // One run across two words.
+        young[0] = 1 << 63;
+        young[1] = 0b111;
+        assert_eq!(price_of_clearing(&young), 420 + 3 * 56);
+        young[7] = 0b1010;
+        assert_eq!(price_of_clearing(&young), 3 * 420 + 3 * 56);
+    }
+}

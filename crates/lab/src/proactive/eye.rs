@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the agent knows of ages.
+
+use std::collections::BTreeMap;
+
+use agewise_engine::agemap::{AgeMap, Facts};
+use agewise_engine::generations::PageType;
+use agewise_engine::heat::HeatMap;
+use agewise_engine::ids::MemcgId;
+use agewise_engine::proactive::Pace;
+use agewise_engine::workingset::{Bin, Histogram, Intervals, OldestPages, Slice};
+
+use super::PAGE_BYTES;
+use super::truth::{Truth, earth_mover};
+use crate::machine::{Machine, ProcessId};
+
+/// Ages (and heats) of all processes of a cgroup.
+pub(super) struct Eye {
+    intervals: Intervals,
+    heat_decay: Option<f64>,
+    spaces: BTreeMap<ProcessId, Space>,
+    looked_ms: u64,
+    histogram: Histogram,
+    returned: Option<Histogram>,
+}
+
+/// One process.
+pub(super) struct Space {
+    pub ages: AgeMap,
+    pub heat: Option<HeatMap>,
+}
+
+impl Eye {
+    pub fn new(pace: &Pace, heat_decay: f64) -> Eye {
+        let histogram = Histogram::new(&pace.bounds);
+        Eye {
+            intervals: pace.bounds.clone(),
+            heat_decay: pace.heat.then_some(heat_decay),
+            spaces: BTreeMap::new(),
+            looked_ms: 0,
+            histogram,
+            returned: None,
+        }
+    }
+
+    /// Resident bytes by age at the last look.
+    pub fn bins(&self) -> &[Bin] {
+        self.histogram.bins()
+    }
+
+    /// Bytes found accessed in it, by how long they had been idle; empty where that is not known.
+    pub fn returned(&self) -> &[Bin] {
+        self.returned.as_ref().map_or(&[], Histogram::bins)
+    }
+
+    /// What is known of each process.
+    pub fn spaces(&self) -> &BTreeMap<ProcessId, Space> {
+        &self.spaces
+    }
+
+    /// Looks at all page tables and clears accessed bits; with the truth, tells by how many bins a page
+    /// is misplaced.
+    pub fn look_at_tables(
+        &mut self,
+        machine: &mut Machine,
+        memcg: MemcgId,
+        truth: Option<&Truth>,
+    ) -> Option<f64> {
+        let now_ms = machine.now_ns() / 1_000_000;
+        let processes = machine.live_processes(memcg);
+        self.spaces.retain(|process, _| machine.is_alive(*process));
+        let mut histogram = Histogram::new(&self.intervals);
+        let mut returned = Histogram::new(&self.intervals);
+        let bounds = self.intervals.bounds_ms();
+        let mut true_bins = vec![0; bounds.len() + 1];
+        for process in processes {
+            let (born_ms, horizon_ms) = (self.looked_ms, self.intervals.horizon_ms());
+            let decay = self.heat_decay;
+            let space = self.spaces.entry(process).or_insert_with(|| Space {
+                ages: AgeMap::newborn(born_ms, horizon_ms),
+                heat: decay.map(HeatMap::new),
+            });
+            let mut look = space.ages.look();
+            let mut scan = space.heat.as_mut().map(HeatMap::scan);
+            machine.look_at(process, true, |seen| {
+                let facts = Facts {
+                    index: seen.index,
+                    bits: &seen.bits,
+                    files: seen.files,
+                    parts: &[],
+                };
+                look.table(facts).expect("tables come in ascending order");
+                if let Some(scan) = &mut scan {
+                    scan.table(seen.index, &seen.bits);
+                }
+                if let Some(truth) = truth {
+                    let present = &seen.bits.present;
+                    truth.count(process, seen.index, present, now_ms, bounds, &mut true_bins);
+                }
+            });
+            drop(scan);
+            look.finish();
+            let (ages, oldest) = (&mut space.ages, OldestPages::AtLeast);
+            histogram.add_window(
+                ages.generations(),
+                ages.generations().sizes(),
+                now_ms,
+                oldest,
+            );
+            returned.add_window(ages.generations(), ages.returned(), now_ms, oldest);
+            ages.advance(now_ms);
+        }
+        self.looked_ms = now_ms;
+        let misplaced = truth.map(|_| {
+            let found: Vec<u64> = histogram
+                .bins()
+                .iter()
+                .map(|bin| bin.amounts[0] + bin.amounts[1])
+                .collect();
+            earth_mover(&found, &true_bins)
+        });
+        self.histogram = histogram.scaled(PAGE_BYTES);
+        self.returned = Some(returned.scaled(PAGE_BYTES));
+        misplaced
+    }
+
+    /// Opens a generation and reads the sizes of all.
+    pub fn look_at_generations(&mut self, machine: &mut Machine, memcg: MemcgId) {
+        machine.age_generations(memcg);
+        let now_ms = machine.now_ns() / 1_000_000;
+        let mut histogram = Histogram::new(&self.intervals);
+        for generations in machine.generations(memcg) {
+            for page_type in PageType::ALL {
+                let slices = generations.iter().map(|(birth_ns, pages)| Slice {
+                    birth_ms: birth_ns / 1_000_000,
+                    pages: pages[page_type as usize],
+                    drained_pages: 0,
+                });
+                histogram.add_generations(page_type, slices, now_ms, OldestPages::AtLeast);
+            }
+        }
+        self.looked_ms = now_ms;
+        self.histogram = histogram.scaled(PAGE_BYTES);
+    }
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Carrying out what a policy decided.
+
+use std::ops::{ControlFlow, Range};
+
+use agewise_engine::generations::{ByType, LABEL_OLDEST, LABEL_UNSEEN, LABELS, Label};
+use agewise_engine::heat::Candidates;
+use agewise_engine::ids::MemcgId;
+use agewise_engine::proactive::Action;
+use agewise_engine::table::WORDS_PER_TABLE;
+
+use super::PAGE_BYTES;
+use super::eye::{Eye, Space};
+use crate::machine::{Machine, ProcessId};
+
+/// What became of an action, in pages.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Done {
+    pub tried: u64,
+    pub left: ByType<u64>,
+    pub sorted: u64,
+}
+
+/// Page by page.
+pub(super) fn by_pages(machine: &mut Machine, eye: &Eye, memcg: MemcgId, action: &Action) -> Done {
+    let mut done = Done::default();
+    match *action {
+        Action::Nothing => {}
+        Action::Reclaim { .. } => return by_bytes(machine, memcg, action),
+        Action::PageOut {
+            older_than_ms,
+            bytes_max,
+        } => {
+            let now_ms = machine.now_ns() / 1_000_000;
+            for (process, runs) in oldest(eye, now_ms, older_than_ms, bytes_max / PAGE_BYTES) {
+                let (tried, left) = machine.page_out(process, &runs, false);
+                done.tried += tried[0] + tried[1];
+                done.left = [done.left[0] + left[0], done.left[1] + left[1]];
+            }
+            // What had to be written first and is by now.
+            machine.reap(memcg);
+        }
+        Action::Sort {
+            older_than_ms,
+            bytes_max,
+        } => {
+            let now_ms = machine.now_ns() / 1_000_000;
+            for (process, runs) in oldest(eye, now_ms, older_than_ms, bytes_max / PAGE_BYTES) {
+                done.sorted += machine.sort_cold(process, &runs);
+            }
+        }
+        Action::Coldest { types, bytes_max } => {
+            let mut wanted = bytes_max / PAGE_BYTES;
+            for (process, runs) in coldest(machine, eye, types, &mut wanted) {
+                let (tried, left) = machine.page_out(process, &runs, true);
+                done.tried += tried[0] + tried[1];
+                done.left = [done.left[0] + left[0], done.left[1] + left[1]];
+            }
+            machine.reap(memcg);
+        }
+    }
+    done
+}
+
+/// As a number of bytes for `memory.reclaim`.
+pub(super) fn by_bytes(machine: &mut Machine, memcg: MemcgId, action: &Action) -> Done {
+    let takes_anon = match action {
+        Action::PageOut { older_than_ms, .. } => older_than_ms[0].is_some(),
+        Action::Reclaim { anon, .. } => *anon,
+        Action::Coldest { types, .. } => types[0],
+        Action::Nothing | Action::Sort { .. } => return Done::default(),
+    };
+    let tried = action.bytes() / PAGE_BYTES;
+    let before = machine.resident_pages(memcg);
+    // Less than asked for is an answer as well.
+    let _ = machine.reclaim_memcg(memcg, tried, (!takes_anon).then_some(0));
+    machine.reap(memcg);
+    let after = machine.resident_pages(memcg);
+    Done {
+        tried,
+        left: [0, 1].map(|t| before[t].saturating_sub(after[t])),
+        sorted: 0,
+    }
+}
+
+/// The oldest pages of all processes: for each the runs to take, at most `pages_max` in all.
+fn oldest(
+    eye: &Eye,
+    now_ms: u64,
+    older_than_ms: ByType<Option<u64>>,
+    pages_max: u64,
+) -> Vec<(ProcessId, Vec<Range<u64>>)> {
+    // Every generation of every process that is old enough for one of the types, by age.
+    let mut old: Vec<(u64, ProcessId, Label)> = Vec::new();
+    for (process, space) in eye.spaces() {
+        let generations = space.ages.generations();
+        for label in
+            (LABEL_UNSEEN..LABELS as Label).filter(|&l| l == LABEL_UNSEEN || l >= LABEL_OLDEST)
+        {
+            let sizes = generations.sizes()[usize::from(label)];
+            if let Some((youngest_ms, _)) = generations.age_bounds_ms(label, now_ms)
+                && (0..2)
+                    .any(|t| sizes[t] > 0 && older_than_ms[t].is_some_and(|ms| youngest_ms >= ms))
+            {
+                old.push((youngest_ms, *process, label));
+            }
+        }
+    }
+    old.sort_by_key(|&(age_ms, process, label)| (std::cmp::Reverse(age_ms), process, label));
+    let mut left = pages_max;
+    let mut chosen: Vec<(ProcessId, Vec<Range<u64>>)> = Vec::new();
+    for (age_ms, process, label) in old {
+        if left == 0 {
+            break;
+        }
+        let types = older_than_ms.map(|ms| ms.is_some_and(|ms| age_ms >= ms));
+        let runs = take(&eye.spaces()[&process], label, types, &mut left);
+        match chosen.iter_mut().find(|(other, _)| *other == process) {
+            Some((_, all)) => all.extend(runs),
+            None => chosen.push((process, runs)),
+        }
+    }
+    chosen
+}
+
+fn take(space: &Space, label: Label, types: ByType<bool>, left: &mut u64) -> Vec<Range<u64>> {
+    let mut runs = Vec::new();
+    space.ages.runs_labelled(0..u64::MAX, label, label, |run| {
+        if types[run.page_type as usize] {
+            let pages = (run.pages.end - run.pages.start).min(*left);
+            *left -= pages;
+            runs.push(run.pages.start..run.pages.start + pages);
+        }
+        match *left {
+            0 => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    });
+    runs
+}
+
+/// The coldest pages that have not been accessed since the last scan; if those are not enough, others
+/// too. Several processes share by what they have.
+fn coldest(
+    machine: &mut Machine,
+    eye: &Eye,
+    types: ByType<bool>,
+    wanted: &mut u64,
+) -> Vec<(ProcessId, Vec<Range<u64>>)> {
+    let mut found: Vec<(ProcessId, [Vec<Candidates>; 2], [u64; 2])> = Vec::new();
+    for process in eye.spaces().keys() {
+        let mut candidates = [Vec::new(), Vec::new()];
+        let mut counts = [0; 2];
+        machine.look_at(*process, false, |seen| {
+            let mut pages = [[0; WORDS_PER_TABLE]; 2];
+            for (word, &present) in seen.bits.present.iter().enumerate() {
+                let files = seen.files[word];
+                let allowed = present
+                    & (if types[1] { files } else { 0 } | if types[0] { !files } else { 0 });
+                pages[0][word] = allowed & !seen.bits.young[word];
+                pages[1][word] = allowed & seen.bits.young[word];
+            }
+            for ((candidates, pages), count) in candidates.iter_mut().zip(pages).zip(&mut counts) {
+                let here: u32 = pages.iter().map(|word| word.count_ones()).sum();
+                if here > 0 {
+                    *count += u64::from(here);
+                    candidates.push(Candidates {
+                        index: seen.index,
+                        pages,
+                    });
+                }
+            }
+        });
+        found.push((*process, candidates, counts));
+    }
+    let mut chosen = Vec::new();
+    // First those that rest, then those in use.
+    for kind in 0..2 {
+        let all: u64 = found.iter().map(|(_, _, counts)| counts[kind]).sum();
+        let share = (*wanted).min(all);
+        for (process, candidates, counts) in &found {
+            let Some(heat) = &eye.spaces()[process].heat else {
+                continue;
+            };
+            if all == 0 || share == 0 {
+                continue;
+            }
+            let pages = (u128::from(share) * u128::from(counts[kind])).div_ceil(all.into()) as u64;
+            let runs = heat.coldest(&candidates[kind], pages.min(*wanted));
+            let taken: u64 = runs.iter().map(|run| run.end - run.start).sum();
+            *wanted = wanted.saturating_sub(taken);
+            chosen.push((*process, runs));
+        }
+    }
+    chosen
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When every page was really accessed last: what an agent's histogram is measured against.
+
+use std::collections::BTreeMap;
+
+use agewise_engine::table::{PAGES_PER_TABLE, PageBits};
+
+use crate::machine::ProcessId;
+
+const NEVER: u32 = u32::MAX;
+
+/// Times of last access, in ms, of all pages of all processes.
+#[derive(Clone, Debug, Default)]
+pub struct Truth {
+    tables: BTreeMap<(ProcessId, u64), Box<[u32; PAGES_PER_TABLE]>>,
+}
+
+impl Truth {
+    /// A page is accessed.
+    pub fn note(&mut self, process: ProcessId, vpn: u64, now_ns: u64) {
+        let key = (process, vpn / PAGES_PER_TABLE as u64);
+        let table = self
+            .tables
+            .entry(key)
+            .or_insert_with(|| Box::new([NEVER; PAGES_PER_TABLE]));
+        // 49 days of simulated time.
+        table[vpn as usize % PAGES_PER_TABLE] = (now_ns / 1_000_000).min(NEVER as u64 - 1) as u32;
+    }
+
+    /// Forgets a process.
+    pub fn forget(&mut self, process: ProcessId) {
+        self.tables.retain(|(owner, _), _| *owner != process);
+    }
+
+    /// Adds the present pages of a table to the bins with these upper bounds.
+    pub(super) fn count(
+        &self,
+        process: ProcessId,
+        index: u64,
+        present: &PageBits,
+        now_ms: u64,
+        bounds_ms: &[u64],
+        bins: &mut [u64],
+    ) {
+        let table = self.tables.get(&(process, index));
+        for (word, bits) in present.iter().enumerate() {
+            let mut left = *bits;
+            while left != 0 {
+                let slot = word * 64 + left.trailing_zeros() as usize;
+                left &= left - 1;
+                let age_ms = match table.map_or(NEVER, |table| table[slot]) {
+                    NEVER => now_ms,
+                    at_ms => now_ms.saturating_sub(at_ms.into()),
+                };
+                bins[bounds_ms.partition_point(|&upper| upper < age_ms)] += 1;
+            }
+        }
+    }
+}
+
+/// Earth-mover distance of two histograms of the same pages: by how many bins a page is misplaced, on
+/// average. 0 for no pages.
+pub(super) fn earth_mover(found: &[u64], truth: &[u64]) -> f64 {
+    let all: u64 = truth.iter().sum();
+    let (mut carried, mut moved) = (0i64, 0u64);
+    for (found, truth) in found.iter().zip(truth) {
+        carried += *found as i64 - *truth as i64;
+        moved += carried.unsigned_abs();
+    }
+    moved as f64 / all.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_two_bins_off_is_moved_by_two() {
+        assert_eq!(earth_mover(&[4, 0, 0], &[4, 0, 0]), 0.0);
+        assert_eq!(earth_mover(&[3, 0, 1], &[4, 0, 0]), 0.5);
+        assert_eq!(earth_mover(&[0, 4, 0], &[2, 0, 2]), 1.0);
+        assert_eq!(earth_mover(&[], &[]), 0.0);
+    }
+
+    #[test]
+    fn bounds_belong_to_the_younger_bin() {
+        let mut machine = crate::machine::Machine::new(crate::machine::MachineConfig::new(4096));
+        let process = machine.add_process(agewise_engine::ids::MemcgId::ROOT);
+        let mut truth = Truth::default();
+        truth.note(process, 512, 5_000_000_000);
+        truth.note(process, 513, 8_999_000_000);
+        let mut present = PageBits::default();
+        present[0] = 0b111;
+        let mut bins = [0; 3];
+        truth.count(process, 1, &present, 10_000, &[1_001, 5_000], &mut bins);
+        assert_eq!(bins, [1, 1, 1], "1001 ms, 5000 ms, never");
+        truth.forget(process);
+        let mut bins = [0; 3];
+        truth.count(process, 1, &present, 10_000, &[1_001, 5_000], &mut bins);
+        assert_eq!(bins, [0, 0, 3]);
+    }
+}

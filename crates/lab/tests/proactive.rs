@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The proactive policies on the simulated machine, and the machine under an agent's hand.
+
+use std::sync::Arc;
+
+use agewise_engine::ids::MemcgId;
+use agewise_engine::proactive::{Decision, Reason};
+use agewise_lab::experiment::machine_run::{MEASURES, Plan, Run, run};
+use agewise_lab::machine::address_space::MapOptions;
+use agewise_lab::machine::device::DeviceKind;
+use agewise_lab::machine::{Limits, Machine, MachineConfig, Policy, SwapConfig};
+use agewise_lab::proactive::{ProactivePlan, Sight};
+use agewise_lab::workload::spec::Workload;
+use proptest::prelude::*;
+
+const POLICIES: [&str; 3] = ["classic", "mglru:6.12", "mglru:7.2"];
+
+/// 32 MiB, of which this share is used; a touch every 0.2 ms.
+fn server(used: f64, order: &str, touches: u64) -> String {
+    format!(
+        r#"
+        description = "a server"
+        memory = "64MiB"
+        cpus = 2
+        [[process]]
+        name = "server"
+        area = [{{ name = "heap", size = "32MiB" }}]
+        phase = [{{ populate = ["heap"], touches = {touches}, think_ns = 200000, stream = [
+            {{ area = "heap", order = "{order}", to = {used}, write = 0.2 }},
+        ] }}]
+        "#
+    )
+}
+
+fn plan(toml: &str, agent: Option<&str>) -> Plan {
+    Plan {
+        workload: Arc::new(Workload::parse("test", toml).unwrap()),
+        memory_pages: None,
+        swap: None,
+        settings: Vec::new(),
+        policy: Policy::parse("mglru:7.2").unwrap(),
+        seed: 1,
+        proactive: agent.map(|spec| ProactivePlan {
+            spec: spec.parse().unwrap(),
+            sight: Sight::PageTables,
+            truth: true,
+        }),
+    }
+}
+
+fn measure(plan: &Plan) -> impl Fn(&str) -> f64 + use<> {
+    let measured = run(plan).unwrap();
+    move |name| {
+        let at = MEASURES.iter().position(|(known, _)| *known == name);
+        measured[at.unwrap()]
+    }
+}
+
+/// 60 % is never read again: most of that goes, for next to nothing.
+#[test]
+fn cost_saves_what_is_never_read() {
+    let toml = server(0.4, "uniform", 400_000);
+    let before = measure(&plan(&toml, None));
+    let after = measure(&plan(&toml, Some("cost")));
+    let saved = 1.0 - after("resident_mean_kib") / before("resident_mean_kib");
+    assert!(saved > 0.45, "{saved}");
+    let slower = after("time_ms") / before("time_ms") - 1.0;
+    assert!(slower < 0.001, "{slower}");
+    // In place of 80 s without: CPU of the agent.
+    assert!(after("agent_cpu_ms") < 0.02 * after("time_ms"));
+}
+
+/// Every page is touched every 1.6 s: nothing is cold.
+#[test]
+fn uniform_access_is_left_alone() {
+    let toml = server(1.0, "uniform", 300_000);
+    let before = measure(&plan(&toml, None));
+    for agent in ["age:3s/5s", "pressure:period=2s", "cost"] {
+        let after = measure(&plan(&toml, Some(agent)));
+        let more = after("major_faults") - before("major_faults");
+        let share = more / before("accesses");
+        assert!(share < 0.01, "{agent}: {share} more faults an access");
+        let saved = 1.0 - after("resident_mean_kib") / before("resident_mean_kib");
+        assert!(saved < 0.05, "{agent} keeps {saved} out");
+    }
+}
+
+/// At the same limit: no more faults than the kernel alone, hardly ever in direct reclaim.
+#[test]
+fn a_budget_spares_direct_reclaim_on_a_skewed_load() {
+    let mut toml = server(1.0, "zipf", 300_000).replace("64MiB", "18MiB");
+    toml = toml.replace("think_ns = 200000", "think_ns = 10000");
+    let alone = measure(&plan(&toml, None));
+    let agent = "budget:18M,step=8ms,look=100ms";
+    let with = measure(&plan(&toml, Some(agent)));
+    let faults = with("major_faults") / alone("major_faults");
+    assert!(faults < 1.0, "{faults} of the faults");
+    let stalls = with("stall_some_ms") / alone("stall_some_ms");
+    assert!(stalls < 0.3, "{stalls} of the stalls");
+    assert!(with("time_ms") < alone("time_ms"));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_and_histograms_near_the_truth() {
+    let toml = server(0.7, "zipf", 100_000);
+    let plan = plan(&toml, Some("age:2s/3s"));
+    let measured = run(&plan).unwrap();
+    assert_eq!(measured, run(&plan).unwrap());
+    let mut run = Run::new(&plan).unwrap();
+    run.run_until(u64::MAX).unwrap();
+    run.machine.check().unwrap();
+    let agent = run.agent().unwrap();
+    let stats = agent.stats();
+    assert!(stats.looks > 20 && stats.compared == stats.looks);
+    // Two bins; looks every 0.4 s blur the bound of 2 s.
+    let misplaced = stats.misplaced_bins / stats.compared as f64;
+    assert!(misplaced < 0.05, "{misplaced}");
+    let aged = |entry: &(u64, Decision)| matches!(entry.1.reason, Reason::Older { .. });
+    assert!(agent.log().iter().all(aged) && !agent.log().is_empty());
+}
+
+#[test]
+fn generations_are_eyes_as_well() {
+    let toml = server(0.4, "uniform", 200_000);
+    let before = measure(&plan(&toml, None));
+    let mut with = plan(&toml, Some("age:4s/8s,backoff=off"));
+    if let Some(agent) = &mut with.proactive {
+        (agent.sight, agent.truth) = (Sight::Generations, false);
+    }
+    let after = measure(&with);
+    let saved = 1.0 - after("resident_mean_kib") / before("resident_mean_kib");
+    assert!(saved > 0.3, "{saved}");
+}
+
+fn machine(policy: &str, device: DeviceKind, pages: u32) -> Machine {
+    Machine::new(MachineConfig {
+        policy: Policy::parse(policy).unwrap(),
+        swap: Some(SwapConfig::new(device, pages)),
+        ..MachineConfig::new(pages)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever is paged out and whatever is accessed meanwhile: frames, slots, charges and lists
+    /// agree, what left is not mapped, and it all comes back.
+    #[test]
+    fn the_hand_leaves_the_machine_whole(
+        which in 0usize..3,
+        device in prop_oneof![Just(DeviceKind::Zram), Just(DeviceKind::Ssd)],
+        steps in prop::collection::vec((0u64..600, 1u64..200, any::<bool>(), 0u8..4), 1..40),
+    ) {
+        let mut machine = machine(POLICIES[which], device, 4096);
+        let group = machine.add_memcg(MemcgId::ROOT, "t", Limits::default());
+        let process = machine.add_process(group);
+        let file = machine.add_file(200, group, agewise_lab::machine::address_space::Advice::Random);
+        let heap = machine.map(process, &MapOptions::anon(600)).unwrap();
+        let mapped = machine.map(process, &MapOptions::file(file.number(), 200)).unwrap();
+        for (first, count, even_young, what) in steps {
+            let base = if what == 1 { mapped } else { heap };
+            let run = base + first..base + first + count;
+            let runs = std::slice::from_ref(&run);
+            match what {
+                0 | 1 => {
+                    let before = machine.mapped_pages(process);
+                    let (tried, left) = machine.page_out(process, runs, even_young);
+                    let after = machine.mapped_pages(process);
+                    prop_assert_eq!(before[0] - after[0], left[0]);
+                    prop_assert!(left[0] + left[1] <= tried[0] + tried[1]);
+                }
+                2 => {
+                    machine.sort_cold(process, runs);
+                    machine.reap(group);
+                }
+                _ => {
+                    for page in first..(first + count).min(600) {
+                        machine.access(process, heap + page, page % 3 == 0);
+                        machine.access(process, mapped + page % 200, false);
+                    }
+                }
+            }
+            let (seen, _) = machine.beside(machine.now_ns() + 1_000_000, |machine| {
+                let mut pages = 0;
+                machine.look_at(process, first % 2 == 0, |table| {
+                    pages += table.bits.present.iter().map(|w| u64::from(w.count_ones())).sum::<u64>();
+                });
+                pages
+            });
+            let mapped = machine.mapped_pages(process);
+            prop_assert_eq!(seen, mapped[0] + mapped[1]);
+            prop_assert_eq!(machine.check(), Ok(()));
+        }
+        for page in 0..600 {
+            machine.access(process, heap + page, true);
+        }
+        prop_assert_eq!(machine.mapped_pages(process)[0], 600);
+        prop_assert_eq!(machine.check(), Ok(()));
+    }
+}
