@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use agewise_engine::ids::MemcgId;
 use agewise_engine::proactive::{Decision, Reason};
-use agewise_lab::experiment::machine_run::{MEASURES, Plan, Run, run};
+use agewise_lab::experiment::machine_run::{MEASURES, Plan, Run, Subject, run};
 use agewise_lab::machine::address_space::MapOptions;
 use agewise_lab::machine::device::DeviceKind;
 use agewise_lab::machine::{Limits, Machine, MachineConfig, Policy, SwapConfig};
@@ -34,7 +34,7 @@ fn server(used: f64, order: &str, touches: u64) -> String {
 
 fn plan(toml: &str, agent: Option<&str>) -> Plan {
     Plan {
-        workload: Arc::new(Workload::parse("test", toml).unwrap()),
+        subject: Subject::Workload(Arc::new(Workload::parse("test", toml).unwrap())),
         memory_pages: None,
         swap: None,
         settings: Vec::new(),

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use super::{Benchmark, Case, Document, Expectation, Figure, Measured, Pair, Variant};
-use crate::experiment::machine_run::{MEASURES, Plan, run};
+use crate::experiment::machine_run::{MEASURES, Plan, Subject, run};
 use crate::machine::Policy;
 use crate::proactive::{ProactivePlan, Sight};
 use crate::workload::spec::Workload;
@@ -145,7 +145,7 @@ fn agent_of(load: &Load, agent: &str) -> (String, Sight) {
 fn measure(load: Load, agent: &str, case: &Case) -> Measured {
     let (spec, sight) = agent_of(&load, agent);
     let plan = Plan {
-        workload: Arc::new(Workload::parse(load.name, load.toml)?),
+        subject: Subject::Workload(Arc::new(Workload::parse(load.name, load.toml)?)),
         memory_pages: None,
         swap: None,
         settings: vec![

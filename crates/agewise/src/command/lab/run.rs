@@ -4,10 +4,12 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use agewise_engine::proactive::Spec;
 use agewise_lab::experiment::machine_run::{MEASURES, Subject};
-use agewise_lab::experiment::matrix::{MeasureSummary, PolicyResult, run_all, summarize};
+use agewise_lab::experiment::matrix::{MeasureSummary, PolicyResult, run_with_agents, summarize};
 use agewise_lab::experiment::replay::Arrangement;
 use agewise_lab::machine::Policy;
+use agewise_lab::proactive::{ProactivePlan, Sight};
 use anyhow::Context;
 use clap::ValueEnum;
 
@@ -44,6 +46,17 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',',
           default_values = ["classic", "mglru:7.2", "mglru:6.12", "mglru:v6"])]
     pub policy: Vec<String>,
+    /// An agent that reclaims beside the LRU: age:10s/40s, pressure[:…], cost[:…] or budget:BYTES.
+    ///
+    /// Each LRU is run without an agent and with each of them; an agent's column is named LRU+AGENT. It
+    /// sees accessed bits and pages out as it would on a real host, at the prices measured there. All
+    /// share the keys rate, floor, swap_free, backoff, regret, window, start, pause, pause_max and
+    /// pressure: `cost:stall=0.1%,floor=16M`. Can be given several times.
+    #[arg(long, value_name = "AGENT")]
+    pub proactive: Vec<Spec>,
+    /// How agents see ages.
+    #[arg(long, value_name = "EYES", default_value = "page-tables")]
+    pub sight: SightArg,
     /// Seeds 1 to N; 10 for a workload and 3 for a trace unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub seeds: Option<u64>,
@@ -51,6 +64,24 @@ pub struct Args {
     /// every run, one column a measure, on standard output.
     #[arg(long, default_value = "text")]
     pub format: Format,
+}
+
+/// How agents see ages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SightArg {
+    /// By page tables: every mapped page.
+    PageTables,
+    /// By the kernel's generations (multi-gen LRU): all memory, page cache too, but no single page.
+    Generations,
+}
+
+impl SightArg {
+    fn sight(self) -> Sight {
+        match self {
+            SightArg::PageTables => Sight::PageTables,
+            SightArg::Generations => Sight::Generations,
+        }
+    }
 }
 
 /// The form of the results.
@@ -146,8 +177,17 @@ fn simulate(
         None => subject.memory_pages()?,
     };
     let progress = Progress::new("runs");
-    let total = seeds * policies.len() as u64;
-    let results = run_all(&plan, policies, seeds, || progress.advance(total))
+    let agents: Vec<ProactivePlan> = args
+        .proactive
+        .iter()
+        .map(|spec| ProactivePlan {
+            spec: spec.clone(),
+            sight: args.sight.sight(),
+            truth: args.sight == SightArg::PageTables,
+        })
+        .collect();
+    let total = seeds * policies.len() as u64 * (1 + agents.len() as u64);
+    let results = run_with_agents(&plan, policies, &agents, seeds, || progress.advance(total))
         .with_context(|| format!("cannot run {name}"))?;
     progress.finish();
     Ok(Outcome {

@@ -152,6 +152,7 @@ impl Setup {
             settings: self.settings.clone(),
             policy,
             seed,
+            proactive: None,
         })
     }
 
