@@ -182,6 +182,7 @@ fn measure(emulated: &Emulated, family: &str, case: &Case) -> Measured {
             settings: settings.to_vec(),
             policy: Policy::parse(policy)?,
             seed: case.seed,
+            proactive: None,
         })?;
         let value = |name: &str| {
             let index = MEASURES.iter().position(|(measure, _)| *measure == name);
