@@ -45,6 +45,7 @@ fn plan(workload: Workload, policy: &str, settings: &[&str]) -> Plan {
         settings: settings.iter().map(|&text| text.to_owned()).collect(),
         policy: Policy::parse(policy).unwrap(),
         seed: 1,
+        proactive: None,
     }
 }
 
