@@ -36,6 +36,7 @@ bench: build
 	$(AGEWISE) bench harm
 	$(AGEWISE) bench steady
 	$(AGEWISE) bench sort
+	$(AGEWISE) bench reclaim
 	$(AGEWISE) bench lab
 	$(CARGO) bench $(CARGO_FLAGS) --workspace
 

@@ -517,7 +517,7 @@ impl Holder {
             for (pid, heated) in &mut self.heated {
                 let share = heated.queued_pages() as f64 / queued.max(1) as f64;
                 let part = (left as f64 * share).ceil() as u64;
-                if self.single == Some(*pid) && std::env::var_os("AGEWISE_NO_PIN").is_none() {
+                if self.single == Some(*pid) {
                     heated.follow_cpu();
                 }
                 match heated.step(eye, part, self.held.dry_run) {

@@ -35,6 +35,8 @@ pub struct Config {
     /// What is done to whom; the first rule that fits a cgroup or process counts. None: nothing is
     /// done.
     pub act: Vec<Act>,
+    /// Whose working set is to be kept.
+    pub protect: Protect,
     /// Where actions are written down.
     pub journal: Journal,
     /// Working-set report files.
@@ -86,6 +88,28 @@ pub struct Act {
     /// it need memory before, takes this and not what is in use.
     #[serde(default)]
     pub sort_first: bool,
+}
+
+/// Whose working set is to be kept, and what is done when it cannot be.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Protect {
+    /// Cgroups, by patterns. None: nothing is watched for.
+    pub cgroups: Vec<PathGlob>,
+    /// What was used within this time belongs to the working set.
+    pub min_ttl: Span,
+    /// How far to go: `report` names the guilty; `squeeze` also moves their coldest memory out.
+    pub up_to: UpTo,
+}
+
+/// The hardest step allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UpTo {
+    /// Say who it is.
+    Report,
+    /// Move the memory of the guilty out, the coldest first.
+    Squeeze,
 }
 
 /// Where actions are written down, one JSON object a line.
@@ -141,6 +165,16 @@ impl Default for Observe {
             tick: Span(Duration::from_secs(5)),
             cpu_percent: Percent(1.0),
             intervals: Bounds("1s,5s,30s,2m,10m".parse().expect("a list of ages")),
+        }
+    }
+}
+
+impl Default for Protect {
+    fn default() -> Self {
+        Protect {
+            cgroups: Vec::new(),
+            min_ttl: Span(Duration::from_secs(1)),
+            up_to: UpTo::Report,
         }
     }
 }
@@ -554,8 +588,9 @@ impl Config {
                 ));
             }
         }
-        let lists =
-            std::iter::once(&self.observe.cgroups).chain(self.act.iter().map(|a| &a.cgroups));
+        let lists = [&self.observe.cgroups, &self.protect.cgroups]
+            .into_iter()
+            .chain(self.act.iter().map(|a| &a.cgroups));
         for globs in lists {
             if globs.len() > GLOBS_MAX {
                 return Err(format!(
@@ -586,6 +621,7 @@ impl Config {
 #[derive(Clone, Debug)]
 pub struct Matcher {
     observe: GlobSet,
+    protect: GlobSet,
     rules: Vec<(GlobSet, BTreeSet<u32>)>,
     pids: BTreeSet<u32>,
 }
@@ -612,6 +648,7 @@ impl Matcher {
         pids.extend(config.act.iter().flat_map(|act| &act.pids));
         Ok(Matcher {
             observe: set(&config.observe.cgroups)?,
+            protect: set(&config.protect.cgroups)?,
             rules,
             pids,
         })
@@ -619,7 +656,12 @@ impl Matcher {
 
     /// Whether a cgroup is looked at: as asked for, or because a rule is for it.
     pub fn is_observed(&self, path: &str) -> bool {
-        self.observe.is_match(path) || self.rule(path).is_some()
+        self.observe.is_match(path) || self.is_protected(path) || self.rule(path).is_some()
+    }
+
+    /// Whether the working set of a cgroup is to be kept.
+    pub fn is_protected(&self, path: &str) -> bool {
+        self.protect.is_match(path)
     }
 
     /// The rule for a cgroup.

@@ -12,6 +12,7 @@ pub mod journal;
 pub mod observer;
 pub mod pace;
 pub mod privileges;
+pub mod protect;
 pub mod service;
 pub mod state;
 pub mod timeline;

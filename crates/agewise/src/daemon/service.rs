@@ -24,7 +24,8 @@ use super::journal::{Journal, unix_ms};
 use super::observer::{self, Key, LimitHits, Seen};
 use super::pace::Pace;
 use super::privileges;
-use super::state::{Event, Hub, OwnUse, Scope, Settings, Snapshot};
+use super::protect::Protector;
+use super::state::{Event, Hub, OwnUse, Reason, Reclaimed, Scope, Settings, Snapshot};
 use super::world::World;
 use crate::command::observe;
 use crate::lean;
@@ -72,6 +73,9 @@ pub struct Daemon {
     actors: HashMap<Key, Actor>,
     /// Holds targets under a budget, where a rule asks for that.
     ahead: Option<Ahead>,
+    protector: Option<Protector>,
+    /// What the guilty of thrashing had to give.
+    squeezed: HashMap<Key, Reclaimed>,
     refaulted: HashMap<Key, Refaulted>,
     hits: LimitHits,
     own: OwnUse,
@@ -126,6 +130,14 @@ struct AheadLine<'a> {
     dry_run: bool,
     #[serde(flatten)]
     report: &'a Report,
+}
+
+#[derive(Serialize)]
+struct Squeezed<'a> {
+    subject: &'a str,
+    excess_bytes: u64,
+    #[serde(flatten)]
+    done: &'a Done,
 }
 
 #[derive(Serialize)]
@@ -234,6 +246,8 @@ impl Daemon {
             world: World::default(),
             actors: HashMap::new(),
             ahead: None,
+            protector: Protector::new(&config.protect),
+            squeezed: HashMap::new(),
             refaulted: HashMap::new(),
             hits: LimitHits::default(),
             own: OwnUse::default(),
@@ -279,6 +293,9 @@ impl Daemon {
             config.observe.cpu_percent.0,
             observe::millis(config.observe.tick.0),
         );
+        if config.protect != self.config.protect {
+            self.protector = Protector::new(&config.protect);
+        }
         self.matcher = matcher;
         self.config = config;
         Ok(())
@@ -310,6 +327,7 @@ impl Daemon {
             .spent(began_ms, Agent::now_ms(), self.own.scan_cpu_ms);
         self.say_if_short();
         let act_cpu = lean::own_cpu();
+        self.protect(&seen, cancel);
         self.act(&seen, cancel);
         self.own.move_cpu_total_ms += lean::own_cpu().saturating_sub(act_cpu).as_secs_f64() * 1e3;
         Ok(self.next_look_ms(began_ms, next_ms))
@@ -348,6 +366,7 @@ impl Daemon {
             self.journal.write("gone", &change);
         }
         self.hits.retain(|key| there.contains(key));
+        self.squeezed.retain(|key, _| there.contains(key));
         self.refaulted.retain(|key, _| there.contains(key));
         for seen in seen {
             let rule = match &seen.cgroup {
@@ -389,6 +408,10 @@ impl Daemon {
             count.sum_bytes += view.refaulted_bytes.saturating_sub(count.raw_bytes);
             count.raw_bytes = view.refaulted_bytes;
             view.refaulted_bytes = count.sum_bytes;
+            if let Some(squeezed) = self.squeezed.get(&seen.key) {
+                let bytes = squeezed.bytes(Reason::Thrash);
+                view.reclaimed.add(Reason::Thrash, bytes);
+            }
         }
         let machine = self.world.machine();
         let cpu = lean::own_cpu();
@@ -448,6 +471,46 @@ impl Daemon {
             self.was_short = is_short;
             self.journal
                 .write(if is_short { "short" } else { "on_pace" }, &budget);
+        }
+    }
+
+    /// Looks whether a protected cgroup thrashes, and holds back who is to blame.
+    fn protect(&mut self, seen: &[Seen], cancel: &AtomicBool) {
+        let Some(protector) = &mut self.protector else {
+            return;
+        };
+        let snapshot = self.hub.snapshot();
+        let views = &snapshot.subjects;
+        let lines = protector.look(Agent::now_ms(), seen, views, &self.matcher, &self.own_line);
+        for line in &lines {
+            self.journal.write("thrashing", line);
+        }
+        for (seen, view) in seen.iter().zip(views) {
+            let resident = view.resident_bytes();
+            let excess = protector.excess_bytes(&seen.key, resident[0].saturating_add(resident[1]));
+            if excess == 0 || self.dry_run {
+                continue;
+            }
+            let pids: Vec<u32> = seen
+                .pids
+                .iter()
+                .copied()
+                .filter(|pid| !self.own_line.contains(pid))
+                .collect();
+            let mut hand = PageOut {
+                agent: &mut self.agent,
+                cancel,
+                rehearse: false,
+            };
+            let done = hand.run(&pids, [Some(0); 2], excess.min(MOVE_MAX_BYTES));
+            let line = Squeezed {
+                subject: &seen.key.0,
+                excess_bytes: excess,
+                done: &done,
+            };
+            self.journal.write("squeeze", &line);
+            let count = self.squeezed.entry(seen.key.clone()).or_default();
+            count.add(Reason::Thrash, done.left_bytes());
         }
     }
 
