@@ -33,6 +33,11 @@ pub struct Args {
     /// End after so many looks.
     #[arg(long, value_name = "N")]
     ticks: Option<u64>,
+
+    /// Show a machine that is made up: the page and metrics, without root and without looking at
+    /// anything. They are at metrics.listen of the configuration, enabled or not.
+    #[arg(long, conflicts_with = "dry_run")]
+    demo: bool,
 }
 
 /// Runs the daemon.
@@ -44,6 +49,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         config: args.config.clone(),
         dry_run: args.dry_run,
         ticks: args.ticks,
+        demo: args.demo,
     })?;
     Ok(match signal {
         None | Some(libc::SIGTERM) => ExitCode::SUCCESS,

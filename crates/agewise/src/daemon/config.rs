@@ -145,6 +145,11 @@ pub struct Metrics {
     /// Allow an address that other machines reach. Nothing served can change anything, but names of
     /// cgroups and sizes are told to whoever asks.
     pub allow_remote: bool,
+    /// Names of this machine under which it may be asked for, besides localhost and bare addresses.
+    /// A request for another name is refused: it may come from a page of another site.
+    pub hosts: Vec<String>,
+    /// Who may use the socket of `unix:PATH`: its mode.
+    pub socket_mode: SocketMode,
     /// Cgroups shown: the largest.
     pub cgroups_max: Count<4096>,
     /// Levels of cgroups shown.
@@ -204,6 +209,8 @@ impl Default for Metrics {
             enabled: false,
             listen: Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 9779))),
             allow_remote: false,
+            hosts: Vec::new(),
+            socket_mode: SocketMode(0o600),
             cgroups_max: Count(50),
             depth_max: Depth(3),
         }
@@ -429,6 +436,34 @@ textual!(
     Listen,
     "ADDRESS:PORT, or unix:PATH",
     "^(unix:/.*|.*:[0-9]+)$"
+);
+
+/// Who may use a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SocketMode(pub u32);
+
+impl SocketMode {
+    fn parse(text: &str) -> Result<Self, String> {
+        match u32::from_str_radix(text, 8) {
+            Ok(mode) if mode & !0o666 == 0 && !text.starts_with('+') => Ok(SocketMode(mode)),
+            _ => Err(format!(
+                "'{text}' is not the mode of a socket: 0600 is its user alone, 0660 the group too"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for SocketMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04o}", self.0)
+    }
+}
+
+textual!(
+    SocketMode,
+    "the mode of a socket in octal: 0600, 0660, 0666",
+    "^[0-6]{1,4}$"
 );
 
 /// A share of one core.

@@ -22,9 +22,11 @@ use super::files::{Files, FilesConfig};
 use super::hand::{Done, Older, PageOut};
 use super::journal::{Journal, unix_ms};
 use super::observer::{self, Key, LimitHits, Seen};
+use super::outlet::Outlet;
 use super::pace::Pace;
 use super::privileges;
 use super::protect::Protector;
+use super::showcase;
 use super::state::{Event, Hub, OwnUse, Reason, Reclaimed, Scope, Settings, Snapshot};
 use super::world::World;
 use crate::command::observe;
@@ -45,6 +47,8 @@ pub struct Options {
     pub dry_run: bool,
     /// End after this many ticks.
     pub ticks: Option<u64>,
+    /// Show a machine that is made up.
+    pub demo: bool,
 }
 
 impl Options {
@@ -730,6 +734,9 @@ pub fn first_settings(config: &Config) -> Settings {
 /// # Errors
 /// What keeps it from starting. Later troubles are told in the journal, and it goes on.
 pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
+    if options.demo {
+        return showcase::run(options);
+    }
     let config = options.read()?;
     // Before there is any other thread: capabilities belong to each by itself.
     let kept = privileges::drop_others().context("cannot drop privileges")?;
@@ -746,12 +753,17 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     if let Some(files) = &files {
         daemon.say("files", files.describe());
     }
+    let mut outlet = Outlet::default();
+    outlet.follow(&daemon.config.metrics, &hub)?;
+    if let Some(place) = outlet.describe() {
+        daemon.say("serve", place);
+    }
     notify(&[sd_notify::NotifyState::Ready]);
     let mut troubles: Option<String> = None;
     let mut ticks = 0;
     while stop.requested().is_none() {
         if stop.take_reload() {
-            reload(&mut daemon, options);
+            reload(&mut daemon, &mut outlet, options);
         }
         hub.take_wake();
         let next_ms = match daemon.tick(stop.flag()) {
@@ -814,12 +826,19 @@ fn wait(stop: &Stop, daemon: &Daemon, next_ms: u64) {
     }
 }
 
-fn reload(daemon: &mut Daemon, options: &Options) {
+fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
     notify(&[
         sd_notify::NotifyState::Reloading,
         sd_notify::NotifyState::monotonic_usec_now().unwrap_or(sd_notify::NotifyState::Reloading),
     ]);
-    let told = match options.read().and_then(|config| daemon.reload(config)) {
+    let reloaded = options.read().and_then(|config| {
+        // An address that cannot be had changes nothing else either.
+        outlet.follow(&config.metrics, &daemon.hub)?;
+        daemon.reload(config).inspect_err(|_| {
+            let _ = outlet.follow(&daemon.config.metrics, &daemon.hub);
+        })
+    });
+    let told = match reloaded {
         Ok(()) => ("reload", "the configuration was read again".to_owned()),
         Err(error) => (
             "reload_failed",

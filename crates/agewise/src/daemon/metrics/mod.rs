@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Metrics in the OpenMetrics text format, or the older one of Prometheus for who asks for no other.
+
+pub mod families;
+pub mod shown;
+pub mod text;

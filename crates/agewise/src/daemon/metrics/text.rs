@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Metrics as text.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::text;
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::registry::{self, Registry};
+
+use super::families::{Family, Unit, Value};
+
+/// Before every name.
+const PREFIX: &str = "agewise";
+
+/// Which of the two formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syntax {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// What Prometheus had before, and what a browser shows.
+    Prometheus,
+}
+
+impl Syntax {
+    /// What to send to who accepts this (`Accept` of a request): OpenMetrics if it is named.
+    #[must_use]
+    pub fn accepted(accept: &str) -> Self {
+        let is_named = accept.split(',').any(|kind| {
+            let mut parts = kind.split(';').map(str::trim);
+            parts.next() == Some("application/openmetrics-text")
+                && !parts.any(|part| matches!(part, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"))
+        });
+        if is_named {
+            Syntax::OpenMetrics
+        } else {
+            Syntax::Prometheus
+        }
+    }
+
+    /// The media type.
+    #[must_use]
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Syntax::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Syntax::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+fn unit(unit: Unit) -> Option<registry::Unit> {
+    match unit {
+        Unit::Bytes => Some(registry::Unit::Bytes),
+        Unit::Seconds => Some(registry::Unit::Seconds),
+        Unit::Ratio => Some(registry::Unit::Other("ratio".to_owned())),
+        Unit::None => None,
+    }
+}
+
+#[derive(Debug)]
+struct Families(Vec<Family>);
+
+impl Collector for Families {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        for family in &self.0 {
+            let unit = unit(family.unit);
+            let kind = match family.is_counter {
+                true => MetricType::Counter,
+                false => MetricType::Gauge,
+            };
+            let mut metric =
+                encoder.encode_descriptor(family.name, family.help, unit.as_ref(), kind)?;
+            for (labels, value) in &family.samples {
+                let mut sample = metric.encode_family(labels)?;
+                let none: Option<&Exemplar<Vec<(String, String)>, f64>> = None;
+                match (family.is_counter, value) {
+                    (true, Value::Whole(value)) => sample.encode_counter(value, none)?,
+                    (true, Value::Real(value)) => sample.encode_counter(value, none)?,
+                    (false, Value::Whole(value)) => sample.encode_gauge(value)?,
+                    (false, Value::Real(value)) => sample.encode_gauge(value)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The text of these metrics.
+#[must_use]
+pub fn render(families: Vec<Family>, syntax: Syntax) -> String {
+    let counters: Vec<String> = families
+        .iter()
+        .filter(|family| family.is_counter)
+        .map(full_name)
+        .collect();
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(Families(families)));
+    let mut out = String::new();
+    // Writing to a String does not fail.
+    let _ = text::encode(&mut out, &registry);
+    match syntax {
+        Syntax::OpenMetrics => out,
+        Syntax::Prometheus => older(&out, &counters),
+    }
+}
+
+fn full_name(family: &Family) -> String {
+    let unit = unit(family.unit).map_or(String::new(), |unit| format!("_{}", unit.as_str()));
+    format!("{PREFIX}_{}{unit}", family.name)
+}
+
+/// The older format: no units and no end, and a counter has its suffix in its description too.
+fn older(text: &str, counters: &[String]) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("EOF" | "UNIT"), ..) => {}
+            (Some("#"), Some(what), Some(name), Some(rest))
+                if counters.iter().any(|counter| counter == name) =>
+            {
+                out += &format!("# {what} {name}_total {rest}\n");
+            }
+            _ => {
+                out += line;
+                out.push('\n');
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+#[path = "text_tests.rs"]
+mod tests;

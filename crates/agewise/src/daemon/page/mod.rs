@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is answered at the port: metrics, the page, and the JSON that the page draws.
+//!
+//! The page is three files that are part of the program; it loads nothing else, from nowhere else.
+
+mod json;
+
+use std::sync::Arc;
+
+use super::http::{Answer, Request, Response};
+use super::metrics::families::families;
+use super::metrics::shown::{Chooser, Limits, Shown};
+use super::metrics::text::{self, Syntax};
+use super::state::{Hub, Snapshot};
+
+const HTML: &str = include_str!("page.html");
+const SCRIPT: &str = include_str!("page.js");
+const STYLE: &str = include_str!("page.css");
+const ICON: &str = include_str!("icon.svg");
+
+const JSON: &str = "application/json";
+
+/// Answers from the latest snapshot. What was made of a snapshot is kept until the next, so that who
+/// asks often costs little.
+pub struct Pages {
+    hub: Hub,
+    chooser: Chooser,
+    made: Made,
+}
+
+/// What was made of one snapshot so far.
+#[derive(Default)]
+struct Made {
+    sequence: Option<u64>,
+    open_metrics: Option<Arc<[u8]>>,
+    prometheus: Option<Arc<[u8]>>,
+    snapshot: Option<Arc<[u8]>>,
+}
+
+impl Pages {
+    /// Answers from this hub, within these limits.
+    pub fn new(hub: Hub, limits: Limits) -> Self {
+        Pages {
+            hub,
+            chooser: Chooser::new(limits),
+            made: Made::default(),
+        }
+    }
+
+    fn current(&mut self) -> (Arc<Snapshot>, Arc<Shown>) {
+        let snapshot = self.hub.snapshot();
+        if self.made.sequence != Some(snapshot.sequence) {
+            self.made = Made {
+                sequence: Some(snapshot.sequence),
+                ..Made::default()
+            };
+        }
+        let shown = self.chooser.choose(&snapshot);
+        (snapshot, shown)
+    }
+
+    fn metrics(&mut self, syntax: Syntax) -> Response {
+        let (snapshot, shown) = self.current();
+        let made = match syntax {
+            Syntax::OpenMetrics => &mut self.made.open_metrics,
+            Syntax::Prometheus => &mut self.made.prometheus,
+        };
+        let body = made.get_or_insert_with(|| {
+            text::render(families(&snapshot, &shown), syntax)
+                .into_bytes()
+                .into()
+        });
+        Response::ok(syntax.media_type(), Arc::clone(body))
+    }
+
+    fn snapshot(&mut self) -> Response {
+        let (snapshot, shown) = self.current();
+        let made = &mut self.made.snapshot;
+        let body = made.get_or_insert_with(|| json::snapshot(&snapshot, &shown).into());
+        Response::ok(JSON, Arc::clone(body))
+    }
+
+    fn timeline(&self, request: &Request) -> Response {
+        let since = match request.parameter("since").map(|since| since.parse()) {
+            None => 0,
+            Some(Ok(sequence)) => sequence,
+            Some(Err(_)) => return Response::plain(400, "since: the number of a snapshot"),
+        };
+        let moments = self.hub.timeline();
+        let target = request.parameter("target");
+        Response::ok(JSON, json::timeline(&moments, target.as_deref(), since))
+    }
+}
+
+impl Answer for Pages {
+    fn answer(&mut self, request: &Request) -> Response {
+        let fixed = |kind, text: &'static str| Response::ok(kind, text.as_bytes());
+        match request.path.as_str() {
+            "/" => fixed("text/html; charset=utf-8", HTML),
+            "/page.js" => fixed("text/javascript; charset=utf-8", SCRIPT),
+            "/page.css" => fixed("text/css; charset=utf-8", STYLE),
+            "/icon.svg" => fixed("image/svg+xml", ICON),
+            // Until there was a look, an empty answer would be taken for an empty machine.
+            "/metrics" | "/api/snapshot" if self.hub.snapshot().sequence == 0 => {
+                Response::plain(503, "the first look is not over yet")
+            }
+            "/metrics" => self.metrics(Syntax::accepted(&request.accept)),
+            "/api/snapshot" => self.snapshot(),
+            "/api/timeline" => self.timeline(request),
+            _ => Response::plain(
+                404,
+                "not found; there are /, /metrics, /api/snapshot and \
+                 /api/timeline?target=NAME&since=SEQUENCE",
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
