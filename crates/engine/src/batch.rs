@@ -95,7 +95,6 @@ impl Lru {
 
     /// Queues an activation (`folio_activate`): nothing happens to a folio that is active or on no
     /// list.
-    #[allow(dead_code, reason = "its callers follow in the next commits")]
     pub(crate) fn batch_activate(&mut self, cpu: usize, pfn: Pfn) {
         let folio = &mut self.folios[pfn];
         if folio.has_any(Flag::Active as u32 | Flag::Unevictable as u32) || !folio.has(Flag::Lru) {

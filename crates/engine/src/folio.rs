@@ -102,6 +102,11 @@ pub enum Flag {
     /// Came back from a short distance: enters a generation above the oldest
     /// ([`crate::refault_distance`]).
     Promoted = 1 << 29,
+    /// `PG_idle`: whoever watches accesses has not seen one since it set this.
+    Idle = 1 << 30,
+    /// `PG_young`: whoever watches accesses has cleared an accessed bit, which reclaim still has to
+    /// take for one.
+    Young = 1 << 31,
 }
 
 const REFS_SHIFT: u32 = 16;

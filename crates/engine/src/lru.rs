@@ -372,6 +372,12 @@ impl Lru {
         }
     }
 
+    /// Hot advice for one folio (`folio_activate`): it joins the active list, or the second youngest
+    /// generation (the youngest if its workingset flag is set), whatever its references.
+    pub fn activate(&mut self, pfn: Pfn, cpu: usize) {
+        self.batch_activate(cpu, pfn);
+    }
+
     /// Cold advice for one folio (`folio_deactivate`).
     pub fn deactivate(&mut self, pfn: Pfn, cpu: usize) {
         let folio = &mut self.folios[pfn];

@@ -4,6 +4,7 @@
 
 pub mod curve;
 pub mod experiment;
+pub mod heat;
 pub mod machine;
 pub mod policy;
 pub mod proactive;

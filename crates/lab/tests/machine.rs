@@ -200,6 +200,7 @@ fn plan(workload: &str) -> Plan {
         memory_pages: None,
         swap: None,
         settings: Vec::new(),
+        damon: None,
         policy: policy("mglru:7.2"),
         seed: 1,
         proactive: None,

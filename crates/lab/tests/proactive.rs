@@ -38,6 +38,7 @@ fn plan(toml: &str, agent: Option<&str>) -> Plan {
         memory_pages: None,
         swap: None,
         settings: Vec::new(),
+        damon: None,
         policy: Policy::parse("mglru:7.2").unwrap(),
         seed: 1,
         proactive: agent.map(|spec| ProactivePlan {

@@ -43,6 +43,7 @@ fn plan(workload: Workload, policy: &str, settings: &[&str]) -> Plan {
         memory_pages: None,
         swap: None,
         settings: settings.iter().map(|&text| text.to_owned()).collect(),
+        damon: None,
         policy: Policy::parse(policy).unwrap(),
         seed: 1,
         proactive: None,

@@ -39,6 +39,8 @@ pub fn reparent(lru: &mut Lru, from: LruvecId, to: LruvecId) {
 /// advances at once.
 pub fn mark_accessed(lru: &mut Lru, pfn: Pfn, cpu: usize) {
     let folio = &mut lru.folios[pfn];
+    // Only here: under multi-gen the kernels leave a use through a descriptor unseen.
+    folio.clear(Flag::Idle);
     if !folio.has(Flag::Referenced) {
         folio.set(Flag::Referenced);
         return;

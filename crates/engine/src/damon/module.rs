@@ -38,7 +38,9 @@ pub struct Common {
 }
 
 impl Common {
-    pub(super) fn new(high: u64, mid: u64, low: u64) -> Common {
+    /// The kernel's defaults with these watermarks, in 1/1000 of memory free.
+    #[must_use]
+    pub fn new(high: u64, mid: u64, low: u64) -> Common {
         let attrs = Attrs::default();
         Common {
             enabled: true,
@@ -72,7 +74,7 @@ impl Common {
     ///
     /// # Errors
     /// What both modules refuse.
-    pub(super) fn attrs(&self, profile: Profile) -> Result<Attrs, ParamsError> {
+    pub fn attrs(&self, profile: Profile) -> Result<Attrs, ParamsError> {
         let (start, end) = self.region;
         if start > end || start == end && end != 0 {
             let given = [("monitor_region_start", start), ("monitor_region_end", end)];
@@ -222,7 +224,8 @@ pub trait Module: Sized + 'static {
     /// The parameters the other module does not have.
     const OWN: &'static [Param<Self>];
 
-    /// Its read-only files and what they count, by scheme: the words that stand in for `{}`.
+    /// Its read-only files: `kdamond_pid`, then for each scheme regions and bytes tried, regions and
+    /// bytes served, and times the quota was exceeded.
     const READ_ONLY: &'static [&'static str];
 
     /// The parameters both have.

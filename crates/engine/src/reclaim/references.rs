@@ -2,7 +2,7 @@
 //! Was an isolated folio used? The accessed bits of its mappings and its own flag
 //! (`folio_referenced`, `folio_check_references`).
 
-use crate::folio::{Flag, FolioType, Pfn};
+use crate::folio::{Flag, Folio, FolioType, Pfn};
 use crate::ids::MemcgId;
 use crate::lru::Lru;
 use crate::mglru;
@@ -84,13 +84,25 @@ pub(crate) fn accessed<W: World>(
                 true
             }
         };
-        if young {
+        if note_watched(&mut lru.folios[pfn], young) {
             accessed.young += 1;
             accessed.exec |= vma.exec;
         }
     }
     mglru::report_dirtied(lru, world);
     accessed
+}
+
+/// Whether a folio was accessed through a mapping, given its accessed bit, where somebody else clears
+/// these bits to watch accesses: what he cleared he has remembered in a flag, which counts once.
+fn note_watched(folio: &mut Folio, young: bool) -> bool {
+    if !folio.has_any(Flag::Idle as u32 | Flag::Young as u32) {
+        return young;
+    }
+    if young {
+        folio.clear(Flag::Idle);
+    }
+    folio.test_clear(Flag::Young) || young
 }
 
 /// Whether the accesses of an address space count when `target` is reclaimed (`mm_match_cgroup`).

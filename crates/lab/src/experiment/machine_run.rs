@@ -10,12 +10,15 @@ use std::sync::Arc;
 use agewise_engine::ids::MemcgId;
 use thiserror::Error;
 
+use super::damon::{Damon, DamonError};
 use super::histogram::Histogram;
 use super::replay::{Arrangement, Replay};
 use super::settings::{self, SettingError};
 use super::task::{Area, Driver, Operation, Phase, Place, Script, Stream, Task, TraceScript};
+use crate::heat::{Recorder, Window};
 use crate::machine::address_space::{Advice, MapOptions};
 use crate::machine::config::ZoneError;
+use crate::machine::damon::damon_profile;
 use crate::machine::device::DeviceKind;
 use crate::machine::{
     Access, FileId, Limits, Machine, MachineConfig, Policy, ProcessId, SwapConfig, UNLIMITED,
@@ -59,6 +62,9 @@ pub enum RunError {
     /// A setting is wrong.
     #[error(transparent)]
     Setting(#[from] SettingError),
+    /// The monitor is wrong.
+    #[error(transparent)]
+    Damon(#[from] DamonError),
     /// The workload is wrong.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
@@ -121,6 +127,8 @@ pub struct Plan {
     pub swap: Option<Option<DeviceKind>>,
     /// Settings, `key=value`.
     pub settings: Vec<String>,
+    /// DAMON beside the policy, `USE[:KEY=VALUE…]`.
+    pub damon: Option<String>,
     /// Policy.
     pub policy: Policy,
     /// Seed.
@@ -184,7 +192,7 @@ pub const MEASURES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Values of the measures, in the order of [`MEASURES`].
+/// Values of the measures, in the order of [`MEASURES`], then those of DAMON.
 pub type Measured = Vec<f64>;
 
 /// One time through a phase.
@@ -200,6 +208,31 @@ pub struct Lap {
     pub start_ns: u64,
     /// When it ended.
     pub end_ns: u64,
+}
+
+impl Plan {
+    /// The monitor asked for, by the rules of the policy's kernel.
+    ///
+    /// # Errors
+    /// What that kernel refuses.
+    pub fn damon(&self) -> Result<Option<Damon>, DamonError> {
+        let profile = damon_profile(self.policy.profile);
+        let parse = |text: &String| Damon::parse(text, profile);
+        self.damon.as_ref().map(parse).transpose()
+    }
+
+    /// Names and meanings of what a run measures.
+    ///
+    /// # Errors
+    /// As [`Plan::damon`].
+    pub fn measures(&self) -> Result<Vec<(&'static str, &'static str)>, DamonError> {
+        let of_damon = self.damon()?.map(|damon| damon.measures());
+        Ok(MEASURES
+            .iter()
+            .copied()
+            .chain(of_damon.unwrap_or_default())
+            .collect())
+    }
 }
 
 /// A machine with the processes of a workload on it.
@@ -231,6 +264,8 @@ pub struct Run {
     end_ns: u64,
     seed: u64,
     agent: Option<Agent>,
+    damon: Option<Damon>,
+    heat: Option<Box<Recorder>>,
     truth: Option<Truth>,
     usage: Usage,
 }
@@ -301,6 +336,8 @@ impl Run {
             accesses: 0,
             end_ns: 0,
             seed: plan.seed,
+            damon: plan.damon()?,
+            heat: None,
             agent: plan.proactive.as_ref().map(|plan| Agent::new(plan, memcg)),
             truth: plan
                 .proactive
@@ -311,6 +348,9 @@ impl Run {
         match &plan.subject {
             Subject::Workload(workload) => run.start_workload(workload)?,
             Subject::Trace(replay, arrangement) => run.start_replay(replay, *arrangement)?,
+        }
+        if let Some(damon) = &run.damon {
+            damon.start(&mut run.machine, &run.processes, plan.seed)?;
         }
         Ok(run)
     }
@@ -726,6 +766,13 @@ impl Run {
             | Operation::Fork
             | Operation::Exit => return true,
         };
+        if let Some(heat) = &mut self.heat {
+            match operation {
+                Operation::Touch { vpn, .. } => heat.touch(&self.machine, process, vpn),
+                Operation::Io { file, index, .. } => heat.io(&self.machine, file, index),
+                _ => {}
+            }
+        }
         self.accesses += 1;
         if let (Some(truth), Operation::Touch { vpn, .. }) = (&mut self.truth, operation) {
             truth.note(process, vpn, before_ns);
@@ -779,6 +826,11 @@ impl Run {
         self.accesses
     }
 
+    /// Whether all processes have ended.
+    pub fn is_done(&self) -> bool {
+        self.ready.is_empty()
+    }
+
     /// When the last process ended, or the last turn did, in ns.
     pub fn end_ns(&self) -> u64 {
         self.end_ns
@@ -787,6 +839,17 @@ impl Run {
     /// The agent that reclaims, if there is one.
     pub fn agent(&self) -> Option<&Agent> {
         self.agent.as_ref()
+    }
+
+    /// From now on keeps what is accessed beside what DAMON makes of it.
+    pub fn record_heat(&mut self) {
+        self.machine.keep_damon_snapshots();
+        self.heat = Some(Box::default());
+    }
+
+    /// The aggregations since [`Run::record_heat`].
+    pub fn heat(&self) -> &[Window] {
+        self.heat.as_ref().map_or(&[], |heat| heat.windows())
     }
 
     /// The measures so far.
@@ -808,7 +871,7 @@ impl Run {
         let ms = |ns: u64| ns as f64 / 1e6;
         let agent = self.agent.as_ref().map(|agent| *agent.stats());
         let agent = agent.unwrap_or_default();
-        vec![
+        let mut values = vec![
             count(self.accesses),
             count(major),
             count(minor),
@@ -842,7 +905,11 @@ impl Run {
             count(agent.left_pages[0] + agent.left_pages[1]),
             count(agent.backed_off),
             agent.misplaced_bins / count(agent.compared.max(1)),
-        ]
+        ];
+        if let Some(damon) = &self.damon {
+            values.extend(damon.measured(self.machine.damon(), self.end_ns));
+        }
+        values
     }
 }
 

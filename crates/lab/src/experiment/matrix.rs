@@ -4,7 +4,7 @@
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::machine_run::{MEASURES, Measured, Plan, RunError, run};
+use super::machine_run::{Measured, Plan, RunError, run};
 use super::statistics::Summary;
 use crate::machine::Policy;
 use crate::proactive::ProactivePlan;
@@ -14,6 +14,8 @@ use crate::proactive::ProactivePlan;
 pub struct PolicyResult {
     /// The policy.
     pub policy: String,
+    /// Names and meanings of the measures.
+    pub measures: Vec<(&'static str, &'static str)>,
     /// Seeds and what they measured.
     pub runs: Vec<(u64, Measured)>,
 }
@@ -95,14 +97,21 @@ pub fn run_with_agents(
         .collect();
     let mut results: Vec<PolicyResult> = columns
         .iter()
-        .map(|(policy, agent)| PolicyResult {
-            policy: match agent {
-                Some(agent) => format!("{}+{}", policy.name(), agent.spec),
-                None => policy.name(),
-            },
-            runs: Vec::new(),
+        .map(|&(policy, agent)| {
+            let plan = Plan {
+                policy,
+                ..plan.clone()
+            };
+            Ok(PolicyResult {
+                policy: match agent {
+                    Some(agent) => format!("{}+{}", policy.name(), agent.spec),
+                    None => policy.name(),
+                },
+                measures: plan.measures()?,
+                runs: Vec::new(),
+            })
         })
-        .collect();
+        .collect::<Result<_, RunError>>()?;
     for (&(column, seed), measured) in jobs.iter().zip(measured) {
         results[column].runs.push((seed, measured?));
     }
@@ -119,7 +128,8 @@ pub fn summarize(workload: &str, results: &[PolicyResult]) -> Vec<MeasureSummary
             .collect()
     };
     let mut summaries = Vec::new();
-    for (measure, (name, _)) in MEASURES.iter().enumerate() {
+    let measures = results.first().map_or(&[][..], |first| &first.measures);
+    for (measure, (name, _)) in measures.iter().enumerate() {
         let first = results
             .first()
             .and_then(|result| Summary::of(&sample(result, measure)));

@@ -42,6 +42,7 @@ impl Machine {
                 }
                 Event::Kswapd(_) => {}
                 Event::Flusher => self.flush(at_ns.max(now_ns)),
+                Event::Kdamond => self.damon_step(at_ns),
             }
         }
         self.end_victims();
@@ -70,20 +71,31 @@ impl Machine {
         self.lru.writeback_end(pfn, self.sys.cpu);
     }
 
-    /// Runs `work` at `at_ns` in the background and accounts for its time.
+    /// Runs `work` at `at_ns` in the background and accounts for its time. Returns its end.
     fn in_background<T>(&mut self, at_ns: u64, work: impl FnOnce(&mut Machine) -> T) -> (T, u64) {
+        let (result, end_ns, busy_ns) = self.apart(at_ns, work);
+        self.background_ns += busy_ns;
+        (result, end_ns)
+    }
+
+    /// Runs `work` at `at_ns` beside the process that runs, which it delays if there is one CPU.
+    /// Returns its end and the CPU time it took.
+    pub(super) fn apart<T>(
+        &mut self,
+        at_ns: u64,
+        work: impl FnOnce(&mut Machine) -> T,
+    ) -> (T, u64, u64) {
         let now_ns = std::mem::replace(&mut self.sys.now_ns, at_ns);
         let waited_ns = self.sys.waited_ns;
         let result = work(self);
         let end_ns = self.sys.now_ns;
         let busy_ns = (end_ns - at_ns).saturating_sub(self.sys.waited_ns - waited_ns);
         self.sys.waited_ns = waited_ns;
-        self.background_ns += busy_ns;
         self.sys.now_ns = now_ns;
         if self.config.cpus == 1 {
             self.sys.now_ns += busy_ns;
         }
-        (result, end_ns)
+        (result, end_ns, busy_ns)
     }
 
     /// An allocation fell below the low watermark.

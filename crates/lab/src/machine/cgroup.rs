@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Making, changing and removing memory cgroups.
 
-use agewise_engine::ids::MemcgId;
+use agewise_engine::ids::{MemcgId, NodeId};
+use agewise_engine::reclaim::memcg_limit::{CgroupRequest, try_to_free_mem_cgroup_pages};
 use thiserror::Error;
 
 use super::memcg::{Limits, UNLIMITED};
@@ -17,6 +18,17 @@ pub enum CgroupError {
     /// It is the root, or was removed before.
     #[error("cgroup {0} cannot be removed")]
     NotRemovable(String),
+}
+
+/// What a step of changing a limit came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resize {
+    /// The limit is set.
+    Done,
+    /// Usage is still above it; something was reclaimed.
+    Again,
+    /// Usage is still above it, and nothing could be reclaimed (`EBUSY`).
+    Busy,
 }
 
 impl Machine {
@@ -47,7 +59,10 @@ impl Machine {
                 break;
             }
             self.sys.memcgs.drain_stocks(memcg);
-            if self.reclaim_memcg(memcg, over, None).is_ok() {
+            let before = self.sys.memcgs[memcg].usage_pages;
+            if self.reclaim_memcg(memcg, over, None).is_ok()
+                || self.sys.memcgs[memcg].usage_pages < before
+            {
                 continue;
             }
             fruitless += 1;
@@ -61,6 +76,31 @@ impl Machine {
         if limits.high_pages != UNLIMITED && over > 0 {
             // Falling short is no error here: the limit is soft.
             let _ = self.reclaim_memcg(memcg, over, None);
+        }
+    }
+
+    /// A step of writing `memory.limit_in_bytes` (cgroup v1, `mem_cgroup_resize_max`): the limit is
+    /// set if usage fits; else a little is reclaimed, and the next step is to be taken after the time
+    /// that took. The cgroup runs on meanwhile, and nobody is killed.
+    pub fn resize_step(&mut self, memcg: MemcgId, max_pages: u64) -> Resize {
+        if self.sys.memcgs[memcg].usage_pages > max_pages {
+            self.sys.memcgs.drain_stocks(memcg);
+        }
+        if self.sys.memcgs[memcg].usage_pages <= max_pages {
+            self.sys.memcgs[memcg].limits.max_pages = max_pages;
+            return Resize::Done;
+        }
+        let before = self.lru.work;
+        let request = CgroupRequest {
+            nr_pages: 1,
+            ..CgroupRequest::limit(memcg, self.sys.cpu, NodeId(0))
+        };
+        let reclaimed = try_to_free_mem_cgroup_pages(&mut self.lru, &mut self.sys, request);
+        self.pay_for_work(&before);
+        if reclaimed > 0 {
+            Resize::Again
+        } else {
+            Resize::Busy
         }
     }
 

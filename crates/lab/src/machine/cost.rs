@@ -15,6 +15,8 @@
 //! | check of a further zone, or passing over one | 3 | a compare on a line that is shared between CPUs but rarely written |
 //! | allocation batch | 5 | a per-CPU counter written, its shared sum read, a flag tested |
 //! | batch of a zone set anew | 20 | an atomic add with interrupts off, and a flag cleared |
+//! | kdamond wakes | 2000 | timer and two context switches |
+//! | kdamond finds a folio | 30 | frame number to folio, a reference taken and dropped: two atomic operations |
 //! | read() of a page | 500 | system call and copy of 4 KiB |
 //!
 //! Calibration: with these prices the eviction of an anonymous page to zram costs 6 us for the
@@ -58,6 +60,10 @@ pub struct CostModel {
     pub batch_update_ns: u64,
     /// A zone's allocation batch set anew.
     pub batch_reset_ns: u64,
+    /// kdamond wakes and goes to sleep.
+    pub damon_wakeup_ns: u64,
+    /// kdamond finds the folio of an address.
+    pub damon_lookup_ns: u64,
 }
 
 impl Default for CostModel {
@@ -78,6 +84,8 @@ impl Default for CostModel {
             zone_check_ns: 3,
             batch_update_ns: 5,
             batch_reset_ns: 20,
+            damon_wakeup_ns: 2_000,
+            damon_lookup_ns: 30,
         }
     }
 }
@@ -100,6 +108,8 @@ impl CostModel {
         zone_check_ns: 0,
         batch_update_ns: 0,
         batch_reset_ns: 0,
+        damon_wakeup_ns: 0,
+        damon_lookup_ns: 0,
     };
 
     /// CPU time of policy work on a machine with `cpus` CPUs.

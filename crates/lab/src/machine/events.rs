@@ -18,6 +18,8 @@ pub enum Event {
     Kswapd(NodeId),
     /// The flusher writes its next batch.
     Flusher,
+    /// kdamond wakes.
+    Kdamond,
 }
 
 /// Events in order of time; those due at the same time in the order in which they were added.

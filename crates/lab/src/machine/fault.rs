@@ -248,7 +248,12 @@ impl Machine {
         }
     }
 
-    fn swap_in(&mut self, process: ProcessId, slot: u32, vma: &Vma) -> Result<Pfn, ChargeError> {
+    pub(super) fn swap_in(
+        &mut self,
+        process: ProcessId,
+        slot: u32,
+        vma: &Vma,
+    ) -> Result<Pfn, ChargeError> {
         let memcg = self.charged_memcg(self.sys.swap[slot].memcg);
         let pfn = self.new_page(process, memcg, FolioType::Anon, Effort::Normal)?;
         let recency = !vma.no_recency;

@@ -13,6 +13,7 @@ mod charge;
 mod check;
 pub mod config;
 pub mod cost;
+pub mod damon;
 pub mod device;
 mod events;
 mod fault;
@@ -42,7 +43,7 @@ use agewise_engine::mglru;
 use agewise_engine::reclaim::kswapd::Kswapd;
 use agewise_engine::work::Work;
 
-pub use cgroup::CgroupError;
+pub use cgroup::{CgroupError, Resize};
 pub use config::{Arrangement, MachineConfig, Policy, SwapConfig};
 pub use file_io::FileId;
 pub use kernel_files::FileError;
@@ -93,6 +94,9 @@ pub struct Machine {
     kswapd: Vec<Kswapd>,
     /// When each kswapd takes its next step: an event of another time was overtaken by a wake-up.
     kswapd_due_ns: Vec<u64>,
+    kdamond: Option<Box<damon::Kdamond>>,
+    /// When it wakes: an event of another time belongs to a former one.
+    kdamond_due_ns: u64,
 }
 
 impl Machine {
@@ -140,6 +144,8 @@ impl Machine {
                 .map(|node| Kswapd::new(NodeId(node), 0))
                 .collect(),
             kswapd_due_ns: vec![u64::MAX; config.nodes as usize],
+            kdamond: None,
+            kdamond_due_ns: u64::MAX,
             config,
         };
         machine.lru.memcgs[MemcgId::ROOT.index()].swappiness = machine.config.swappiness;
@@ -231,14 +237,19 @@ impl Machine {
         }
     }
 
-    /// Accounts for the CPU time of policy work done since `before`, and for the wait for the LRU
-    /// lock where several CPUs need it.
+    /// Accounts for the CPU time of policy work done since `before`.
     fn pay_for_work(&mut self, before: &Work) {
+        self.policy_ns += self.charge_work(before);
+    }
+
+    /// Sets the clock forward by the CPU time of work done since `before`, and by the wait for the
+    /// LRU lock where several CPUs need it. Returns the CPU time.
+    fn charge_work(&mut self, before: &Work) -> u64 {
         let work = cost::difference(&self.lru.work, before);
         let cpus = self.config.cpus;
         let total_ns = self.config.cost.price(&work, cpus);
         if total_ns == 0 {
-            return;
+            return 0;
         }
         let locked_ns = self.config.cost.price_locked(&work);
         if cpus > 1 && locked_ns > 0 {
@@ -247,8 +258,8 @@ impl Machine {
             self.sys.now_ns += wait_ns;
             self.lock_free_ns = self.sys.now_ns + locked_ns;
         }
-        self.policy_ns += total_ns;
         self.sys.now_ns += total_ns;
+        total_ns
     }
 
     /// A context switch to the process: walks look at its page tables again.

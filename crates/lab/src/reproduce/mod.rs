@@ -41,6 +41,7 @@
 //! # Verdict
 //! See [`Verdict`].
 
+mod damon_lru_sort;
 mod interval;
 mod node_lru;
 mod refault_distance;
@@ -63,6 +64,7 @@ use crate::workload::suggest::nearest;
 
 /// The documents, one line each.
 pub static DOCUMENTS: &[&Document] = &[
+    &damon_lru_sort::DOCUMENT,
     &node_lru::DOCUMENT,
     &refault_distance::DOCUMENT,
     &workingset_report::DOCUMENT,

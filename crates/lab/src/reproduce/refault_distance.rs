@@ -180,6 +180,7 @@ fn measure(emulated: &Emulated, family: &str, case: &Case) -> Measured {
             memory_pages: None,
             swap: None,
             settings: settings.to_vec(),
+            damon: None,
             policy: Policy::parse(policy)?,
             seed: case.seed,
             proactive: None,

@@ -148,6 +148,7 @@ fn measure(load: Load, agent: &str, case: &Case) -> Measured {
         subject: Subject::Workload(Arc::new(Workload::parse(load.name, load.toml)?)),
         memory_pages: None,
         swap: None,
+        damon: None,
         settings: vec![
             format!("swap_read_us={}", SWAP_PAGE_US * load.scale),
             // Writing goes on behind the processes: nobody waits for it.

@@ -44,7 +44,7 @@ pub struct Args {
 }
 
 /// A duration in ns.
-fn parse_time_ns(text: &str) -> anyhow::Result<u64> {
+pub(super) fn parse_time_ns(text: &str) -> anyhow::Result<u64> {
     let number_end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(text.len());

@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use agewise_lab::experiment::damon;
 use agewise_lab::experiment::machine_run::MEASURES;
 use agewise_lab::experiment::settings::SETTINGS;
 use agewise_lab::machine::Policy;
@@ -13,7 +14,8 @@ use serde::Serialize;
 
 use crate::output::{self, Format};
 
-/// List the workloads, policies, swap devices, settings and measures of the lab, each described.
+/// List the workloads, policies, swap devices, settings, uses of DAMON with their parameters, and
+/// measures of the lab, each described.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// text: under headings; json: one object a line; csv: the same fields.
@@ -68,6 +70,13 @@ fn entries() -> anyhow::Result<Vec<Entry>> {
     ));
     for setting in SETTINGS {
         entries.push(entry("setting", setting.key, setting.description));
+    }
+    for (name, summary, params) in damon::uses() {
+        entries.push(entry("damon", name, summary));
+        for (key, value, meaning) in params {
+            let name = format!("{name}:{key}={value}");
+            entries.push(entry("damon", &name, meaning));
+        }
     }
     for (name, description) in MEASURES {
         entries.push(entry("measure", name, description));

@@ -2,6 +2,7 @@
 //! `agewise lab`: the simulated machine and the yardsticks. One subcommand a file.
 
 pub mod curve;
+pub mod damon;
 pub mod inspect;
 pub mod list;
 mod parquet;
@@ -30,6 +31,7 @@ pub enum Command {
     Inspect(inspect::Args),
     VerifyKernel(verify_kernel::Args),
     Curve(curve::Args),
+    Damon(damon::Args),
     VerifyPolicies(verify_policies::Args),
     Reproduce(reproduce::Args),
 }
@@ -42,6 +44,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Inspect(args) => inspect::run(args),
         Command::VerifyKernel(args) => verify_kernel::run(args),
         Command::Curve(args) => curve::run(args),
+        Command::Damon(args) => damon::run(args),
         Command::VerifyPolicies(args) => verify_policies::run(args),
         Command::Reproduce(args) => reproduce::run(args),
     }

@@ -4,7 +4,6 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use agewise_lab::experiment::machine_run::MEASURES;
 use agewise_lab::experiment::matrix::PolicyResult;
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::file::properties::WriterProperties;
@@ -20,7 +19,11 @@ pub fn write(
         "message runs { required binary workload (STRING); required binary policy (STRING); \
          required int64 seed;",
     );
-    for (measure, _) in MEASURES {
+    for (measure, _) in results
+        .first()
+        .and_then(|(_, of)| of.first())
+        .map_or(&[][..], |first| &first.measures)
+    {
         schema.push_str(&format!(" required double {measure};"));
     }
     schema.push_str(" }");
@@ -76,12 +79,14 @@ mod tests {
     use parquet::file::reader::{FileReader, SerializedFileReader};
 
     use super::*;
+    use agewise_lab::experiment::machine_run::MEASURES;
 
     #[test]
     fn what_is_written_is_read_back() {
         let run = |seed: u64| (seed, (0..MEASURES.len()).map(|m| m as f64).collect());
         let results = [PolicyResult {
             policy: "classic".to_owned(),
+            measures: MEASURES.to_vec(),
             runs: vec![run(1), run(2)],
         }];
         let mut file = tempfile::tempfile().unwrap();

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use agewise_engine::proactive::Spec;
-use agewise_lab::experiment::machine_run::{MEASURES, Subject};
+use agewise_lab::experiment::machine_run::Subject;
 use agewise_lab::experiment::matrix::{MeasureSummary, PolicyResult, run_with_agents, summarize};
 use agewise_lab::experiment::replay::Arrangement;
 use agewise_lab::machine::Policy;
@@ -32,7 +32,8 @@ use crate::units;
 /// range over the seeds, which is what not knowing it comes to.
 ///
 /// Examples: agewise lab run kv --policy classic,mglru:7.2,mglru:6.12 --memory 24M --swap nvme;
-/// agewise lab run traces/redis.pages --memory 25%
+/// agewise lab run traces/redis.pages --memory 25%;
+/// agewise lab run kv --damon lru_sort:wmarks_high=1000:wmarks_mid=1001:wmarks_low=0:cold_min_age=200000
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Workloads of `agewise lab list`, TOML files that describe one, trace files of any format or
@@ -295,13 +296,16 @@ fn print_table(
     const WIDTH: usize = 28;
     let results = &outcome.results;
     let of_orders = matches!(&outcome.subject, Subject::Trace(replay, _) if replay.order_unknown);
-    write!(out, "{:18}", "")?;
+    let measures = results.first().map_or(&[][..], |first| &first.measures);
+    let longest = measures.iter().map(|(name, _)| name.len()).max();
+    let name_width = longest.unwrap_or(0).max(18);
+    write!(out, "{:name_width$}", "")?;
     for result in results {
         write!(out, " {:>WIDTH$}", result.policy)?;
     }
     writeln!(out)?;
-    for (measure, _) in MEASURES {
-        write!(out, "{measure:18}")?;
+    for (measure, _) in measures {
+        write!(out, "{measure:name_width$}")?;
         for summary in summaries
             .iter()
             .filter(|summary| summary.measure == *measure)

@@ -32,6 +32,12 @@ pub struct Setup {
     /// A setting of the machine; `agewise lab list` describes them. Can be given several times.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
+    /// DAMON beside the policy: lru_sort, reclaim, or scheme (one of your own), with parameters under
+    /// the kernel's names, defaults and errors; `agewise lab list` describes them. With the defaults
+    /// of the kernel it runs while 5 to 20 % (lru_sort) or 20 to 50 % (reclaim) of memory is free:
+    /// wmarks_high=1000:wmarks_mid=1001:wmarks_low=0 lets it run always.
+    #[arg(long, value_name = "USE[:KEY=VALUE...]")]
+    pub damon: Option<String>,
     /// How pages of a trace are accessed that are of files, or of which it does not say what they are.
     /// As the trace was made unless given: mapped for recordings of accessed bits, fd for all others.
     #[arg(long, value_enum, value_name = "WAY")]
@@ -150,6 +156,7 @@ impl Setup {
             memory_pages,
             swap: self.swap.as_deref().map(parse_swap).transpose()?,
             settings: self.settings.clone(),
+            damon: self.damon.clone(),
             policy,
             seed,
             proactive: None,

@@ -85,6 +85,7 @@ impl Outcome {
             memory_pages: None,
             swap: None,
             settings: Vec::new(),
+            damon: None,
             policy: Policy::parse(policy)?,
             seed,
             proactive: None,

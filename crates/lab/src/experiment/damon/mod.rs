@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+//! DAMON beside a policy, as `--damon USE[:KEY=VALUE…]` asks for it.
+
+mod scheme;
+
+use agewise_engine::damon::lru_sort;
+use agewise_engine::damon::module::Module;
+use agewise_engine::damon::monitor::Monitor;
+use agewise_engine::damon::params::{Errno, ParamsError};
+use agewise_engine::damon::profile::Profile;
+use agewise_engine::damon::reclaim;
+use agewise_engine::damon::scheme::Stats;
+use agewise_engine::damon::target::TargetId;
+use thiserror::Error;
+
+use crate::machine::damon::{Kdamond, Watched};
+use crate::machine::{Machine, ProcessId};
+use crate::workload::suggest::nearest;
+
+/// A monitor that cannot be made.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum DamonError {
+    /// No use of that name.
+    #[error("--damon `{name}`: not one of lru_sort, reclaim, scheme{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The nearest that exists.
+        nearest: Option<&'static str>,
+    },
+    /// A part that is no `key=value`.
+    #[error("--damon {of}: `{part}` is not of the form key=value")]
+    Form {
+        /// The use.
+        of: &'static str,
+        /// The part.
+        part: String,
+    },
+    /// A parameter the kernel refuses.
+    #[error("--damon {of} of Linux {kernel}: {refusal}{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
+    Params {
+        /// The use.
+        of: &'static str,
+        /// The kernel.
+        kernel: &'static str,
+        /// Why.
+        refusal: ParamsError,
+        /// The nearest parameter, where there is none of that name.
+        nearest: Option<&'static str>,
+    },
+}
+
+/// One of the uses and its parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Use {
+    LruSort(lru_sort::Params),
+    Reclaim(reclaim::Params),
+    Scheme(scheme::Params),
+}
+
+/// A monitor that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damon {
+    what: Use,
+    profile: Profile,
+}
+
+/// A parameter as `lab list` prints it: name, default, meaning.
+pub type ParamLine = (&'static str, String, &'static str);
+
+/// The uses there are with their parameters, those of 7.2.
+pub fn uses() -> [(&'static str, &'static str, Vec<ParamLine>); 3] {
+    const NEW: Profile = Profile::V7_2;
+    [
+        (
+            lru_sort::Params::NAME,
+            "hot regions up, long idle ones down (DAMON_LRU_SORT)",
+            lru_sort::Params::default().values(NEW),
+        ),
+        (
+            reclaim::Params::NAME,
+            "long idle regions are paged out (DAMON_RECLAIM)",
+            reclaim::Params::default().values(NEW),
+        ),
+        (
+            scheme::Params::NAME,
+            "one scheme of your own; action stat only watches",
+            scheme::Params::default().values(NEW),
+        ),
+    ]
+}
+
+fn kernel_of(profile: Profile) -> &'static str {
+    match profile {
+        Profile::V6_12 => "6.12",
+        Profile::V7_2 => "7.2",
+    }
+}
+
+fn read<M: Module + Default>(profile: Profile, rest: &str) -> Result<M, DamonError> {
+    let mut params = M::default();
+    for part in rest.split(':').filter(|part| !part.is_empty()) {
+        let (key, value) = part.split_once('=').ok_or_else(|| DamonError::Form {
+            of: M::NAME,
+            part: part.to_owned(),
+        })?;
+        params
+            .set(profile, key, value)
+            .map_err(|source| refused::<M>(profile, source))?;
+    }
+    // What only shows when it is started.
+    params
+        .monitor(profile, TargetId(0), 0)
+        .map_err(|source| refused::<M>(profile, source))?;
+    Ok(params)
+}
+
+fn refused<M: Module + Default>(profile: Profile, source: ParamsError) -> DamonError {
+    let near = match (source.errno, source.given.first()) {
+        (Errno::Enoent, Some((key, _))) => {
+            let names = M::default().values(profile);
+            nearest(key, names.iter().map(|(name, ..)| *name)).filter(|near| near != key)
+        }
+        _ => None,
+    };
+    DamonError::Params {
+        of: M::NAME,
+        kernel: kernel_of(profile),
+        refusal: source,
+        nearest: near,
+    }
+}
+
+impl Damon {
+    /// Reads `USE[:KEY=VALUE…]` for the kernel of a profile.
+    ///
+    /// # Errors
+    /// [`DamonError`], with the kernel's error for each parameter it would refuse.
+    pub fn parse(text: &str, profile: Profile) -> Result<Damon, DamonError> {
+        const NAMES: [&str; 3] = [
+            lru_sort::Params::NAME,
+            reclaim::Params::NAME,
+            scheme::Params::NAME,
+        ];
+        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        let what = match name {
+            lru_sort::Params::NAME => Use::LruSort(read(profile, rest)?),
+            reclaim::Params::NAME => Use::Reclaim(read(profile, rest)?),
+            scheme::Params::NAME => Use::Scheme(read(profile, rest)?),
+            _ => {
+                return Err(DamonError::Unknown {
+                    name: name.to_owned(),
+                    nearest: nearest(name, NAMES),
+                });
+            }
+        };
+        Ok(Damon { what, profile })
+    }
+
+    /// Starts it on a machine with these processes.
+    ///
+    /// # Errors
+    /// As [`Damon::parse`].
+    pub fn start(
+        &self,
+        machine: &mut Machine,
+        processes: &[ProcessId],
+        seed: u64,
+    ) -> Result<(), DamonError> {
+        let enabled = match &self.what {
+            Use::LruSort(params) => params.common.enabled,
+            Use::Reclaim(params) => params.common.enabled,
+            Use::Scheme(params) => params.common.enabled,
+        };
+        if !enabled {
+            return Ok(());
+        }
+        let physical = |range| Watched::Physical(range);
+        let watched = match &self.what {
+            Use::LruSort(params) => physical(params.common.range()),
+            Use::Reclaim(params) => physical(params.common.range()),
+            Use::Scheme(params) if params.is_virtual => Watched::Virtual(processes.to_vec()),
+            Use::Scheme(params) => physical(params.common.range()),
+        };
+        let targets = match &watched {
+            Watched::Physical(_) => 1,
+            Watched::Virtual(processes) => processes.len() as u32,
+        };
+        let monitor = self.monitor(targets, seed)?;
+        machine.start_damon(monitor, watched);
+        Ok(())
+    }
+
+    fn monitor(&self, targets: u32, seed: u64) -> Result<Monitor, DamonError> {
+        let (profile, one) = (self.profile, TargetId(0));
+        match &self.what {
+            Use::LruSort(params) => params
+                .monitor(profile, one, seed)
+                .map_err(|source| refused::<lru_sort::Params>(profile, source)),
+            Use::Reclaim(params) => params
+                .monitor(profile, one, seed)
+                .map_err(|source| refused::<reclaim::Params>(profile, source)),
+            Use::Scheme(params) => params
+                .watch(profile, targets, seed)
+                .map_err(|source| refused::<scheme::Params>(profile, source)),
+        }
+    }
+
+    /// Names and meanings of what [`Damon::measured`] tells, in order: kdamond, then each scheme's
+    /// statistics under the names of the kernel's files.
+    pub fn measures(&self) -> Vec<(&'static str, &'static str)> {
+        let files = match &self.what {
+            Use::LruSort(_) => lru_sort::Params::READ_ONLY,
+            Use::Reclaim(_) => reclaim::Params::READ_ONLY,
+            Use::Scheme(_) => scheme::Params::READ_ONLY,
+        };
+        const MEANINGS: [&str; 5] = [
+            "regions the scheme was tried on",
+            "their bytes",
+            "regions it was carried out on",
+            "bytes it was carried out on",
+            "quota windows that ended full",
+        ];
+        let kdamond = [
+            (
+                "damon_samples",
+                "samples taken; 0: watermarks kept it asleep",
+            ),
+            ("damon_regions", "regions, mean over aggregations"),
+            ("damon_cpu_ms", "CPU time of kdamond"),
+            ("damon_cpu_percent", "the same in percent of one CPU"),
+        ];
+        let schemes = files[1..].iter().copied().zip(MEANINGS.into_iter().cycle());
+        kdamond.into_iter().chain(schemes).collect()
+    }
+
+    /// Values of [`Damon::measures`].
+    pub fn measured(&self, kdamond: Option<&Kdamond>, elapsed_ns: u64) -> Vec<f64> {
+        let mut values = vec![0.0; 4];
+        if let Some(kdamond) = kdamond {
+            values = vec![
+                kdamond.samples() as f64,
+                kdamond.mean_regions(),
+                kdamond.cpu_ns() as f64 / 1e6,
+                kdamond.cpu_ns() as f64 * 100.0 / elapsed_ns.max(1) as f64,
+            ];
+            for scheme in kdamond.monitor().schemes() {
+                values.extend(stats(&scheme.stats));
+            }
+        }
+        values.resize(self.measures().len(), 0.0);
+        values
+    }
+}
+
+fn stats(stats: &Stats) -> [f64; 5] {
+    [
+        stats.nr_tried,
+        stats.sz_tried,
+        stats.nr_applied,
+        stats.sz_applied,
+        stats.qt_exceeds,
+    ]
+    .map(|value| value as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        Damon::parse(text, Profile::V7_2).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn mistakes_name_key_value_and_the_kernels_error() {
+        for (text, expected) in [
+            ("lru_srot", "did you mean `lru_sort`?"),
+            (
+                "lru_sort:quota_ms",
+                "`quota_ms` is not of the form key=value",
+            ),
+            (
+                "lru_sort:min_nr_regions=2",
+                "lru_sort of Linux 7.2: min_nr_regions=2 is refused with EINVAL",
+            ),
+            (
+                "reclaim:sample_interval=200000",
+                "sample_interval=200000 aggr_interval=100000 is refused with EINVAL",
+            ),
+            (
+                "reclaim:quota_size=1",
+                "ENOENT: damon_reclaim has no such parameter; did you mean `quota_sz`?",
+            ),
+            ("scheme:action=prio", "action=prio is refused with EINVAL"),
+            (
+                "scheme:space=virtual:action=lru_prio",
+                "action=lru_prio space=virtual is refused with EINVAL",
+            ),
+        ] {
+            assert!(error(text).contains(expected), "{text}: {}", error(text));
+        }
+        let old = Damon::parse("lru_sort:addr_unit=1", Profile::V6_12).unwrap_err();
+        assert!(
+            old.to_string()
+                .contains("of Linux 6.12: addr_unit=1 is refused with ENOENT")
+        );
+    }
+
+    #[test]
+    fn each_use_has_a_value_for_each_measure() {
+        for text in ["lru_sort", "reclaim", "scheme", "lru_sort:enabled=N"] {
+            let damon = Damon::parse(text, Profile::V7_2).unwrap();
+            let measures = damon.measures();
+            assert_eq!(damon.measured(None, 0).len(), measures.len());
+            let schemes = damon.monitor(1, 1).unwrap().schemes().len();
+            assert_eq!(measures.len(), 4 + 5 * schemes, "{text}");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One scheme of the user's own (`--damon scheme:action=…`): what `DAMON_SYSFS` would be set up for.
+
+use agewise_engine::damon::action::Action;
+use agewise_engine::damon::filter::{Filter, FilterKind};
+use agewise_engine::damon::module::{Common, Module};
+use agewise_engine::damon::monitor::Monitor;
+use agewise_engine::damon::params::{Errno, Param, ParamsError, number, number32, put};
+use agewise_engine::damon::profile::Profile;
+use agewise_engine::damon::quota::{Limits, Quota};
+use agewise_engine::damon::scheme::{AccessPattern, Scheme};
+use agewise_engine::damon::score::Weights;
+use agewise_engine::damon::target::TargetId;
+
+/// Which pages a filter of one kind lets the scheme have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// All.
+    Any,
+    /// Those of the kind.
+    Only,
+    /// Those that are not.
+    Skip,
+}
+
+/// Parameters of the scheme.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// Monitoring, quota and watermarks.
+    pub common: Common,
+    /// What it does.
+    pub action: Action,
+    /// It watches the processes, not physical memory.
+    pub is_virtual: bool,
+    freq_permille: (u64, u64),
+    age_us: (u64, u64),
+    size_bytes: (u64, u64),
+    apply_interval_us: u64,
+    quota_bytes: u64,
+    weights: (u32, u32),
+    anon: Wish,
+    young: Wish,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        // Free memory is never above 1000: it always runs.
+        let mut common = Common::new(1000, 1001, 0);
+        common.quota_ms = 0;
+        Params {
+            common,
+            action: Action::Stat,
+            is_virtual: false,
+            freq_permille: (0, 1000),
+            age_us: (0, u64::MAX),
+            size_bytes: (0, u64::MAX),
+            apply_interval_us: 0,
+            quota_bytes: 0,
+            weights: (1, 1),
+            anon: Wish::Any,
+            young: Wish::Any,
+        }
+    }
+}
+
+fn wish(text: &str) -> Result<Wish, Errno> {
+    match text {
+        "any" => Ok(Wish::Any),
+        "only" => Ok(Wish::Only),
+        "skip" => Ok(Wish::Skip),
+        _ => Err(Errno::Einval),
+    }
+}
+
+fn wish_text(wish: Wish) -> String {
+    let text = match wish {
+        Wish::Any => "any",
+        Wish::Only => "only",
+        Wish::Skip => "skip",
+    };
+    text.to_owned()
+}
+
+fn action(text: &str) -> Result<Action, Errno> {
+    let found = Action::ALL.into_iter().find(|action| action.name() == text);
+    found.ok_or(Errno::Einval)
+}
+
+fn weights(text: &str) -> Result<(u32, u32), Errno> {
+    let (rate, age) = text.split_once(',').ok_or(Errno::Einval)?;
+    Ok((number32(rate)?, number32(age)?))
+}
+
+const fn param(
+    name: &'static str,
+    meaning: &'static str,
+    set: fn(&mut Params, &str) -> Result<(), Errno>,
+    get: fn(&Params) -> String,
+) -> Param<Params> {
+    Param {
+        name,
+        meaning,
+        since_7_2: false,
+        set,
+        get,
+    }
+}
+
+impl Module for Params {
+    const NAME: &'static str = "scheme";
+
+    const OWN: &'static [Param<Params>] = &[
+        param(
+            "action",
+            "stat, pageout, lru_prio, lru_deprio, cold or willneed (stat)",
+            |p, text| put(&mut p.action, action(text)),
+            |p| p.action.name().to_owned(),
+        ),
+        param(
+            "space",
+            "physical, or virtual: that of the workload's processes (physical)",
+            |p, text| {
+                p.is_virtual = match text {
+                    "physical" => false,
+                    "virtual" => true,
+                    _ => return Err(Errno::Einval),
+                };
+                Ok(())
+            },
+            |p| if p.is_virtual { "virtual" } else { "physical" }.to_owned(),
+        ),
+        param(
+            "min_freq",
+            "accessed in at least so many looks, 1/1000 (0)",
+            |p, text| put(&mut p.freq_permille.0, number(text)),
+            |p| p.freq_permille.0.to_string(),
+        ),
+        param(
+            "max_freq",
+            "and in at most so many (1000)",
+            |p, text| put(&mut p.freq_permille.1, number(text)),
+            |p| p.freq_permille.1.to_string(),
+        ),
+        param(
+            "min_age",
+            "alike for at least so long, us (0)",
+            |p, text| put(&mut p.age_us.0, number(text)),
+            |p| p.age_us.0.to_string(),
+        ),
+        param(
+            "max_age",
+            "and for at most so long (no limit)",
+            |p, text| put(&mut p.age_us.1, number(text)),
+            |p| p.age_us.1.to_string(),
+        ),
+        param(
+            "min_size",
+            "at least so many bytes (0)",
+            |p, text| put(&mut p.size_bytes.0, number(text)),
+            |p| p.size_bytes.0.to_string(),
+        ),
+        param(
+            "max_size",
+            "and at most so many (no limit)",
+            |p, text| put(&mut p.size_bytes.1, number(text)),
+            |p| p.size_bytes.1.to_string(),
+        ),
+        param(
+            "apply_interval",
+            "us between two applications; 0: once an aggregation (0)",
+            |p, text| put(&mut p.apply_interval_us, number(text)),
+            |p| p.apply_interval_us.to_string(),
+        ),
+        param(
+            "quota_sz",
+            "bytes a window it may try; 0: no limit (0)",
+            |p, text| put(&mut p.quota_bytes, number(text)),
+            |p| p.quota_bytes.to_string(),
+        ),
+        param(
+            "weights",
+            "RATE,AGE in the order of regions (1,1)",
+            |p, text| put(&mut p.weights, weights(text)),
+            |p| format!("{},{}", p.weights.0, p.weights.1),
+        ),
+        param(
+            "anon",
+            "anonymous pages: any, only or skip (any)",
+            |p, text| put(&mut p.anon, wish(text)),
+            |p| wish_text(p.anon),
+        ),
+        param(
+            "young",
+            "pages accessed since the last look: any, only or skip (any)",
+            |p, text| put(&mut p.young, wish(text)),
+            |p| wish_text(p.young),
+        ),
+    ];
+
+    const READ_ONLY: &'static [&'static str] = &[
+        "kdamond_pid",
+        "nr_tried",
+        "sz_tried",
+        "nr_applied",
+        "sz_applied",
+        "qt_exceeds",
+    ];
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
+    }
+
+    fn monitor(&self, profile: Profile, _: TargetId, seed: u64) -> Result<Monitor, ParamsError> {
+        self.watch(profile, 1, seed)
+    }
+}
+
+impl Params {
+    /// The monitor over so many targets.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn watch(&self, profile: Profile, targets: u32, seed: u64) -> Result<Monitor, ParamsError> {
+        let physical = matches!(self.action, Action::LruPrio | Action::LruDeprio);
+        let of_processes = matches!(self.action, Action::Cold | Action::Willneed);
+        if self.is_virtual && physical || !self.is_virtual && of_processes {
+            let space = if self.is_virtual {
+                "virtual"
+            } else {
+                "physical"
+            };
+            return Err(ParamsError {
+                errno: Errno::Einval,
+                given: vec![
+                    ("action".to_owned(), self.action.name().to_owned()),
+                    ("space".to_owned(), space.to_owned()),
+                ],
+                reason: "the operations of that space do not have the action".to_owned(),
+            });
+        }
+        let range = |name: [&str; 2], (low, high): (u64, u64)| {
+            if low > high {
+                let given = [(name[0], low), (name[1], high)];
+                return Err(ParamsError::invalid(&given, "no region is within"));
+            }
+            Ok(())
+        };
+        range(["min_freq", "max_freq"], self.freq_permille)?;
+        range(["min_age", "max_age"], self.age_us)?;
+        range(["min_size", "max_size"], self.size_bytes)?;
+        let attrs = self.common.attrs(profile)?;
+        let most = u128::from(attrs.max_nr_accesses());
+        let looks =
+            |permille: u64| u32::try_from(most * u128::from(permille) / 1000).unwrap_or(u32::MAX);
+        let age = |us: u64| u32::try_from(us / attrs.aggr_us.max(1)).unwrap_or(u32::MAX);
+        let pattern = AccessPattern {
+            size_bytes: self.size_bytes.0..=self.size_bytes.1,
+            nr_accesses: looks(self.freq_permille.0)..=looks(self.freq_permille.1),
+            age: age(self.age_us.0)..=age(self.age_us.1),
+        };
+        let limits = Limits {
+            ms: self.common.quota_ms,
+            bytes: self.quota_bytes,
+            reset_interval_ms: self.common.quota_reset_interval_ms,
+            goals: Vec::new(),
+            weights: Weights {
+                size: 0,
+                nr_accesses: self.weights.0,
+                age: self.weights.1,
+            },
+        };
+        let mut scheme = Scheme::new(pattern, self.action, Quota::new(limits));
+        scheme.apply_interval_us = self.apply_interval_us;
+        scheme.watermarks = Some(self.common.watermarks);
+        for (wish, kind) in [
+            (self.anon, FilterKind::Anon),
+            (self.young, FilterKind::Young),
+        ] {
+            if wish != Wish::Any {
+                scheme
+                    .filters
+                    .push(Filter::reject(kind, wish == Wish::Skip));
+            }
+        }
+        let targets: Vec<TargetId> = (0..targets).map(TargetId).collect();
+        Ok(Monitor::new(profile, attrs, &targets, vec![scheme], seed)?)
+    }
+}

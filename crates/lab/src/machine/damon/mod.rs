@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+//! kdamond: DAMON on the simulated machine. The engine decides what to look at and what to do; this
+//! looks at accessed bits and page flags, and moves pages, at the prices of the cost model.
+//!
+//! It wakes, looks, acts, chooses the next pages and sleeps for a sampling interval, so the work it
+//! does makes its period longer, as in the kernel.
+
+mod space;
+
+use agewise_engine::damon::action::Action;
+use agewise_engine::damon::monitor::{Monitor, Wait};
+use agewise_engine::damon::profile::Profile;
+use agewise_engine::damon::region::Region;
+use agewise_engine::folio::Pfn;
+use agewise_engine::ids::MmId;
+use agewise_engine::mglru;
+use agewise_engine::page_table::Pmd;
+
+use super::events::Event;
+use super::page_cache::Entry;
+use super::{FileId, Machine, ProcessId};
+use space::MachineSpace;
+
+/// What a monitor watches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// Physical memory, from one byte to another; all of it without a range. One target.
+    Physical(Option<(u64, u64)>),
+    /// The virtual memory of processes; the target of a number is the process in that place. Those
+    /// that exit are not looked at any more, those forked later are not added, as in the kernel.
+    Virtual(Vec<ProcessId>),
+}
+
+/// What a monitor knew at the end of an aggregation.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// When.
+    pub at_ns: u64,
+    /// Looks an aggregation has.
+    pub looks: u32,
+    /// Time between two looks.
+    pub sample_us: u64,
+    /// The regions of all targets; `last_nr_accesses` is what the aggregation counted.
+    pub regions: Vec<(u32, Region)>,
+}
+
+/// The kernel thread and its monitor.
+#[derive(Clone, Debug)]
+pub struct Kdamond {
+    monitor: Monitor,
+    profile: Profile,
+    watched: Watched,
+    /// It has chosen pages that are to be looked at when it wakes.
+    looks_next: bool,
+    started: bool,
+    /// CPU time, in ns.
+    cpu_ns: u64,
+    /// Samples it took.
+    samples: u64,
+    /// Aggregations it finished, and the sum of their regions.
+    aggregations: u64,
+    regions_sum: u64,
+    /// Folio each action met last: one that spans two regions is handled once (7.2).
+    last_folio: Vec<(Action, Pfn)>,
+    /// The latest aggregation, kept where somebody wants it.
+    snapshot: Option<Snapshot>,
+    keeps_snapshots: bool,
+}
+
+impl Kdamond {
+    /// Its monitor: regions, schemes and what they did.
+    pub fn monitor(&self) -> &Monitor {
+        &self.monitor
+    }
+
+    /// What it watches.
+    pub fn watched(&self) -> &Watched {
+        &self.watched
+    }
+
+    /// CPU time so far, in ns.
+    pub fn cpu_ns(&self) -> u64 {
+        self.cpu_ns
+    }
+
+    /// Samples taken; 0 where the watermarks never let it run.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Aggregations finished.
+    pub fn aggregations(&self) -> u64 {
+        self.aggregations
+    }
+
+    /// Regions at the end of an aggregation, on average.
+    pub fn mean_regions(&self) -> f64 {
+        self.regions_sum as f64 / self.aggregations.max(1) as f64
+    }
+
+    /// The latest aggregation, if [`Machine::keep_damon_snapshots`] was asked for.
+    pub fn snapshot(&self) -> Option<&Snapshot> {
+        self.snapshot.as_ref()
+    }
+
+    /// Wakes: looks at what it chose, acts, and chooses again. Returns the time it sleeps then.
+    fn step(&mut self, machine: &mut Machine) -> u64 {
+        machine.sys.now_ns += machine.config.cost.damon_wakeup_ns;
+        let mut space =
+            MachineSpace::new(machine, self.profile, &self.watched, &mut self.last_folio);
+        if !self.started {
+            self.started = true;
+            self.monitor.start(&mut space);
+        }
+        let mut aggregated = false;
+        if self.looks_next {
+            self.samples += 1;
+            aggregated = self.monitor.check(&mut space);
+        }
+        let wait = self.monitor.wait(&space);
+        self.looks_next = wait == Wait::Sample;
+        let sleep_us = match wait {
+            Wait::Sample => {
+                self.monitor.prepare(&mut space);
+                self.monitor.attrs().sample_us.max(1)
+            }
+            Wait::Inactive { interval_us } => interval_us,
+        };
+        space.pay();
+        if aggregated {
+            self.aggregations += 1;
+            self.regions_sum += self.monitor.nr_regions() as u64;
+            if self.keeps_snapshots {
+                self.snapshot = Some(self.take_snapshot(machine.sys.now_ns));
+            }
+        }
+        sleep_us.saturating_mul(1000)
+    }
+
+    fn take_snapshot(&self, at_ns: u64) -> Snapshot {
+        let attrs = self.monitor.attrs();
+        let regions = self.monitor.targets().iter().flat_map(|target| {
+            let id = target.id.0;
+            target
+                .regions
+                .iter()
+                .map(move |region| (id, region.clone()))
+        });
+        Snapshot {
+            at_ns,
+            looks: attrs.max_nr_accesses(),
+            sample_us: attrs.sample_us,
+            regions: regions.collect(),
+        }
+    }
+}
+
+/// The DAMON of a kernel: 7.2's, or 6.12's for all before.
+pub fn damon_profile(kernel: &mglru::Profile) -> Profile {
+    if kernel.name == mglru::profile::V7_2.name {
+        Profile::V7_2
+    } else {
+        Profile::V6_12
+    }
+}
+
+impl Machine {
+    /// Starts kdamond, now. There is one at a time; a former one ends.
+    pub fn start_damon(&mut self, monitor: Monitor, watched: Watched) {
+        let profile = damon_profile(self.config.policy.profile);
+        self.kdamond = Some(Box::new(Kdamond {
+            monitor,
+            profile,
+            watched,
+            looks_next: false,
+            started: false,
+            cpu_ns: 0,
+            samples: 0,
+            aggregations: 0,
+            regions_sum: 0,
+            last_folio: Vec::new(),
+            snapshot: None,
+            keeps_snapshots: false,
+        }));
+        self.kdamond_due_ns = self.sys.now_ns;
+        self.sys.events.push(self.sys.now_ns, Event::Kdamond);
+    }
+
+    /// Has kdamond keep what it knows at the end of each aggregation.
+    pub fn keep_damon_snapshots(&mut self) {
+        if let Some(kdamond) = &mut self.kdamond {
+            kdamond.keeps_snapshots = true;
+        }
+    }
+
+    /// kdamond, if it was started.
+    pub fn damon(&self) -> Option<&Kdamond> {
+        self.kdamond.as_deref()
+    }
+
+    /// The frame that a process's page lies in.
+    pub fn frame_of(&self, process: ProcessId, vpn: u64) -> Option<u32> {
+        let mm: MmId = process.mm();
+        if let Some(leaf) = self.sys.tables.huge_leaf(mm, vpn) {
+            return Some(leaf.pfn().0 + (vpn % agewise_engine::page_table::PAGES_PER_PMD) as u32);
+        }
+        let leaf = self.sys.tables.leaf(mm, vpn)?;
+        (leaf.present() && !leaf.is_special()).then(|| leaf.pfn().0)
+    }
+
+    /// The frame that a page of a file lies in.
+    pub fn frame_of_file(&self, file: FileId, index: u32) -> Option<u32> {
+        match self.sys.files[file.number() as usize].cache.get(index) {
+            Entry::Present(pfn) => Some(pfn.0),
+            Entry::Empty | Entry::Shadow(_) => None,
+        }
+    }
+
+    /// Clears the accessed bits of a process, as a write of 1 to `/proc/PID/clear_refs` does.
+    pub fn clear_accessed_bits(&mut self, process: ProcessId) {
+        let mm: MmId = process.mm();
+        for start_vpn in self.sys.tables.ranges(mm) {
+            match self.sys.tables.pmd(mm, start_vpn) {
+                Pmd::None => {}
+                Pmd::Leaf(leaf) => {
+                    leaf.test_clear_young();
+                }
+                Pmd::Table(table) => table.iter_mut().for_each(|leaf| {
+                    leaf.test_clear_young();
+                }),
+            }
+        }
+    }
+
+    /// kdamond's turn. It runs when it is due, not when the running operation ends: nothing was
+    /// accessed in between.
+    pub(super) fn damon_step(&mut self, at_ns: u64) {
+        if at_ns != self.kdamond_due_ns {
+            return;
+        }
+        let Some(mut kdamond) = self.kdamond.take() else {
+            return;
+        };
+        let cpu = std::mem::replace(&mut self.sys.cpu, self.config.cpus - 1);
+        let (sleep_ns, end_ns, busy_ns) = self.apart(at_ns, |machine| kdamond.step(machine));
+        self.sys.cpu = cpu;
+        kdamond.cpu_ns += busy_ns;
+        self.kdamond = Some(kdamond);
+        self.kdamond_due_ns = end_ns.saturating_add(sleep_ns);
+        self.sys.events.push(self.kdamond_due_ns, Event::Kdamond);
+    }
+}
