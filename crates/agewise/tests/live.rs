@@ -497,6 +497,70 @@ fn a_disk_that_fills_ends_a_recording_whose_beginning_stays_readable() {
     );
 }
 
+/// Page faults stand between the looks at their own times, and a page that faulted is not seen in the same
+/// interval again.
+#[test]
+fn recorded_page_faults_are_in_order_and_counted_once() {
+    let _one = one();
+    skip_if!("recorded_page_faults_are_in_order", blind());
+    let directory = tempfile::tempdir().expect("a place for the trace");
+    let record = |name: &str, faults: &str| {
+        let out = directory.path().join(name);
+        let out = out.to_str().expect("UTF-8");
+        let arguments = [
+            "trace", "record", "--format", "json", "--out", out, "--faults", faults,
+        ];
+        // The shell gives the recorder time to find the program before it touches its memory.
+        let script = format!("sleep 0.5; exec {AGEWISE} exercise --size 32M --seconds 1");
+        let recorded = agewise(&[&arguments[..], &["--", "sh", "-c", &script]].concat());
+        assert!(recorded.status.success(), "{}", text(&recorded.stderr));
+        let said = text(&recorded.stderr);
+        let summary = said.lines().rev().find(|line| line.starts_with('{'));
+        let summary: Value = serde_json::from_str(summary.expect("a summary")).expect("JSON");
+        let cat = text(&agewise(&["trace", "cat", out, "--format", "json"]).stdout);
+        let records: Vec<Value> = cat
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect();
+        (summary, records)
+    };
+    let (summary, records) = record("off.pages", "off");
+    assert_eq!(number(&summary, "faults"), 0);
+    assert!(records.iter().all(|record| record["evidence"] != "fault"));
+
+    let (summary, records) = record("auto.pages", "auto");
+    if number(&summary, "faults") == 0 {
+        println!("SKIP recorded_page_faults_are_in_order: no tracepoint here");
+        return;
+    }
+    assert_eq!(number(&summary, "faults_dropped"), 0, "{summary}");
+    let (mut last_ns, mut faults) = (0, 0);
+    let mut faulted = std::collections::HashSet::new();
+    let mut in_look = false;
+    for record in &records {
+        let time_ns = number(record, "time_ns");
+        assert!(time_ns >= last_ns, "{record} after {last_ns}");
+        let first = number(record, "page");
+        let is_fault = record["evidence"] == "fault";
+        // A new interval begins behind the records of a look.
+        if in_look && (is_fault || time_ns != last_ns) {
+            faulted.clear();
+        }
+        (in_look, last_ns) = (!is_fault, time_ns);
+        if is_fault {
+            assert!(record["kind"] == "r" || record["kind"] == "w");
+            faults += 1;
+            faulted.insert(first);
+        } else {
+            let again =
+                (first..first + number(record, "count")).any(|page| faulted.contains(&page));
+            assert!(!again, "{record} faulted in its interval");
+        }
+    }
+    assert_eq!(faults, number(&summary, "faults"));
+    assert!(faults > 32 << 8 >> 4, "{summary}");
+}
+
 /// A program that touches so much that seeing all of it would slow it is spared, and what the trace says
 /// of a second is what the program did.
 #[test]

@@ -245,6 +245,10 @@ mod tests {
                 hint: "run as root",
             })
         }
+
+        fn load_faults(&self) -> Result<(), EyeError> {
+            self.load_walker().map(drop)
+        }
     }
 
     fn little() -> Capabilities {

@@ -5,10 +5,14 @@
 //! with the time of the look. Their order inside an interval is not known; they are written in
 //! rising order of address, and the trace says so ([`Order::Interval`]).
 //!
+//! Page faults, where there is a source of them, are written with their own times between the looks
+//! ([`Evidence::Fault`]); a page that faulted in an interval is not written as seen in it as well.
+//!
 //! A program that touches so much that clearing all of it in every interval would slow it by more than
 //! [`MAX_SLOWDOWN`] is spared: some of its accesses are inferred from others, and the trace says which
 //! ([`Evidence::Inferred`]).
 
+pub mod faults;
 mod pace;
 mod pages;
 mod watched;
@@ -19,6 +23,7 @@ use std::time::Duration;
 
 use agewise_host::clock;
 use agewise_host::eye::{Abilities, AccessSource, EyeError, Resolution};
+use agewise_host::faults::Fault;
 use agewise_host::pagewalk::{Capacity, PageWalk};
 use agewise_host::process::{Process, ProcessError};
 use agewise_lab::trace::page_trace::{Header, Order, PageTraceWriter};
@@ -52,6 +57,9 @@ pub enum RecordError {
         /// What failed.
         source: WatchError,
     },
+    /// Page faults could not be read.
+    #[error("page faults cannot be recorded: {0}; --faults off does without")]
+    Faults(EyeError),
 }
 
 /// Tables read before they are cleared. What is accessed between the two is lost to the trace, and at
@@ -80,6 +88,10 @@ pub struct Totals {
     pub intervals: u64,
     /// Accesses: pages young in an interval, summed over intervals.
     pub accesses: u64,
+    /// Accesses of these that are page faults, at their exact times.
+    pub faults: u64,
+    /// Page faults that are lost: more of them came in an interval than the ring holds.
+    pub faults_dropped: u64,
     /// Accesses of these that nobody saw: inferred, to spare the program.
     pub inferred: u64,
     /// Processes that are spared now.
@@ -106,6 +118,12 @@ pub struct Recorder<'a, W: Write> {
     last_look_ns: u64,
     max_slowdown: f64,
     totals: Totals,
+    faults: Option<faults::Source>,
+    pending: faults::Pending,
+    /// What the look under way found, until the faults before it are written.
+    found: Vec<(u32, watched::Touched)>,
+    /// Time of the last record, ns since the recording began: times never go back.
+    written_ns: u64,
 }
 
 impl<'a, W: Write> Recorder<'a, W> {
@@ -140,7 +158,16 @@ impl<'a, W: Write> Recorder<'a, W> {
             last_look_ns: 0,
             max_slowdown: MAX_SLOWDOWN,
             totals: Totals::default(),
+            faults: None,
+            pending: faults::Pending::default(),
+            found: Vec::new(),
+            written_ns: 0,
         })
+    }
+
+    /// Records page faults too, of processes added from now on.
+    pub fn set_faults(&mut self, source: faults::Source) {
+        self.faults = Some(source);
     }
 
     /// Bounds what recording costs processes added from now on; infinite: everything is seen, whatever
@@ -192,6 +219,10 @@ impl<'a, W: Write> Recorder<'a, W> {
             opened => opened?,
         };
         if let Some(slot) = self.names.process_slot(pid) {
+            if let Some(faults) = &mut self.faults {
+                // Where no more can be watched, the accessed bits still tell of it.
+                let _ = faults.watch(pid);
+            }
             self.watched.insert(
                 pid,
                 Watched::new(process, slot, born_here, self.max_slowdown),
@@ -208,31 +239,13 @@ impl<'a, W: Write> Recorder<'a, W> {
     pub fn interval(&mut self) -> Result<(), RecordError> {
         let time_ns = clock::monotonic_ns().saturating_sub(self.start_ns);
         self.last_look_ns = time_ns;
-        let mut failed = Ok(());
-        let (mut accesses, mut inferred, mut spared) = (0, 0, 0);
-        let mut gone = Vec::new();
+        let (mut spared, mut gone) = (0, Vec::new());
+        self.found.clear();
         for (&pid, watched) in &mut self.watched {
-            let writer = &mut self.writer;
-            let mut write = |touched: watched::Touched| {
-                if failed.is_err() {
-                    return;
-                }
-                accesses += touched.pages;
-                if touched.evidence == Evidence::Inferred {
-                    inferred += touched.pages;
-                }
-                failed = writer.push(&Request {
-                    first_page: touched.first_page,
-                    page_count: touched.pages,
-                    time_ns,
-                    process: pid,
-                    kind: AccessKind::Unknown,
-                    class: touched.numbering.class,
-                    evidence: touched.evidence,
-                });
-            };
+            let found = &mut self.found;
+            let mut keep = |touched: watched::Touched| found.push((pid, touched));
             let cpu_ns = clock::thread_cpu_ns();
-            match watched.look(self.eye, &mut self.names, &mut write) {
+            match watched.look(self.eye, &mut self.names, &mut keep) {
                 Ok(cleared) => self.totals.uncleared_pages = cleared.uncleared_pages,
                 Err(error) if error.is_gone() => gone.push(pid),
                 Err(source) => return Err(RecordError::Watch { pid, source }),
@@ -240,24 +253,139 @@ impl<'a, W: Write> Recorder<'a, W> {
             spared += u64::from(watched.is_spared());
             self.totals.cpu_ns += clock::thread_cpu_ns() - cpu_ns;
         }
+        let cpu_ns = clock::thread_cpu_ns();
+        let mut accesses = self.write_faults(time_ns)? + self.write_found(time_ns)?;
+        if !gone.is_empty() {
+            // The last that they did may have come after the look began.
+            accesses += self.write_pending(u64::MAX)?;
+        }
+        if self.faults.is_some() {
+            self.totals.cpu_ns += clock::thread_cpu_ns() - cpu_ns;
+        }
         for pid in gone {
             self.watched.remove(&pid);
             self.names.forget_process(pid);
+            if let Some(faults) = &mut self.faults {
+                faults.forget(pid);
+            }
         }
-        failed?;
         self.totals.intervals += 1;
         self.totals.accesses += accesses;
-        self.totals.inferred += inferred;
         self.totals.spared_processes = spared;
         self.totals.accesses_max = self.totals.accesses_max.max(accesses);
         Ok(())
     }
 
-    /// Writes what is left and the index.
+    /// Writes the faults up to the look at `time_ns`, and takes out of what it found the pages that
+    /// faulted. Accesses written.
+    fn write_faults(&mut self, time_ns: u64) -> Result<u64, RecordError> {
+        let Some(source) = &mut self.faults else {
+            return Ok(0);
+        };
+        self.pending
+            .fill(source.as_mut())
+            .map_err(RecordError::Faults)?;
+        self.totals.faults_dropped = source.dropped();
+        // Also of pages that faulted while we looked: what the look found of them came after.
+        let mut known: Vec<u64> = Vec::with_capacity(self.pending.all().len());
+        known.extend(self.pending.all().iter().filter_map(|fault| {
+            let watched = self.watched.get(&fault.pid)?;
+            Some(watched.numbering_of(fault).page(fault.address))
+        }));
+        known.sort_unstable();
+        known.dedup();
+        if !known.is_empty() {
+            let mut rest = Vec::with_capacity(self.found.len());
+            for &(pid, touched) in &self.found {
+                faults::without(
+                    &known,
+                    touched.first_page,
+                    touched.pages,
+                    |first_page, pages| {
+                        let touched = watched::Touched {
+                            first_page,
+                            pages,
+                            ..touched
+                        };
+                        rest.push((pid, touched));
+                    },
+                );
+            }
+            self.found = rest;
+        }
+        self.write_pending(time_ns.saturating_add(self.start_ns))
+    }
+
+    /// Writes the faults known up to this time, `CLOCK_MONOTONIC` ns. Faults written.
+    fn write_pending(&mut self, until_ns: u64) -> Result<u64, RecordError> {
+        let mut count = 0;
+        for fault in self.pending.until(until_ns) {
+            count += u64::from(self.write_fault(&fault)?);
+        }
+        self.totals.faults += count;
+        Ok(count)
+    }
+
+    /// Writes a fault of a process that is recorded.
+    fn write_fault(&mut self, fault: &Fault) -> Result<bool, RecordError> {
+        let Some(watched) = self.watched.get(&fault.pid) else {
+            return Ok(false);
+        };
+        let numbering = watched.numbering_of(fault);
+        // One told late, from another processor, comes as soon as it can.
+        self.written_ns = self
+            .written_ns
+            .max(fault.time_ns.saturating_sub(self.start_ns));
+        self.writer.push(&Request {
+            first_page: numbering.page(fault.address),
+            page_count: 1,
+            time_ns: self.written_ns,
+            process: fault.pid,
+            kind: if fault.write {
+                AccessKind::Write
+            } else {
+                AccessKind::Read
+            },
+            class: numbering.class,
+            evidence: Evidence::Fault,
+        })?;
+        Ok(true)
+    }
+
+    /// Writes what the look at `time_ns` found. Accesses written.
+    fn write_found(&mut self, time_ns: u64) -> Result<u64, RecordError> {
+        self.written_ns = self.written_ns.max(time_ns);
+        let mut accesses = 0;
+        for &(process, touched) in &self.found {
+            accesses += touched.pages;
+            if touched.evidence == Evidence::Inferred {
+                self.totals.inferred += touched.pages;
+            }
+            self.writer.push(&Request {
+                first_page: touched.first_page,
+                page_count: touched.pages,
+                time_ns: self.written_ns,
+                process,
+                kind: AccessKind::Unknown,
+                class: touched.numbering.class,
+                evidence: touched.evidence,
+            })?;
+        }
+        Ok(accesses)
+    }
+
+    /// Writes what is left, with the faults since the last look, and the index.
     ///
     /// # Errors
     /// The trace cannot be written.
     pub fn finish(mut self) -> Result<(Totals, Vec<String>), RecordError> {
+        if let Some(source) = &mut self.faults {
+            self.pending
+                .fill(source.as_mut())
+                .map_err(RecordError::Faults)?;
+            self.totals.faults_dropped = source.dropped();
+            self.totals.accesses += self.write_pending(u64::MAX)?;
+        }
         self.writer.flush_frame()?;
         let totals = self.totals();
         self.writer.finish()?;

@@ -73,6 +73,15 @@ impl PageNames {
         }
     }
 
+    /// How pages of the process are numbered of which the mapping is not known (any more).
+    #[must_use]
+    pub fn unmapped(process_slot: u64) -> Numbering {
+        Numbering {
+            class: PageClass::Unknown,
+            ..Self::own(process_slot)
+        }
+    }
+
     /// How the pages of `vma` that belong to its file are numbered; `None` for one without a file.
     pub fn of_file(&mut self, vma: &Vma, path: &str) -> Option<Numbering> {
         if vma.inode == 0 {

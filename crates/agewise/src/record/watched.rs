@@ -14,6 +14,7 @@ use agewise_host::eye::{
     AccessSource, AddressRange, Batch, EyeError, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES,
     TableSight, Target,
 };
+use agewise_host::faults::Fault;
 use agewise_host::process::Process;
 use agewise_host::vma::{VmaKind, VmaTable};
 
@@ -85,6 +86,8 @@ pub struct Watched {
     pace: Option<Pace>,
     dear_looks: u32,
     last_look_ns: Option<u64>,
+    /// The mappings at the last look, rising.
+    mapped: Vec<(AddressRange, Numberings)>,
 }
 
 impl Watched {
@@ -105,6 +108,7 @@ impl Watched {
             pace: None,
             dear_looks: 0,
             last_look_ns: None,
+            mapped: Vec::new(),
         }
     }
 
@@ -142,6 +146,9 @@ impl Watched {
                 copies: vma.kind == VmaKind::FilePrivate,
             })
             .collect();
+        self.mapped.clear();
+        self.mapped
+            .extend(ranges.iter().copied().zip(numberings.iter().copied()));
         let spareable: Vec<bool> = mapped
             .iter()
             .map(|vma| {
@@ -186,6 +193,22 @@ impl Watched {
 }
 
 impl Watched {
+    /// How the page that faulted is numbered, by the mappings of the last look.
+    #[must_use]
+    pub fn numbering_of(&self, fault: &Fault) -> Numbering {
+        let behind = self
+            .mapped
+            .partition_point(|(range, _)| range.start <= fault.address);
+        let mapping = behind.checked_sub(1).and_then(|at| self.mapped.get(at));
+        match mapping.filter(|(range, _)| fault.address < range.end) {
+            None => PageNames::unmapped(self.slot),
+            Some((_, numberings)) => match numberings.file {
+                Some(file) if !(numberings.copies && fault.write) => file,
+                _ => numberings.own,
+            },
+        }
+    }
+
     /// Spares the process from now on if the bits that it has to set again cost it too much.
     fn decide_to_spare(&mut self, now_ns: u64, reset_pages: u64) {
         let Some(last_ns) = self.last_look_ns.replace(now_ns) else {

@@ -13,6 +13,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
     vec![
         pagewalk(facts),
         pagemap(facts),
+        page_faults(facts),
         lru_gen(facts),
         idle_page(facts),
         damon(facts),
@@ -38,24 +39,40 @@ fn pagewalk(facts: &Facts) -> Capability {
             );
             line(name, State::Available, found)
         }
-        Err(error) => {
-            let advice = match error {
-                EyeError::NoPrivilege { hint, .. } => (*hint).to_owned(),
-                _ if !facts.has_btf => "use a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
-                _ if facts.lockdown.as_deref() == Some("confidentiality") => {
-                    "boot with lockdown=integrity or none".to_owned()
-                }
-                _ => "see the kernel lines above; needs Linux 5.17 on x86-64".to_owned(),
-            };
-            let found = match error {
-                // The hint is the advice.
-                EyeError::NoPrivilege { what, .. } => format!("{what}: not permitted"),
-                other => other.to_string(),
-            };
-            line(name, State::Missing, found).advise(advice)
-        }
+        Err(error) => refused(facts, name, error, "Linux 5.17 on x86-64"),
     }
     .since("5.17")
+}
+
+fn page_faults(facts: &Facts) -> Capability {
+    let name = "page_faults";
+    match &facts.faults {
+        Ok(()) => line(
+            name,
+            State::Available,
+            "first touches and refaults with time and order, by BPF tracepoint",
+        ),
+        Err(error) => refused(facts, name, error, "Linux 5.8 on x86-64"),
+    }
+    .since("5.8")
+}
+
+/// A BPF program that was not taken.
+fn refused(facts: &Facts, name: &'static str, error: &EyeError, needs: &str) -> Capability {
+    let advice = match error {
+        EyeError::NoPrivilege { hint, .. } => (*hint).to_owned(),
+        _ if !facts.has_btf => "use a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
+        _ if facts.lockdown.as_deref() == Some("confidentiality") => {
+            "boot with lockdown=integrity or none".to_owned()
+        }
+        _ => format!("see the kernel lines above; needs {needs}"),
+    };
+    let found = match error {
+        // The hint is the advice.
+        EyeError::NoPrivilege { what, .. } => format!("{what}: not permitted"),
+        other => other.to_string(),
+    };
+    line(name, State::Missing, found).advise(advice)
 }
 
 fn pagemap(facts: &Facts) -> Capability {

@@ -6,6 +6,7 @@ use crate::cgroup::{CgroupError, Hierarchy, Layout, Mounts};
 use crate::damon::{Damon, Owner};
 use crate::error::{self, FileError};
 use crate::eye::EyeError;
+use crate::faults::{Faults, RING_BYTES_MIN};
 use crate::lru_gen::{Features, LruGen};
 use crate::memory::{self, MemInfo};
 use crate::pagewalk::PageWalk;
@@ -46,6 +47,8 @@ pub trait Calls {
     fn has(&self, call: Syscall) -> bool;
     /// Loads the page-table walker and lets go of it.
     fn load_walker(&self) -> Result<WalkerFacts, EyeError>;
+    /// Attaches the programs on page faults and lets go of them.
+    fn load_faults(&self) -> Result<(), EyeError>;
 }
 
 /// The running kernel.
@@ -77,6 +80,10 @@ impl Calls for LiveCalls {
             levels: walk.levels(),
             direct_map_by_symbol: walk.direct_map_by_symbol(),
         })
+    }
+
+    fn load_faults(&self) -> Result<(), EyeError> {
+        Faults::with_ring(RING_BYTES_MIN).map(drop)
     }
 }
 
@@ -197,6 +204,7 @@ pub(super) struct Facts {
     pub unprivileged_bpf: Option<String>,
     pub syscalls: Vec<Syscall>,
     pub walker: Result<WalkerFacts, EyeError>,
+    pub faults: Result<(), EyeError>,
     pub layout: Layout,
     pub memory_hierarchy: Result<Hierarchy, CgroupError>,
     pub unified: Option<Hierarchy>,
@@ -244,6 +252,7 @@ impl Facts {
             unprivileged_bpf: text(roots, "sys/kernel/unprivileged_bpf_disabled"),
             syscalls: all.into_iter().filter(|call| calls.has(*call)).collect(),
             walker: calls.load_walker(),
+            faults: calls.load_faults(),
             layout: mounts.layout(),
             has_memory_reclaim: memory_hierarchy.as_ref().is_ok_and(has_memory_reclaim),
             memory_hierarchy,

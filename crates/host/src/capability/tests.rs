@@ -27,6 +27,11 @@ impl Calls for FakeCalls {
     fn load_walker(&self) -> Result<WalkerFacts, EyeError> {
         (self.walker)()
     }
+
+    // What refuses the walker refuses these.
+    fn load_faults(&self) -> Result<(), EyeError> {
+        (self.walker)().map(drop)
+    }
 }
 
 struct Fake {
@@ -222,6 +227,9 @@ fn an_old_kernel_falls_back_to_pagemap_and_moves_nothing() {
             .contains("CONFIG_DEBUG_INFO_BTF")
     );
     assert_eq!(table.eye().unwrap().name, "pagemap");
+    let faults = table.get(Group::Eye, "page_faults").unwrap();
+    assert_eq!(faults.state, State::Missing);
+    assert_eq!(faults.advice, pagewalk.advice);
     assert_eq!(state(&table, Group::Hand, "pageout"), State::Missing);
     assert!(table.hand().is_none());
 }

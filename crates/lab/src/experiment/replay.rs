@@ -86,6 +86,8 @@ struct Moment {
     /// Behind its last access.
     end: usize,
     time_ns: u64,
+    /// Page faults: they happened at this time and not at some time before it.
+    exact: bool,
 }
 
 /// Where a page lies on the machine.
@@ -284,12 +286,16 @@ impl Reading {
             who: owner.unwrap_or(process) << 1 | u32::from(write),
         });
         let end = self.items.len();
+        let exact = access.evidence == Evidence::Fault;
         match self.moments.last_mut() {
             // Time that runs backwards stands still.
-            Some(last) if access.time_ns <= last.time_ns => last.end = end,
+            Some(last) if access.time_ns <= last.time_ns => {
+                (last.end, last.exact) = (end, last.exact && exact);
+            }
             _ => self.moments.push(Moment {
                 end,
                 time_ns: access.time_ns,
+                exact,
             }),
         }
         Ok(())
@@ -487,7 +493,7 @@ impl Cursor {
             Arrangement::Reverse => count - 1 - self.at,
             Arrangement::Forward | Arrangement::Each => self.at,
         };
-        let due_ns = if replay.order_unknown {
+        let due_ns = if replay.order_unknown && !replay.moments[self.moment].exact {
             let span = u128::from(self.end_ns - self.begin_ns);
             self.begin_ns + (span * self.at as u128 / count as u128) as u64
         } else {
@@ -577,6 +583,42 @@ mod tests {
                     .collect::<HashSet<_>>()
             };
             assert_eq!(set(&shuffled), set(&forward));
+        }
+    }
+
+    #[test]
+    fn faults_keep_their_order_and_time_between_the_looks() {
+        let fault = |time_ns, page| Request {
+            evidence: Evidence::Fault,
+            ..at(time_ns, page, 1)
+        };
+        let requests = [
+            at(1000, 10, 2),
+            fault(1030, 50),
+            fault(1060, 40),
+            at(1100, 10, 2),
+        ];
+        let header = Header {
+            order: Order::Interval,
+            evidence: true,
+            interval_ns: 100,
+            ..Header::default()
+        };
+        let mut writer = PageTraceWriter::new(Path::new("t"), Vec::new(), &header).unwrap();
+        for request in &requests {
+            writer.push(request).unwrap();
+        }
+        let replay = replay("page", &writer.finish().unwrap(), None);
+        for seed in 1..9 {
+            let steps = steps(&replay, Arrangement::Each, seed);
+            // Pages are numbered as they come: 50 is 2 and 40 is 3.
+            let faults: Vec<_> = steps[2..4].iter().map(|s| (s.page, s.due_ns)).collect();
+            assert_eq!(faults, [(2, 130), (3, 160)], "seed {seed}");
+            assert!(
+                steps[4..]
+                    .iter()
+                    .all(|step| step.page < 2 && step.due_ns >= 160)
+            );
         }
     }
 

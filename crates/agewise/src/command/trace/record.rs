@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::command::run::child::{self, Child};
 use crate::command::run::family::Family;
 use crate::output::{self, Format};
+use crate::record::faults::{self, FaultMode};
 use crate::record::{self, Recorder, Totals};
 use crate::signal::Stop;
 use crate::units;
@@ -31,6 +32,11 @@ use crate::units;
 /// rising order of address). So curves are right for memories that hold more than an interval's
 /// pages, and pessimistic for smaller ones. Reads and writes are not told apart. Accesses by system
 /// calls to page cache that is not mapped are not seen.
+///
+/// Page faults (first touches, file pages not mapped yet, refaults from swap, writes to pages that are
+/// shared or protected) are recorded too, where the kernel's tracepoint can be had: each with its exact
+/// time, in exact order, read or write. Such a page is not recorded as seen in that interval again. See
+/// --faults.
 ///
 /// A program given by --pid is recorded from the first look on; it and every process it starts
 /// with --children. A COMMAND is recorded with everything it starts, from its beginning, until it
@@ -66,6 +72,11 @@ pub struct Args {
     /// whatever it costs.
     #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = slowdown)]
     pub max_slowdown: f64,
+
+    /// Record page faults with exact time and order: where the kernel allows it (auto; one line says so
+    /// when it does not), on (or fail), off. Costs the program some 0.2 us a fault.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = FaultMode::Auto)]
+    pub faults: FaultMode,
 
     /// Stop after this time. Without it, until the program ends or SIGINT.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
@@ -136,6 +147,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         );
     }
     let mut eye = record::open_eye().context("cannot read page tables")?;
+    let (source, why_not) = faults::open(args.faults).context("--faults on")?;
+    if let Some(why_not) = why_not {
+        eprintln!("agewise: {why_not}");
+    }
     let out = File::create_new(&args.out)
         .with_context(|| format!("cannot create {}", args.out.display()))?;
     let mut recorder = Recorder::new(
@@ -143,9 +158,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         &args.out,
         BufWriter::new(out),
         args.interval,
-        metadata(args),
+        metadata(args, source.is_some()),
     )?;
     recorder.set_max_slowdown(args.max_slowdown);
+    if let Some(source) = source {
+        recorder.set_faults(source);
+    }
     let mut subject = match Subject::start(args) {
         Ok(subject) => subject,
         Err(error) => {
@@ -187,7 +205,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(status.map_or(ExitCode::SUCCESS, |status| child::exit_code(status).into()))
 }
 
-fn metadata(args: &Args) -> String {
+fn metadata(args: &Args, faults: bool) -> String {
     let what = match args.pid {
         Some(pid) => format!("pid {pid}"),
         None => {
@@ -196,8 +214,9 @@ fn metadata(args: &Args) -> String {
         }
     };
     format!(
-        "recorder=agewise {}\nrecorded={what}\nunit=page\n",
-        env!("CARGO_PKG_VERSION")
+        "recorder=agewise {}\nrecorded={what}\nunit=page\nfaults={}\n",
+        env!("CARGO_PKG_VERSION"),
+        if faults { "exact" } else { "none" },
     )
 }
 
@@ -359,6 +378,17 @@ fn print(out: &mut impl Write, format: Format, summary: &Summary) -> anyhow::Res
         units::bytes_text(accesses_max * 4096),
         summary.cpu_share * 100.0,
     )?;
+    let Totals {
+        faults,
+        faults_dropped,
+        ..
+    } = summary.totals;
+    if faults > 0 || faults_dropped > 0 {
+        writeln!(
+            out,
+            "{faults} of them page faults in exact order, {faults_dropped} more lost"
+        )?;
+    }
     if summary.totals.inferred > 0 {
         writeln!(
             out,

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Tells which addresses of chosen processes fault, in order. Observes only.
+ *
+ * Two tracepoints of arch/x86/mm/fault.c (exc_page_fault): faults taken in user mode, and those the
+ * kernel takes for the process while it copies from or to its memory.
+ */
+#include <linux/types.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+typedef __u64 u64;
+typedef __u32 u32;
+
+/* As in src/faults/program.rs. */
+struct fault_event {
+	u64 time_ns; /* CLOCK_MONOTONIC */
+	u64 address; /* of the page; below, the low bits of the hardware's error code */
+	u32 tgid;
+	u32 tid;
+};
+
+#define PAGE_MASK_BITS 0xfffULL
+#define CODE_BITS 0x1fULL /* present, write, user, reserved, instruction */
+
+/* Its size is set on loading. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} ring SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, u32);
+	__type(value, u32);
+} watched SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} dropped SEC(".maps");
+
+static __always_inline int note(u64 address, u64 code)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	u32 tgid = id >> 32;
+	struct fault_event *event;
+
+	/* The upper half is the kernel's own. */
+	if ((long long)address < 0 || !bpf_map_lookup_elem(&watched, &tgid))
+		return 0;
+	event = bpf_ringbuf_reserve(&ring, sizeof(*event), 0);
+	if (!event) {
+		u32 zero = 0;
+		u64 *count = bpf_map_lookup_elem(&dropped, &zero);
+
+		if (count)
+			__sync_fetch_and_add(count, 1);
+		return 0;
+	}
+	event->time_ns = bpf_ktime_get_ns();
+	event->address = (address & ~PAGE_MASK_BITS) | (code & CODE_BITS);
+	event->tgid = tgid;
+	event->tid = (u32)id;
+	/* Nobody waits: the reader comes once an interval. */
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+SEC("tp_btf/page_fault_user")
+int BPF_PROG(fault_user, unsigned long address, void *regs, unsigned long code)
+{
+	return note(address, code);
+}
+
+SEC("tp_btf/page_fault_kernel")
+int BPF_PROG(fault_kernel, unsigned long address, void *regs, unsigned long code)
+{
+	return note(address, code);
+}
+
+/* bpf_ktime_get_ns is for GPL-compatible programs only. */
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Page faults of real processes. Needs root and BPF; says so and skips otherwise.
+
+use agewise_host::clock::monotonic_ns;
+use agewise_host::eye::EyeError;
+use agewise_host::faults::{Fault, FaultSource, Faults, RING_BYTES, RING_BYTES_MIN};
+
+mod support;
+use support::{BASE, Child, PAGE, map_fixed};
+
+/// The eye, or the reason why there is none here.
+fn faults(test: &str, ring_bytes: u32) -> Option<Faults> {
+    match Faults::with_ring(ring_bytes) {
+        Ok(faults) => Some(faults),
+        Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })) => {
+            eprintln!("SKIP {test}: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn child(pages: usize) -> Child {
+    Child::spawn(|| map_fixed(BASE, pages, libc::MADV_NOHUGEPAGE))
+}
+
+/// Faults in the child's memory, as pages of it.
+fn drained(faults: &mut Faults, pages: usize) -> Vec<(usize, Fault)> {
+    let mut all = Vec::new();
+    faults.drain(&mut all).unwrap();
+    let here = |fault: &Fault| {
+        let page = (fault.address as usize).checked_sub(BASE)? / PAGE;
+        (page < pages).then_some((page, *fault))
+    };
+    all.iter().filter_map(here).collect()
+}
+
+#[test]
+fn first_touches_are_told_in_exactly_their_order() {
+    const PAGES: usize = 64;
+    let Some(mut faults) = faults("first_touches", RING_BYTES) else {
+        return;
+    };
+    let (watched, other) = (child(PAGES), child(PAGES));
+    faults.watch(watched.pid).unwrap();
+    let before = monotonic_ns();
+    // 37 and 64 have no common factor: every page once, in no simple order.
+    let order: Vec<usize> = (0..PAGES).map(|step| step * 37 % PAGES).collect();
+    for &page in &order {
+        other.read(BASE + page * PAGE, 1, 1, 0);
+        watched.read(BASE + page * PAGE, 1, 1, 0);
+    }
+    let told = drained(&mut faults, PAGES);
+    let pages: Vec<usize> = told.iter().map(|(page, _)| *page).collect();
+    assert_eq!(pages, order);
+    let mut last = before;
+    for (_, fault) in &told {
+        assert_eq!((fault.pid, fault.tid), (watched.pid, watched.pid));
+        assert!(!fault.write && !fault.protection, "{fault:?}");
+        assert!(fault.time_ns > last && fault.time_ns < monotonic_ns());
+        last = fault.time_ns;
+    }
+
+    // A read brings no fault any more; a first write is one, of a page that is there (the zero page).
+    watched.read(BASE, PAGES, 1, 0);
+    watched.write(BASE, 2, 1, 0);
+    watched.write(BASE, 2, 1, 0);
+    let told = drained(&mut faults, PAGES);
+    let kinds: Vec<(usize, bool, bool)> = told
+        .iter()
+        .map(|(page, fault)| (*page, fault.write, fault.protection))
+        .collect();
+    assert_eq!(kinds, [(0, true, true), (1, true, true)]);
+
+    faults.forget(watched.pid);
+    watched.write(BASE, PAGES, 1, 0);
+    assert_eq!(drained(&mut faults, PAGES), []);
+    assert_eq!(faults.dropped(), 0);
+}
+
+#[test]
+fn a_full_ring_keeps_the_first_and_counts_the_rest() {
+    const PAGES: usize = 1000;
+    let Some(mut faults) = faults("a_full_ring", RING_BYTES_MIN) else {
+        return;
+    };
+    let child = child(PAGES);
+    faults.watch(child.pid).unwrap();
+    child.read(BASE, PAGES, 1, 0);
+    let mut all = Vec::new();
+    faults.drain(&mut all).unwrap();
+    // 32 bytes a place.
+    assert!((100..=128).contains(&all.len()), "{}", all.len());
+    assert!(all.len() as u64 + faults.dropped() >= PAGES as u64);
+    let inside: Vec<u64> = all
+        .iter()
+        .map(|fault| fault.address)
+        .filter(|address| (BASE as u64..(BASE + PAGES * PAGE) as u64).contains(address))
+        .collect();
+    assert!(inside.windows(2).all(|two| two[1] == two[0] + PAGE as u64));
+    // There is room again.
+    let lost = faults.dropped();
+    child.write(BASE, 10, 1, 0);
+    assert_eq!(drained(&mut faults, PAGES).len(), 10);
+    assert_eq!(faults.dropped(), lost);
+}
+
+#[test]
+fn what_a_process_did_before_it_died_is_told() {
+    const PAGES: usize = 16;
+    let Some(mut faults) = faults("before_it_died", RING_BYTES) else {
+        return;
+    };
+    let child = child(PAGES);
+    faults.watch(child.pid).unwrap();
+    child.read(BASE, PAGES, 1, 0);
+    child.kill();
+    let pages: Vec<usize> = drained(&mut faults, PAGES)
+        .iter()
+        .map(|(page, _)| *page)
+        .collect();
+    assert_eq!(pages, (0..PAGES).collect::<Vec<_>>());
+    faults.forget(child.pid);
+    faults.forget(child.pid);
+}
+
+#[test]
+fn without_privileges_it_says_what_to_do() {
+    // The system call itself changes this thread's credentials only, not the other tests'.
+    let refused = std::thread::spawn(|| {
+        // SAFETY: plain system call without memory.
+        let dropped = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        (dropped == 0).then(|| Faults::open().err())
+    });
+    match refused.join().unwrap() {
+        None => eprintln!("SKIP without_privileges: credentials cannot be dropped here"),
+        Some(error) => {
+            let error = error.expect("refused");
+            assert!(matches!(error, EyeError::NoPrivilege { .. }), "{error}");
+            assert!(error.to_string().contains("run as root"), "{error}");
+        }
+    }
+}
