@@ -4,8 +4,8 @@
 use std::fmt;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{self, Registry};
@@ -73,17 +73,25 @@ impl Collector for Families {
             let mut metric =
                 encoder.encode_descriptor(family.name, family.help, unit.as_ref(), kind)?;
             for (labels, value) in &family.samples {
-                let mut sample = metric.encode_family(labels)?;
-                let none: Option<&Exemplar<Vec<(String, String)>, f64>> = None;
-                match (family.is_counter, value) {
-                    (true, Value::Whole(value)) => sample.encode_counter(value, none)?,
-                    (true, Value::Real(value)) => sample.encode_counter(value, none)?,
-                    (false, Value::Whole(value)) => sample.encode_gauge(value)?,
-                    (false, Value::Real(value)) => sample.encode_gauge(value)?,
+                match labels.is_empty() {
+                    true => sample(&mut metric, family.is_counter, value)?,
+                    false => {
+                        sample(&mut metric.encode_family(labels)?, family.is_counter, value)?;
+                    }
                 }
             }
         }
         Ok(())
+    }
+}
+
+fn sample(metric: &mut MetricEncoder, is_counter: bool, value: &Value) -> fmt::Result {
+    let none: Option<&Exemplar<Vec<(String, String)>, f64>> = None;
+    match (is_counter, value) {
+        (true, Value::Whole(value)) => metric.encode_counter(value, none),
+        (true, Value::Real(value)) => metric.encode_counter(value, none),
+        (false, Value::Whole(value)) => metric.encode_gauge(value),
+        (false, Value::Real(value)) => metric.encode_gauge(value),
     }
 }
 

@@ -133,6 +133,8 @@ fn both_formats_are_well_formed_and_say_the_same() {
         Syntax::Prometheus,
     );
     assert_eq!(new, old);
+    let text = text_of(&snapshot, ALL, Syntax::OpenMetrics);
+    assert!(text.contains("\nagewise_own_ticks_total 9\n"));
     assert!(new.len() > 200, "{}", new.len());
 }
 
