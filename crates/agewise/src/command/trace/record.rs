@@ -74,7 +74,7 @@ pub struct Args {
     pub max_slowdown: f64,
 
     /// Record page faults with exact time and order: where the kernel allows it (auto; one line says so
-    /// when it does not), on (or fail), off. Costs the program some 0.2 us a fault.
+    /// when it does not), on (or fail), off. Costs the program 0.1 to 0.2 us a fault.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = FaultMode::Auto)]
     pub faults: FaultMode,
 
