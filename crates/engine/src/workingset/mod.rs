@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Working-set reporting: how much memory is how old, per node and target.
 
+pub mod balloon;
 mod histogram;
 mod intervals;
 pub mod report;
