@@ -21,6 +21,7 @@ pub mod pagewalk;
 pub mod pressure;
 pub mod process;
 pub mod raise;
+pub mod restrain;
 pub mod root;
 pub mod swap;
 pub mod vma;

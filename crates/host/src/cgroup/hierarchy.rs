@@ -88,6 +88,15 @@ impl Mounts {
             .map(Hierarchy::from_mount)
     }
 
+    /// Where the v1 hierarchy of a controller is mounted.
+    pub fn controller_dir(&self, name: &str) -> Option<PathBuf> {
+        let mount = self
+            .0
+            .iter()
+            .find(|m| m.controllers.iter().any(|c| c == name));
+        mount.map(|mount| mount.point.clone())
+    }
+
     /// The hierarchy that accounts memory: v1 if mounted there, else v2 if the controller is in it.
     pub fn memory(&self) -> Result<Hierarchy, CgroupError> {
         let v1 = self

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Holding a cgroup back: less memory, a pause, or its end. Asked for by name only, refused for
+//! whatever holds init, the session or this program, and taken back when dropped or, should the
+//! program be killed, by the next one.
+
+mod ledger;
+mod untouchable;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, pidfd_send_signal};
+
+pub use ledger::{Kind, Ledger, Step, Undo};
+pub use untouchable::{Untouchable, untouchable};
+
+use crate::cgroup::{Cgroup, CgroupError, Mounts, Version};
+use crate::error::{self, FileError};
+use crate::process::{Process, ProcessError};
+use crate::root::ProcRoot;
+
+/// How long the kernel may take to freeze: a task that waits for a disk freezes when it is served.
+const FREEZE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between two looks whether it has.
+const FREEZE_STEP: Duration = Duration::from_millis(2);
+/// Rounds of killing until no process is left that was forked meanwhile.
+const KILL_ROUNDS: usize = 20;
+
+/// Why a cgroup cannot be held back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestrainError {
+    /// It must not be.
+    #[error("cgroup {path} is left alone: {}", why.reason())]
+    Untouchable {
+        /// The cgroup.
+        path: String,
+        /// Why.
+        why: Untouchable,
+    },
+    /// There is no freezer, or its processes are in several freezer cgroups.
+    #[error("cgroup {path} cannot be frozen: {why}")]
+    NoFreezer {
+        /// The cgroup.
+        path: String,
+        /// Why.
+        why: &'static str,
+    },
+    /// The kernel did not freeze it in time; it runs again.
+    #[error("cgroup {path} did not freeze within {} s; it runs again", FREEZE_TIMEOUT.as_secs())]
+    Slow {
+        /// The cgroup.
+        path: String,
+    },
+    /// The cgroup cannot be used.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// A process cannot be looked at.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// Holds cgroups back, and lets all of them go when dropped.
+#[derive(Debug)]
+pub struct Restraints {
+    proc: ProcRoot,
+    ledger: Ledger,
+}
+
+impl Restraints {
+    /// Hands that note what they do in `ledger`, after taking back what is noted there from before.
+    /// Returns what of that failed.
+    ///
+    /// # Errors
+    /// The ledger cannot be read or written.
+    pub fn new(proc: ProcRoot, ledger: Option<&Path>) -> Result<(Self, Vec<FileError>), FileError> {
+        let (ledger, failures) = Ledger::open(ledger)?;
+        Ok((Restraints { proc, ledger }, failures))
+    }
+
+    /// Holds the memory of a cgroup low: `memory.high`, or in v1 the soft limit, which counts when
+    /// the machine is short. Neither makes the kernel kill. Returns the file that was written.
+    ///
+    /// # Errors
+    /// [`RestrainError`]; nothing was done then.
+    pub fn squeeze(&mut self, cgroup: &Cgroup, limit_bytes: u64) -> Result<PathBuf, RestrainError> {
+        self.check(cgroup)?;
+        let dir = cgroup.dir();
+        let file = dir.join(match cgroup.hierarchy().version {
+            Version::V2 => "memory.high",
+            Version::V1 => "memory.soft_limit_in_bytes",
+        });
+        if self.ledger.find(&dir, Kind::Squeeze).is_none() {
+            let value = error::read(&file)?.trim().to_owned();
+            // v1 tells "no limit" as a number that it takes only as -1.
+            let is_none = value.parse::<u64>().is_ok_and(|bytes| bytes >= 1 << 62);
+            let value = if is_none { "-1".to_owned() } else { value };
+            self.note(
+                cgroup,
+                Kind::Squeeze,
+                vec![Step::Write {
+                    file: file.clone(),
+                    value,
+                }],
+            )?;
+        }
+        error::write(&file, &limit_bytes.to_string())?;
+        Ok(file)
+    }
+
+    /// Takes a squeeze back.
+    ///
+    /// # Errors
+    /// The file cannot be written; it is tried again at the end.
+    pub fn release(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
+        self.ledger.undo(&cgroup.dir(), Kind::Squeeze)
+    }
+
+    /// Stops all tasks of a cgroup, until [`thaw`](Self::thaw).
+    ///
+    /// In v1 the freezer is a hierarchy of its own: if the processes of the memory cgroup have a
+    /// freezer cgroup to themselves it is used, else they are moved into one for the time being.
+    ///
+    /// # Errors
+    /// [`RestrainError`]; everything runs then.
+    pub fn freeze(&mut self, cgroup: &Cgroup) -> Result<(), RestrainError> {
+        self.check(cgroup)?;
+        if self.ledger.find(&cgroup.dir(), Kind::Freeze).is_some() {
+            return Ok(());
+        }
+        let result = match cgroup.hierarchy().version {
+            Version::V2 => self.freeze_v2(cgroup),
+            Version::V1 => self.freeze_v1(cgroup),
+        };
+        if result.is_err() {
+            // What is half frozen must run; a failure here is tried again at the end.
+            let _ = self.thaw(cgroup);
+        }
+        result
+    }
+
+    fn freeze_v2(&mut self, cgroup: &Cgroup) -> Result<(), RestrainError> {
+        let file = cgroup.dir().join("cgroup.freeze");
+        self.note(
+            cgroup,
+            Kind::Freeze,
+            vec![Step::Write {
+                file: file.clone(),
+                value: "0".to_owned(),
+            }],
+        )?;
+        error::write(&file, "1")?;
+        let events = cgroup.dir().join("cgroup.events");
+        let is_frozen = |text: &str| text.lines().any(|line| line == "frozen 1");
+        wait_for(cgroup, &events, is_frozen)
+    }
+
+    fn freeze_v1(&mut self, cgroup: &Cgroup) -> Result<(), RestrainError> {
+        let no_freezer = |why| RestrainError::NoFreezer {
+            path: cgroup.path().to_owned(),
+            why,
+        };
+        let mounts = Mounts::read(&self.proc)?;
+        let root = mounts
+            .controller_dir("freezer")
+            .ok_or_else(|| no_freezer("no mounted hierarchy has the freezer controller"))?;
+        let pids = cgroup.procs(true)?;
+        let place = freezer_of(&self.proc, &pids)?
+            .ok_or_else(|| no_freezer("its processes are in several freezer cgroups"))?;
+        let home = root.join(place.trim_start_matches('/'));
+        let is_own = place != "/" && pids_in(&home)? == pids;
+        let mut steps = Vec::new();
+        let dir = match is_own {
+            true => home.clone(),
+            false => home.join(format!("agewise-{}", cgroup.id())),
+        };
+        let state = dir.join("freezer.state");
+        steps.push(Step::Write {
+            file: state.clone(),
+            value: "THAWED".to_owned(),
+        });
+        if !is_own {
+            steps.push(Step::Leave {
+                from: dir.clone(),
+                to: home,
+            });
+        }
+        self.note(cgroup, Kind::Freeze, steps)?;
+        if !is_own {
+            fs::create_dir(&dir).map_err(|source| FileError::Write {
+                path: dir.clone(),
+                value: "mkdir".to_owned(),
+                source,
+            })?;
+            for pid in pids {
+                match error::write(&dir.join("cgroup.procs"), &pid.to_string()) {
+                    Err(error) if !error.is_not_found() => return Err(error.into()),
+                    _ => {}
+                }
+            }
+        }
+        error::write(&state, "FROZEN")?;
+        wait_for(cgroup, &state, |text| text.trim() == "FROZEN")
+    }
+
+    /// Lets a frozen cgroup go on.
+    ///
+    /// # Errors
+    /// A file cannot be written; it is tried again at the end.
+    pub fn thaw(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
+        self.ledger.undo(&cgroup.dir(), Kind::Freeze)
+    }
+
+    /// Kills all processes of a cgroup and of those below it, those that are forked meanwhile
+    /// included. Returns how many were signalled.
+    ///
+    /// # Errors
+    /// [`RestrainError`]; some may have been killed.
+    pub fn kill(&mut self, cgroup: &Cgroup) -> Result<usize, RestrainError> {
+        self.check(cgroup)?;
+        // What is frozen would die only when thawed (v1).
+        self.thaw(cgroup)?;
+        let count = cgroup.procs(true)?.len();
+        let all_at_once = cgroup.dir().join("cgroup.kill");
+        if cgroup.hierarchy().version == Version::V2 && all_at_once.exists() {
+            error::write(&all_at_once, "1")?;
+            return Ok(count);
+        }
+        let mut signalled = 0;
+        for _ in 0..KILL_ROUNDS {
+            let pids = cgroup.procs(true)?;
+            let mut is_any_left = false;
+            for pid in pids {
+                match Process::open_user(&self.proc, pid) {
+                    // It was looked up by this number in the cgroup a moment ago; the pidfd makes
+                    // sure that it is not another one by now that gets the signal.
+                    Ok(process) if cgroup.procs(true)?.contains(&pid) => {
+                        is_any_left = true;
+                        signalled += usize::from(signal_kill(&process));
+                    }
+                    Ok(_) => {}
+                    Err(error) if error.is_gone() => {}
+                    Err(ProcessError::Zombie { .. } | ProcessError::KernelThread { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if !is_any_left {
+                break;
+            }
+            std::thread::sleep(FREEZE_STEP);
+        }
+        Ok(signalled)
+    }
+
+    /// Takes all back. Returns what failed.
+    pub fn let_go(&mut self) -> Vec<FileError> {
+        self.ledger.undo_all()
+    }
+
+    fn check(&self, cgroup: &Cgroup) -> Result<(), RestrainError> {
+        cgroup.check()?;
+        match untouchable(&self.proc, cgroup)? {
+            Some(why) => Err(RestrainError::Untouchable {
+                path: cgroup.path().to_owned(),
+                why,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn note(&mut self, cgroup: &Cgroup, kind: Kind, steps: Vec<Step>) -> Result<(), RestrainError> {
+        Ok(self.ledger.add(Undo {
+            dir: cgroup.dir(),
+            inode: cgroup.id(),
+            kind,
+            steps,
+        })?)
+    }
+}
+
+impl Drop for Restraints {
+    fn drop(&mut self) {
+        for error in self.let_go() {
+            eprintln!("agewise: a cgroup could not be let go: {error}");
+        }
+    }
+}
+
+fn signal_kill(process: &Process) -> bool {
+    match process.pidfd() {
+        Some(pidfd) => pidfd_send_signal(pidfd, Signal::KILL).is_ok(),
+        None => i32::try_from(process.pid())
+            .ok()
+            .and_then(Pid::from_raw)
+            .is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok()),
+    }
+}
+
+fn wait_for(
+    cgroup: &Cgroup,
+    file: &Path,
+    is_done: impl Fn(&str) -> bool,
+) -> Result<(), RestrainError> {
+    let began = Instant::now();
+    while !is_done(&error::read(file)?) {
+        if began.elapsed() > FREEZE_TIMEOUT {
+            return Err(RestrainError::Slow {
+                path: cgroup.path().to_owned(),
+            });
+        }
+        std::thread::sleep(FREEZE_STEP);
+    }
+    Ok(())
+}
+
+/// The freezer cgroup all these processes are in; `None` if there are several, or no process.
+fn freezer_of(proc: &ProcRoot, pids: &[u32]) -> Result<Option<String>, RestrainError> {
+    let mut place: Option<String> = None;
+    for pid in pids {
+        let memberships = match Process::open_in(proc, *pid).and_then(|process| process.cgroups()) {
+            Ok(memberships) => memberships,
+            Err(error) if error.is_gone() => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let freezer = memberships
+            .into_iter()
+            .find(|membership| membership.controllers.iter().any(|name| name == "freezer"))
+            .map(|membership| membership.path);
+        match (&place, freezer) {
+            (None, freezer) => place = freezer,
+            (Some(known), Some(freezer)) if *known == freezer => {}
+            _ => return Ok(None),
+        }
+    }
+    Ok(place)
+}
+
+fn pids_in(dir: &Path) -> Result<Vec<u32>, FileError> {
+    let text = error::read(&dir.join("cgroup.procs"))?;
+    let mut pids: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    pids.sort_unstable();
+    Ok(pids)
+}

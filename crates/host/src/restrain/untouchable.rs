@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Cgroups that must not be acted on.
+
+use rustix::process::{Pid, getsid};
+
+use crate::cgroup::{Cgroup, CgroupError};
+use crate::error;
+use crate::process::Process;
+use crate::root::ProcRoot;
+
+/// Why a cgroup must not be acted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Untouchable {
+    /// It is the root: all others are below it.
+    Root,
+    /// It holds the first process.
+    Init,
+    /// It holds this program.
+    Ourselves,
+    /// It holds an ancestor of this program: the shell or service that started it.
+    Ancestor,
+    /// It holds a process of the session of this program.
+    Session,
+    /// It holds the shell somebody is logged in with: a session leader with a terminal.
+    LoginShell,
+}
+
+impl Untouchable {
+    /// In words, for messages.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Root => "it is the root of all cgroups",
+            Self::Init => "it holds the init process",
+            Self::Ourselves => "it holds agewise itself",
+            Self::Ancestor => "it holds a process that agewise was started by",
+            Self::Session => "it holds a process of the session of agewise",
+            Self::LoginShell => "it holds the shell of a login session",
+        }
+    }
+}
+
+/// Whether a cgroup, or one below it, holds what must never be squeezed, frozen or killed.
+///
+/// # Errors
+/// Its processes cannot be listed: then nothing is known, and it must not be touched either.
+pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchable>, CgroupError> {
+    if cgroup.is_root() {
+        return Ok(Some(Untouchable::Root));
+    }
+    let pids = cgroup.procs(true)?;
+    let ancestors = ancestors(root);
+    let own_session = getsid(None).ok();
+    let reason = |pid: u32| {
+        if pid == 1 {
+            Some(Untouchable::Init)
+        } else if pid == std::process::id() {
+            Some(Untouchable::Ourselves)
+        } else if ancestors.contains(&pid) {
+            Some(Untouchable::Ancestor)
+        } else if own_session.is_some() && session_of(pid) == own_session {
+            Some(Untouchable::Session)
+        } else {
+            is_login_shell(root, pid).then_some(Untouchable::LoginShell)
+        }
+    };
+    Ok(pids.into_iter().find_map(reason))
+}
+
+/// The parents of this program up to init.
+fn ancestors(root: &ProcRoot) -> Vec<u32> {
+    const DEPTH_MAX: usize = 64;
+    let mut pids = Vec::new();
+    let mut pid = std::process::id();
+    while pids.len() < DEPTH_MAX {
+        let parent = Process::open_in(root, pid).and_then(|process| process.stat());
+        match parent {
+            Ok(stat) if stat.ppid > 0 => {
+                pid = stat.ppid;
+                pids.push(pid);
+            }
+            _ => break,
+        }
+    }
+    pids
+}
+
+fn session_of(pid: u32) -> Option<Pid> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    getsid(Some(pid)).ok()
+}
+
+/// A session leader that has a terminal (fields 6 and 7 of `stat`).
+fn is_login_shell(root: &ProcRoot, pid: u32) -> bool {
+    let Ok(text) = error::read(&root.of(pid).join("stat")) else {
+        return false;
+    };
+    let Some((_, rest)) = text.rsplit_once(')') else {
+        return false;
+    };
+    let mut fields = rest.split_ascii_whitespace().skip(3);
+    let session = fields.next().and_then(|field| field.parse::<u32>().ok());
+    let terminal = fields.next().and_then(|field| field.parse::<i64>().ok());
+    session == Some(pid) && terminal.is_some_and(|terminal| terminal != 0)
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Squeezing, freezing and killing real processes in a cgroup of their own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
+use agewise_host::process::Process;
+use agewise_host::restrain::{RestrainError, Restraints, Untouchable, untouchable};
+use agewise_host::root::ProcRoot;
+
+/// A memory cgroup that is removed again, with processes that count in a session of their own.
+struct Place {
+    cgroup: Cgroup,
+    children: Vec<Child>,
+}
+
+impl Place {
+    fn new(test: &str, name: &str) -> Option<Place> {
+        let skip = |why: String| {
+            println!("SKIP {test}: {why}");
+            None
+        };
+        let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
+            Ok(hierarchy) => hierarchy,
+            Err(error) => return skip(error.to_string()),
+        };
+        let path = format!("agewise-test-{name}-{}", std::process::id());
+        if let Err(error) = fs::create_dir(hierarchy.root.join(&path)) {
+            return skip(format!("no cgroup can be made here ({error})"));
+        }
+        let cgroup = Cgroup::open(&hierarchy, &path).unwrap();
+        Some(Place {
+            cgroup,
+            children: Vec::new(),
+        })
+    }
+
+    /// Counts for ever in a shell; its CPU time tells whether it runs.
+    fn spawn(&mut self) -> u32 {
+        let procs = self.cgroup.dir().join("cgroup.procs");
+        let script = format!("echo $$ > {} && while :; do :; done", procs.display());
+        let child = Command::new("setsid")
+            .args(["sh", "-c", &script])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("setsid of util-linux");
+        self.children.push(child);
+        let began = Instant::now();
+        loop {
+            let pids = self.cgroup.procs(true).unwrap();
+            if pids.len() == self.children.len() {
+                return *pids.last().unwrap();
+            }
+            assert!(
+                began.elapsed() < Duration::from_secs(20),
+                "it did not start"
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for _ in 0..500 {
+            if fs::remove_dir(self.cgroup.dir()).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        eprintln!("{} is left", self.cgroup.dir().display());
+    }
+}
+
+fn ticks(pid: u32) -> u64 {
+    let stat = Process::open(pid).unwrap().stat().unwrap();
+    stat.user_ticks + stat.system_ticks
+}
+
+/// Whether the process gets CPU time.
+fn runs(pid: u32) -> bool {
+    let before = ticks(pid);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(400) {
+        if ticks(pid) > before {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    false
+}
+
+/// It may have to wait for a CPU on a busy machine.
+fn runs_again(pid: u32) -> bool {
+    (0..50).any(|_| runs(pid))
+}
+
+fn restraints(ledger: Option<&Path>) -> Restraints {
+    let (restraints, failures) = Restraints::new(ProcRoot::default(), ledger).unwrap();
+    assert!(failures.is_empty(), "{failures:?}");
+    restraints
+}
+
+#[test]
+fn a_frozen_cgroup_stands_still_and_goes_on() {
+    let Some(mut place) = Place::new("a_frozen_cgroup_stands_still_and_goes_on", "freeze") else {
+        return;
+    };
+    let pid = place.spawn();
+    assert!(runs_again(pid));
+    let mut hands = restraints(None);
+    match hands.freeze(&place.cgroup) {
+        Err(RestrainError::NoFreezer { why, .. }) => {
+            println!("SKIP a_frozen_cgroup_stands_still_and_goes_on: {why}");
+            return;
+        }
+        other => other.unwrap(),
+    }
+    assert!(!runs(pid));
+    hands.freeze(&place.cgroup).unwrap();
+    hands.thaw(&place.cgroup).unwrap();
+    assert!(runs_again(pid));
+    // And when it is dropped while frozen.
+    hands.freeze(&place.cgroup).unwrap();
+    assert!(!runs(pid));
+    drop(hands);
+    assert!(runs_again(pid));
+}
+
+#[test]
+fn the_next_one_thaws_what_a_killed_one_froze() {
+    let Some(mut place) = Place::new("the_next_one_thaws_what_a_killed_one_froze", "ledger") else {
+        return;
+    };
+    let pid = place.spawn();
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = dir.path().join("restraints");
+    let mut hands = restraints(Some(&ledger));
+    if let Err(RestrainError::NoFreezer { why, .. }) = hands.freeze(&place.cgroup) {
+        println!("SKIP the_next_one_thaws_what_a_killed_one_froze: {why}");
+        return;
+    }
+    assert!(ledger.exists());
+    // Killed: nothing is dropped.
+    std::mem::forget(hands);
+    assert!(!runs(pid));
+    let hands = restraints(Some(&ledger));
+    assert!(runs_again(pid));
+    assert!(!ledger.exists());
+    drop(hands);
+}
+
+#[test]
+fn a_squeeze_is_taken_back() {
+    let Some(mut place) = Place::new("a_squeeze_is_taken_back", "squeeze") else {
+        return;
+    };
+    place.spawn();
+    let file = |name: &str| fs::read_to_string(place.cgroup.dir().join(name)).unwrap();
+    let name = match place.cgroup.hierarchy().version {
+        Version::V1 => "memory.soft_limit_in_bytes",
+        Version::V2 => "memory.high",
+    };
+    let before = file(name);
+    let mut hands = restraints(None);
+    let written = hands.squeeze(&place.cgroup, 64 << 20).unwrap();
+    assert_eq!(written, place.cgroup.dir().join(name));
+    assert_eq!(file(name), format!("{}\n", 64 << 20));
+    hands.squeeze(&place.cgroup, 32 << 20).unwrap();
+    hands.release(&place.cgroup).unwrap();
+    assert_eq!(file(name), before, "as it was before the first squeeze");
+    hands.squeeze(&place.cgroup, 32 << 20).unwrap();
+    drop(hands);
+    assert_eq!(file(name), before);
+}
+
+#[test]
+fn a_kill_ends_all_of_them() {
+    let Some(mut place) = Place::new("a_kill_ends_all_of_them", "kill") else {
+        return;
+    };
+    place.spawn();
+    place.spawn();
+    let mut hands = restraints(None);
+    assert!(hands.kill(&place.cgroup).unwrap() >= 2);
+    for child in &mut place.children {
+        assert!(!child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn ourselves_and_what_started_us_are_left_alone() {
+    let root = ProcRoot::default();
+    let Ok(hierarchy) = Hierarchy::discover(&root) else {
+        println!("SKIP ourselves_and_what_started_us_are_left_alone: no memory cgroups");
+        return;
+    };
+    let all = Cgroup::open(&hierarchy, "/").unwrap();
+    assert_eq!(untouchable(&root, &all).unwrap(), Some(Untouchable::Root));
+    let mut hands = restraints(None);
+    let mine = Process::open(std::process::id()).unwrap();
+    let own = Cgroup::of_process(&hierarchy, &mine).unwrap();
+    if let Some(own) = own.filter(|own| !own.is_root()) {
+        assert!(untouchable(&root, &own).unwrap().is_some());
+        for result in [
+            hands.freeze(&own),
+            hands.kill(&own).map(|_| ()),
+            hands.squeeze(&own, 1).map(|_| ()),
+        ] {
+            assert!(
+                matches!(result, Err(RestrainError::Untouchable { .. })),
+                "{result:?}"
+            );
+        }
+    }
+    // A child without a session of its own is of ours.
+    let Some(mut place) = Place::new("ourselves_and_what_started_us_are_left_alone", "own") else {
+        return;
+    };
+    assert_eq!(untouchable(&root, &place.cgroup).unwrap(), None, "empty");
+    let procs: PathBuf = place.cgroup.dir().join("cgroup.procs");
+    let child = Command::new("sleep").arg("60").spawn().unwrap();
+    fs::write(&procs, child.id().to_string()).unwrap();
+    place.children.push(child);
+    assert_eq!(
+        untouchable(&root, &place.cgroup).unwrap(),
+        Some(Untouchable::Session)
+    );
+    let error = hands.freeze(&place.cgroup).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("a process of the session of agewise"),
+        "{error}"
+    );
+}
