@@ -182,6 +182,16 @@ pub fn run<W: World>(
     result
 }
 
+/// Ages a lruvec for its statistics: both types whether there is swap or not, making room by force
+/// (`try_to_inc_max_seq(lruvec, max_seq, true, true)` of "mm: workingset reporting" v4). Returns
+/// whether there is a new generation.
+pub fn age_for_report<W: World>(lru: &mut Lru, world: &mut W, lruvec: LruvecId) -> bool {
+    lru.mglru_machine.walk.present = true;
+    let aged = age(lru, world, lruvec, MAX_SWAPPINESS, true);
+    lru.mglru_machine.walk.present = false;
+    aged
+}
+
 fn run_aging<W: World>(
     lru: &mut Lru,
     world: &mut W,

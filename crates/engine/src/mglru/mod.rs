@@ -27,7 +27,7 @@ pub mod sysfs;
 mod verify;
 mod walk;
 
-pub use command::{Command, WriteError, run, write};
+pub use command::{Command, WriteError, age_for_report, run, write};
 pub use debugfs::{MemcgNames, render};
 pub use generation::State;
 pub use global::shrink_node;

@@ -215,6 +215,14 @@ impl Kswapd {
         Next::Run
     }
 
+    /// The priority of the pass it is in; none between runs.
+    pub fn priority(&self) -> Option<u32> {
+        match &self.state {
+            State::Running(sc) => Some(sc.priority),
+            _ => None,
+        }
+    }
+
     /// One priority of `balance_pgdat`.
     fn run_node<W: World>(
         &mut self,

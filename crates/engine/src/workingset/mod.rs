@@ -2,6 +2,7 @@
 //! Working-set reporting: how much memory is how old, per node and target.
 
 pub mod balloon;
+pub mod divide;
 mod histogram;
 mod intervals;
 pub mod report;

@@ -355,6 +355,11 @@ impl Run {
         Ok(run)
     }
 
+    /// A cgroup of the workload by its name.
+    pub fn group(&self, name: &str) -> Option<MemcgId> {
+        self.groups.get(name).copied()
+    }
+
     fn start_workload(&mut self, workload: &Arc<Workload>) -> Result<(), RunError> {
         self.workload = Some(Arc::clone(workload));
         for group in &workload.cgroup {

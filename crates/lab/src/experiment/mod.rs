@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Experiments: one workload or trace under several policies and seeds, and what the differences are worth.
 
+pub mod balloon;
 pub mod damon;
 pub mod histogram;
 pub mod machine_run;

@@ -43,6 +43,9 @@ impl Machine {
                 Event::Kswapd(_) => {}
                 Event::Flusher => self.flush(at_ns.max(now_ns)),
                 Event::Kdamond => self.damon_step(at_ns),
+                Event::Aging => {
+                    self.in_background(at_ns.max(now_ns), |machine| machine.age_reports(at_ns));
+                }
             }
         }
         self.end_victims();
@@ -120,6 +123,9 @@ impl Machine {
             machine.pay_for_work(&before);
             next
         });
+        if let Some(priority) = self.kswapd[node.index()].priority() {
+            self.note_pressure(node, priority);
+        }
         match next {
             // A step that took no time must not be due again at the same instant for ever.
             Next::Run => self.schedule_kswapd(node, end_ns.max(at_ns + 1)),

@@ -20,6 +20,8 @@ pub enum Event {
     Flusher,
     /// kdamond wakes.
     Kdamond,
+    /// The aging thread of the working-set reports wakes.
+    Aging,
 }
 
 /// Events in order of time; those due at the same time in the order in which they were added.

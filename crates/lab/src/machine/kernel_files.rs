@@ -4,6 +4,7 @@
 
 use agewise_engine::ids::MemcgId;
 use agewise_engine::mglru::{self, MemcgNames, WriteError, sysfs};
+use agewise_engine::workingset::report::{File, GroupFile, NodeFile, ReportError};
 use thiserror::Error;
 
 use super::Machine;
@@ -14,6 +15,7 @@ use agewise_engine::reclaim::scope::ListScope;
 const LRU_GEN_DIR: &str = "/sys/kernel/mm/lru_gen/";
 const DEBUG_DIR: &str = "/sys/kernel/debug/";
 const CGROUP_DIR: &str = "/sys/fs/cgroup";
+const NODE_DIR: &str = "/sys/devices/system/node/node";
 
 /// Why a file cannot be read or written, as the kernel says it.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -30,6 +32,12 @@ pub enum FileError {
     /// Not all that was asked for could be reclaimed (`EAGAIN`).
     #[error("not everything could be reclaimed (EAGAIN)")]
     Again,
+    /// A file of the working-set report does not take or give that.
+    #[error("the working-set report refuses it (errno {errno})")]
+    Report {
+        /// The error number.
+        errno: i32,
+    },
     /// A write to `lru_gen` failed.
     #[error(transparent)]
     LruGen(#[from] WriteError),
@@ -43,6 +51,7 @@ impl FileError {
             FileError::Again => 11,
             FileError::Denied => 13,
             FileError::Invalid => 22,
+            FileError::Report { errno } => errno,
             FileError::LruGen(error) => error.errno(),
         }
     }
@@ -93,10 +102,18 @@ impl Machine {
         ];
         paths.extend(["lru_gen", "lru_gen_full"].map(|name| format!("{DEBUG_DIR}{name}")));
         paths.extend(["enabled", "min_ttl_ms"].map(|name| format!("{LRU_GEN_DIR}{name}")));
+        for node in 0..self.config.nodes {
+            let names = NodeFile::ALL.map(NodeFile::name);
+            paths.extend(names.map(|name| format!("{NODE_DIR}{node}/workingset_report/{name}")));
+        }
         for path in self.names().paths.into_iter().flatten() {
             let directory = path.trim_end_matches('/');
             for name in CGROUP_FILES {
                 paths.push(format!("{CGROUP_DIR}{directory}/{name}"));
+            }
+            if path != "/" {
+                let names = GroupFile::ALL.map(GroupFile::name);
+                paths.extend(names.map(|name| format!("{CGROUP_DIR}{directory}/{name}")));
             }
         }
         paths
@@ -121,10 +138,13 @@ impl Machine {
                 let root = &self.lru.memcgs[MemcgId::ROOT.index()];
                 Ok(format!("{}\n", root.swappiness))
             }
-            _ => {
-                let (memcg, file) = self.find_cgroup_file(path)?;
-                self.read_cgroup_file(memcg, file)
-            }
+            _ => match self.find_report(path)? {
+                Some(file) => self.read_report(&file).map_err(refused),
+                None => {
+                    let (memcg, file) = self.find_cgroup_file(path)?;
+                    self.read_cgroup_file(memcg, file)
+                }
+            },
         }
     }
 
@@ -159,14 +179,38 @@ impl Machine {
                 text.len()
             }
             _ => {
-                let (memcg, file) = self.find_cgroup_file(path)?;
-                self.write_cgroup_file(memcg, file, text)?;
+                match self.find_report(path)? {
+                    Some(file) => self.write_report(&file, text).map_err(refused)?,
+                    None => {
+                        let (memcg, file) = self.find_cgroup_file(path)?;
+                        self.write_cgroup_file(memcg, file, text)?;
+                    }
+                }
                 text.len()
             }
         };
         self.note_mode();
         self.end_victims();
         Ok(written)
+    }
+
+    /// The file of the working-set report at a path; the root cgroup has none.
+    fn find_report(&self, path: &str) -> Result<Option<File<MemcgId>>, FileError> {
+        if let Some(below) = path.strip_prefix(NODE_DIR) {
+            let (node, name) = below
+                .split_once("/workingset_report/")
+                .ok_or(FileError::NotFound)?;
+            let node = node.parse().ok().filter(|node| *node < self.config.nodes);
+            let kind = NodeFile::ALL.into_iter().find(|kind| kind.name() == name);
+            let (node, kind) = node.zip(kind).ok_or(FileError::NotFound)?;
+            return Ok(Some(File::Node(node, kind)));
+        }
+        let (memcg, name) = match self.find_cgroup_file(path) {
+            Ok((memcg, name)) if memcg != MemcgId::ROOT => (memcg, name),
+            _ => return Ok(None),
+        };
+        let kind = GroupFile::ALL.into_iter().find(|kind| kind.name() == name);
+        Ok(kind.map(|kind| File::Group(memcg, kind)))
     }
 
     fn find_cgroup_file<'a>(&self, path: &'a str) -> Result<(MemcgId, &'a str), FileError> {
@@ -292,6 +336,12 @@ const CGROUP_FILES: [&str; 11] = [
     "memory.swap.current",
     "memory.swap.max",
 ];
+
+fn refused(error: ReportError) -> FileError {
+    FileError::Report {
+        errno: error.errno(),
+    }
+}
 
 fn lines(lines: &[(&str, u64)]) -> String {
     lines

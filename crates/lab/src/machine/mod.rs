@@ -32,6 +32,7 @@ mod stall;
 pub mod stat;
 mod swap;
 mod system;
+mod workingset;
 pub mod zone;
 mod zone_info;
 mod zram;
@@ -97,6 +98,7 @@ pub struct Machine {
     kdamond: Option<Box<damon::Kdamond>>,
     /// When it wakes: an event of another time belongs to a former one.
     kdamond_due_ns: u64,
+    working_sets: workingset::WorkingSets,
 }
 
 impl Machine {
@@ -146,6 +148,7 @@ impl Machine {
             kswapd_due_ns: vec![u64::MAX; config.nodes as usize],
             kdamond: None,
             kdamond_due_ns: u64::MAX,
+            working_sets: workingset::WorkingSets::new(config.nodes),
             config,
         };
         machine.lru.memcgs[MemcgId::ROOT.index()].swappiness = machine.config.swappiness;

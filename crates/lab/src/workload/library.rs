@@ -41,6 +41,7 @@ library![
     "shift",
     "stutter",
     "tiobench",
+    "thrash",
     "writers",
 ];
 

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Guests with balloons on one host: machines of their own, whose memory the host changes while
+//! they run, by the working-set reports they send or not at all.
+//!
+//! Host and guests speak in the bytes of the balloon's messages. An inflated balloon is modelled as
+//! a lower limit of the guest's memory: the guest's own kernel decides what goes.
+
+use std::sync::Arc;
+
+use agewise_engine::ids::MemcgId;
+use agewise_engine::workingset::balloon::{Balloon, Notify, Report};
+use agewise_engine::workingset::divide::{Claim, Division};
+use agewise_engine::workingset::{IntervalError, Intervals};
+
+use super::machine_run::{MIN_MEMORY_PAGES, Plan, Run, RunError, Subject};
+use crate::machine::{Limits, Policy};
+use crate::workload::spec::{Workload, WorkloadError};
+
+const PAGE_BYTES: u64 = 4096;
+/// Share of a guest's memory that the host does not give away below.
+const FLOOR_PAGES: u64 = 512;
+
+/// How the host divides its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Evenly, once.
+    Equal,
+    /// By the guests' reports, again and again.
+    Reports,
+}
+
+/// A host and its guests.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// What each guest runs.
+    pub guests: Vec<Arc<Workload>>,
+    /// Memory of all guests together.
+    pub memory_pages: u64,
+    /// Time between two rounds of reports, ms.
+    pub interval_ms: u64,
+    /// Age from which a guest's memory is cold, ms.
+    pub keep_ms: u64,
+    /// Simulated time, ms.
+    pub duration_ms: u64,
+    /// Bounds of the reports.
+    pub intervals: Intervals,
+    /// The LRU of the guests.
+    pub policy: Policy,
+    /// Seed of the first guest; the others follow.
+    pub seed: u64,
+    /// How memory is divided.
+    pub sharing: Sharing,
+}
+
+/// What became of one guest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Guest {
+    /// Its workload.
+    pub name: String,
+    /// Pages that came back after eviction.
+    pub refaults: u64,
+    /// Its memory in the end.
+    pub allowance_pages: u64,
+    /// Time in which its processes waited for memory, ns.
+    pub stalled_ns: u64,
+}
+
+/// What became of a host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The guests, in order.
+    pub guests: Vec<Guest>,
+    /// Reports taken in.
+    pub reports: u64,
+}
+
+impl Outcome {
+    /// Refaults of all guests.
+    pub fn total_refaults(&self) -> u64 {
+        self.guests.iter().map(|guest| guest.refaults).sum()
+    }
+}
+
+/// A host that cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// A guest cannot.
+    #[error("guest {guest}: {source}")]
+    Run {
+        /// Its workload.
+        guest: String,
+        /// Why.
+        source: RunError,
+    },
+    /// The bounds are wrong.
+    #[error(transparent)]
+    Intervals(#[from] IntervalError),
+    /// A workload is wrong.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// Too little memory for so many guests.
+    #[error("{pages} pages are too few for {guests} guests: {FLOOR_PAGES} for each at least")]
+    TooSmall {
+        /// Pages of all.
+        pages: u64,
+        /// How many.
+        guests: usize,
+    },
+    /// No guest at all.
+    #[error("no guest given")]
+    NoGuests,
+}
+
+/// Guests of the example: one whose working set is larger than an even share, one that used much
+/// once and little since, and one between.
+const EXAMPLE: [(&str, &str); 3] = [
+    ("hungry", include_str!("../../workloads/guest-hungry.toml")),
+    ("modest", include_str!("../../workloads/guest-modest.toml")),
+    ("mixed", include_str!("../../workloads/guest-mixed.toml")),
+];
+
+impl Host {
+    /// Three guests on 48 MiB for 12 s.
+    ///
+    /// # Errors
+    /// None, as long as the example is right.
+    pub fn example() -> Result<Host, HostError> {
+        let guests = EXAMPLE
+            .iter()
+            .map(|(name, text)| Ok(Arc::new(Workload::parse(name, text)?)))
+            .collect::<Result<_, WorkloadError>>()?;
+        Ok(Host {
+            guests,
+            memory_pages: 48 << 8,
+            interval_ms: 500,
+            keep_ms: 500,
+            duration_ms: 12_000,
+            intervals: "500ms,1s,2s,5s".parse()?,
+            policy: Policy {
+                multi_gen: true,
+                ..Policy::parse("mglru").expect("the default policy")
+            },
+            seed: 1,
+            sharing: Sharing::Reports,
+        })
+    }
+}
+
+/// A guest while it runs.
+struct Running {
+    name: String,
+    run: Run,
+    balloon: Balloon,
+    allowance_pages: u64,
+}
+
+impl Running {
+    /// Hands a message to the guest's driver; returns what it sends, through its bytes.
+    fn tell(&mut self, message: &Notify) -> Option<Report> {
+        let message = message.encode()?;
+        let balloon = &mut self.balloon;
+        let answer = self
+            .run
+            .machine
+            .with_reports(|reports, machine| balloon.receive(&message, reports, machine))?;
+        Report::decode(&answer.encode()).ok()
+    }
+
+    fn set_allowance(&mut self, pages: u64) {
+        if pages == self.allowance_pages {
+            return;
+        }
+        self.allowance_pages = pages;
+        let limits = Limits {
+            max_pages: pages,
+            ..Limits::default()
+        };
+        self.run.machine.set_limits(self.run.memcg, limits);
+    }
+}
+
+/// Runs the guests side by side, each on its own clock, and divides the memory between rounds.
+///
+/// # Errors
+/// [`HostError`].
+pub fn run_host(host: &Host) -> Result<Outcome, HostError> {
+    let count = host.guests.len() as u64;
+    if count == 0 {
+        return Err(HostError::NoGuests);
+    }
+    let floor_pages = FLOOR_PAGES.max(MIN_MEMORY_PAGES);
+    if host.memory_pages < floor_pages * count {
+        return Err(HostError::TooSmall {
+            pages: host.memory_pages,
+            guests: host.guests.len(),
+        });
+    }
+    let mut guests = start(host, count)?;
+    let division = Division {
+        floor_bytes: floor_pages * PAGE_BYTES,
+        keep_ms: host.keep_ms,
+        ..Division::default()
+    };
+    let mut reports = 0;
+    let mut at_ms = 0;
+    while at_ms < host.duration_ms {
+        at_ms = at_ms
+            .saturating_add(host.interval_ms.max(1))
+            .min(host.duration_ms);
+        for guest in &mut guests {
+            let run = guest.run.run_until(at_ms.saturating_mul(1_000_000));
+            run.map_err(|source| HostError::Run {
+                guest: guest.name.clone(),
+                source,
+            })?;
+        }
+        if host.sharing == Sharing::Reports {
+            reports += divide(host, &division, &mut guests);
+        }
+    }
+    let guests = guests
+        .into_iter()
+        .map(|guest| Guest {
+            refaults: guest
+                .run
+                .machine
+                .memcg_events(MemcgId::ROOT)
+                .workingset_refault
+                .iter()
+                .sum(),
+            stalled_ns: guest.run.machine.pressure(guest.run.memcg).some_ns,
+            name: guest.name,
+            allowance_pages: guest.allowance_pages,
+        })
+        .collect();
+    Ok(Outcome { guests, reports })
+}
+
+fn start(host: &Host, count: u64) -> Result<Vec<Running>, HostError> {
+    let share_pages = host.memory_pages / count;
+    let config = Notify::Config {
+        node: 0,
+        report_threshold_ms: 0,
+        refresh_interval_ms: u32::try_from(host.interval_ms / 2).unwrap_or(u32::MAX - 1),
+        intervals: host.intervals.clone(),
+    };
+    let mut guests = Vec::new();
+    for (index, workload) in host.guests.iter().enumerate() {
+        let run = Run::new(&Plan {
+            subject: Subject::Workload(Arc::clone(workload)),
+            memory_pages: Some(share_pages),
+            swap: None,
+            settings: Vec::new(),
+            policy: host.policy,
+            seed: host.seed.wrapping_mul(1000).wrapping_add(index as u64),
+        });
+        let mut guest = Running {
+            name: workload.name.clone(),
+            run: run.map_err(|source| HostError::Run {
+                guest: workload.name.clone(),
+                source,
+            })?,
+            balloon: Balloon::new(1),
+            allowance_pages: share_pages,
+        };
+        if host.sharing == Sharing::Reports {
+            guest.tell(&config);
+        }
+        guests.push(guest);
+    }
+    Ok(guests)
+}
+
+/// One round: asks all guests, divides, and lets balloons in before others out. Returns how many
+/// answered.
+fn divide(host: &Host, division: &Division, guests: &mut [Running]) -> u64 {
+    let mut answers = 0;
+    let claims: Vec<Claim> = guests
+        .iter_mut()
+        .map(|guest| {
+            let report = guest.tell(&Notify::Request { node: 0 });
+            let report = report.and_then(|report| report.histogram());
+            answers += u64::from(report.is_some());
+            Claim {
+                allowance_bytes: guest.allowance_pages * PAGE_BYTES,
+                report,
+            }
+        })
+        .collect();
+    let allowances = division.divide(host.memory_pages * PAGE_BYTES, &claims);
+    let mut order: Vec<(usize, u64)> = allowances
+        .iter()
+        .map(|bytes| bytes / PAGE_BYTES)
+        .enumerate()
+        .collect();
+    // Memory must be free before it can be given: those that lose come first.
+    order.sort_by_key(|(index, pages)| *pages > guests[*index].allowance_pages);
+    for (index, pages) in order {
+        guests[index].set_allowance(pages);
+    }
+    answers
+}

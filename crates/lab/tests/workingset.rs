@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Working-set reports, thrashing prevention and balloons on simulated machines.
+
+use std::sync::Arc;
+
+use agewise_engine::ids::MemcgId;
+use agewise_engine::thrashing::{Act, Config, GroupSample, Guard, Sample, Step};
+use agewise_engine::workingset::Histogram;
+use agewise_engine::workingset::report::Notice;
+use agewise_lab::experiment::balloon::{Host, Sharing, run_host};
+use agewise_lab::experiment::machine_run::{Plan, Run, Subject};
+use agewise_lab::machine::address_space::MapOptions;
+use agewise_lab::machine::{FileError, Limits, Machine, MachineConfig, Policy};
+use agewise_lab::workload::library;
+
+const NODE: &str = "/sys/devices/system/node/node0/workingset_report";
+const GROUP: &str = "/sys/fs/cgroup/web/memory.workingset";
+
+fn seconds(machine: &mut Machine, seconds: u64) {
+    let now_ns = machine.now_ns() + seconds * 1_000_000_000;
+    machine.set_now_ns(now_ns);
+}
+
+/// Pages touched now, 4 s ago and 20 s ago come back in their bins: the simulated kernel ages them
+/// on demand and by its thread.
+#[test]
+fn the_simulated_kernel_has_the_files() {
+    let mut machine = Machine::new(MachineConfig::new(65_536));
+    let web = machine.add_memcg(MemcgId::ROOT, "web", Limits::default());
+    let process = machine.add_process(web);
+    let start = machine.map(process, &MapOptions::anon(4096)).unwrap();
+    let write = |machine: &mut Machine, path: &str, text: &str| {
+        machine.write_file(path, text.as_bytes()).unwrap();
+    };
+    write(
+        &mut machine,
+        &format!("{NODE}/page_age_intervals"),
+        "2000,10000",
+    );
+    write(&mut machine, &format!("{NODE}/refresh_interval"), "1000");
+    write(
+        &mut machine,
+        &format!("{GROUP}.refresh_interval"),
+        "N0=1000",
+    );
+    for page in 0..1000 {
+        machine.access(process, start + page, true);
+    }
+    // The walk looks at address spaces that ran; touches of other pages let time pass.
+    for second in 0..20 {
+        seconds(&mut machine, 1);
+        machine.schedule(process);
+        let touched = match second {
+            15 => 0..400,
+            18.. => 400..500,
+            _ => 600..600,
+        };
+        for page in touched {
+            machine.access(process, start + page, true);
+        }
+        let _ = machine.read_file(&format!("{NODE}/page_age")).unwrap();
+    }
+    let text = machine.read_file(&format!("{GROUP}.page_age")).unwrap();
+    let histogram: Histogram = text.strip_prefix("N0\n").expect(&text).parse().unwrap();
+    let pages: Vec<u64> = histogram
+        .bins()
+        .iter()
+        .map(|bin| bin.amounts[0] / 4096)
+        .collect();
+    // A few are in the CPU's batch still, on no list.
+    assert!((970..=1000).contains(&pages.iter().sum::<u64>()), "{text}");
+    // Generations are a second wide and there are four: what is older is drained into the oldest,
+    // and counts as just that old.
+    assert!((95..=105).contains(&pages[0]), "{text}");
+    assert_eq!(
+        machine
+            .read_file(&format!("{NODE}/refresh_interval"))
+            .unwrap(),
+        "1000\n"
+    );
+    assert_eq!(
+        machine
+            .read_file(&format!("{GROUP}.report_threshold"))
+            .unwrap(),
+        "N0=0 \n"
+    );
+    let error = machine
+        .write_file(&format!("{GROUP}.refresh_interval"), b"N0")
+        .unwrap_err();
+    assert_eq!(error, FileError::Report { errno: 22 });
+    let paths = machine.file_paths();
+    for path in [format!("{NODE}/page_age"), format!("{GROUP}.page_age")] {
+        assert!(paths.contains(&path), "{path}");
+    }
+    assert!(
+        machine
+            .read_file("/sys/fs/cgroup/memory.workingset.page_age")
+            .is_err()
+    );
+    machine.check().unwrap();
+}
+
+/// The aging thread keeps births young although nobody reads.
+#[test]
+fn the_aging_thread_of_the_simulated_kernel_runs() {
+    let mut machine = Machine::new(MachineConfig::new(65_536));
+    let process = machine.add_process(MemcgId::ROOT);
+    let start = machine.map(process, &MapOptions::anon(16)).unwrap();
+    machine
+        .write_file(&format!("{NODE}/refresh_interval"), b"2000")
+        .unwrap();
+    let agings = |machine: &Machine| machine.work().agings;
+    let before = agings(&machine);
+    for _ in 0..10 {
+        seconds(&mut machine, 1);
+        machine.access(process, start, true);
+    }
+    let thread = agings(&machine) - before;
+    assert!((4..=6).contains(&thread), "{thread} agings in 10 s at 2 s");
+    machine
+        .write_file(&format!("{NODE}/refresh_interval"), b"0")
+        .unwrap();
+    let before = agings(&machine);
+    for _ in 0..10 {
+        seconds(&mut machine, 1);
+        machine.access(process, start, true);
+    }
+    assert_eq!(agings(&machine), before, "off costs nothing");
+}
+
+fn thrash(min_ttl_ms: u32, seed: u64) -> Plan {
+    Plan {
+        subject: Subject::Workload(Arc::new(library::find("thrash").unwrap())),
+        memory_pages: None,
+        swap: None,
+        settings: vec![format!("min_ttl_ms={min_ttl_ms}")],
+        policy: Policy::parse("mglru:7.2").unwrap(),
+        seed,
+    }
+}
+
+#[test]
+fn pressure_of_the_simulated_kernel_is_told() {
+    let mut run = Run::new(&thrash(0, 1)).unwrap();
+    for (file, text) in [("refresh_interval", "1000"), ("report_threshold", "1500")] {
+        run.machine
+            .write_file(&format!("{NODE}/{file}"), text.as_bytes())
+            .unwrap();
+    }
+    run.run_until(6_000_000_000).unwrap();
+    let notices = run.machine.take_notices();
+    assert!(notices.iter().all(|notice| *notice == Notice::Node(0)));
+    assert!(notices.len() <= 4, "{} in 6 s at 1.5 s", notices.len());
+}
+
+/// The first document's promise: with min_ttl the kernel kills one task rather than thrash.
+#[test]
+fn min_ttl_kills_one_instead_of_thrashing() {
+    let measure = |min_ttl_ms| {
+        let mut run = Run::new(&thrash(min_ttl_ms, 1)).unwrap();
+        run.run_until(8_000_000_000).unwrap();
+        let desktop = run.machine.pressure(run.memcg).full_ns;
+        (
+            run.machine.counters().oom_kill,
+            run.machine.counters().pswpin,
+            desktop,
+        )
+    };
+    let (kills, swapped_in, stalled_ns) = measure(0);
+    assert_eq!(kills, 0, "it thrashes on");
+    assert!(swapped_in > 10_000, "{swapped_in}");
+    let (kills, fewer, less_ns) = measure(1000);
+    assert_eq!(kills, 1, "the hog, once");
+    assert!(fewer * 3 < swapped_in, "{fewer} against {swapped_in}");
+    assert!(
+        less_ns * 2 < stalled_ns || stalled_ns == 0,
+        "{less_ns} against {stalled_ns}"
+    );
+}
+
+/// The same without killing: the guard names the hog and squeezes it, and the desktop gets its
+/// working set back.
+#[test]
+fn a_squeeze_of_the_guilty_gives_the_desktop_its_memory_back() {
+    let measure = |is_guarded: bool| {
+        let mut run = Run::new(&thrash(0, 1)).unwrap();
+        let group = |run: &Run, name: &str| run.group(name).expect("a cgroup of the workload");
+        let (desktop, batch) = (group(&run, "desktop"), group(&run, "batch"));
+        let mut guard = Guard::new(Config {
+            up_to: Step::Squeeze,
+            squeeze_floor_bytes: 4 << 20,
+            squeeze_to: 0.7,
+            step_ms: 300,
+            full_share: 0.02,
+            ..Config::default()
+        });
+        let mut squeezed = None;
+        for tick in 1..=80u64 {
+            run.run_until(tick * 100_000_000).unwrap();
+            let machine = &run.machine;
+            let sample = |memcg: MemcgId, is_protected| {
+                let events = machine.memcg_events(memcg);
+                GroupSample {
+                    group: memcg,
+                    is_protected,
+                    is_untouchable: false,
+                    resident_bytes: machine.usage_pages(memcg) * 4096,
+                    swapped_bytes: 0,
+                    refaulted_pages: events.workingset_refault.iter().sum(),
+                    // The kernel's own judgement: evicted within the last generations.
+                    young_refaulted_pages: Some(events.workingset_activate.iter().sum()),
+                    full_stall_us: Some(machine.pressure(memcg).full_ns / 1000),
+                }
+            };
+            let decisions = guard.look(Sample {
+                now_ms: tick * 100,
+                groups: vec![sample(desktop, true), sample(batch, false)],
+            });
+            for decision in decisions {
+                let blamed = decision.blame.map(|blame| blame.group);
+                let limit_pages = match decision.act {
+                    Act::Squeeze { limit_bytes } => limit_bytes / 4096,
+                    Act::Release => agewise_lab::machine::UNLIMITED,
+                    Act::Report => continue,
+                    other => panic!("{other:?}"),
+                };
+                assert_eq!(blamed, Some(batch), "the hog is to blame");
+                if is_guarded {
+                    squeezed.get_or_insert(tick);
+                    run.machine.set_limits(
+                        batch,
+                        Limits {
+                            high_pages: limit_pages,
+                            ..Limits::default()
+                        },
+                    );
+                }
+            }
+        }
+        let refaults = run.machine.memcg_events(desktop).workingset_refault;
+        (
+            refaults.iter().sum::<u64>(),
+            run.machine.counters().oom_kill,
+            squeezed,
+        )
+    };
+    let (alone, ..) = measure(false);
+    let (guarded, kills, squeezed) = measure(true);
+    assert!(squeezed.is_some(), "it never acted");
+    assert_eq!(kills, 0);
+    assert!(
+        guarded * 2 < alone,
+        "{guarded} refaults of the desktop against {alone}"
+    );
+}
+
+/// Guests with balloons on one host: dividing by the reports beats dividing evenly.
+#[test]
+fn reports_divide_a_host_better_than_equal_shares() {
+    for seed in 1..=2 {
+        let refaults = |sharing| {
+            let host = Host {
+                seed,
+                sharing,
+                ..Host::example().unwrap()
+            };
+            run_host(&host).unwrap().total_refaults()
+        };
+        let (equal, reports) = (refaults(Sharing::Equal), refaults(Sharing::Reports));
+        assert!(equal > 1000, "{equal}");
+        assert!(
+            reports * 4 < equal * 3,
+            "seed {seed}: {reports} against {equal}"
+        );
+    }
+}
