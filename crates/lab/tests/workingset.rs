@@ -135,6 +135,8 @@ fn thrash(min_ttl_ms: u32, seed: u64) -> Plan {
         swap: None,
         settings: vec![format!("min_ttl_ms={min_ttl_ms}")],
         policy: Policy::parse("mglru:7.2").unwrap(),
+        damon: None,
+        proactive: None,
         seed,
     }
 }

@@ -17,7 +17,7 @@ use crate::machine::{Limits, Policy};
 use crate::workload::spec::{Workload, WorkloadError};
 
 const PAGE_BYTES: u64 = 4096;
-/// Share of a guest's memory that the host does not give away below.
+/// What the host leaves to each guest.
 const FLOOR_PAGES: u64 = 512;
 
 /// How the host divides its memory.
@@ -90,7 +90,7 @@ pub enum HostError {
         /// Its workload.
         guest: String,
         /// Why.
-        source: RunError,
+        source: Box<RunError>,
     },
     /// The bounds are wrong.
     #[error(transparent)]
@@ -136,10 +136,7 @@ impl Host {
             keep_ms: 500,
             duration_ms: 12_000,
             intervals: "500ms,1s,2s,5s".parse()?,
-            policy: Policy {
-                multi_gen: true,
-                ..Policy::parse("mglru").expect("the default policy")
-            },
+            policy: Policy::parse("mglru").expect("the default policy"),
             seed: 1,
             sharing: Sharing::Reports,
         })
@@ -211,7 +208,7 @@ pub fn run_host(host: &Host) -> Result<Outcome, HostError> {
             let run = guest.run.run_until(at_ms.saturating_mul(1_000_000));
             run.map_err(|source| HostError::Run {
                 guest: guest.name.clone(),
-                source,
+                source: Box::new(source),
             })?;
         }
         if host.sharing == Sharing::Reports {
@@ -252,13 +249,15 @@ fn start(host: &Host, count: u64) -> Result<Vec<Running>, HostError> {
             swap: None,
             settings: Vec::new(),
             policy: host.policy,
+            damon: None,
+            proactive: None,
             seed: host.seed.wrapping_mul(1000).wrapping_add(index as u64),
         });
         let mut guest = Running {
             name: workload.name.clone(),
             run: run.map_err(|source| HostError::Run {
                 guest: workload.name.clone(),
-                source,
+                source: Box::new(source),
             })?,
             balloon: Balloon::new(1),
             allowance_pages: share_pages,

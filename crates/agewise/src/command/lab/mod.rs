@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab`: the simulated machine and the yardsticks. One subcommand a file.
 
+pub mod balloon;
 pub mod curve;
 pub mod damon;
 pub mod inspect;
@@ -30,6 +31,7 @@ pub enum Command {
     List(list::Args),
     Inspect(inspect::Args),
     VerifyKernel(verify_kernel::Args),
+    Balloon(balloon::Args),
     Curve(curve::Args),
     Damon(damon::Args),
     VerifyPolicies(verify_policies::Args),
@@ -43,6 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::List(args) => list::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::VerifyKernel(args) => verify_kernel::run(args),
+        Command::Balloon(args) => balloon::run(args),
         Command::Curve(args) => curve::run(args),
         Command::Damon(args) => damon::run(args),
         Command::VerifyPolicies(args) => verify_policies::run(args),
