@@ -17,6 +17,7 @@ pub mod pace;
 pub mod page;
 pub mod privileges;
 pub mod protect;
+mod record;
 pub mod service;
 pub mod showcase;
 pub mod state;

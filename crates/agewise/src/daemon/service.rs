@@ -7,16 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use agewise_engine::proactive::{Action, Decision};
+use agewise_engine::proactive::Action;
 use agewise_engine::workingset::Intervals;
 use agewise_host::agent::{Agent, AgentConfig, PathFilter, SCAN_INTERVAL_MIN_MS, Targets};
 use agewise_host::cgroup::{CgroupError, Hierarchy, TreeLimits};
 use agewise_host::root::{ProcRoot, Roots};
 use anyhow::Context;
-use serde::Serialize;
 
 use super::actor::{Actor, Around};
-use super::ahead::{Ahead, Held, Report};
+use super::ahead::{Ahead, Held};
 use super::config::{Config, Matcher};
 use super::files::{Files, FilesConfig};
 use super::hand::{Done, Older, PageOut};
@@ -26,6 +25,7 @@ use super::outlet::Outlet;
 use super::pace::Pace;
 use super::privileges;
 use super::protect::Protector;
+use super::record::{Acted, AheadLine, Change, Message, Privileges, Squeezed, Started};
 use super::showcase;
 use super::state::{Event, Hub, OwnUse, Reason, Reclaimed, Scope, Settings, Snapshot};
 use super::world::World;
@@ -96,69 +96,6 @@ pub struct Daemon {
 struct Refaulted {
     raw_bytes: u64,
     sum_bytes: u64,
-}
-
-#[derive(Serialize)]
-struct Started<'a> {
-    version: &'a str,
-    pid: u32,
-    eye: &'a str,
-    dry_run: bool,
-    rules: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Acted<'a> {
-    phase: &'a str,
-    subject: &'a str,
-    policy: &'a str,
-    dry_run: bool,
-    resident_bytes: u64,
-    swapped_bytes: u64,
-    #[serde(flatten)]
-    decision: &'a Decision,
-    #[serde(flatten)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    done: Option<&'a Done>,
-}
-
-/// What was done ahead of a budget since the tick before: in steps of milliseconds, of which a line
-/// each would be more writing than moving.
-#[derive(Serialize)]
-struct AheadLine<'a> {
-    phase: &'a str,
-    subject: &'a str,
-    policy: &'a str,
-    dry_run: bool,
-    #[serde(flatten)]
-    report: &'a Report,
-}
-
-#[derive(Serialize)]
-struct Squeezed<'a> {
-    subject: &'a str,
-    excess_bytes: u64,
-    #[serde(flatten)]
-    done: &'a Done,
-}
-
-#[derive(Serialize)]
-struct Privileges<'a> {
-    kept: &'a [String],
-}
-
-#[derive(Serialize)]
-struct Message {
-    message: String,
-}
-
-#[derive(Serialize)]
-struct Change<'a> {
-    subject: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    policy: Option<&'a str>,
 }
 
 fn targets(config: &Config, matcher: &Arc<Matcher>) -> anyhow::Result<Targets> {
