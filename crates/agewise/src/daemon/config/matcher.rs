@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who is meant by the patterns of a configuration.
+
+use std::collections::BTreeSet;
+
+use globset::{GlobSet, GlobSetBuilder};
+
+use super::{Config, PathGlob};
+
+/// The patterns of a configuration, compiled.
+#[derive(Clone, Debug)]
+pub struct Matcher {
+    observe: GlobSet,
+    protect: GlobSet,
+    rules: Vec<(GlobSet, BTreeSet<u32>)>,
+    pids: BTreeSet<u32>,
+}
+
+impl Matcher {
+    /// Of a configuration that was checked.
+    ///
+    /// # Errors
+    /// Patterns that are too large together.
+    pub fn new(config: &Config) -> Result<Self, globset::Error> {
+        let set = |globs: &[PathGlob]| {
+            let mut builder = GlobSetBuilder::new();
+            for glob in globs {
+                builder.add(glob.0.clone());
+            }
+            builder.build()
+        };
+        let rules = config
+            .act
+            .iter()
+            .map(|act| Ok((set(&act.cgroups)?, act.pids.clone())))
+            .collect::<Result<_, globset::Error>>()?;
+        let mut pids = config.observe.pids.clone();
+        pids.extend(config.act.iter().flat_map(|act| &act.pids));
+        Ok(Matcher {
+            observe: set(&config.observe.cgroups)?,
+            protect: set(&config.protect.cgroups)?,
+            rules,
+            pids,
+        })
+    }
+
+    /// Whether a cgroup is looked at: as asked for, or because a rule is for it.
+    pub fn is_observed(&self, path: &str) -> bool {
+        self.observe.is_match(path) || self.is_protected(path) || self.rule(path).is_some()
+    }
+
+    /// Whether the working set of a cgroup is to be kept.
+    pub fn is_protected(&self, path: &str) -> bool {
+        self.protect.is_match(path)
+    }
+
+    /// The rule for a cgroup.
+    pub fn rule(&self, path: &str) -> Option<usize> {
+        self.rules.iter().position(|(set, _)| set.is_match(path))
+    }
+
+    /// The rule for a process that was given by pid.
+    pub fn rule_of_pid(&self, pid: u32) -> Option<usize> {
+        self.rules.iter().position(|(_, pids)| pids.contains(&pid))
+    }
+
+    /// All processes given by pid.
+    pub fn pids(&self) -> Vec<u32> {
+        self.pids.iter().copied().collect()
+    }
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon as a program: starts, ticks until told to end, reads its configuration again.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use agewise_host::agent::{Agent, SCAN_INTERVAL_MIN_MS};
+use agewise_host::root::Roots;
+use anyhow::Context;
+
+use super::config::Config;
+use super::files::{Files, FilesConfig};
+use super::outlet::Outlet;
+use super::record::Privileges;
+use super::state::{Hub, Settings};
+use super::{privileges, showcase};
+use crate::command::observe;
+use crate::signal::{Stop, Woken};
+
+mod act;
+mod protect;
+mod publish;
+mod tick;
+
+pub use tick::Daemon;
+
+/// How the daemon was started.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The configuration; none: the defaults.
+    pub config: Option<PathBuf>,
+    /// Nothing is moved, whatever the configuration says.
+    pub dry_run: bool,
+    /// End after this many ticks.
+    pub ticks: Option<u64>,
+    /// Show a machine that is made up.
+    pub demo: bool,
+}
+
+impl Options {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// It cannot be read, or makes no sense.
+    pub fn read(&self) -> anyhow::Result<Config> {
+        Ok(match &self.config {
+            Some(path) => Config::read(path)?,
+            None => Config::default(),
+        })
+    }
+}
+
+/// Settings with which the report files begin: the bins of the configuration on every node.
+pub fn first_settings(config: &Config) -> Settings {
+    let nodes = agewise_host::memory::online_nodes(&Roots::default().sys).unwrap_or_default();
+    let nodes = if nodes.is_empty() { vec![0] } else { nodes };
+    Settings {
+        intervals: nodes
+            .into_iter()
+            .map(|node| (node, config.observe.intervals.0.clone()))
+            .collect(),
+        ..Settings::default()
+    }
+}
+
+/// Runs until a signal says to end.
+///
+/// # Errors
+/// What keeps it from starting. Later troubles are told in the journal, and it goes on.
+pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
+    if options.demo {
+        return showcase::run(options);
+    }
+    let config = options.read()?;
+    // Before there is any other thread: capabilities belong to each by itself.
+    let kept = privileges::drop_others().context("cannot drop privileges")?;
+    let stop = Stop::install_for_daemon()?;
+    let hub = Hub::new(first_settings(&config));
+    let files = match config.files.enabled {
+        true => Some(Files::start(&hub, &files_config(&config), Agent::now_ms)?),
+        false => None,
+    };
+    let mut daemon = Daemon::open(config, hub.clone(), options.dry_run)?;
+    daemon
+        .journal
+        .write("privileges", &Privileges { kept: &kept });
+    if let Some(files) = &files {
+        daemon.say("files", files.describe());
+    }
+    let mut outlet = Outlet::default();
+    outlet.follow(&daemon.config.metrics, &hub)?;
+    if let Some(place) = outlet.describe() {
+        daemon.say("serve", place);
+    }
+    notify(&[sd_notify::NotifyState::Ready]);
+    let mut troubles: Option<String> = None;
+    let mut ticks = 0;
+    while stop.requested().is_none() {
+        if stop.take_reload() {
+            reload(&mut daemon, &mut outlet, options);
+        }
+        hub.take_wake();
+        let next_ms = match daemon.tick(stop.flag()) {
+            Ok(next_ms) => {
+                troubles = None;
+                next_ms
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                if troubles.as_ref() != Some(&error) {
+                    daemon.say("trouble", error.clone());
+                    troubles = Some(error);
+                }
+                Agent::now_ms() + observe::millis(daemon.config.observe.tick.0)
+            }
+        };
+        notify(&[sd_notify::NotifyState::Watchdog]);
+        ticks += 1;
+        if options.ticks.is_some_and(|most| ticks >= most) {
+            break;
+        }
+        wait(&stop, &daemon, next_ms);
+    }
+    notify(&[sd_notify::NotifyState::Stopping]);
+    let signal = stop.requested();
+    daemon.finish(match signal {
+        Some(_) => "a signal",
+        None => "as many ticks as asked for",
+    });
+    Ok(signal)
+}
+
+fn files_config(config: &Config) -> FilesConfig {
+    FilesConfig {
+        dir: config.files.directory.clone(),
+        ..FilesConfig::default()
+    }
+}
+
+/// Waits for the next tick. A reader may bring it forward, but not beyond the budget.
+fn wait(stop: &Stop, daemon: &Daemon, next_ms: u64) {
+    /// A sleeping daemon answers its watchdog.
+    const ALIVE_EVERY: Duration = Duration::from_secs(5);
+    let mut next_ms = next_ms;
+    loop {
+        let left = Duration::from_millis(next_ms.saturating_sub(Agent::now_ms()));
+        if left.is_zero() {
+            return;
+        }
+        match stop.wait_for(Instant::now() + left.min(ALIVE_EVERY), daemon.hub.wake_fd()) {
+            Woken::Signal => return,
+            Woken::Readable => {
+                daemon.hub.take_wake();
+                let earliest_ms = daemon.agent.last_tick_ms() + SCAN_INTERVAL_MIN_MS;
+                let affordable_ms = Agent::now_ms() + daemon.pace.debt_ms();
+                next_ms = next_ms.min(earliest_ms.max(affordable_ms));
+            }
+            Woken::Time => notify(&[sd_notify::NotifyState::Watchdog]),
+        }
+    }
+}
+
+fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
+    notify(&[
+        sd_notify::NotifyState::Reloading,
+        sd_notify::NotifyState::monotonic_usec_now().unwrap_or(sd_notify::NotifyState::Reloading),
+    ]);
+    let reloaded = options.read().and_then(|config| {
+        // An address that cannot be had changes nothing else either.
+        outlet.follow(&config.metrics, &daemon.hub)?;
+        daemon.reload(config).inspect_err(|_| {
+            let _ = outlet.follow(&daemon.config.metrics, &daemon.hub);
+        })
+    });
+    let told = match reloaded {
+        Ok(()) => ("reload", "the configuration was read again".to_owned()),
+        Err(error) => (
+            "reload_failed",
+            format!("the configuration of before stays: {error:#}"),
+        ),
+    };
+    if told.0 == "reload_failed" {
+        eprintln!("agewise: {}", told.1);
+    }
+    daemon.say(told.0, told.1);
+    notify(&[sd_notify::NotifyState::Ready]);
+}
+
+/// Tells systemd, if it started us.
+fn notify(states: &[sd_notify::NotifyState<'_>]) {
+    // Nobody listening is no failure, and a listener that fails changes nothing of our work.
+    let _ = sd_notify::notify(states);
+}
