@@ -326,3 +326,111 @@ fn wrong_arguments_are_refused_with_a_reason() {
         assert!(stderr.contains(reason), "{args:?}: {stderr}");
     }
 }
+
+/// The kernel's own eyes: whatever this kernel has of them, `report` and `doctor` say the same.
+#[test]
+fn the_kernels_own_eyes_work_or_say_why_not_as_doctor_does() {
+    let doctor = agewise(&["doctor", "--format", "json"]);
+    let state = |name: &str| {
+        let text = String::from_utf8(doctor.stdout.clone()).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap())
+            .find(|line| line["group"] == "eye" && line["name"] == name)
+            .unwrap()
+    };
+    let target = holder(4, 4);
+    let pid = target.0.id().to_string();
+    let common = ["--duration", "1500ms", "--format", "json"];
+    let damon = agewise(&[&["report", "--eye", "damon", "--pid", &pid], &common[..]].concat());
+    let stderr = String::from_utf8_lossy(&damon.stderr);
+    if state("damon")["state"] == "available" {
+        assert!(damon.status.success(), "{stderr}");
+        let text = String::from_utf8(damon.stdout).unwrap();
+        let ages: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        assert!(
+            ages["resident_bytes"].as_u64().unwrap() >= 8 << 20,
+            "{ages}"
+        );
+    } else {
+        assert_eq!(damon.status.code(), Some(1));
+        let is_said = ["in use by", "has no /sys/kernel/mm/damon", "cannot read"]
+            .iter()
+            .any(|why| stderr.contains(why));
+        assert!(is_said, "{stderr}");
+    }
+    let lru_gen = agewise(
+        &[
+            &["report", "--eye", "lru_gen", "--cgroup", "/"],
+            &common[..],
+        ]
+        .concat(),
+    );
+    let stderr = String::from_utf8_lossy(&lru_gen.stderr);
+    match state("lru_gen")["state"] == "available" {
+        true => assert!(lru_gen.status.success(), "{stderr}"),
+        false => {
+            assert_eq!(lru_gen.status.code(), Some(1));
+            let is_said = [
+                "CONFIG_LRU_GEN",
+                "switched off",
+                "debugfs",
+                "accounts memory",
+            ]
+            .iter()
+            .any(|why| stderr.contains(why));
+            assert!(is_said, "{stderr}");
+        }
+    }
+}
+
+#[test]
+fn eyes_are_chosen_by_name_and_refuse_what_they_cannot_do() {
+    let target = holder(4, 4);
+    let pid = target.0.id().to_string();
+    let by_pid = agewise(&[
+        "report",
+        "--eye",
+        "lru_gen",
+        "--pid",
+        &pid,
+        "--duration",
+        "1s",
+    ]);
+    assert_eq!(by_pid.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&by_pid.stderr);
+    assert!(
+        stderr.contains("by memory cgroup, not by process"),
+        "{stderr}"
+    );
+    let exact = agewise(&["report", "--eye", "damon", "--pid", &pid, "--exact"]);
+    assert_eq!(exact.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&exact.stderr);
+    assert!(stderr.contains("--exact"), "{stderr}");
+    let unknown = agewise(&["report", "--eye", "glasses", "--pid", &pid]);
+    assert_eq!(unknown.status.code(), Some(2));
+    let stderr = String::from_utf8_lossy(&unknown.stderr);
+    assert!(
+        stderr.contains("pagewalk, pagemap, damon, lru_gen"),
+        "{stderr}"
+    );
+
+    let coarse = agewise(&[
+        "report",
+        "--eye",
+        "pagemap",
+        "--pid",
+        &pid,
+        "--duration",
+        "300ms",
+        "--scan-interval",
+        "100ms",
+        "--format",
+        "json",
+    ]);
+    let stderr = String::from_utf8_lossy(&coarse.stderr);
+    assert!(coarse.status.success(), "{stderr}");
+    assert!(stderr.contains("whole mappings only"), "{stderr}");
+    let text = String::from_utf8(coarse.stdout).unwrap();
+    let ages: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    assert!(ages["anon_bytes"].as_u64().unwrap() >= 8 << 20, "{ages}");
+}

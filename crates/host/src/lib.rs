@@ -13,6 +13,7 @@ pub mod error;
 pub mod eye;
 pub mod faults;
 pub mod heated;
+pub mod kernel_eye;
 pub mod lru_gen;
 pub mod memory;
 mod octal;

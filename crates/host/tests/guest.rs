@@ -16,11 +16,15 @@ use agewise_engine::damon::profile::Profile;
 use agewise_engine::damon::quota::Quota;
 use agewise_engine::damon::scheme::{AccessPattern, Scheme};
 use agewise_engine::damon::target::TargetId;
+use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
+use agewise_host::agent::{Subject, Targets};
+use agewise_host::cgroup::{Cgroup, Hierarchy};
 use agewise_host::damon::{Damon, DamonError, Owner, Setup, Watched};
 use agewise_host::eye::{AccessSource, AddressRange, TableSight, Target};
+use agewise_host::kernel_eye::{DamonEye, GenerationEye, KernelEye};
 use agewise_host::lru_gen::{CommandError, LruGen};
 use agewise_host::pagewalk::PageWalk;
-use agewise_host::root::SysRoot;
+use agewise_host::root::{Roots, SysRoot};
 
 const PAGES: usize = 4096;
 const CHILD: &str = "AGEWISE_GUEST_CHILD";
@@ -278,4 +282,80 @@ fn the_walker_reads_page_tables_on_this_kernel() {
     assert!(report.complete);
     assert_eq!(present as usize, PAGES);
     assert_eq!(young as usize, PAGES, "all were just written");
+}
+
+/// Anon bytes up to a bound.
+fn anon_up_to(histogram: &Histogram, upper_ms: u64) -> u64 {
+    let young = histogram
+        .bins()
+        .iter()
+        .filter(|bin| bin.upper_ms <= upper_ms);
+    young.map(|bin| bin.amounts[0]).sum()
+}
+
+const BYTES: u64 = PAGES as u64 * 4096;
+
+#[test]
+#[ignore = "needs a kernel whose DAMON has no other owner: make test-vm"]
+fn damon_as_an_eye_tells_a_busy_process_from_an_idle_one() {
+    let busy = Toucher::start("busy", true);
+    let idle = Toucher::start("resting", false);
+    let roots = Roots::default();
+    let pids = [busy.child.id(), idle.child.id()];
+    let targets = Targets::Listed(
+        pids.map(|pid| Subject::process(&roots.proc, pid).unwrap())
+            .into(),
+    );
+    let intervals: Intervals = "1s,30s".parse().unwrap();
+    let mut eye = DamonEye::start(roots, &targets, intervals, OldestPages::AtLeast).unwrap();
+    std::thread::sleep(Duration::from_secs(5));
+    let reports = eye.look().unwrap();
+    let [busy_young, idle_young] =
+        [0, 1].map(|index| anon_up_to(&reports[index].histogram(), 1000));
+    for report in &reports {
+        assert!(report.resident_bytes[0] >= BYTES, "{report:?}");
+    }
+    assert!(
+        busy_young >= BYTES / 2,
+        "{busy_young} bytes young: {reports:?}"
+    );
+    assert!(
+        idle_young <= BYTES / 2,
+        "{idle_young} bytes young: {reports:?}"
+    );
+    assert!(eye.cpu_ns() > 0);
+    drop(eye);
+    assert_eq!(
+        Damon::new(SysRoot::default()).owner().unwrap(),
+        Owner::Nobody
+    );
+}
+
+#[test]
+#[ignore = "needs a kernel with CONFIG_LRU_GEN: make test-vm"]
+fn generations_as_an_eye_tell_a_busy_cgroup_from_an_idle_one() {
+    let busy = Toucher::start("rushing", true);
+    let idle = Toucher::start("lying", false);
+    let roots = Roots::default();
+    let hierarchy = Hierarchy::discover(&roots.proc).unwrap();
+    let groups = [&busy, &idle].map(|toucher| {
+        Subject::Cgroup(Cgroup::open(&hierarchy, &toucher.path_in_hierarchy()).unwrap())
+    });
+    let targets = Targets::Listed(groups.into());
+    let intervals: Intervals = "1s,3s".parse().unwrap();
+    let mut eye =
+        GenerationEye::open(&roots, &targets, &intervals, OldestPages::AtLeast, 3000).unwrap();
+    assert_eq!(eye.lead_times_ms(), [3000, 1000]);
+    eye.prepare().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    eye.prepare().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    let reports = eye.look().unwrap();
+    let young = |index: usize| anon_up_to(&reports[index].histogram(), 1000);
+    let older_than_all = |index: usize| {
+        let histogram = reports[index].histogram();
+        histogram.bins().last().unwrap().amounts[0]
+    };
+    assert!(young(0) >= BYTES * 9 / 10, "{reports:?}");
+    assert!(older_than_all(1) >= BYTES * 9 / 10, "{reports:?}");
 }

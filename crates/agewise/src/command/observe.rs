@@ -8,7 +8,7 @@ use agewise_host::agent::{Agent, AgentConfig, SCAN_INTERVAL_MIN_MS, Subject, Tar
 use agewise_host::cgroup::{Cgroup, Hierarchy, TreeLimits};
 use agewise_host::clear::{ClearPolicy, Means};
 use agewise_host::eye::pagemap::Pagemap;
-use agewise_host::eye::{AccessSource, EyeError};
+use agewise_host::eye::{AccessSource, EyeError, Resolution};
 use agewise_host::pagewalk::PageWalk;
 use agewise_host::root::Roots;
 use anyhow::Context;
@@ -165,31 +165,60 @@ pub fn all_cgroups(depth_max: usize) -> anyhow::Result<Targets> {
     Ok(Targets::AllCgroups { hierarchy, limits })
 }
 
-/// An agent for targets, through the best eye that this machine and these privileges allow, and
-/// what there is to say about it: without the right to read page tables only whole mappings of
-/// one's own processes can be told apart.
+/// How an agent learns what was accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentEye {
+    /// The best that this machine and these privileges allow: without the right to read page tables
+    /// only whole mappings of one's own processes can be told apart.
+    Best,
+    /// Page tables, or nothing.
+    PageWalk,
+    /// Whole mappings.
+    Pagemap,
+}
+
+/// An agent for targets with the best eye, and what there is to say about it.
 ///
 /// # Errors
-/// Those of [`Agent::new`], and of an eye that fails for another reason than that.
+/// As [`open_agent_with`].
 pub fn open_agent(
     targets: Targets,
-    mut config: AgentConfig,
+    config: AgentConfig,
 ) -> anyhow::Result<(Agent, Option<String>)> {
-    let (eye, note): (Box<dyn AccessSource>, _) = match PageWalk::open() {
-        Ok(walk) => (Box::new(walk), None),
-        Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })) => {
-            // MADV_COLD clears page by page what this eye cannot tell apart.
-            config.clear.means = Means::Refs;
-            let note = format!(
-                "ages of whole mappings only, and of your own processes: a mapping is as young as \
-                 its last access ({error})"
-            );
-            (Box::new(Pagemap::new()), Some(note))
+    open_agent_with(targets, config, AgentEye::Best)
+}
+
+/// An agent for targets, and what there is to say about its eye.
+///
+/// # Errors
+/// Those of [`Agent::new`], and of an eye that fails, unless another may be used instead.
+pub fn open_agent_with(
+    targets: Targets,
+    mut config: AgentConfig,
+    which: AgentEye,
+) -> anyhow::Result<(Agent, Option<String>)> {
+    const COARSE: &str = "ages of whole mappings only, and of your own processes: a mapping is as young as its last \
+         access";
+    let walk = (which != AgentEye::Pagemap).then(PageWalk::open);
+    let (eye, note): (Box<dyn AccessSource>, _) = match walk {
+        Some(Ok(walk)) => (Box::new(walk), None),
+        Some(Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })))
+            if which == AgentEye::Best =>
+        {
+            (
+                Box::new(Pagemap::new()),
+                Some(format!("{COARSE} ({error})")),
+            )
         }
-        Err(error) => {
+        Some(Err(error)) => {
             return Err(error).context("page tables cannot be read (see `agewise doctor`)");
         }
+        None => (Box::new(Pagemap::new()), Some(COARSE.to_owned())),
     };
+    if eye.abilities().resolution == Resolution::Mapping {
+        // MADV_COLD clears page by page what this eye cannot tell apart.
+        config.clear.means = Means::Refs;
+    }
     Ok((Agent::new(eye, Roots::default(), targets, config)?, note))
 }
 

@@ -92,7 +92,7 @@ pub struct CostReport {
 
 impl SubjectReport {
     /// Bounds are given for each node.
-    pub(super) fn new(name: String, is_cgroup: bool, nodes: &[u32], bounds: &[Intervals]) -> Self {
+    pub(crate) fn new(name: String, is_cgroup: bool, nodes: &[u32], bounds: &[Intervals]) -> Self {
         SubjectReport {
             name,
             is_cgroup,

@@ -104,7 +104,7 @@ fn lru_gen(facts: &Facts) -> Capability {
         Ok(Some(_)) if facts.lru_gen_debugfs => line(
             name,
             State::Available,
-            "the kernel's own generations, by cgroup and node",
+            "the kernel's own generations, by cgroup and node: report --eye lru_gen",
         ),
         Ok(Some(_)) if facts.debugfs_mounted => line(
             name,
@@ -144,12 +144,12 @@ fn damon(facts: &Facts) -> Capability {
         Ok(Owner::Nobody) => line(
             name,
             State::Available,
-            "regions of adaptive size, by sampling",
+            "regions of adaptive size, by sampling: report --eye damon",
         ),
-        Ok(_) => line(
+        Ok(owner) => line(
             name,
             State::Missing,
-            "in use by somebody else: it has one user at a time",
+            format!("in use by {owner}; it has one owner at a time"),
         )
         .advise("leave it to them, or stop it where it was started"),
         Err(error) => line(name, State::Missing, error.to_string()).advise("run as root"),

@@ -14,7 +14,10 @@ pub enum DamonError {
     )]
     Missing,
     /// Somebody else runs it.
-    #[error("DAMON is in use by {}; it has one owner at a time, and agewise never disturbs it", describe(.owner))]
+    #[error(
+        "DAMON is in use by {owner}; it has one owner at a time, and agewise never disturbs it: stop \
+         it where it was started, or look another way (--eye pagewalk)"
+    )]
     Owned {
         /// Who.
         owner: Owner,
@@ -55,18 +58,4 @@ pub enum DamonError {
     /// Any other failure of a file.
     #[error(transparent)]
     File(#[from] FileError),
-}
-
-fn describe(owner: &Owner) -> String {
-    match owner {
-        Owner::Nobody => "nobody".to_owned(),
-        Owner::Module { name } => format!("the kernel module {name}"),
-        Owner::Sysfs {
-            nr_kdamonds,
-            running,
-        } if running.is_empty() => {
-            format!("another program ({nr_kdamonds} monitors set up, none running)")
-        }
-        Owner::Sysfs { running, .. } => format!("another program (kernel threads {running:?})"),
-    }
 }

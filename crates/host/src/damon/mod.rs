@@ -10,6 +10,7 @@ mod error;
 mod session;
 mod setup;
 
+use std::fmt;
 use std::path::PathBuf;
 
 use crate::error::{self as file, FileError};
@@ -36,6 +37,28 @@ pub enum Owner {
         /// Its name.
         name: String,
     },
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Owner::Nobody => f.write_str("nobody"),
+            Owner::Module { name } => write!(
+                f,
+                "the kernel module {name} (/sys/module/{name}/parameters/enabled)"
+            ),
+            Owner::Sysfs {
+                nr_kdamonds,
+                running,
+            } if running.is_empty() => write!(
+                f,
+                "another program ({nr_kdamonds} monitors set up, none running)"
+            ),
+            Owner::Sysfs { running, .. } => {
+                write!(f, "another program (kernel threads {running:?})")
+            }
+        }
+    }
 }
 
 /// Modules that run a monitor of their own.

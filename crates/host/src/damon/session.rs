@@ -125,6 +125,21 @@ impl Session {
     /// Kernels before 6.2 have none; the monitor has stopped; a file cannot be read.
     pub fn tried_regions(&self, scheme: usize) -> Result<Vec<TriedRegion>, DamonError> {
         self.command("update_schemes_tried_regions")?;
+        self.read_regions(scheme)
+    }
+
+    /// [`tried_regions`](Self::tried_regions) of every scheme, of the same aggregation.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn all_tried_regions(&self) -> Result<Vec<Vec<TriedRegion>>, DamonError> {
+        self.command("update_schemes_tried_regions")?;
+        (0..self.nr_schemes)
+            .map(|scheme| self.read_regions(scheme))
+            .collect()
+    }
+
+    fn read_regions(&self, scheme: usize) -> Result<Vec<TriedRegion>, DamonError> {
         let dir = self.scheme(scheme).join("tried_regions");
         let mut regions = Vec::new();
         for index in crate::root::numbers_in(&dir)? {

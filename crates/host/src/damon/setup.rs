@@ -254,13 +254,15 @@ fn write_filter_dir(dir: &Dir, filters: &[&Filter]) -> Result<(), DamonError> {
             // The kernel names cgroups by path: who sets this up gives it as a number of the lab.
             FilterKind::Memcg(_) => return Err(DamonError::MemcgFilter),
             FilterKind::Address(start, end) => {
+                const WHAT: &str = "a filter by address";
+                dir.set_since("addr_start", start, WHAT, "6.6")?;
                 dir.set("type", "addr")?;
-                dir.set("addr_start", start)?;
                 dir.set("addr_end", end)?;
             }
             FilterKind::Target(target) => {
+                const WHAT: &str = "telling processes apart by a filter";
+                dir.set_since("damon_target_idx", target.0, WHAT, "6.6")?;
                 dir.set("type", "target")?;
-                dir.set("damon_target_idx", target.0)?;
             }
         }
         dir.set("matching", if filter.matching { "Y" } else { "N" })?;

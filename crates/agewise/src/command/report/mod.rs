@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise report`: how much memory is how old.
 
+mod kernel;
 pub(crate) mod print;
 
 use std::process::ExitCode;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use agewise_host::agent::{Agent, SubjectReport};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::observe::{self, AgeArgs, millis};
+use super::observe::{self, AgeArgs, AgentEye, millis};
 use crate::output::Format;
 use crate::signal::Stop;
 use crate::units;
@@ -35,6 +36,11 @@ use crate::units;
 /// least as old as the observation; it is counted at that age, or in the last bin with
 /// `--unseen oldest`. To see ages of minutes, observe for minutes.
 ///
+/// With `--eye damon` or `--eye lru_gen` the kernel's own instruments are read instead, which know
+/// less: DAMON estimates by region, the multi-gen LRU knows whole generations of memory cgroups.
+/// Output says how coarse it is. DAMON has one owner at a time; one that somebody else runs is left
+/// alone, and named.
+///
 /// Reading page tables needs root. Clearing accessed bits does not change what programs compute;
 /// it is noticed by the kernel's own reclaim, which uses the same bits.
 ///
@@ -48,6 +54,10 @@ pub struct Args {
 
     #[command(flatten)]
     ages: AgeArgs,
+
+    /// How accesses become known; see `agewise doctor` for what works here.
+    #[arg(long, value_enum, default_value_t = Eye::Auto)]
+    eye: Eye,
 
     /// Observe this long, then report: 30s, or without end with --follow, unless given.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
@@ -98,6 +108,23 @@ struct TargetArgs {
     all: bool,
 }
 
+/// How accesses become known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Eye {
+    /// Page tables; without the right to read them, whole mappings.
+    Auto,
+    /// Page tables: every page by itself.
+    Pagewalk,
+    /// Whole mappings, of your own processes.
+    Pagemap,
+    /// The kernel's DAMON: regions of adaptive size, by sampling. For --pid and --cgroup.
+    Damon,
+    /// The kernel's multi-gen LRU: whole generations, for --cgroup and --all. Of the --intervals
+    /// that fit into the observation it tells two apart, and ages the cgroups for that.
+    #[value(name = "lru_gen")]
+    LruGen,
+}
+
 /// The order of targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Sort {
@@ -137,7 +164,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .chain(duration)
         .min()
         .unwrap_or(DEFAULT_DURATION);
-    let (mut agent, note) = observe::open_agent(targets, args.ages.config(period))?;
+    let which = match args.eye {
+        Eye::Auto => AgentEye::Best,
+        Eye::Pagewalk => AgentEye::PageWalk,
+        Eye::Pagemap => AgentEye::Pagemap,
+        Eye::Damon | Eye::LruGen => return kernel::run(args, &targets, duration, period),
+    };
+    let (mut agent, note) = observe::open_agent_with(targets, args.ages.config(period), which)?;
     if let Some(note) = note {
         eprintln!("agewise: {note}");
     }

@@ -39,16 +39,16 @@ struct AgesRecord<'a> {
     time_ms: u64,
     target: &'a str,
     kind: &'static str,
-    processes: usize,
+    processes: Option<usize>,
     nodes: Vec<NodeRecord>,
     resident_bytes: u64,
     anon_bytes: u64,
     file_bytes: u64,
     unseen_anon_bytes: u64,
     unseen_file_bytes: u64,
-    swapped_bytes: u64,
+    swapped_bytes: Option<u64>,
     unmapped_cache_bytes: Option<u64>,
-    refaulted_bytes: u64,
+    refaulted_bytes: Option<u64>,
     observed_ms: u64,
     troubles: &'a [String],
     gone: Option<&'a str>,
@@ -79,6 +79,56 @@ struct CostRecord<'a> {
     targets_truncated: bool,
 }
 
+/// What is said of an eye of the kernel's, beside what it saw.
+#[derive(Debug, Serialize)]
+pub struct KernelLook<'a> {
+    /// Its name.
+    pub eye: &'static str,
+    /// What it knows.
+    #[serde(skip)]
+    pub source: Source,
+    /// How coarse it is: sentences.
+    pub caveats: &'a [String],
+    /// CPU time so far, the kernel's and ours.
+    pub cpu_ms: f64,
+    /// Share of one core so far.
+    pub core_percent: f64,
+}
+
+#[derive(Serialize)]
+struct KernelCostRecord<'a> {
+    record: &'static str,
+    time_ms: u64,
+    #[serde(flatten)]
+    eye: &'a KernelLook<'a>,
+    targets_cut: usize,
+}
+
+/// Whose reports they are: not every eye knows every field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// An agent, which knows all of them.
+    Agent,
+    /// An eye of the kernel's that knows processes.
+    Processes,
+    /// An eye of the kernel's that knows cgroups only.
+    Cgroups,
+}
+
+impl Source {
+    fn processes(self, report: &SubjectReport) -> Option<usize> {
+        (self != Source::Cgroups).then_some(report.processes)
+    }
+
+    fn swapped_bytes(self, report: &SubjectReport) -> Option<u64> {
+        (self != Source::Cgroups).then_some(report.swapped_bytes)
+    }
+
+    fn refaulted_bytes(self, report: &SubjectReport) -> Option<u64> {
+        (self == Source::Agent).then_some(report.refaulted_bytes)
+    }
+}
+
 impl<W: Write> Printer<W> {
     /// Prints to `out`.
     pub fn new(out: W, format: Format) -> Self {
@@ -106,7 +156,7 @@ impl<W: Write> Printer<W> {
         match self.format {
             Format::Text => self.text(reports, cost, cut, truncated)?,
             Format::Json => self.json(reports, cost, cut, truncated, time_ms)?,
-            Format::Csv => self.csv(reports, time_ms)?,
+            Format::Csv => self.csv(reports, Source::Agent, time_ms)?,
         }
         self.printed = true;
         self.out.flush()
@@ -124,19 +174,10 @@ impl<W: Write> Printer<W> {
                 writeln!(self.out)?;
             }
             self.printed = true;
-            text_of(&mut self.out, report)?;
+            text_of(&mut self.out, report, Source::Agent)?;
         }
+        self.text_of_limits(cut, truncated)?;
         let out = &mut self.out;
-        if cut > 0 {
-            writeln!(out, "# {cut} more targets not shown: --top 0 shows all")?;
-        }
-        if truncated {
-            writeln!(
-                out,
-                "# there are more cgroups or processes than shown: they count for those above them; \
-                 see --depth"
-            )?;
-        }
         writeln!(
             out,
             "# cost: {} scans, one every {}: {:.2} ms CPU each (walk {:.2}, ages {:.2}, clear \
@@ -156,6 +197,72 @@ impl<W: Write> Printer<W> {
         )
     }
 
+    fn text_of_limits(&mut self, cut: usize, truncated: bool) -> io::Result<()> {
+        let out = &mut self.out;
+        if cut > 0 {
+            writeln!(out, "# {cut} more targets not shown: --top 0 shows all")?;
+        }
+        if truncated {
+            writeln!(
+                out,
+                "# there are more cgroups or processes than shown: they count for those above them; \
+                 see --depth"
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Prints one set of reports of an eye of the kernel's.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn print_kernel(
+        &mut self,
+        reports: &[SubjectReport],
+        eye: &KernelLook<'_>,
+        cut: usize,
+    ) -> io::Result<()> {
+        let time_ms = (self.now_ms)();
+        match self.format {
+            Format::Text => {
+                for report in reports {
+                    if self.printed {
+                        writeln!(self.out)?;
+                    }
+                    self.printed = true;
+                    text_of(&mut self.out, report, eye.source)?;
+                }
+                self.text_of_limits(cut, false)?;
+                for caveat in eye.caveats {
+                    writeln!(self.out, "# {caveat}")?;
+                }
+                writeln!(
+                    self.out,
+                    "# cost: {:.2} ms CPU in all, {:.2} % of a core, the kernel's part included",
+                    eye.cpu_ms, eye.core_percent
+                )?;
+            }
+            Format::Json => {
+                for report in reports {
+                    output::json_line(
+                        &mut self.out,
+                        &AgesRecord::new(report, eye.source, time_ms),
+                    )?;
+                }
+                let record = KernelCostRecord {
+                    record: "cost",
+                    time_ms,
+                    eye,
+                    targets_cut: cut,
+                };
+                output::json_line(&mut self.out, &record)?;
+            }
+            Format::Csv => self.csv(reports, eye.source, time_ms)?,
+        }
+        self.printed = true;
+        self.out.flush()
+    }
+
     fn json(
         &mut self,
         reports: &[SubjectReport],
@@ -165,7 +272,10 @@ impl<W: Write> Printer<W> {
         time_ms: u64,
     ) -> io::Result<()> {
         for report in reports {
-            output::json_line(&mut self.out, &AgesRecord::new(report, time_ms))?;
+            output::json_line(
+                &mut self.out,
+                &AgesRecord::new(report, Source::Agent, time_ms),
+            )?;
         }
         let record = CostRecord {
             record: "cost",
@@ -177,7 +287,8 @@ impl<W: Write> Printer<W> {
         output::json_line(&mut self.out, &record)
     }
 
-    fn csv(&mut self, reports: &[SubjectReport], time_ms: u64) -> io::Result<()> {
+    fn csv(&mut self, reports: &[SubjectReport], source: Source, time_ms: u64) -> io::Result<()> {
+        let optional = |bytes: Option<u64>| bytes.map_or(String::new(), |b| b.to_string());
         if !self.printed {
             writeln!(
                 self.out,
@@ -191,16 +302,14 @@ impl<W: Write> Printer<W> {
                     writeln!(
                         self.out,
                         "{time_ms},{},{},{node},{},{},{},{},{},{}",
-                        csv_field(&report.name),
+                        output::csv_field(&report.name),
                         kind(report),
                         bin.upper_ms,
                         bin.amounts[0],
                         bin.amounts[1],
                         report.resident_bytes.iter().sum::<u64>(),
-                        report.swapped_bytes,
-                        report
-                            .unmapped_cache_bytes
-                            .map_or(String::new(), |b| b.to_string()),
+                        optional(source.swapped_bytes(report)),
+                        optional(report.unmapped_cache_bytes),
                     )?;
                 }
             }
@@ -209,7 +318,7 @@ impl<W: Write> Printer<W> {
     }
 }
 
-fn text_of(out: &mut impl Write, report: &SubjectReport) -> io::Result<()> {
+fn text_of(out: &mut impl Write, report: &SubjectReport, source: Source) -> io::Result<()> {
     let [anon, file] = report.resident_bytes;
     writeln!(out, "# {} {}", kind(report), printable(&report.name))?;
     if let Some(gone) = &report.gone {
@@ -218,19 +327,24 @@ fn text_of(out: &mut impl Write, report: &SubjectReport) -> io::Result<()> {
     for (node, histogram) in &report.nodes {
         write!(out, "N{node}\n{histogram}")?;
     }
-    writeln!(
+    write!(
         out,
-        "# resident {} (anon {}, file {}), in swap {}, came back from swap {}; {}",
+        "# resident {} (anon {}, file {})",
         bytes_text(anon + file),
         bytes_text(anon),
         bytes_text(file),
-        bytes_text(report.swapped_bytes),
-        bytes_text(report.refaulted_bytes),
-        match report.processes {
-            1 => "1 process".to_owned(),
-            n => format!("{n} processes"),
-        },
     )?;
+    if let Some(bytes) = source.swapped_bytes(report) {
+        write!(out, ", in swap {}", bytes_text(bytes))?;
+    }
+    if let Some(bytes) = source.refaulted_bytes(report) {
+        write!(out, ", came back from swap {}", bytes_text(bytes))?;
+    }
+    match source.processes(report) {
+        Some(1) => writeln!(out, "; 1 process")?,
+        Some(n) => writeln!(out, "; {n} processes")?,
+        None => writeln!(out)?,
+    }
     let unseen: u64 = report.unseen_bytes.iter().sum();
     if unseen > 0 {
         writeln!(
@@ -241,6 +355,7 @@ fn text_of(out: &mut impl Write, report: &SubjectReport) -> io::Result<()> {
         )?;
     }
     match report.unmapped_cache_bytes {
+        _ if source != Source::Agent => {}
         Some(bytes) => writeln!(
             out,
             "# page cache that no process maps: {}, in no line above: accessed bits do not tell \
@@ -266,7 +381,7 @@ fn text_of(out: &mut impl Write, report: &SubjectReport) -> io::Result<()> {
 }
 
 impl<'a> AgesRecord<'a> {
-    fn new(report: &'a SubjectReport, time_ms: u64) -> Self {
+    fn new(report: &'a SubjectReport, source: Source, time_ms: u64) -> Self {
         let [anon_bytes, file_bytes] = report.resident_bytes;
         let bin = |bin: &agewise_engine::workingset::Bin| BinRecord {
             upper_ms: bin.upper_ms,
@@ -278,7 +393,7 @@ impl<'a> AgesRecord<'a> {
             time_ms,
             target: &report.name,
             kind: kind(report),
-            processes: report.processes,
+            processes: source.processes(report),
             nodes: report
                 .nodes
                 .iter()
@@ -292,9 +407,9 @@ impl<'a> AgesRecord<'a> {
             file_bytes,
             unseen_anon_bytes: report.unseen_bytes[0],
             unseen_file_bytes: report.unseen_bytes[1],
-            swapped_bytes: report.swapped_bytes,
+            swapped_bytes: source.swapped_bytes(report),
             unmapped_cache_bytes: report.unmapped_cache_bytes,
-            refaulted_bytes: report.refaulted_bytes,
+            refaulted_bytes: source.refaulted_bytes(report),
             observed_ms: report.observed_ms,
             troubles: &report.troubles,
             gone: report.gone.as_deref(),
@@ -315,14 +430,6 @@ fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '?' } else { c })
         .collect()
-}
-
-/// A CSV field, quoted where it must be (RFC 4180).
-fn csv_field(text: &str) -> String {
-    match text.contains(['"', ',', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise report --eye damon|lru_gen`: the kernel's own eyes. They watch by themselves; all there
+//! is to do is to prepare a look in time, and to look.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use agewise_host::agent::Targets;
+use agewise_host::kernel_eye::{DamonEye, GenerationEye, KernelEye};
+use agewise_host::root::Roots;
+
+use super::print::{KernelLook, Printer, Source};
+use super::{Args, EXIT_TARGETS_GONE, Eye, Left, later, progress, sort_and_cut, wait};
+use crate::command::observe::{ScanInterval, millis};
+use crate::signal::Stop;
+
+/// Observes through an eye of the kernel's; `period` is the time from one look to the next.
+pub fn run(
+    args: &Args,
+    targets: &Targets,
+    duration: Option<Duration>,
+    period: Duration,
+) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(
+        !args.ages.exact
+            && args.ages.cpu_limit.is_none()
+            && args.ages.scan_interval == ScanInterval::Auto,
+        "--exact, --cpu-limit and --scan-interval say how page tables are looked at; this eye looks \
+         at none"
+    );
+    // The signals first: from here on there is something to undo.
+    let stop = Stop::install()?;
+    let oldest = args.ages.config(period).oldest;
+    let roots = Roots::default();
+    let intervals = args.ages.intervals.clone();
+    let (mut eye, source): (Box<dyn KernelEye>, _) = match args.eye {
+        Eye::LruGen => {
+            let window_ms = millis(period);
+            let eye = GenerationEye::open(&roots, targets, &intervals, oldest, window_ms)?;
+            (Box::new(eye), Source::Cgroups)
+        }
+        _ => {
+            let eye = DamonEye::start(roots, targets, intervals, oldest)?;
+            (Box::new(eye), Source::Processes)
+        }
+    };
+    let mut printer = Printer::new(std::io::stdout().lock(), args.format);
+    let began = Instant::now();
+    let bar = progress(duration.filter(|_| args.follow.is_none()));
+    let mut next_look = began + period;
+    loop {
+        for lead_ms in eye.lead_times_ms().to_vec() {
+            let at = next_look.checked_sub(Duration::from_millis(lead_ms));
+            if stop.requested().is_none() {
+                wait(&stop, &bar, began, at.unwrap_or(began).max(began));
+            }
+            if stop.requested().is_none() {
+                eye.prepare()?;
+            }
+        }
+        wait(&stop, &bar, began, next_look);
+        let mut reports = eye.look()?;
+        let left = Left::of(&reports);
+        let now = Instant::now();
+        let ended = duration.is_some_and(|duration| now >= began + duration)
+            || stop.requested().is_some()
+            || left != Left::Something;
+        if ended {
+            bar.finish_and_clear();
+        }
+        let cut = sort_and_cut(&mut reports, args.sort, args.top);
+        let (cpu_ns, caveats) = (eye.cpu_ns(), eye.caveats());
+        let look = KernelLook {
+            eye: eye.name(),
+            source,
+            caveats: &caveats,
+            cpu_ms: cpu_ns as f64 / 1e6,
+            core_percent: cpu_ns as f64 / began.elapsed().as_nanos().max(1) as f64 * 100.0,
+        };
+        printer.print_kernel(&reports, &look, cut)?;
+        if let Some(signal) = stop.requested().filter(|_| args.follow.is_none()) {
+            return Ok(ExitCode::from(Stop::exit_code(signal)));
+        }
+        match left {
+            Left::Nothing => return Ok(ExitCode::from(EXIT_TARGETS_GONE)),
+            Left::NothingSeen => {
+                anyhow::bail!("no process could be looked at: see the lines above")
+            }
+            Left::Something if ended => return Ok(ExitCode::SUCCESS),
+            Left::Something => {
+                let end = duration.map(|duration| began + duration);
+                let next = later(next_look, period, now);
+                next_look = end.map_or(next, |end| next.min(end));
+            }
+        }
+    }
+}

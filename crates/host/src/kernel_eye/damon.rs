@@ -1,0 +1,549 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ages by DAMON: a monitor of ours watches the virtual memory of the target processes, and its
+//! regions, held against what of them is resident, make a histogram.
+//!
+//! A region is as old as the aggregations through which it was not seen accessed
+//! (`damon_region.age`, mm/damon/core.c). That is an estimate: DAMON looks at one page of a region
+//! at a time, and a few accesses (a tenth of the most that can be seen) do not end an age.
+
+use agewise_engine::damon::action::Action;
+use agewise_engine::damon::attrs::Attrs;
+use agewise_engine::damon::filter::{Filter, FilterKind};
+use agewise_engine::damon::quota::Quota;
+use agewise_engine::damon::scheme::{AccessPattern, Scheme};
+use agewise_engine::damon::target::TargetId;
+use agewise_engine::generations::PageType;
+use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
+
+use super::{KernelEye, KernelEyeError};
+use crate::agent::{Subject, SubjectReport, Targets};
+use crate::clock::{boottime_ns, thread_cpu_ns};
+use crate::damon::{Damon, DamonError, Session, Setup, TriedRegion, Watched};
+use crate::eye::pagemap::Pagemap;
+use crate::eye::{AccessSource, AddressRange, PAGE_BYTES, TableSight, Target};
+use crate::process::Process;
+use crate::root::Roots;
+use crate::vma::{VmaKind, VmaTable};
+
+/// Most processes that one monitor watches: each takes a scheme of its own.
+pub const PROCESSES_MAX: usize = 64;
+
+/// Fewest regions: the kernel's default of 10 says little of a process with hundreds of mappings.
+const REGIONS_MIN: u64 = 100;
+/// New mappings are known after this long, in us (the kernel's default is a minute).
+const UPDATE_US: u64 = 1_000_000;
+/// An idle time of this share of the observation, in percent, is all of it: the monitor's clock
+/// runs a little slower than ours, and begins a little later.
+const ALL_OF_IT_PERCENT: u64 = 90;
+
+/// A process that is watched.
+#[derive(Debug)]
+struct Member {
+    process: Process,
+    comm: String,
+    /// Those it counts for.
+    subjects: Vec<usize>,
+}
+
+/// One line of the report to be.
+#[derive(Debug)]
+struct Named {
+    name: String,
+    is_cgroup: bool,
+}
+
+/// DAMON as an eye. Dropping it ends the monitor.
+#[derive(Debug)]
+pub struct DamonEye {
+    session: Session,
+    roots: Roots,
+    attrs: Attrs,
+    intervals: Intervals,
+    oldest: OldestPages,
+    subjects: Vec<Named>,
+    members: Vec<Member>,
+    began_ns: u64,
+    own_cpu_ns: u64,
+    /// The kernel thread's, as of the last look.
+    kdamond_cpu_ns: u64,
+    regions: usize,
+    uncovered_bytes: u64,
+}
+
+impl DamonEye {
+    /// Starts a monitor of the processes that the targets have now.
+    ///
+    /// # Errors
+    /// DAMON cannot be used or belongs to somebody else; no process, or too many.
+    pub fn start(
+        roots: Roots,
+        targets: &Targets,
+        intervals: Intervals,
+        oldest: OldestPages,
+    ) -> Result<Self, KernelEyeError> {
+        let (subjects, members) = members_of(&roots, targets)?;
+        let attrs = Attrs {
+            min_nr_regions: REGIONS_MIN,
+            ops_update_us: UPDATE_US,
+            ..Attrs::default()
+        };
+        let setup = Setup {
+            watched: Watched::Processes(members.iter().map(|m| m.process.pid()).collect()),
+            attrs,
+            schemes: schemes_for(members.len()),
+        };
+        let session = Damon::new(roots.sys.clone()).start(&setup)?;
+        Ok(DamonEye {
+            session,
+            roots,
+            attrs,
+            intervals,
+            oldest,
+            subjects,
+            members,
+            began_ns: boottime_ns(),
+            own_cpu_ns: 0,
+            kdamond_cpu_ns: 0,
+            regions: 0,
+            uncovered_bytes: 0,
+        })
+    }
+
+    fn observed_ms(&self) -> u64 {
+        boottime_ns().saturating_sub(self.began_ns) / 1_000_000
+    }
+
+    fn count(&self, regions: &[Vec<TriedRegion>]) -> (Vec<SubjectReport>, u64) {
+        let observed_ms = self.observed_ms();
+        let bounds = std::slice::from_ref(&self.intervals);
+        let mut reports: Vec<SubjectReport> = self
+            .subjects
+            .iter()
+            .map(|subject| {
+                let name = subject.name.clone();
+                let mut report = SubjectReport::new(name, subject.is_cgroup, &[0], bounds);
+                report.observed_ms = observed_ms;
+                report
+            })
+            .collect();
+        let mut alive = vec![0usize; reports.len()];
+        let mut uncovered_bytes = 0;
+        for (member, regions) in self.members.iter().zip(regions) {
+            if !member.process.is_alive() {
+                continue;
+            }
+            let scale = Scale {
+                aggr_us: self.attrs.aggr_us,
+                observed_ms,
+                oldest: self.oldest,
+            };
+            let found = resident(&member.process, regions, &self.intervals, scale);
+            for &subject in &member.subjects {
+                alive[subject] += 1;
+                match &found {
+                    Ok(found) => found.add_to(&mut reports[subject]),
+                    Err(error) => {
+                        let (pid, comm) = (member.process.pid(), &member.comm);
+                        reports[subject]
+                            .troubles
+                            .push(format!("{pid} ({comm}): {error}"));
+                    }
+                }
+            }
+            uncovered_bytes += found.map_or(0, |found| found.uncovered_pages * PAGE_BYTES);
+        }
+        for (report, alive) in reports.iter_mut().zip(alive) {
+            report.processes = alive;
+            if alive == 0 {
+                report.gone = Some("all of its processes have exited".to_owned());
+            }
+        }
+        (reports, uncovered_bytes)
+    }
+}
+
+impl KernelEye for DamonEye {
+    fn name(&self) -> &'static str {
+        "damon"
+    }
+
+    fn lead_times_ms(&self) -> &[u64] {
+        &[]
+    }
+
+    fn prepare(&mut self) -> Result<(), KernelEyeError> {
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<Vec<SubjectReport>, KernelEyeError> {
+        let began = thread_cpu_ns();
+        let regions = match self.session.all_tried_regions() {
+            Ok(regions) => regions,
+            // It ends when its last target does.
+            Err(DamonError::Stopped) if self.members.iter().all(|m| !m.process.is_alive()) => {
+                vec![Vec::new(); self.members.len()]
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if let Ok(pid) = self.session.pid()
+            && let Ok(kdamond) = Process::open_in(&self.roots.proc, pid)
+            && let Ok(stat) = kdamond.stat()
+        {
+            let ticks = stat.user_ticks + stat.system_ticks;
+            self.kdamond_cpu_ns =
+                ticks.saturating_mul(1_000_000_000) / rustix::param::clock_ticks_per_second();
+        }
+        self.regions = regions.iter().map(Vec::len).sum();
+        let (reports, uncovered_bytes) = self.count(&regions);
+        self.uncovered_bytes = uncovered_bytes;
+        self.own_cpu_ns += thread_cpu_ns().saturating_sub(began);
+        Ok(reports)
+    }
+
+    fn caveats(&self) -> Vec<String> {
+        let mut caveats = vec![format!(
+            "ages by the kernel's DAMON, an estimate by region: {} regions, one page of each looked \
+             at every {} ms, ages in steps of {} ms; a page of several processes counts in each, \
+             NUMA nodes are not told apart, processes that came later are not seen",
+            self.regions,
+            self.attrs.sample_us / 1000,
+            self.attrs.aggr_us / 1000,
+        )];
+        if self.uncovered_bytes > 0 {
+            caveats.push(format!(
+                "{} resident bytes lie in no region yet: counted as never seen accessed",
+                self.uncovered_bytes
+            ));
+        }
+        caveats
+    }
+
+    fn cpu_ns(&self) -> u64 {
+        self.own_cpu_ns.saturating_add(self.kdamond_cpu_ns)
+    }
+}
+
+/// The processes of targets, each once.
+fn members_of(
+    roots: &Roots,
+    targets: &Targets,
+) -> Result<(Vec<Named>, Vec<Member>), KernelEyeError> {
+    let Targets::Listed(listed) = targets else {
+        let what = "DAMON watches the processes of targets that are named: give --pid or --cgroup";
+        return Err(KernelEyeError::Targets { what });
+    };
+    let mut subjects = Vec::new();
+    let mut members: Vec<Member> = Vec::new();
+    for (index, subject) in listed.iter().enumerate() {
+        let (is_cgroup, pids) = match subject {
+            Subject::Process { pid, .. } => (false, vec![*pid]),
+            Subject::Cgroup(cgroup) => (true, cgroup.procs(true)?),
+        };
+        subjects.push(Named {
+            name: subject.name(),
+            is_cgroup,
+        });
+        for pid in pids {
+            if let Some(member) = members.iter_mut().find(|m| m.process.pid() == pid) {
+                member.subjects.push(index);
+                continue;
+            }
+            // In a cgroup kernel threads and what has just exited are passed over.
+            let process = match Process::open_user(&roots.proc, pid) {
+                Err(_) if is_cgroup => continue,
+                process => process?,
+            };
+            if process.is_self() {
+                continue;
+            }
+            members.push(Member {
+                comm: process.comm().unwrap_or_default(),
+                process,
+                subjects: vec![index],
+            });
+        }
+    }
+    match members.len() {
+        0 => Err(KernelEyeError::Targets {
+            what: "the targets have no process that DAMON could watch",
+        }),
+        found if found > PROCESSES_MAX => Err(KernelEyeError::TooManyProcesses { found }),
+        _ => Ok((subjects, members)),
+    }
+}
+
+/// A scheme that does nothing for the regions of each target. One needs no filter, and so no
+/// kernel that has filters by target (6.6).
+fn schemes_for(targets: usize) -> Vec<Scheme> {
+    let pattern = AccessPattern {
+        size_bytes: 0..=u64::MAX,
+        nr_accesses: 0..=u32::MAX,
+        age: 0..=u32::MAX,
+    };
+    (0..targets)
+        .map(|target| {
+            let mut scheme = Scheme::new(pattern.clone(), Action::Stat, Quota::unlimited());
+            if targets > 1 {
+                // Keeps out what does not belong to the target.
+                scheme.filters = vec![Filter {
+                    kind: FilterKind::Target(TargetId(target as u32)),
+                    matching: false,
+                    allow: false,
+                }];
+            }
+            scheme
+        })
+        .collect()
+}
+
+/// What turns a region's age into one of ours.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    aggr_us: u64,
+    observed_ms: u64,
+    oldest: OldestPages,
+}
+
+/// The resident pages of a process by age.
+#[derive(Debug, PartialEq, Eq)]
+struct Counted {
+    histogram: Histogram,
+    pages: [u64; 2],
+    unseen_pages: [u64; 2],
+    uncovered_pages: u64,
+    swapped_pages: u64,
+}
+
+impl Counted {
+    fn new(intervals: &Intervals) -> Self {
+        Counted {
+            histogram: Histogram::new(intervals),
+            pages: [0; 2],
+            unseen_pages: [0; 2],
+            uncovered_pages: 0,
+            swapped_pages: 0,
+        }
+    }
+
+    /// Adds a resident page of a region, or of none.
+    fn page(&mut self, page_type: PageType, region: Option<&TriedRegion>, scale: Scale) {
+        let index = page_type as usize;
+        self.pages[index] += 1;
+        let Some(region) = region else {
+            self.uncovered_pages += 1;
+            self.unseen_pages[index] += 1;
+            self.histogram.add_at_least(page_type, 1, 0, scale.oldest);
+            return;
+        };
+        let aggregations = match region.nr_accesses {
+            0 => u64::from(region.age).max(1),
+            _ => 1,
+        };
+        let age_ms = aggregations.saturating_mul(scale.aggr_us) / 1000;
+        let is_unseen = region.nr_accesses == 0
+            && age_ms.saturating_mul(100) >= scale.observed_ms.saturating_mul(ALL_OF_IT_PERCENT);
+        let (age_ms, oldest) = if is_unseen {
+            self.unseen_pages[index] += 1;
+            (age_ms.max(scale.observed_ms), scale.oldest)
+        } else {
+            (age_ms, OldestPages::AtLeast)
+        };
+        self.histogram.add_at_least(page_type, 1, age_ms, oldest);
+    }
+
+    fn add_to(&self, report: &mut SubjectReport) {
+        if let Some((_, histogram)) = report.nodes.first_mut() {
+            histogram.add(&self.histogram.scaled(PAGE_BYTES));
+        }
+        for index in 0..2 {
+            report.resident_bytes[index] += self.pages[index] * PAGE_BYTES;
+            report.unseen_bytes[index] += self.unseen_pages[index] * PAGE_BYTES;
+        }
+        report.swapped_bytes += self.swapped_pages * PAGE_BYTES;
+    }
+}
+
+/// Counts what is resident of a process now.
+fn resident(
+    process: &Process,
+    regions: &[TriedRegion],
+    intervals: &Intervals,
+    scale: Scale,
+) -> Result<Counted, String> {
+    let mut vmas = VmaTable::new();
+    vmas.read(process.pid())
+        .map_err(|error| error.to_string())?;
+    count_resident(
+        &mut Pagemap::new(),
+        &process.into(),
+        &vmas,
+        regions,
+        intervals,
+        scale,
+    )
+    .map_err(|error| error.to_string())
+}
+
+fn count_resident(
+    source: &mut dyn AccessSource,
+    target: &Target,
+    vmas: &VmaTable,
+    regions: &[TriedRegion],
+    intervals: &Intervals,
+    scale: Scale,
+) -> Result<Counted, crate::eye::EyeError> {
+    let is_counted = |kind| !matches!(kind, VmaKind::Special | VmaKind::Hugetlb);
+    let (ranges, types): (Vec<AddressRange>, Vec<PageType>) = vmas
+        .vmas()
+        .iter()
+        .filter(|vma| is_counted(vma.kind))
+        .map(|vma| {
+            let page_type = match vma.kind.is_swap_backed() {
+                true => PageType::Anon,
+                false => PageType::File,
+            };
+            (vma.range, page_type)
+        })
+        .unzip();
+    let mut counted = Counted::new(intervals);
+    let mut at = 0;
+    let mut sink = |sight: &TableSight<'_>| {
+        counted.swapped_pages += ones(&sight.bits.swapped);
+        for page in 0..agewise_engine::table::PAGES_PER_TABLE {
+            if sight.bits.present[page / 64] >> (page % 64) & 1 == 0 {
+                continue;
+            }
+            // Addresses rise, as regions do.
+            let va = sight.va + page as u64 * PAGE_BYTES;
+            while regions.get(at).is_some_and(|region| region.end <= va) {
+                at += 1;
+            }
+            let region = regions.get(at).filter(|region| region.start <= va);
+            counted.page(types[sight.range], region, scale);
+        }
+    };
+    source.scan(target, &ranges, &mut sink)?;
+    Ok(counted)
+}
+
+fn ones(words: &[u64]) -> u64 {
+    words.iter().map(|word| u64::from(word.count_ones())).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use agewise_engine::table::TableBits;
+
+    use super::*;
+    use crate::eye::Leaf;
+    use crate::eye::fake::{FakeSource, FakeTable};
+
+    const SCALE: Scale = Scale {
+        aggr_us: 100_000,
+        observed_ms: 30_000,
+        oldest: OldestPages::AtLeast,
+    };
+
+    fn region(pages: std::ops::Range<u64>, nr_accesses: u32, age: u32) -> TriedRegion {
+        TriedRegion {
+            start: 0x20_0000 + pages.start * PAGE_BYTES,
+            end: 0x20_0000 + pages.end * PAGE_BYTES,
+            nr_accesses,
+            age,
+        }
+    }
+
+    #[test]
+    fn resident_pages_are_as_old_as_their_regions() {
+        let vmas = VmaTable::from_text(
+            "00200000-00280000 rw-p 00000000 00:00 0 \n\
+             00280000-002c0000 r--s 00000000 08:01 77 /data\n\
+             002c0000-00400000 rw-p 00000000 00:00 0 \n",
+        );
+        let mut source = FakeSource::new();
+        // 128 pages of the first, half of the 64 of the file, two of the third, one of it swapped.
+        let bits = TableBits {
+            present: [u64::MAX, u64::MAX, 0xffff_ffff, 1, 0, 0, 0, 1],
+            swapped: [0, 0, 0, 2, 0, 0, 0, 0],
+            ..TableBits::default()
+        };
+        source.set(
+            9,
+            0x20_0000,
+            FakeTable {
+                bits,
+                leaf: Leaf::Page,
+            },
+        );
+        let regions = [
+            region(0..32, 3, 400),
+            region(32..64, 0, 20),
+            region(64..160, 0, 299),
+            region(160..200, 0, 60),
+        ];
+        let intervals: Intervals = "1s,5s,60s".parse().unwrap();
+        let target = Target::by_pid(9);
+        let counted =
+            count_resident(&mut source, &target, &vmas, &regions, &intervals, SCALE).unwrap();
+        let bins: Vec<[u64; 2]> = counted.histogram.bins().iter().map(|b| b.amounts).collect();
+        // Accessed now: 32, and the page that no region covers. Two seconds: 32. The 64 that were
+        // idle all along are at least as old as the observation, as half of the file's.
+        assert_eq!(bins, [[33, 0], [32, 0], [65, 32], [0, 0]]);
+        assert_eq!(counted.pages, [130, 32]);
+        assert_eq!(counted.unseen_pages, [65, 32]);
+        assert_eq!((counted.uncovered_pages, counted.swapped_pages), (1, 1));
+        let scale = Scale {
+            oldest: OldestPages::Unbounded,
+            ..SCALE
+        };
+        let counted =
+            count_resident(&mut source, &target, &vmas, &regions, &intervals, scale).unwrap();
+        assert_eq!(counted.histogram.bins()[3].amounts, [65, 32]);
+    }
+
+    #[test]
+    fn one_target_needs_no_filter_and_several_have_one_each() {
+        assert!(schemes_for(1)[0].filters.is_empty());
+        let schemes = schemes_for(3);
+        assert_eq!(schemes.len(), 3);
+        for (index, scheme) in schemes.iter().enumerate() {
+            assert_eq!(
+                scheme.filters[0].kind,
+                FilterKind::Target(TargetId(index as u32))
+            );
+            assert!(!scheme.filters[0].matching && !scheme.filters[0].allow);
+        }
+    }
+
+    #[test]
+    fn somebody_elses_monitor_is_named_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots {
+            sys: Roots::below(dir.path()).sys,
+            ..Roots::default()
+        };
+        let kdamonds = roots.sys.join("kernel/mm/damon/admin/kdamonds");
+        std::fs::create_dir_all(kdamonds.join("0")).unwrap();
+        for (name, text) in [
+            ("nr_kdamonds", "1\n"),
+            ("0/state", "on\n"),
+            ("0/pid", "77\n"),
+        ] {
+            std::fs::write(kdamonds.join(name), text).unwrap();
+        }
+        // SAFETY: getppid has no preconditions.
+        let parent = unsafe { libc::getppid() } as u32;
+        let targets = Targets::Listed(vec![Subject::process(&roots.proc, parent).unwrap()]);
+        let intervals: Intervals = "1s".parse().unwrap();
+        let started = DamonEye::start(roots.clone(), &targets, intervals, OldestPages::AtLeast);
+        let message = started.unwrap_err().to_string();
+        assert!(message.contains("kernel threads [77]"), "{message}");
+        assert!(
+            message.contains("--eye pagewalk"),
+            "says what to do: {message}"
+        );
+        for (name, text) in [("nr_kdamonds", "1\n"), ("0/state", "on\n")] {
+            assert_eq!(std::fs::read_to_string(kdamonds.join(name)).unwrap(), text);
+        }
+    }
+}

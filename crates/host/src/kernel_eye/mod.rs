@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Eyes of the kernel's own: DAMON's regions, and the generations of the multi-gen LRU. They know
+//! no single pages, so they are no [`AccessSource`](crate::eye::AccessSource): what they give is a
+//! histogram, coarser than that of page tables, and each says how coarse.
+
+mod damon;
+mod generations;
+
+use crate::agent::SubjectReport;
+use crate::cgroup::CgroupError;
+use crate::damon::DamonError;
+use crate::error::FileError;
+use crate::lru_gen::CommandError;
+use crate::process::ProcessError;
+
+pub use damon::{DamonEye, PROCESSES_MAX};
+pub use generations::GenerationEye;
+
+/// Something in the kernel that knows how old memory is.
+pub trait KernelEye {
+    /// Its name on the command line and in output.
+    fn name(&self) -> &'static str;
+
+    /// How long before a look it has to be [prepared](Self::prepare), ms, longest first.
+    fn lead_times_ms(&self) -> &[u64];
+
+    /// Does what must be done some time before a look.
+    ///
+    /// # Errors
+    /// See [`KernelEyeError`].
+    fn prepare(&mut self) -> Result<(), KernelEyeError>;
+
+    /// The ages of all targets as of now. Not all fields of a report are known to every eye.
+    ///
+    /// # Errors
+    /// See [`KernelEyeError`]. A target that is gone says so by itself.
+    fn look(&mut self) -> Result<Vec<SubjectReport>, KernelEyeError>;
+
+    /// How coarse the last look was, and what it leaves out: sentences.
+    fn caveats(&self) -> Vec<String>;
+
+    /// CPU time that it cost so far, the kernel's own and ours, in ns.
+    fn cpu_ns(&self) -> u64;
+}
+
+/// An eye of the kernel's cannot be used, or not any more.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KernelEyeError {
+    /// DAMON.
+    #[error(transparent)]
+    Damon(#[from] DamonError),
+    /// More processes than a monitor of ours watches.
+    #[error("{found} processes, and DAMON is given at most {PROCESSES_MAX} at a time: name fewer")]
+    TooManyProcesses {
+        /// How many there are.
+        found: usize,
+    },
+    /// Generations belong to cgroups.
+    #[error(
+        "the kernel keeps generations by memory cgroup, not by process: name the cgroup of process \
+         {pid} instead ({hint})"
+    )]
+    NoProcesses {
+        /// The process asked for.
+        pid: u32,
+        /// Its cgroup as an argument, or where to find it.
+        hint: String,
+    },
+    /// The targets cannot be named to this eye.
+    #[error("{what}")]
+    Targets {
+        /// What is wrong, and what to do.
+        what: &'static str,
+    },
+    /// The kernel was built without the multi-gen LRU.
+    #[error("this kernel has no multi-gen LRU (CONFIG_LRU_GEN, since Linux 6.1)")]
+    NoGenerations,
+    /// It does not decide now, so its generations are empty.
+    #[error(
+        "the multi-gen LRU is built in and switched off: echo y > /sys/kernel/mm/lru_gen/enabled"
+    )]
+    SwitchedOff,
+    /// The file of debugfs.
+    #[error(
+        "the generations cannot be read: {0}; needs root and debugfs (mount -t debugfs debugfs \
+         /sys/kernel/debug)"
+    )]
+    NoDebugfs(#[source] FileError),
+    /// A cgroup is not in the kernel's list.
+    #[error(
+        "the kernel lists no generations of cgroup {path}: it accounts no memory there, or the \
+         hierarchy is seen from within a container"
+    )]
+    NotListed {
+        /// Its path.
+        path: String,
+    },
+    /// Aging was refused.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// A process.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// A cgroup.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// Any other file.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
