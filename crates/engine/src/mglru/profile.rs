@@ -3,7 +3,7 @@
 //! in the multi-gen LRU asks for a version. `docs/profiles.md` lists the differences in words.
 //!
 //! `7.2` is Linux 7.2 (rework of 6.14 and of 2026), `6.12` the long-term kernel before that rework,
-//! `v6` the patch set of January 2022.
+//! `6.14` what that rework alone makes of it, `v6` the patch set of January 2022.
 
 use crate::folio::{Flag, Folio, FolioType};
 
@@ -210,6 +210,22 @@ pub const V6_12: Profile = Profile {
     debugfs: DebugfsSyntax::V6_12,
 };
 
+/// Linux 6.12 with the rework of 6.14: uses, refaults, types and generations are judged as in 7.2,
+/// while faults, swap and the reclaim loop are those of 6.12. It is mainline's answer to refaults
+/// that are not told apart, for comparison with others; no kernel of it was measured.
+pub const V6_14: Profile = Profile {
+    name: "6.14",
+    usage: UsageCount::WorkingsetLast,
+    first_sighting_promotes: false,
+    aging: AgingRule::SpareGeneration,
+    type_choice: TypeChoice::AllTiers,
+    tier_gain: (2, 3),
+    refault_window: Some(MAX_NR_GENS as u64),
+    file_may_lead: true,
+    protect_to_head: true,
+    ..V6_12
+};
+
 /// The patch set of January 2022.
 pub const V6: Profile = Profile {
     name: "v6",
@@ -222,7 +238,7 @@ pub const V6: Profile = Profile {
 };
 
 /// Every profile, the default first.
-pub const PROFILES: [&Profile; 3] = [&V7_2, &V6_12, &V6];
+pub const PROFILES: [&Profile; 4] = [&V7_2, &V6_14, &V6_12, &V6];
 
 impl Default for Profile {
     fn default() -> Self {

@@ -52,7 +52,7 @@ fn reclaim(machine: &mut Machine, pages: u64) -> u64 {
 
 #[test]
 fn the_machine_reclaims_what_it_wants_in_any_order() {
-    for profile in ["7.2", "6.12", "v6"] {
+    for profile in ["7.2", "6.14", "6.12", "v6"] {
         for order in [MemcgOrder::MemcgLru, MemcgOrder::Cursor] {
             let mut machine = machine(profile, Some(order));
             for _ in 0..4 {

@@ -282,7 +282,7 @@ proptest! {
 
     #[test]
     fn nothing_is_lost_and_windows_only_move_forward(
-        profile in prop::sample::select(vec!["7.2", "6.12", "v6"]),
+        profile in prop::sample::select(vec!["7.2", "6.14", "6.12", "v6"]),
         steps in prop::collection::vec(step(), 1..150),
     ) {
         let mut driver = Driver::new(profile);
@@ -327,7 +327,9 @@ proptest! {
     }
 }
 
-/// An anon page that is not touched again outlives two agings, under every profile.
+/// An anon page that is not touched again outlives two agings. Not so under 6.14: it enters the second
+/// youngest generation, and the bit its own fault left marks it only (7.2 has marked it before, and so
+/// promotes it).
 #[test]
 fn an_untouched_anon_page_sees_two_agings() {
     for profile in ["7.2", "6.12", "v6"] {

@@ -133,10 +133,9 @@ pub struct System {
 impl System {
     /// The mechanism of a machine at time 0.
     pub fn new(config: &MachineConfig) -> System {
-        let stock_slots = if config.policy.profile.name == "6.12" {
-            1
-        } else {
-            7
+        let stock_slots = match config.policy.profile.name {
+            "6.12" | "6.14" => 1,
+            _ => 7,
         };
         let mut frames = Frames::new(
             &config.zone_pages(),

@@ -21,6 +21,7 @@
 
 use agewise_engine::ids::MemcgId;
 
+use super::refault_distance::Family;
 use super::{Benchmark, Case, Expectation, Figure, Measured, Pair};
 use crate::machine::address_space::Advice;
 use crate::machine::{Access, FileId, Limits, Machine, MachineConfig, Policy, ProcessId};
@@ -151,7 +152,7 @@ impl Pool {
     }
 }
 
-/// The two loops under both LRUs.
+/// The two loops under each LRU.
 pub(super) fn benchmarks() -> Vec<Benchmark> {
     let mut benchmarks = Vec::new();
     for (name, summary, spec) in [
@@ -166,10 +167,10 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
             &LONGER,
         ),
     ] {
-        for family in ["classic", "mglru"] {
+        for family in Family::ALL {
             let expectation = Expectation::Better;
             benchmarks.push(Benchmark {
-                name: format!("{name}/{family}"),
+                name: format!("{name}/{}", family.name()),
                 summary,
                 figures: vec![Figure::higher("hits", "share", expectation).by_difference()],
                 measure: Box::new(move |case| measure(spec, family, case)),
@@ -179,10 +180,11 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
     benchmarks
 }
 
-fn measure(spec: &Loop, family: &str, case: &Case) -> Measured {
+fn measure(spec: &Loop, family: Family, case: &Case) -> Measured {
+    let [before, after] = family.policies(case.variant);
     Ok(vec![Pair {
-        before: spec.hit_ratio(family, case.seed)?,
-        after: spec.hit_ratio(&format!("{family}+{}", case.variant), case.seed)?,
+        before: spec.hit_ratio(&before, case.seed)?,
+        after: spec.hit_ratio(&after, case.seed)?,
     }])
 }
 

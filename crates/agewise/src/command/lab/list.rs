@@ -35,6 +35,7 @@ fn describe_policy(name: &str) -> &'static str {
         "classic" => "active and inactive lists, as in 7.2; classic:6.12 as there",
         "mglru:7.2" => "the multi-gen LRU of Linux 7.2",
         "mglru:6.12" => "the multi-gen LRU of Linux 6.12",
+        "mglru:6.14" => "mglru:6.12 with the rework of 6.14 of uses, refaults and types",
         "mglru:v6" => "the multi-gen LRU as posted in January 2022",
         "classic+zone" => "classic with lists per zone, the highest zone used up first",
         "classic+zone+fair" => {

@@ -43,7 +43,7 @@ pub struct Args {
     /// What to simulate on.
     #[command(flatten)]
     pub setup: Setup,
-    /// Policies, the one to compare with first: classic, mglru:7.2, mglru:6.12, mglru:v6.
+    /// Policies, the one to compare with first: those of `agewise lab list`.
     #[arg(long, value_name = "LIST", value_delimiter = ',',
           default_values = ["classic", "mglru:7.2", "mglru:6.12", "mglru:v6"])]
     pub policy: Vec<String>,
