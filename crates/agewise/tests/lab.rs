@@ -347,3 +347,65 @@ fn documents_are_reproduced_with_verdicts() {
         assert!(!ok && error.contains(expected), "{error}");
     }
 }
+
+/// Where a machine has several zones, each has its own figures beside those of the machine.
+#[test]
+fn zones_are_measured_one_by_one() {
+    let args = [
+        "lab",
+        "run",
+        "aging",
+        "--policy",
+        "classic+zone,classic",
+        "--seeds",
+        "1",
+    ];
+    let (ok, said, error) = agewise(&[&args[..], &["--format", "json"]].concat());
+    assert!(ok, "{error}");
+    let rows: Vec<serde_json::Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a line of JSON"))
+        .collect();
+    let value = |policy: &str, measure: &str| {
+        let is_it = |row: &&serde_json::Value| row["policy"] == policy && row["measure"] == measure;
+        let row = rows
+            .iter()
+            .find(is_it)
+            .unwrap_or_else(|| panic!("no {measure}"));
+        row["mean"].as_f64().expect("a number")
+    };
+    let of = |policy: &str, zone: &str, what: &str| value(policy, &format!("zone_{zone}_{what}"));
+    for policy in ["classic+zone", "classic"] {
+        for zone in ["dma32", "normal"] {
+            let listed: f64 = [
+                "inactive_file",
+                "active_file",
+                "inactive_anon",
+                "active_anon",
+            ]
+            .iter()
+            .map(|list| of(policy, zone, list))
+            .sum();
+            let held = of(policy, zone, "allocated") - of(policy, zone, "evicted_file");
+            assert!(
+                held >= listed && listed > 0.0,
+                "{policy} {zone}: {listed} of {held}"
+            );
+        }
+        assert!(of(policy, "normal", "residency_file_ms") > 0.0);
+    }
+    // Lists of a node let pages of all its zones go at the same age. With lists per zone, and the
+    // highest used first, what once got into the lower zone stays there.
+    let lower = of("classic", "dma32", "residency_file_ms");
+    let higher = of("classic", "normal", "residency_file_ms");
+    assert!(
+        (lower / higher - 1.0).abs() < 0.05,
+        "{lower} and {higher} ms"
+    );
+    assert_eq!(of("classic+zone", "dma32", "evicted_file"), 0.0);
+    let (ok, said, _) = agewise(&["lab", "run", "kv", "--policy", "classic", "--seeds", "1"]);
+    assert!(
+        ok && !said.contains("zone_"),
+        "one zone is the machine: {said}"
+    );
+}

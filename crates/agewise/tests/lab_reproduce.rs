@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise lab reproduce` as a program: every document, its shortest benchmarks, few seeds.
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+fn agewise(args: &[&str]) -> (bool, String, String) {
+    let output = Command::cargo_bin("agewise")
+        .expect("the program is built")
+        .args(args)
+        .output()
+        .expect("the program starts");
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+fn rows(document: &str, benchmark: &str, more: &[&str]) -> Vec<Value> {
+    let args = ["lab", "reproduce", document, "--benchmark", benchmark];
+    let args = [&args[..], &["--seeds", "2", "--format", "json"], more].concat();
+    let (ok, said, error) = agewise(&args);
+    assert!(ok, "{args:?}: {error}");
+    said.lines()
+        .map(|line| serde_json::from_str(line).expect("a line of JSON"))
+        .collect()
+}
+
+const VERDICTS: [&str; 4] = ["reproduced", "same sign", "not significant", "opposite"];
+
+/// Benchmark and figures of each document that take a second at most.
+#[test]
+fn every_document_gives_rows_of_one_shape() {
+    for (document, benchmark, expected) in [
+        ("damon-lru-sort", "phase/sort", 4),
+        ("node-lru", "pagealloc/zones", 1),
+        ("node-lru", "paralleldd/1", 1),
+        ("node-lru", "aging", 3),
+        ("refault-distance", "tpcc", 8),
+        ("refault-distance", "fio2", 8),
+        ("workingset-report", "redis/age", 5),
+    ] {
+        let rows = rows(document, benchmark, &[]);
+        assert_eq!(rows.len(), expected, "{document} {benchmark}");
+        for row in &rows {
+            let name = row["benchmark"].as_str().unwrap();
+            assert!(name.starts_with(benchmark), "{name}");
+            let verdict = row["verdict"].as_str().unwrap();
+            assert!(VERDICTS.contains(&verdict), "{name}: {verdict}");
+            let raw = row["raw"].as_array().unwrap();
+            assert_eq!(raw.len(), 2, "{name}: a pair a seed");
+            let mean = raw
+                .iter()
+                .map(|pair| pair[1].as_f64().unwrap())
+                .sum::<f64>()
+                / 2.0;
+            let ours = row["ours_after"].as_f64().unwrap();
+            assert!((mean - ours).abs() <= 1e-9 * mean.abs().max(1.0), "{row}");
+            if let (Some(low), Some(high)) = (row["ci_low"].as_f64(), row["ci_high"].as_f64()) {
+                let change = row["change"].as_f64().unwrap();
+                assert!(low <= change && change <= high, "{row}");
+                let holds_zero = low <= 0.0 && high >= 0.0;
+                // Where the document expects no change, an interval around 0 is what reproduces it.
+                let agrees = match verdict {
+                    "not significant" => holds_zero,
+                    "reproduced" => true,
+                    _ => !holds_zero,
+                };
+                assert!(agrees, "{row}");
+            }
+        }
+    }
+}
+
+/// What the document printed stands beside what its figures say.
+#[test]
+fn figures_of_documents_are_theirs() {
+    let fio = &rows("refault-distance", "fio/classic", &[])[0];
+    assert_eq!(fio["document_before"], 5_125_500.0);
+    assert_eq!(fio["document_after"], 5_137_500.0);
+    assert_eq!(fio["document_printed"], "+2.3 %");
+    assert_eq!(fio["document_within_noise"], true);
+    let then = &rows("refault-distance", "tpcc/mglru-6.12", &[])[0];
+    assert_eq!(then["document_printed"], "5x");
+    let mainline = rows("refault-distance", "tpcc/mainline-6.14", &[]);
+    assert_eq!(mainline[0]["document_after"], 43_663.0);
+    assert_eq!(mainline[1]["document_change"], -0.57);
+}
+
+/// On the multi-gen LRU of its time the rule does for TPC-C what the document says, in sign.
+#[test]
+fn the_rule_helps_the_multi_gen_lru_of_its_time() {
+    let rate = &rows("refault-distance", "tpcc/mglru-6.12", &[])[0];
+    assert!(rate["change"].as_f64().unwrap() > 0.02, "{rate}");
+    let hits = &rows("refault-distance", "loop-twice/mglru-6.12", &[])[0];
+    assert_eq!(hits["ours_before"], 0.0);
+    assert_eq!(hits["verdict"], "reproduced");
+}
+
+/// Variants change what "after" is, and mainline's answer is no variant of the rule.
+#[test]
+fn variants_take_the_proposal_apart() {
+    let loops = |variant| rows("refault-distance", "loop-twice", &["--variant", variant]);
+    let (whole, holes) = (loops("rd"), loops("rd-holes"));
+    let after = |rows: &[Value], name: &str| {
+        let row = rows.iter().find(|row| row["benchmark"] == name).unwrap();
+        row["ours_after"].as_f64().unwrap()
+    };
+    assert!(after(&whole, "loop-twice/classic") > 0.02);
+    assert_eq!(after(&holes, "loop-twice/classic"), 0.0);
+    let mainline = "loop-twice/mainline-6.14";
+    assert_eq!(after(&whole, mainline), after(&holes, mainline));
+    let fair = rows("node-lru", "pagealloc/zones", &["--variant", "node+fair"]);
+    assert_eq!(fair[0]["variant"], "node+fair");
+    assert!(fair[0]["ours_after"].as_f64().unwrap() > 0.0);
+}
+
+/// Same build, same seeds, same bytes: these are they.
+#[test]
+fn output_is_golden() {
+    for (name, document, benchmark) in [
+        ("node_lru_zones", "node-lru", "pagealloc/zones"),
+        ("refault_distance_loop", "refault-distance", "loop-twice"),
+    ] {
+        let args = ["lab", "reproduce", document, "--benchmark", benchmark];
+        let (ok, said, _) = agewise(&[&args[..], &["--seeds", "2"]].concat());
+        assert!(ok);
+        // All but the line with our version.
+        let (_, said) = said.split_once('\n').unwrap();
+        insta::assert_snapshot!(name, said);
+    }
+}
+
+#[test]
+fn csv_and_text_say_the_same_as_json() {
+    let args = [
+        "lab",
+        "reproduce",
+        "node-lru",
+        "--benchmark",
+        "pagealloc/zones",
+        "--seeds",
+        "2",
+    ];
+    let row = &rows("node-lru", "pagealloc/zones", &[])[0];
+    let (ok, csv, _) = agewise(&[&args[..], &["--format", "csv"]].concat());
+    assert!(ok);
+    let mut reader = csv::Reader::from_reader(csv.as_bytes());
+    let header = reader.headers().unwrap().clone();
+    let record = reader.records().next().unwrap().unwrap();
+    for (name, value) in header.iter().zip(&record) {
+        let expected = match &row[name] {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        assert_eq!(value, expected, "{name}");
+    }
+    let (ok, text, _) = agewise(&args);
+    assert!(ok && text.contains("pagealloc/zones"), "{text}");
+    assert!(text.contains(row["verdict"].as_str().unwrap()), "{text}");
+}
