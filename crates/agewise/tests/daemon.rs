@@ -2,144 +2,18 @@
 //! The daemon as a program: on real processes, in real cgroups, through signals, stalls and kills.
 //! Needs root and BPF; says so where it has neither.
 
+#[allow(dead_code, reason = "each test program uses its part of it")]
+mod support;
+
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use agewise::command::exercise::spawned::Spawned;
-use agewise_host::cgroup::Hierarchy;
 use agewise_host::process::Process;
-use agewise_host::root::ProcRoot;
 use agewise_host::swap::{ZramDevice, ZramOptions};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
-use tempfile::TempDir;
-
-const AGEWISE: &str = env!("CARGO_BIN_EXE_agewise");
-const MIB: u64 = 1 << 20;
-
-/// One at a time: ages are of real time, and the machine may be small.
-static ONE: Mutex<()> = Mutex::new(());
-
-fn one() -> MutexGuard<'static, ()> {
-    ONE.lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-/// Why page tables cannot be read here, if so.
-fn blind() -> Option<String> {
-    let output = Command::new(AGEWISE)
-        .args(["doctor", "--format", "json"])
-        .output()
-        .expect("run agewise");
-    let sees_pages = String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .any(|line| line["name"] == "pagewalk" && line["state"] == "available");
-    (!sees_pages).then(|| "page tables cannot be read (root and BPF are needed)".to_owned())
-}
-
-macro_rules! skip_if {
-    ($name:literal, $why:expr) => {
-        if let Some(why) = $why {
-            println!("SKIP {}: {why}", $name);
-            return;
-        }
-    };
-}
-
-/// A daemon with a configuration and a journal of its own; killed when dropped.
-struct Daemon {
-    child: Child,
-    directory: TempDir,
-}
-
-impl Daemon {
-    fn start(config: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        write_config(directory.path(), config);
-        let child = spawn(directory.path());
-        let daemon = Daemon { child, directory };
-        daemon.wait_for("start", |_| true);
-        daemon
-    }
-
-    fn journal(&self) -> Vec<Value> {
-        let text = std::fs::read_to_string(self.directory.path().join("journal"));
-        text.unwrap_or_default()
-            .lines()
-            .map(|line| serde_json::from_str(line).expect("a line of JSON"))
-            .collect()
-    }
-
-    /// Waits for a record of this kind.
-    fn wait_for(&self, record: &str, is_it: impl Fn(&Value) -> bool) -> Value {
-        let began = Instant::now();
-        loop {
-            let journal = self.journal();
-            let found = journal
-                .iter()
-                .find(|line| line["record"] == record && is_it(line));
-            if let Some(found) = found {
-                return found.clone();
-            }
-            assert!(
-                began.elapsed() < Duration::from_secs(60),
-                "no {record} in {journal:#?}"
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.child.id() as i32).unwrap();
-        kill_process(pid, signal).unwrap();
-    }
-
-    fn end(mut self) -> Vec<Value> {
-        self.signal(Signal::TERM);
-        let status = self.child.wait().unwrap();
-        assert_eq!(status.code(), Some(0));
-        self.journal()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn write_config(directory: &Path, config: &str) {
-    let journal = directory.join("journal");
-    let text = format!("journal.file = '{}'\n{config}", journal.display());
-    std::fs::write(directory.join("agewise.toml"), text).unwrap();
-}
-
-fn spawn(directory: &Path) -> Child {
-    Command::new(AGEWISE)
-        .args(["daemon", "--config"])
-        .arg(directory.join("agewise.toml"))
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("start the daemon")
-}
-
-/// Half of it is touched all the time, the other half never again.
-fn half_cold(size: &str) -> Spawned {
-    let arguments = [
-        "--size",
-        size,
-        "--pattern",
-        "hotcold:0.5",
-        "--rate",
-        "20000",
-    ];
-    Spawned::start(Path::new(AGEWISE), arguments, None).expect("start an exerciser")
-}
+use support::{AGEWISE, Daemon, Group, MIB, blind, half_cold, one, spawn, write_config};
 
 fn age_rule(pid: u32, more: &str) -> String {
     format!(
@@ -280,81 +154,6 @@ fn cold_memory_leaves_and_a_killed_daemon_goes_on_when_started_again() {
     assert!(status.swap_bytes <= 36 * MIB, "{status:?}");
     exerciser.finish().unwrap();
     device.remove().unwrap();
-}
-
-#[test]
-fn ages_are_right_across_a_stall_of_the_daemon() {
-    skip_if!("ages_are_right_across_a_stall", blind());
-    let _one = one();
-    let Some(group) = Group::create("stall") else {
-        println!("SKIP ages_are_right_across_a_stall: no memory cgroup can be made here");
-        return;
-    };
-    let exerciser = half_cold("64M");
-    group.take_in(exerciser.pid());
-    let files = tempfile::tempdir().unwrap();
-    let config = format!(
-        "[observe]\ncgroups = ['{}']\ntick = '500ms'\ncpu_percent = 50\nintervals = '4s,8s'\n\
-         [files]\nenabled = true\ndirectory = '{}'\n",
-        group.path,
-        files.path().display()
-    );
-    let daemon = Daemon::start(&config);
-    daemon.wait_for("files", |_| true);
-    let at = files.path().join("cgroup").join(&group.path[1..]);
-    let began = Instant::now();
-    while !at.join("memory.workingset.page_age").exists() {
-        assert!(began.elapsed() < Duration::from_secs(20), "no files");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    std::fs::write(at.join("memory.workingset.refresh_interval"), "N0=500").unwrap();
-    std::thread::sleep(Duration::from_secs(2));
-    daemon.signal(Signal::STOP);
-    std::thread::sleep(Duration::from_secs(10));
-    daemon.signal(Signal::CONT);
-    std::thread::sleep(Duration::from_secs(2));
-    let text = std::fs::read_to_string(at.join("memory.workingset.page_age")).unwrap();
-    let anon: Vec<u64> = text
-        .lines()
-        .filter_map(|line| line.split_once("anon=")?.1.split(' ').next()?.parse().ok())
-        .collect();
-    assert_eq!(anon.len(), 3, "{text}");
-    // In ticks the cold half would be some 4 s old by now.
-    assert!(anon[0] >= 30 * MIB && anon[2] >= 31 * MIB, "{text}");
-    assert!(anon[1] <= 2 * MIB, "{text}");
-    daemon.end();
-    exerciser.finish().unwrap();
-}
-
-/// A memory cgroup of our own.
-struct Group {
-    path: String,
-    dir: PathBuf,
-}
-
-impl Group {
-    fn create(name: &str) -> Option<Self> {
-        let hierarchy = Hierarchy::discover(&ProcRoot::default()).ok()?;
-        let path = format!("/agewise-test-{}-{name}", std::process::id());
-        let dir = hierarchy.root.join(&path[1..]);
-        std::fs::create_dir(&dir).ok()?;
-        Some(Group { path, dir })
-    }
-
-    fn take_in(&self, pid: u32) {
-        std::fs::write(self.dir.join("cgroup.procs"), pid.to_string()).unwrap();
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        for _ in 0..100 {
-            if std::fs::remove_dir(&self.dir).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
 }
 
 /// How many processes and cgroups the test of scale has, unless `AGEWISE_SCALE=PROCESSES` says

@@ -189,7 +189,7 @@ fn a_kill_ends_all_of_them() {
     place.spawn();
     place.spawn();
     let mut hands = restraints(None);
-    assert!(hands.kill(&place.cgroup).unwrap() >= 2);
+    assert_eq!(hands.kill(&place.cgroup).unwrap(), 2);
     for child in &mut place.children {
         assert!(!child.wait().unwrap().success());
     }

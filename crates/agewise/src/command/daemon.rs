@@ -14,9 +14,12 @@ use crate::daemon::service::{self, Options};
 /// or with dry_run writes down what it would have done. Every action is one line of JSON before it
 /// and one after it.
 ///
+/// Where the configuration protects cgroups ([protect]) and memory of theirs has to come back again
+/// and again, it names who takes it, and squeezes, freezes or kills the guilty as far as it is told to.
+///
 /// SIGHUP: read the configuration again; one with an error changes nothing, and is reported. SIGTERM
 /// and SIGINT: end; nothing is left behind. Killed and started again it goes on, with ages that begin
-/// anew. Under systemd it tells when it is ready and answers the watchdog.
+/// anew, after letting go of what the one before had frozen or squeezed (so does --let-go). Under systemd it tells when it is ready and answers the watchdog.
 ///
 /// Exit status: 0 told to end by SIGTERM, or all ticks done; 1 an error; 128 + the signal for
 /// others.
@@ -29,6 +32,11 @@ pub struct Args {
     /// Move nothing, whatever the configuration says; write down what would have been moved.
     #[arg(long)]
     dry_run: bool,
+
+    /// Only let go of cgroups that a killed daemon left frozen or squeezed, as noted in its
+    /// protect.ledger, and end. For who starts the daemon: when it has ended, however that came.
+    #[arg(long, conflicts_with_all = ["dry_run", "ticks", "demo"])]
+    let_go: bool,
 
     /// End after so many looks.
     #[arg(long, value_name = "N")]
@@ -45,12 +53,21 @@ pub struct Args {
 /// # Errors
 /// What keeps it from starting.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let signal = service::run(&Options {
+    let options = Options {
         config: args.config.clone(),
         dry_run: args.dry_run,
         ticks: args.ticks,
         demo: args.demo,
-    })?;
+    };
+    if args.let_go {
+        let is_well = service::let_go(&options)?;
+        return Ok(if is_well {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        });
+    }
+    let signal = service::run(&options)?;
     Ok(match signal {
         None | Some(libc::SIGTERM) => ExitCode::SUCCESS,
         Some(signal) => ExitCode::from(crate::signal::Stop::exit_code(signal)),

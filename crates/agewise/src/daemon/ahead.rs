@@ -67,10 +67,26 @@ pub struct Held {
     pub dry_run: bool,
 }
 
+/// What is about to be done for a target.
+#[derive(Clone, Debug, Serialize)]
+pub struct Begun {
+    /// Charged to it.
+    pub charged_bytes: u64,
+    /// In swap.
+    pub swapped_bytes: u64,
+    /// Asked for by the first step.
+    pub asked_bytes: u64,
+    /// Memory grew faster than it was moved.
+    pub behind: bool,
+}
+
+/// Called before the first step for a target since its reports were taken.
+pub type Announce = Box<dyn Fn(&Held, &Begun) + Send>;
+
 /// What was done for a target since it was last asked about.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Steps in which something was moved.
+    /// Slices moved: each is looked at once more, and goes in 0.2 ms or so.
     pub steps: u64,
     /// Scans of all its memory.
     pub scans: u64,
@@ -129,16 +145,17 @@ impl AlsoYoung for Seen {
 }
 
 impl Ahead {
-    /// Starts the thread with an eye of its own.
+    /// Starts the thread with an eye of its own. What it is about to do is told to `announce`, once
+    /// for all steps until the reports are taken: they are hundreds a second.
     ///
     /// # Errors
     /// No thread to be had.
-    pub fn start(eye: Box<dyn AccessSource + Send>) -> std::io::Result<Self> {
+    pub fn start(eye: Box<dyn AccessSource + Send>, announce: Announce) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("agewise-ahead".into())
-            .spawn(move || Runner::new(of_thread, eye).run())?;
+            .spawn(move || Runner::new(of_thread, eye, announce).run())?;
         Ok(Ahead {
             shared,
             thread: Some(thread),
@@ -158,9 +175,12 @@ impl Ahead {
         }
     }
 
-    /// What was done since the last call.
-    pub fn take_reports(&self) -> HashMap<Key, Report> {
-        std::mem::take(&mut *lock(&self.shared.reports))
+    /// What was done since the last call. Scans after which nothing had to go yet wait for the steps
+    /// that they are for, so that what was announced and what is told come in pairs.
+    pub fn take_reports(&self) -> Vec<(Key, Report)> {
+        let mut reports = lock(&self.shared.reports);
+        let done = |_: &Key, report: &mut Report| report.steps > 0 || report.trouble.is_some();
+        reports.extract_if(done).collect()
     }
 }
 
@@ -177,6 +197,7 @@ impl Drop for Ahead {
 struct Runner {
     shared: Arc<Shared>,
     eye: Box<dyn AccessSource + Send>,
+    announce: Announce,
     holders: BTreeMap<Key, Holder>,
 }
 
@@ -213,10 +234,11 @@ struct Slow {
 }
 
 impl Runner {
-    fn new(shared: Arc<Shared>, eye: Box<dyn AccessSource + Send>) -> Self {
+    fn new(shared: Arc<Shared>, eye: Box<dyn AccessSource + Send>, announce: Announce) -> Self {
         Runner {
             shared,
             eye,
+            announce,
             holders: BTreeMap::new(),
         }
     }
@@ -229,7 +251,11 @@ impl Runner {
             for (key, holder) in &mut self.holders {
                 if now_ms >= holder.next_ms || now_ms >= holder.next_scan_ms {
                     let mut report = Report::default();
-                    holder.turn(&mut *self.eye, now_ms, &mut report);
+                    let told = lock(&self.shared.reports);
+                    let is_told = told.get(key).is_some_and(|report| report.steps > 0);
+                    drop(told);
+                    let announce = (!is_told).then_some(&self.announce);
+                    holder.turn(&mut *self.eye, now_ms, announce, &mut report);
                     holder.hand_over(&self.shared);
                     add(&self.shared, key, report);
                 }
@@ -263,6 +289,9 @@ impl Runner {
             .flat_map(|holder| holder.held.pids.iter().copied())
             .collect();
         lock(&self.shared.young).retain(|pid, _| pids.contains(pid));
+        // What was done for one that is gone has been told, or nobody asks any more.
+        let holders = &self.holders;
+        lock(&self.shared.reports).retain(|key, _| holders.contains_key(key));
     }
 }
 
@@ -306,7 +335,13 @@ impl Holder {
         }
     }
 
-    fn turn(&mut self, eye: &mut dyn AccessSource, now_ms: u64, report: &mut Report) {
+    fn turn(
+        &mut self,
+        eye: &mut dyn AccessSource,
+        now_ms: u64,
+        announce: Option<&Announce>,
+        report: &mut Report,
+    ) {
         if self.slow_at.is_none_or(|at| at.elapsed() >= SLOW) {
             self.read_slow();
         }
@@ -320,6 +355,15 @@ impl Holder {
             self.decide(now_ms, report);
         }
         if self.backlog_bytes > 0 {
+            if let Some(announce) = announce {
+                let begun = Begun {
+                    charged_bytes: self.charged_bytes().unwrap_or(0),
+                    swapped_bytes: self.slow.swap_bytes,
+                    asked_bytes: self.backlog_bytes,
+                    behind: report.behind,
+                };
+                announce(&self.held, &begun);
+            }
             self.move_slice(eye, now_ms, report);
         }
     }
@@ -359,7 +403,6 @@ impl Holder {
             let pieces = if behind { SLICES / 4 } else { SLICES };
             self.slice_bytes = SLICE_BYTES.max(bytes_max / pieces);
             self.done = Moved::default();
-            report.steps += 1;
             report.asked_bytes += bytes_max;
         }
     }
@@ -368,6 +411,7 @@ impl Holder {
     fn move_slice(&mut self, eye: &mut dyn AccessSource, now_ms: u64, report: &mut Report) {
         let slice = self.backlog_bytes.min(self.slice_bytes);
         let moved = self.move_out(eye, slice, report);
+        report.steps += 1;
         report.tried_bytes += moved.tried_bytes;
         report.young_again_bytes += moved.young_again_bytes;
         report.left_bytes += moved.left_bytes;

@@ -8,6 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -21,9 +22,13 @@ pub fn unix_ms() -> u64 {
         .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0))
 }
 
+/// The journal. Cloned handles write to the same one.
+#[derive(Clone, Debug)]
+pub struct Journal(Arc<Mutex<Lines>>);
+
 /// Where lines go.
 #[derive(Debug)]
-pub struct Journal {
+struct Lines {
     target: Target,
     size_max: u64,
     keep: u64,
@@ -60,12 +65,33 @@ impl Journal {
     /// # Errors
     /// The file cannot be opened or made.
     pub fn open(config: &config::Journal) -> io::Result<Self> {
+        Ok(Journal(Arc::new(Mutex::new(Lines::open(config)?))))
+    }
+
+    /// Goes on where another one writes, for all handles of this one.
+    pub fn replace_by(&self, other: Journal) {
+        std::mem::swap(&mut *self.lock(), &mut *other.lock());
+    }
+
+    /// Writes one line: the kind of record, the time, and the fields.
+    pub fn write(&self, record: &str, fields: &impl Serialize) {
+        self.lock().write(record, fields);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        // A panic of another holder left at worst half a line.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lines {
+    fn open(config: &config::Journal) -> io::Result<Self> {
         let target = if config.file == Path::new("-") {
             Target::Stdout
         } else {
             Target::file(&config.file)?
         };
-        Ok(Journal {
+        Ok(Lines {
             target,
             size_max: config.size_max.0,
             keep: config.keep.0,
@@ -73,8 +99,7 @@ impl Journal {
         })
     }
 
-    /// Writes one line: the kind of record, the time, and the fields.
-    pub fn write(&mut self, record: &str, fields: &impl Serialize) {
+    fn write(&mut self, record: &str, fields: &impl Serialize) {
         if self.lost > 0 {
             let lines = std::mem::take(&mut self.lost);
             if self.try_write("lost", &Lost { lines }).is_err() {
@@ -177,7 +202,7 @@ mod tests {
     fn its_size_is_bounded_and_the_newest_lines_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
-        let open = || Journal {
+        let open = || Lines {
             target: Target::file(&path).unwrap(),
             size_max: 300,
             keep: 2,
@@ -219,7 +244,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let mut journal = Journal {
+        let mut journal = Lines {
             target: Target::File {
                 path: path.clone(),
                 file: full,

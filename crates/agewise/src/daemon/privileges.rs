@@ -19,17 +19,26 @@ pub const NEEDED: [(Capability, &str); 6] = [
     ),
 ];
 
+/// What it needs besides where its configuration lets it kill, with cgroup v1.
+const TO_KILL: Capability = Capability::CAP_KILL;
+
+/// Whether it may kill processes of others.
+pub fn can_kill() -> bool {
+    caps::has_cap(None, CapSet::Effective, TO_KILL).unwrap_or(false)
+}
+
 /// Keeps of the capabilities this process has only those it needs, for good: they are gone from the
 /// bounding set as well, and no program it might start could get them back. Call it before there are
 /// other threads. Returns what is kept.
 ///
 /// # Errors
 /// The kernel's. Then some may have been dropped, none gained.
-pub fn drop_others() -> Result<Vec<String>, caps::errors::CapsError> {
+pub fn drop_others(may_kill: bool) -> Result<Vec<String>, caps::errors::CapsError> {
     let have = caps::read(None, CapSet::Permitted)?;
     let keep: CapsHashSet = NEEDED
         .iter()
         .map(|(capability, _)| *capability)
+        .chain(may_kill.then_some(TO_KILL))
         .filter(|capability| have.contains(capability))
         .collect();
     // The bounding set first, while the right to change it is still there.
@@ -60,7 +69,11 @@ mod tests {
         // Capabilities belong to a thread: this one is only for the test.
         std::thread::spawn(|| {
             let before = caps::read(None, CapSet::Permitted).unwrap();
-            let kept = drop_others().unwrap();
+            let kept = drop_others(true).unwrap();
+            assert_eq!(can_kill(), before.contains(&Capability::CAP_KILL));
+            drop_others(false).unwrap();
+            assert!(!can_kill());
+            let kept: Vec<String> = kept.into_iter().filter(|name| name != "CAP_KILL").collect();
             let after = caps::read(None, CapSet::Effective).unwrap();
             assert_eq!(after.len(), kept.len());
             for capability in after {

@@ -4,7 +4,6 @@
 use agewise_engine::proactive::Decision;
 use serde::Serialize;
 
-use super::ahead::Report;
 use super::hand::Done;
 
 /// The daemon runs.
@@ -35,25 +34,31 @@ pub(super) struct Acted<'a> {
     pub(super) done: Option<&'a Done>,
 }
 
-/// What was done ahead of a budget since the tick before: in steps of milliseconds, of which a line
-/// each would be more writing than moving.
+/// What will be done, and what was done, ahead of a budget from one tick to the next: in steps of
+/// milliseconds, of which a line each would be more writing than moving.
 #[derive(Serialize)]
-pub(super) struct AheadLine<'a> {
+pub(super) struct AheadLine<'a, T> {
     pub(super) phase: &'a str,
     pub(super) subject: &'a str,
     pub(super) policy: &'a str,
     pub(super) dry_run: bool,
     #[serde(flatten)]
-    pub(super) report: &'a Report,
+    pub(super) fields: &'a T,
 }
 
-/// A cgroup that made a protected one thrash was squeezed.
+/// Before and after memory of a cgroup that makes a protected one thrash is moved out.
 #[derive(Serialize)]
 pub(super) struct Squeezed<'a> {
+    pub(super) phase: &'a str,
     pub(super) subject: &'a str,
+    pub(super) policy: &'a str,
+    pub(super) act: &'a str,
+    pub(super) dry_run: bool,
     pub(super) excess_bytes: u64,
+    pub(super) limit_bytes: u64,
     #[serde(flatten)]
-    pub(super) done: &'a Done,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) done: Option<&'a Done>,
 }
 
 /// What is left of our privileges.

@@ -287,8 +287,14 @@ impl<G: Clone + Ord> Guard<G> {
         Act::Squeeze { limit_bytes }
     }
 
+    /// When the next one that is frozen is to go on; a caller that looks seldom asks
+    /// [`thaw_due`](Self::thaw_due) then.
+    pub fn next_thaw_ms(&self) -> Option<u64> {
+        self.restraints.values().filter_map(|r| r.thaw_ms).min()
+    }
+
     /// Those whose time is over.
-    fn thaw_due(&mut self, now_ms: u64) -> Vec<Decision<G>> {
+    pub fn thaw_due(&mut self, now_ms: u64) -> Vec<Decision<G>> {
         let mut decisions = Vec::new();
         for (group, restraint) in &mut self.restraints {
             if restraint.thaw_ms.is_some_and(|at_ms| at_ms <= now_ms) {

@@ -80,20 +80,22 @@ impl Undo {
             Kind::Squeeze => "squeeze",
             Kind::Freeze => "freeze",
         };
-        let mut line = format!("{kind}\t{}\t{}", self.inode, self.dir.display());
+        let dir = escape(&self.dir.display().to_string());
+        let mut line = format!("{kind}\t{}\t{dir}", self.inode);
         for step in &self.steps {
             let (verb, path, what) = match step {
                 Step::Write { file, value } => ("write", file, value.clone()),
                 Step::Leave { from, to } => ("leave", from, to.display().to_string()),
             };
-            line += &format!("\t{verb}\t{}\t{what}", path.display());
+            let path = escape(&path.display().to_string());
+            line += &format!("\t{verb}\t{path}\t{}", escape(&what));
         }
         line
     }
 
     fn parse(line: &str) -> Option<Undo> {
-        let mut words = line.split('\t');
-        let kind = match words.next()? {
+        let mut words = line.split('\t').map(unescape);
+        let kind = match words.next()?.as_str() {
             "squeeze" => Kind::Squeeze,
             "freeze" => Kind::Freeze,
             _ => return None,
@@ -103,10 +105,10 @@ impl Undo {
         let mut steps = Vec::new();
         while let Some(verb) = words.next() {
             let (path, what) = (PathBuf::from(words.next()?), words.next()?);
-            steps.push(match verb {
+            steps.push(match verb.as_str() {
                 "write" => Step::Write {
                     file: path,
-                    value: what.to_owned(),
+                    value: what,
                 },
                 "leave" => Step::Leave {
                     from: path,
@@ -121,6 +123,91 @@ impl Undo {
             kind,
             steps,
         })
+    }
+}
+
+/// A cgroup may have a tab in its name, and whoever may make cgroups must not write steps of ours.
+fn escape(text: &str) -> String {
+    let text = text.replace('\\', "\\\\").replace('\t', "\\t");
+    text.replace('\n', "\\n")
+}
+
+fn unescape(word: &str) -> String {
+    let mut text = String::with_capacity(word.len());
+    let mut chars = word.chars();
+    while let Some(char) = chars.next() {
+        text.push(match (char, char == '\\') {
+            (_, true) => match chars.next() {
+                Some('t') => '\t',
+                Some('n') => '\n',
+                Some(other) => other,
+                None => '\\',
+            },
+            (char, false) => char,
+        });
+    }
+    text
+}
+
+/// Refuses what somebody else could have written: its steps are carried out with our privileges.
+fn check_owner(path: &Path) -> Result<(), FileError> {
+    let refused = |why: &str| FileError::Read {
+        path: path.to_owned(),
+        source: io::Error::other(format!("not trusted: {why}; look at it and remove it")),
+    };
+    let meta = match fs::symlink_metadata(path) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => {
+            return Err(FileError::Read {
+                path: path.to_owned(),
+                source,
+            });
+        }
+    };
+    if !meta.is_file() {
+        return Err(refused("it is no file"));
+    }
+    if meta.uid() != 0 && meta.uid() != rustix::process::geteuid().as_raw() {
+        return Err(refused("it belongs to another user"));
+    }
+    if meta.mode() & 0o022 != 0 {
+        return Err(refused("others may write to it"));
+    }
+    Ok(())
+}
+
+/// Keeps two programs from using one ledger: the second would take back what the first does.
+#[derive(Debug)]
+pub struct LedgerLock {
+    _file: fs::File,
+}
+
+impl LedgerLock {
+    /// Takes the lock of a ledger, `None` if another program has it. It ends with the program that
+    /// holds it, however that ends.
+    ///
+    /// # Errors
+    /// The file beside the ledger that is locked cannot be made.
+    pub fn take(ledger: &Path) -> Result<Option<Self>, FileError> {
+        let path = ledger.with_extension("lock");
+        let failed = |source| FileError::Write {
+            path: path.clone(),
+            value: "a lock".to_owned(),
+            source,
+        };
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(LedgerLock { _file: file })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(failed(errno.into())),
+        }
     }
 }
 
@@ -157,19 +244,27 @@ pub struct Ledger {
 
 impl Ledger {
     /// A ledger kept in `file` too, whose former contents are taken back first: what a program left
-    /// that was killed. Returns what failed.
+    /// that was killed. Returns what failed; that stays noted, and is tried again at the end and by
+    /// the next program.
     ///
     /// # Errors
-    /// The file cannot be read or written.
+    /// The file cannot be read or written, or somebody else may have written it.
     pub fn open(file: Option<&Path>) -> Result<(Self, Vec<FileError>), FileError> {
         let mut failures = Vec::new();
+        let mut undos = Vec::new();
+        file.map(check_owner).transpose()?;
         if let Some(text) = file.map(error::read_optional).transpose()?.flatten() {
-            let left = text.lines().filter_map(Undo::parse);
-            failures.extend(left.filter_map(|undo| undo.run().err()));
+            // The last first, as at an end.
+            for undo in text.lines().rev().filter_map(Undo::parse) {
+                if let Err(error) = undo.run() {
+                    failures.push(error);
+                    undos.insert(0, undo);
+                }
+            }
         }
         let ledger = Ledger {
             file: file.map(Path::to_owned),
-            undos: Vec::new(),
+            undos,
         };
         ledger.save()?;
         Ok((ledger, failures))
@@ -210,14 +305,15 @@ impl Ledger {
         self.save()
     }
 
-    /// Takes all back, the last first. Returns what failed.
+    /// Takes all back, the last first. Returns what failed; that stays noted in the file.
     pub fn undo_all(&mut self) -> Vec<FileError> {
-        let undos = std::mem::take(&mut self.undos);
-        let mut failures: Vec<FileError> = undos
-            .iter()
-            .rev()
-            .filter_map(|undo| undo.run().err())
-            .collect();
+        let mut failures = Vec::new();
+        for undo in std::mem::take(&mut self.undos).into_iter().rev() {
+            if let Err(error) = undo.run() {
+                failures.push(error);
+                self.undos.insert(0, undo);
+            }
+        }
         failures.extend(self.save().err());
         failures
     }
@@ -281,6 +377,10 @@ mod tests {
             to: "/f".into(),
         });
         assert_eq!(Undo::parse(&both.line()), Some(both));
+        // A name cannot add a step.
+        let odd = undo(Path::new("/cg/a\\t\tleave\t/x\t/y\nsqueeze"), 1);
+        assert_eq!(odd.line().lines().count(), 1);
+        assert_eq!(Undo::parse(&odd.line()), Some(odd));
         for bad in [
             "",
             "x\t1\t/a",
@@ -310,6 +410,69 @@ mod tests {
         assert!(failures.is_empty() && !file.exists(), "{failures:?}");
         assert_eq!(fs::read_to_string(&high).unwrap().trim(), "max");
         assert!(ledger.find(&cgroup, Kind::Squeeze).is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_taken_back_stays_noted() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ledger");
+        let (mut ledger, _) = Ledger::open(Some(&file)).unwrap();
+        let mut stuck = undo(dir.path(), fs::metadata(dir.path()).unwrap().ino());
+        // A directory cannot be written to.
+        fs::create_dir(dir.path().join("memory.high")).unwrap();
+        stuck.kind = Kind::Freeze;
+        ledger.add(stuck).unwrap();
+        assert_eq!(ledger.undo_all().len(), 1);
+        drop(ledger);
+        let (ledger, failures) = Ledger::open(Some(&file)).unwrap();
+        assert_eq!(failures.len(), 1);
+        assert!(file.exists() && ledger.find(dir.path(), Kind::Freeze).is_some());
+        fs::remove_dir(dir.path().join("memory.high")).unwrap();
+        let (_, failures) = Ledger::open(Some(&file)).unwrap();
+        assert!(failures.is_empty() && !file.exists(), "{failures:?}");
+    }
+
+    #[test]
+    fn what_others_could_have_written_is_not_carried_out() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let high = dir.path().join("memory.high");
+        fs::write(&high, "100").unwrap();
+        let file = dir.path().join("ledger");
+        let line = undo(dir.path(), fs::metadata(dir.path()).unwrap().ino()).line();
+        fs::write(&file, line).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+        let error = Ledger::open(Some(&file)).unwrap_err().to_string();
+        assert!(error.contains("others may write to it"), "{error}");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let error = Ledger::open(Some(&link)).unwrap_err().to_string();
+        assert!(error.contains("it is no file"), "{error}");
+        assert_eq!(fs::read_to_string(&high).unwrap(), "100");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        Ledger::open(Some(&file)).unwrap();
+        assert_eq!(fs::read_to_string(&high).unwrap(), "max");
+    }
+
+    #[test]
+    fn a_ledger_is_for_one_program_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ledger");
+        let first = LedgerLock::take(&file).unwrap();
+        assert!(first.is_some() && LedgerLock::take(&file).unwrap().is_none());
+        drop(first);
+        assert!(LedgerLock::take(&file).unwrap().is_some());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_line_is_read_or_not(line in "\\PC{0,80}", words in proptest::collection::vec("[a-z\\\\\t]{0,6}", 0..9)) {
+            let _ = Undo::parse(&line);
+            let line = words.join("\t");
+            if let Some(undo) = Undo::parse(&format!("freeze\t7\t{line}")) {
+                proptest::prop_assert_eq!(Undo::parse(&undo.line()), Some(undo));
+            }
+        }
     }
 
     #[test]

@@ -6,13 +6,14 @@
 mod ledger;
 mod untouchable;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, pidfd_send_signal};
 
-pub use ledger::{Kind, Ledger, Step, Undo};
+pub use ledger::{Kind, Ledger, LedgerLock, Step, Undo};
 pub use untouchable::{Untouchable, untouchable};
 
 use crate::cgroup::{Cgroup, CgroupError, Mounts, Version};
@@ -230,7 +231,7 @@ impl Restraints {
             error::write(&all_at_once, "1")?;
             return Ok(count);
         }
-        let mut signalled = 0;
+        let mut signalled = BTreeSet::new();
         for _ in 0..KILL_ROUNDS {
             let pids = cgroup.procs(true)?;
             let mut is_any_left = false;
@@ -240,7 +241,10 @@ impl Restraints {
                     // sure that it is not another one by now that gets the signal.
                     Ok(process) if cgroup.procs(true)?.contains(&pid) => {
                         is_any_left = true;
-                        signalled += usize::from(signal_kill(&process));
+                        // One that is long in dying is signalled again, and counts once.
+                        if signal_kill(&process) {
+                            signalled.insert((pid, process.start_ticks()));
+                        }
                     }
                     Ok(_) => {}
                     Err(error) if error.is_gone() => {}
@@ -253,7 +257,7 @@ impl Restraints {
             }
             std::thread::sleep(FREEZE_STEP);
         }
-        Ok(signalled)
+        Ok(signalled.len())
     }
 
     /// Takes all back. Returns what failed.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise bench`: what agewise costs on this machine, how true it sees, and whether it harms.
 
+pub mod daemon;
 pub mod evict;
 pub mod harm;
 pub mod hotcold;
@@ -95,6 +96,56 @@ enum What {
     /// simulated. Bars with mglru:7.2: 20 million accesses a second by zipf, 5 million otherwise, 64
     /// bytes a page.
     Lab(lab::Args),
+    /// What `agewise daemon` takes where many processes in many cgroups come and go, and what it leaves
+    /// when it is killed.
+    ///
+    /// Starts processes of its own in cgroups of its own, and a daemon with files, metrics and
+    /// protection; replaces processes and cgroups by others all the time; kills the daemon and starts
+    /// it again. Bars: cpu_ratio at most granted_ratio (a minute of that may have been saved up before:
+    /// measure for minutes), resident_max_bytes at most granted_bytes, growth_bytes about 0,
+    /// left_behind 0. Takes mapped times touched of memory.
+    Daemon(DaemonArgs),
+    /// Many processes, at the command of `bench daemon`.
+    #[command(hide = true)]
+    Nest,
+}
+
+#[derive(Debug, clap::Args)]
+struct DaemonArgs {
+    /// Processes at a time.
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=30_000))]
+    processes: u64,
+    /// Cgroups at a time.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=4000))]
+    cgroups: u64,
+    /// Memory that they map, all together.
+    #[arg(long, value_name = "SIZE", default_value = "16G", value_parser = units::positive_size)]
+    mapped: u64,
+    /// How much of that they touch, so that it takes memory.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.25, value_parser = share)]
+    touched: f64,
+    /// How long it is measured.
+    #[arg(long, value_name = "DURATION", default_value = "3m", value_parser = units::positive_duration)]
+    time: Duration,
+    /// Processes replaced a minute, besides those that go with their cgroup.
+    #[arg(long, value_name = "N", default_value_t = 3000.0)]
+    processes_per_minute: f64,
+    /// Cgroups replaced a minute.
+    #[arg(long, value_name = "N", default_value_t = 120.0)]
+    cgroups_per_minute: f64,
+    /// observe.cpu_percent of the daemon.
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    cpu_percent: f64,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("a number from 0 to 1".to_owned()),
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -237,6 +288,9 @@ struct SortArgs {
 /// Missing privileges, no BPF or zram here, or an exerciser that found a page changed.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find agewise itself")?;
+    if matches!(args.what, What::Nest) {
+        return daemon::nest::serve();
+    }
     let stop = Stop::install()?;
     let done = match &args.what {
         What::Live(args) => live::measure(&program, args, &stop)
@@ -251,6 +305,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         What::Sort(args) => sort::measure(&program, args, &stop)
             .and_then(|record| print("sort", args.format, &record)),
         What::Lab(args) => lab::measure(args).and_then(|record| print("lab", args.format, &record)),
+        What::Daemon(args) => daemon::measure(&program, args, &stop)
+            .and_then(|record| print("daemon", args.format, &record)),
+        What::Nest => Ok(()),
     };
     match stop.requested() {
         Some(signal) => {

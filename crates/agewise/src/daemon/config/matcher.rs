@@ -12,6 +12,7 @@ use super::{Config, PathGlob};
 pub struct Matcher {
     observe: GlobSet,
     protect: GlobSet,
+    spare: GlobSet,
     rules: Vec<(GlobSet, BTreeSet<u32>)>,
     pids: BTreeSet<u32>,
 }
@@ -39,6 +40,7 @@ impl Matcher {
         Ok(Matcher {
             observe: set(&config.observe.cgroups)?,
             protect: set(&config.protect.cgroups)?,
+            spare: set(&config.protect.spare)?,
             rules,
             pids,
         })
@@ -52,6 +54,11 @@ impl Matcher {
     /// Whether the working set of a cgroup is to be kept.
     pub fn is_protected(&self, path: &str) -> bool {
         self.protect.is_match(path)
+    }
+
+    /// Whether a cgroup is never acted upon for the sake of a protected one.
+    pub fn is_spared(&self, path: &str) -> bool {
+        self.is_protected(path) || self.spare.is_match(path)
     }
 
     /// The rule for a cgroup.

@@ -18,7 +18,7 @@ mod values;
 
 pub use matcher::Matcher;
 pub use values::{
-    Bounds, Count, Depth, Listen, PathGlob, Percent, PolicySpec, Size, SocketMode, Span,
+    Bounds, Count, Depth, Listen, PathGlob, Pause, Percent, PolicySpec, Size, SocketMode, Span,
 };
 
 /// The defaults with what there is to say about each, as `agewise config default` prints them.
@@ -98,20 +98,36 @@ pub struct Act {
 pub struct Protect {
     /// Cgroups, by patterns. None: nothing is watched for.
     pub cgroups: Vec<PathGlob>,
-    /// What was used within this time belongs to the working set.
+    /// Over this time it is measured what comes back: memory that was used within it belongs to the
+    /// working set.
     pub min_ttl: Span,
-    /// How far to go: `report` names the guilty; `squeeze` also moves their coldest memory out.
+    /// The hardest step that may be taken; the gentler ones come first.
     pub up_to: UpTo,
+    /// How long the guilty is frozen.
+    pub freeze: Pause,
+    /// Cgroups that are named but never acted upon, by patterns; nor what holds one of them.
+    pub spare: Vec<PathGlob>,
+    /// Do everything but act, and write down what would have been done.
+    pub dry_run: bool,
+    /// Where it is noted what has to be taken back, for the case that the daemon is killed. Its
+    /// directory is made if there is none.
+    pub ledger: PathBuf,
 }
 
 /// The hardest step allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum UpTo {
     /// Say who it is.
     Report,
-    /// Move the memory of the guilty out, the coldest first.
+    /// Hold the memory of the guilty lower, and move its coldest out.
     Squeeze,
+    /// Stop its tasks for a while.
+    Freeze,
+    /// Kill its tasks.
+    Kill,
 }
 
 /// Where actions are written down, one JSON object a line.
@@ -182,6 +198,10 @@ impl Default for Protect {
             cgroups: Vec::new(),
             min_ttl: Span(Duration::from_secs(1)),
             up_to: UpTo::Report,
+            freeze: Pause(Duration::from_secs(10)),
+            spare: Vec::new(),
+            dry_run: false,
+            ledger: "/run/agewise-undo/ledger".into(),
         }
     }
 }
@@ -302,7 +322,20 @@ impl Config {
                 ));
             }
         }
-        let lists = [&self.observe.cgroups, &self.protect.cgroups]
+        if self.protect.up_to != UpTo::Report && self.protect.cgroups.is_empty() {
+            return Err(
+                "protect.up_to: acts for nobody: give protect.cgroups the cgroups to protect"
+                    .to_owned(),
+            );
+        }
+        if !self.protect.ledger.is_absolute() || self.protect.ledger.file_name().is_none() {
+            return Err(format!(
+                "protect.ledger: {} is no absolute path of a file",
+                self.protect.ledger.display()
+            ));
+        }
+        let protect = &self.protect;
+        let lists = [&self.observe.cgroups, &protect.cgroups, &protect.spare]
             .into_iter()
             .chain(self.act.iter().map(|a| &a.cgroups));
         for globs in lists {

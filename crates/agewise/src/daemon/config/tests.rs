@@ -96,6 +96,20 @@ fn errors_carry_line_and_key() {
         ),
         ("[journal]\nkeep = 0\n", vec!["line 2", "1 and 100"]),
         ("[observe\n", vec!["line 1"]),
+        (
+            "[protect]\ncgroups=['/a']\nup_to = 'murder'\n",
+            vec!["line 3", "`freeze`", "`kill`"],
+        ),
+        (
+            "[protect]\ncgroups=['/a']\nfreeze = '2m'\n",
+            vec!["line 3", "100ms and 60s"],
+        ),
+        ("[protect]\nspare = ['a']\n", vec!["line 2", "begin with /"]),
+        (
+            "[protect]\nup_to = 'kill'\n",
+            vec!["protect.up_to", "protect.cgroups"],
+        ),
+        ("[protect]\nledger = 'here'\n", vec!["protect.ledger"]),
         // What would run a command is no key.
         (
             "[[act]]\npolicy='cost'\npids=[2]\nexec='x'\n",

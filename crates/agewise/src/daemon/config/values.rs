@@ -79,6 +79,33 @@ textual!(
     "^ *[0-9.]+ *(ns|us|ms|s|m|h|d) *$"
 );
 
+/// How long a cgroup may stand still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Pause(pub Duration);
+
+impl Pause {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let pause = units::positive_duration(text)?;
+        if pause < Duration::from_millis(100) || pause > Duration::from_secs(60) {
+            return Err(format!("'{text}' is not within 100ms and 60s"));
+        }
+        Ok(Pause(pause))
+    }
+}
+
+impl fmt::Display for Pause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}ms", self.0.as_millis())
+    }
+}
+
+textual!(
+    Pause,
+    "a time from 100ms to 60s with its unit: 10s",
+    "^ *[0-9.]+ *(ns|us|ms|s|m|h|d) *$"
+);
+
 /// An amount of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]

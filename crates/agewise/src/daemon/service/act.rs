@@ -9,8 +9,9 @@ use agewise_host::agent::Agent;
 
 use super::Daemon;
 use crate::daemon::actor::Around;
-use crate::daemon::ahead::{Ahead, Held};
+use crate::daemon::ahead::{Ahead, Announce, Begun, Held};
 use crate::daemon::hand::{Done, Older, PageOut};
+use crate::daemon::journal::Journal;
 use crate::daemon::observer::Seen;
 use crate::daemon::record::{Acted, AheadLine};
 
@@ -77,7 +78,7 @@ impl Daemon {
             let eye = agewise_host::pagewalk::PageWalk::open();
             let started = eye
                 .map_err(anyhow::Error::from)
-                .and_then(|eye| Ok(Ahead::start(Box::new(eye))?));
+                .and_then(|eye| Ok(Ahead::start(Box::new(eye), announce(&self.journal))?));
             match started {
                 Ok(ahead) => {
                     self.agent.set_also_young(Some(ahead.seen()));
@@ -100,9 +101,11 @@ impl Daemon {
                 subject: &key.0,
                 policy: actor.reason.name(),
                 dry_run: actor.dry_run,
-                report: &report,
+                fields: &report,
             };
-            self.journal.write("action", &line);
+            let is_action = report.steps > 0;
+            self.journal
+                .write(if is_action { "action" } else { "trouble" }, &line);
         }
     }
 
@@ -165,6 +168,21 @@ impl Daemon {
         line.done = Some(&done);
         self.journal.write("action", &line);
     }
+}
+
+/// Writes down what the thread that holds budgets is about to do.
+fn announce(journal: &Journal) -> Announce {
+    let journal = journal.clone();
+    Box::new(move |held: &Held, begun: &Begun| {
+        let line = AheadLine {
+            phase: "before",
+            subject: &held.key.0,
+            policy: held.spec.name(),
+            dry_run: held.dry_run,
+            fields: begun,
+        };
+        journal.write("action", &line);
+    })
 }
 
 /// Lets the kernel reclaim from a cgroup.

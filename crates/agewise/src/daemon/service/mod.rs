@@ -50,6 +50,17 @@ impl Options {
     }
 }
 
+/// Takes back what a killed daemon left: cgroups that are frozen or squeezed. Returns whether all of
+/// it could be.
+///
+/// # Errors
+/// The configuration or the ledger cannot be read.
+pub fn let_go(options: &Options) -> anyhow::Result<bool> {
+    let (told, is_well) = protect::let_go(&options.read()?.protect)?;
+    eprintln!("agewise: {told}");
+    Ok(is_well)
+}
+
 /// Settings with which the report files begin: the bins of the configuration on every node.
 pub fn first_settings(config: &Config) -> Settings {
     let nodes = agewise_host::memory::online_nodes(&Roots::default().sys).unwrap_or_default();
@@ -73,7 +84,8 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     }
     let config = options.read()?;
     // Before there is any other thread: capabilities belong to each by itself.
-    let kept = privileges::drop_others().context("cannot drop privileges")?;
+    let kept = privileges::drop_others(protect::acts_by_kill(&config.protect))
+        .context("cannot drop privileges")?;
     let stop = Stop::install_for_daemon()?;
     let hub = Hub::new(first_settings(&config));
     let files = match config.files.enabled {
@@ -119,7 +131,7 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
         if options.ticks.is_some_and(|most| ticks >= most) {
             break;
         }
-        wait(&stop, &daemon, next_ms);
+        wait(&stop, &mut daemon, next_ms);
     }
     notify(&[sd_notify::NotifyState::Stopping]);
     let signal = stop.requested();
@@ -138,15 +150,21 @@ fn files_config(config: &Config) -> FilesConfig {
 }
 
 /// Waits for the next tick. A reader may bring it forward, but not beyond the budget.
-fn wait(stop: &Stop, daemon: &Daemon, next_ms: u64) {
+fn wait(stop: &Stop, daemon: &mut Daemon, next_ms: u64) {
     /// A sleeping daemon answers its watchdog.
     const ALIVE_EVERY: Duration = Duration::from_secs(5);
     let mut next_ms = next_ms;
     loop {
-        let left = Duration::from_millis(next_ms.saturating_sub(Agent::now_ms()));
-        if left.is_zero() {
+        let now_ms = Agent::now_ms();
+        if next_ms <= now_ms {
             return;
         }
+        let watch_ms = daemon.protect_due_ms().unwrap_or(u64::MAX);
+        if watch_ms <= now_ms {
+            daemon.watch_over();
+            continue;
+        }
+        let left = Duration::from_millis(next_ms.min(watch_ms) - now_ms);
         match stop.wait_for(Instant::now() + left.min(ALIVE_EVERY), daemon.hub.wake_fd()) {
             Woken::Signal => return,
             Woken::Readable => {

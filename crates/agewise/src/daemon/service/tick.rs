@@ -12,6 +12,7 @@ use agewise_host::cgroup::{CgroupError, Hierarchy, TreeLimits};
 use agewise_host::root::ProcRoot;
 use anyhow::Context;
 
+use super::protect::open_hands;
 use crate::command::observe;
 use crate::daemon::actor::Actor;
 use crate::daemon::ahead::Ahead;
@@ -119,8 +120,7 @@ impl Daemon {
     /// No eye that tells pages apart, no cgroups, a journal that cannot be written.
     pub fn open(config: Config, hub: Hub, dry_run: bool) -> anyhow::Result<Self> {
         let matcher = Arc::new(Matcher::new(&config)?);
-        let mut journal =
-            Journal::open(&config.journal).with_context(|| journal_failed(&config))?;
+        let journal = Journal::open(&config.journal).with_context(|| journal_failed(&config))?;
         let targets = targets(&config, &matcher)?;
         let (mut agent, note) = observe::open_agent(targets, agent_config(&config))?;
         if !config.act.is_empty() {
@@ -137,6 +137,10 @@ impl Daemon {
                 note,
             },
         );
+        let (hands, told) = open_hands(&config.protect, dry_run)?;
+        if let Some(message) = told {
+            journal.write("let_go", &Message { message });
+        }
         let pace = Pace::new(
             config.observe.cpu_percent.0,
             observe::millis(config.observe.tick.0),
@@ -151,7 +155,7 @@ impl Daemon {
             world: World::default(),
             actors: HashMap::new(),
             ahead: None,
-            protector: Protector::new(&config.protect),
+            protector: Protector::new(&config.protect, hands),
             squeezed: HashMap::new(),
             refaulted: HashMap::new(),
             hits: LimitHits::default(),
@@ -176,20 +180,28 @@ impl Daemon {
     /// What cannot be opened; then nothing has changed.
     pub fn reload(&mut self, config: Config) -> anyhow::Result<()> {
         let matcher = Arc::new(Matcher::new(&config)?);
-        let targets = targets(&config, &matcher)?;
-        if config.journal != self.config.journal {
-            self.journal =
-                Journal::open(&config.journal).with_context(|| journal_failed(&config))?;
-        }
+        let wanted = targets(&config, &matcher)?;
+        let journal = match config.journal != self.config.journal {
+            true => Some(Journal::open(&config.journal).with_context(|| journal_failed(&config))?),
+            false => None,
+        };
         let renewed = agent_config(&config);
-        if renewed.intervals != self.agent.config().intervals
-            || renewed.returned != self.agent.config().returned
-        {
-            // Bounds decide how ages are kept: those of before cannot be told by the new ones.
-            let (agent, _) = observe::open_agent(targets, renewed)?;
+        let is_kept = renewed.intervals == self.agent.config().intervals
+            && renewed.returned == self.agent.config().returned;
+        // Bounds decide how ages are kept: those of before cannot be told by the new ones.
+        let (agent, wanted) = match is_kept {
+            true => (None, Some(wanted)),
+            false => (Some(observe::open_agent(wanted, renewed)?.0), None),
+        };
+        self.renew_protection(&config.protect)?;
+        if let Some(journal) = journal {
+            self.journal.replace_by(journal);
+        }
+        if let Some(agent) = agent {
             self.agent = agent;
-        } else {
-            self.agent.set_targets(targets);
+        }
+        if let Some(wanted) = wanted {
+            self.agent.set_targets(wanted);
         }
         if config.act != self.config.act {
             self.actors.clear();
@@ -198,9 +210,6 @@ impl Daemon {
             config.observe.cpu_percent.0,
             observe::millis(config.observe.tick.0),
         );
-        if config.protect != self.config.protect {
-            self.protector = Protector::new(&config.protect);
-        }
         self.matcher = matcher;
         self.config = config;
         Ok(())
@@ -311,8 +320,11 @@ impl Daemon {
         }
     }
 
-    /// Says that it ends.
+    /// Lets go of what is held back, and says that it ends.
     pub fn finish(&mut self, why: &str) {
+        if let Some(protector) = &mut self.protector {
+            protector.let_go(&self.matcher, &self.journal);
+        }
         self.journal.write(
             "stop",
             &Message {

@@ -210,8 +210,8 @@ impl Hub {
 
 #[cfg(test)]
 mod tests {
-    use crate::daemon::demo;
     use super::*;
+    use crate::daemon::demo;
 
     fn hub() -> Hub {
         Hub::new(demo::settings())

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Many small processes, forked by one: started and ended thousands of times a minute without the
+//! start of a program each time.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use super::super::PAGE_BYTES;
+
+/// The one that forks, as seen by the benchmark. Its processes end with it, and it with us.
+#[derive(Debug)]
+pub struct Nest {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Nest {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn start(program: &Path) -> anyhow::Result<Self> {
+        let mut child = Command::new(program)
+            .args(["bench", "nest"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the nest of processes")?;
+        let orders = child.stdin.take().context("no pipe to the nest")?;
+        let answers = child.stdout.take().context("no pipe from the nest")?;
+        Ok(Nest {
+            child,
+            orders,
+            answers: BufReader::new(answers),
+        })
+    }
+
+    /// Starts a process in the cgroup of a `cgroup.procs`, with so much memory mapped and touched.
+    /// Returns its pid once it has touched it.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn spawn(&mut self, procs: &Path, mapped: u64, touched: u64) -> anyhow::Result<u32> {
+        self.ask(&format!("start {mapped} {touched} {}", procs.display()))
+    }
+
+    /// Ends one, and waits for its end.
+    ///
+    /// # Errors
+    /// It is none of the nest's.
+    pub fn end(&mut self, pid: u32) -> anyhow::Result<()> {
+        self.ask(&format!("end {pid}")).map(|_| ())
+    }
+
+    fn ask(&mut self, order: &str) -> anyhow::Result<u32> {
+        writeln!(self.orders, "{order}")?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        match line.trim().parse() {
+            Ok(pid) => Ok(pid),
+            Err(_) if line.is_empty() => bail!("the nest of processes has ended"),
+            Err(_) => bail!("{order}: {}", line.trim()),
+        }
+    }
+}
+
+impl Drop for Nest {
+    fn drop(&mut self) {
+        // Its processes are told by the kernel when it dies.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Serves orders on standard input until it ends.
+///
+/// # Errors
+/// Standard input or output failed.
+pub fn serve() -> anyhow::Result<ExitCode> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    let mut answers = std::io::stdout();
+    for line in std::io::stdin().lines() {
+        let answer = match obey(&line?) {
+            Ok(pid) => pid.to_string(),
+            Err(error) => format!("{error:#}"),
+        };
+        writeln!(answers, "{answer}")?;
+        answers.flush()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn obey(line: &str) -> anyhow::Result<u32> {
+    let mut words = line.splitn(4, ' ');
+    let mut word = || words.next().context("a word is missing");
+    match word()? {
+        "start" => {
+            let (mapped, touched) = (word()?.parse()?, word()?.parse()?);
+            fork(Path::new(word()?), mapped, touched)
+        }
+        "end" => {
+            let pid: u32 = word()?.parse()?;
+            let child = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            let child = child.context("no pid")?;
+            kill_process(child, Signal::KILL)?;
+            waitpid(Some(child), WaitOptions::empty())?;
+            Ok(pid)
+        }
+        other => bail!("no order: {other}"),
+    }
+}
+
+fn fork(procs: &Path, mapped: u64, touched: u64) -> anyhow::Result<u32> {
+    let (mut ready, tell) = std::io::pipe()?;
+    // SAFETY: this process has one thread, so the child may go on as any program does.
+    let pid = unsafe { libc::fork() };
+    match pid {
+        -1 => Err(std::io::Error::last_os_error().into()),
+        0 => {
+            drop(ready);
+            let status = live(procs, mapped, touched, tell);
+            // SAFETY: ends the child at once, without what the parent has set up for its own end.
+            unsafe { libc::_exit(i32::from(status.is_err())) }
+        }
+        pid => {
+            drop(tell);
+            let mut byte = [0];
+            if ready.read(&mut byte)? == 0 {
+                let child = Pid::from_raw(pid);
+                waitpid(child, WaitOptions::empty())?;
+                bail!(
+                    "a process could not enter {} or map memory",
+                    procs.display()
+                );
+            }
+            Ok(u32::try_from(pid)?)
+        }
+    }
+}
+
+/// A process of the nest: enters its cgroup, maps and touches memory, and waits for its end.
+fn live(procs: &Path, mapped: u64, touched: u64, mut tell: impl Write) -> anyhow::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    std::fs::write(procs, "0")?;
+    let mut memory = memmap2::MmapMut::map_anon(usize::try_from(mapped)?)?;
+    // Huge pages would make more of it resident than is touched.
+    memory.advise(memmap2::Advice::NoHugePage)?;
+    for at in (0..touched.min(mapped)).step_by(usize::try_from(PAGE_BYTES)?) {
+        memory[usize::try_from(at)?] = 1;
+    }
+    tell.write_all(&[1])?;
+    drop(tell);
+    loop {
+        std::thread::park();
+        std::thread::sleep(std::time::Duration::from_secs(3600));
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the daemon's files say of ages, against the truth of programs that know when they touched
+//! each of their pages. Needs root, BPF, FUSE (or plain files) and memory cgroups; says so where one
+//! is missing.
+
+#[allow(dead_code, reason = "each test program uses its part of it")]
+mod support;
+
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use agewise::command::exercise::spawned::Spawned;
+use agewise::command::exercise::truth::{Truth, now_ns};
+use agewise_host::process::Process;
+use rustix::process::Signal;
+use support::{AGEWISE, Daemon, Group, blind, one};
+
+/// Upper bounds of the bins, ms; the last bin has none.
+const BOUNDS_MS: [u64; 3] = [4000, 8000, 16_000];
+const SIZE: &str = "64M";
+/// A bin is off by at most this share of resident memory.
+const BIN_SHARE: f64 = 0.02;
+/// And the sum of all bins by at most this.
+const SUM_SHARE: f64 = 0.01;
+
+/// A program in a cgroup of its own.
+struct Subject {
+    exerciser: Spawned,
+    group: Group,
+    file: PathBuf,
+}
+
+impl Subject {
+    fn start(group: Group, files: &Path, pattern: &str, rate: &str) -> Self {
+        let entrance = OpenOptions::new()
+            .write(true)
+            .open(group.dir.join("cgroup.procs"))
+            .unwrap();
+        let arguments = ["--size", SIZE, "--pattern", pattern, "--rate", rate];
+        let exerciser =
+            Spawned::start_in(Path::new(AGEWISE), arguments, Some(&entrance), None).unwrap();
+        let directory = files.join("cgroup").join(&group.path[1..]);
+        let file = directory.join("memory.workingset.page_age");
+        let began = Instant::now();
+        while !file.exists() {
+            assert!(
+                began.elapsed() < Duration::from_secs(20),
+                "no {}",
+                file.display()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let interval = directory.join("memory.workingset.refresh_interval");
+        std::fs::write(interval, "N0=100").unwrap();
+        Subject {
+            exerciser,
+            group,
+            file,
+        }
+    }
+
+    /// Reads the file and compares it with the truth. Returns the largest difference of a bin and
+    /// that of the sum, as shares of resident memory, and what was read. File pages (the program) are
+    /// shared with other exercisers, and count in one of them: they are compared `with_files` only
+    /// where nobody else has them.
+    fn compare(&self, with_files: bool) -> (f64, f64, String) {
+        let text = std::fs::read_to_string(&self.file).unwrap();
+        let truth = truth_bins(self.exerciser.truth(), now_ns());
+        let process = Process::open(self.exerciser.pid()).unwrap();
+        let status = process.status().unwrap();
+        let resident = match with_files {
+            true => process.rss_bytes().unwrap(),
+            false => status.rss_anon_bytes,
+        } as f64;
+        let bins = |key: &str| -> Vec<u64> {
+            text.lines()
+                .filter_map(|line| line.split_once(key)?.1.split(' ').next()?.parse().ok())
+                .collect()
+        };
+        let (anon, file) = (bins("anon="), bins("file="));
+        assert_eq!((anon.len(), file.len()), (4, 4), "{text}");
+        let off = |(said, is): (&u64, &u64)| said.abs_diff(*is) as f64 / resident;
+        let worst = anon.iter().zip(&truth).map(off).fold(0.0, f64::max);
+        let files = if with_files { file.as_slice() } else { &[] };
+        let sum: u64 = anon.iter().chain(files).sum();
+        let sum_off = (sum as f64 - resident).abs() / resident;
+        let told = format!("{}: {anon:?} + {file:?}, is {truth:?}", self.group.path);
+        (worst, sum_off, told)
+    }
+
+    /// Fails if it is off by more than what is allowed.
+    fn check(&self, with_files: bool, when: &str) {
+        let (bin, sum, told) = self.compare(with_files);
+        println!(
+            "{when}: a bin off by {:.2} %, the sum by {:.2} % ({told})",
+            bin * 100.0,
+            sum * 100.0
+        );
+        assert!(bin <= BIN_SHARE, "{when}: {told}");
+        assert!(sum <= SUM_SHARE, "{when}: {told}");
+    }
+}
+
+/// How much of it is how old.
+fn truth_bins(truth: &Truth, now_ns: u64) -> [u64; 4] {
+    let mut bins = [0; 4];
+    for slot in 0..truth.pages() {
+        let age_ms = now_ns.saturating_sub(truth.last_access_ns(slot)) / 1_000_000;
+        let bin = BOUNDS_MS.iter().position(|bound| age_ms < *bound);
+        bins[bin.unwrap_or(BOUNDS_MS.len())] += truth.page_size();
+    }
+    bins
+}
+
+#[test]
+fn the_files_tell_the_truth_and_do_so_across_a_stall() {
+    if let Some(why) = blind() {
+        println!("SKIP the_files_tell_the_truth: {why}");
+        return;
+    }
+    let _one = one();
+    let (Some(scan), Some(half)) = (Group::create("scan"), Group::create("half")) else {
+        println!("SKIP the_files_tell_the_truth: no memory cgroup can be made here");
+        return;
+    };
+    let files = tempfile::tempdir().unwrap();
+    let bounds = BOUNDS_MS.map(|ms| format!("{ms}ms")).join(",");
+    let daemon = Daemon::start(&format!(
+        "[observe]\ncgroups = ['{}', '{}']\ntick = '100ms'\ncpu_percent = 50\n\
+         intervals = '{bounds}'\n[files]\nenabled = true\ndirectory = '{}'\n",
+        scan.path,
+        half.path,
+        files.path().display()
+    ));
+    daemon.wait_for("files", |_| true);
+    // Once around in 24 s: ages of every kind. And a half that is never touched again.
+    let scan = Subject::start(scan, files.path(), "scan", "683");
+    let half = Subject::start(half, files.path(), "hotcold:0.5", "20000");
+    let began = Instant::now();
+    for after_s in [6, 10, 14, 20, 26] {
+        let at = Duration::from_secs(after_s);
+        std::thread::sleep(at.saturating_sub(began.elapsed()));
+        scan.check(true, &format!("after {after_s} s"));
+        half.check(false, &format!("after {after_s} s"));
+    }
+
+    // A younger one, whose cold half is 1 s old when the daemon stands still. By its ticks it would
+    // be 2 s old afterwards, by the clock it is 11 s old.
+    half.exerciser.finish().unwrap();
+    let half = Subject::start(half.group, files.path(), "hotcold:0.5", "20000");
+    std::thread::sleep(Duration::from_secs(1));
+    daemon.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_secs(10));
+    daemon.signal(Signal::CONT);
+    std::thread::sleep(Duration::from_millis(500));
+    half.check(false, "after a stall of 10 s");
+    daemon.end();
+    scan.exerciser.finish().unwrap();
+    half.exerciser.finish().unwrap();
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What live tests of the daemon share: a daemon with a journal of its own, cgroups, exercisers.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use agewise::command::exercise::spawned::Spawned;
+use agewise_host::cgroup::Hierarchy;
+use agewise_host::root::ProcRoot;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub const AGEWISE: &str = env!("CARGO_BIN_EXE_agewise");
+pub const MIB: u64 = 1 << 20;
+
+/// One at a time: ages are of real time, and the machine may be small.
+static ONE: Mutex<()> = Mutex::new(());
+
+pub fn one() -> MutexGuard<'static, ()> {
+    ONE.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Why page tables cannot be read here, if so.
+pub fn blind() -> Option<String> {
+    let output = Command::new(AGEWISE)
+        .args(["doctor", "--format", "json"])
+        .output()
+        .expect("run agewise");
+    let sees_pages = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .any(|line| line["name"] == "pagewalk" && line["state"] == "available");
+    (!sees_pages).then(|| "page tables cannot be read (root and BPF are needed)".to_owned())
+}
+
+/// Ends a test that cannot run here, and says why.
+#[macro_export]
+macro_rules! skip_if {
+    ($name:literal, $why:expr) => {
+        if let Some(why) = $why {
+            println!("SKIP {}: {why}", $name);
+            return;
+        }
+    };
+}
+
+/// A daemon with a configuration and a journal of its own; killed when dropped.
+pub struct Daemon {
+    pub child: Child,
+    pub directory: TempDir,
+}
+
+impl Daemon {
+    pub fn start(config: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        write_config(directory.path(), config);
+        let child = spawn(directory.path());
+        let daemon = Daemon { child, directory };
+        daemon.wait_for("start", |_| true);
+        daemon
+    }
+
+    pub fn journal(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.directory.path().join("journal"));
+        text.unwrap_or_default()
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("a line of JSON"))
+            .collect()
+    }
+
+    /// Waits for a record of this kind.
+    pub fn wait_for(&self, record: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        let began = Instant::now();
+        loop {
+            let journal = self.journal();
+            let found = journal
+                .iter()
+                .find(|line| line["record"] == record && is_it(line));
+            if let Some(found) = found {
+                return found.clone();
+            }
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "no {record} in {journal:#?}"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Starts another daemon with the same configuration; what it says when it fails.
+    pub fn spawn_again(daemon: &Daemon) -> String {
+        let output = Command::new(AGEWISE)
+            .args(["daemon", "--ticks", "1", "--config"])
+            .arg(daemon.directory.path().join("agewise.toml"))
+            .output()
+            .unwrap();
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    pub fn end(mut self) -> Vec<Value> {
+        self.signal(Signal::TERM);
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.code(), Some(0));
+        self.journal()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn write_config(directory: &Path, config: &str) {
+    let journal = directory.join("journal");
+    let text = format!("journal.file = '{}'\n{config}", journal.display());
+    std::fs::write(directory.join("agewise.toml"), text).unwrap();
+}
+
+pub fn spawn(directory: &Path) -> Child {
+    Command::new(AGEWISE)
+        .args(["daemon", "--config"])
+        .arg(directory.join("agewise.toml"))
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("start the daemon")
+}
+
+/// Half of it is touched all the time, the other half never again.
+pub fn half_cold(size: &str) -> Spawned {
+    let arguments = [
+        "--size",
+        size,
+        "--pattern",
+        "hotcold:0.5",
+        "--rate",
+        "20000",
+    ];
+    Spawned::start(Path::new(AGEWISE), arguments, None).expect("start an exerciser")
+}
+
+/// A memory cgroup of our own.
+pub struct Group {
+    pub path: String,
+    pub dir: PathBuf,
+}
+
+impl Group {
+    pub fn create(name: &str) -> Option<Self> {
+        let hierarchy = Hierarchy::discover(&ProcRoot::default()).ok()?;
+        let path = format!("/agewise-test-{}-{name}", std::process::id());
+        let dir = hierarchy.root.join(&path[1..]);
+        std::fs::create_dir(&dir).ok()?;
+        Some(Group { path, dir })
+    }
+
+    pub fn take_in(&self, pid: u32) {
+        std::fs::write(self.dir.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.dir).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
