@@ -109,8 +109,10 @@ fn range(pages: usize) -> AddressRange {
 fn walking(pages: usize, thp: bool) {
     let child = target(pages, thp);
     let gib = pages as f64 / 262144.0;
+    // Larger than any cache but the last one of a large server.
+    let mut pool = vec![0u8; 256 << 20];
     for flavour in [Flavour::Syscall, Flavour::Iterator] {
-        for tables in [64, 256, 1024] {
+        for (tables, is_cold) in [(32, true), (32, false), (64, false), (256, false)] {
             let capacity = Capacity {
                 tables,
                 entries: tables.max(2048),
@@ -120,7 +122,12 @@ fn walking(pages: usize, thp: bool) {
             };
             let mut report = ScanReport::default();
             let times: Vec<(f64, f64)> = (0..15)
-                .map(|_| {
+                .map(|turn| {
+                    if is_cold {
+                        // As after a second of the target's own work: no table is in a cache.
+                        pool.fill(turn);
+                        black_box(&pool);
+                    }
                     let began = thread_cpu_ns();
                     let mut sink = |sight: &TableSight<'_>| {
                         black_box(sight.bits.young);
@@ -134,9 +141,10 @@ fn walking(pages: usize, thp: bool) {
             let reads: Vec<f64> = times.iter().map(|t| t.1).collect();
             let (least, read) = (best(&reads), median(reads));
             println!(
-                "walk {} {flavour:?} {tables} tables: {:.4} ms/GiB in all, {:.4} reading and \
+                "walk {} {flavour:?} {tables} tables{}: {:.4} ms/GiB in all, {:.4} reading and \
                  extracting (best {:.4}); {} tables {} leaves {} calls, {} unreadable",
                 if thp { "THP" } else { "4K" },
+                if is_cold { ", cold" } else { "" },
                 whole / 1e6 / gib,
                 read / 1e6 / gib,
                 least / 1e6 / gib,

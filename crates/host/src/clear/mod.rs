@@ -30,7 +30,6 @@ use std::collections::HashMap;
 use std::io;
 
 use agewise_engine::table::PageBits;
-use serde::Serialize;
 
 use crate::clock::thread_cpu_ns;
 use crate::eye::{AddressRange, Leaf, PAGE_BYTES, TABLE_BYTES, TableSight};
@@ -38,6 +37,7 @@ use crate::vma::{Vma, VmaKind};
 use book::{Book, PutOff};
 use cost::CostModel;
 use hand::{ClearHand, MAX_RANGES, RefsScope};
+use notes::Notes;
 use runs::{Run, Runs};
 use shared::MapCounts;
 
@@ -45,155 +45,16 @@ pub mod book;
 pub mod cost;
 mod folios;
 pub mod hand;
+mod notes;
+mod policy;
+mod report;
 pub mod runs;
 pub mod shared;
 #[cfg(test)]
 mod tests;
 
-/// Which means may be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Means {
-    /// Whichever costs less, within the limits.
-    Auto,
-    /// `MADV_COLD` only.
-    Cold,
-    /// `clear_refs` only.
-    Refs,
-}
-
-/// How to clear.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ClearPolicy {
-    /// Which means.
-    pub means: Means,
-    /// No page is cleared again sooner: what the finest bin of the histogram needs, not more.
-    pub min_interval_ns: u64,
-    /// Share of the pages of a steady, hot table that may wrongly be taken for young because its
-    /// clear was put off. 0: exact, every young page is cleared in every scan.
-    pub tolerance: f64,
-    /// No clear is put off longer.
-    pub max_put_off_ns: u64,
-    /// CPU time for clearing in one scan; tables take turns to stay within it. `None`: no limit.
-    pub budget_ns: Option<u64>,
-    /// No range is longer: how long one call holds the target's mmap lock (16 MiB: 0.2 ms).
-    pub max_run_bytes: u64,
-    /// Largest share of time for which `clear_refs` may hold up page faults of the target.
-    pub max_stall_share: f64,
-    /// Longest such time; beyond it `clear_refs` is not used (except by [`Means::Refs`]).
-    pub max_stall_ns: u64,
-}
-
-impl Default for ClearPolicy {
-    /// Wrong by at most 0.5 % of a table's pages, for at most 60 s.
-    fn default() -> Self {
-        ClearPolicy {
-            means: Means::Auto,
-            min_interval_ns: 0,
-            tolerance: 0.005,
-            max_put_off_ns: 60_000_000_000,
-            budget_ns: None,
-            max_run_bytes: 16 << 20,
-            max_stall_share: 0.005,
-            max_stall_ns: 100_000_000,
-        }
-    }
-}
-
-impl ClearPolicy {
-    /// Nothing is put off: as true as accessed bits can be, at the full price.
-    pub fn exact() -> Self {
-        ClearPolicy {
-            tolerance: 0.0,
-            ..Self::default()
-        }
-    }
-}
-
-/// What the young bits of a sight mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Judged {
-    /// The pages to be taken for accessed since `since_ns`.
-    pub young: PageBits,
-    /// Beginning of the time the bits tell of, `CLOCK_MONOTONIC` ns. `None` in the first scan:
-    /// accessed at some time since they were mapped.
-    pub since_ns: Option<u64>,
-    /// The sight had young bits that are too old to be believed; they are not in `young`. The next
-    /// scan will be exact. Take the pages for as old as they were.
-    pub stale: bool,
-}
-
-/// What one scan cleared, and what that cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ClearReport {
-    /// This scan cleared (it was not too soon).
-    pub due: bool,
-    /// Tables and leaves with young pages.
-    pub tables_young: u64,
-    /// Of these, cleared by `MADV_COLD`.
-    pub tables_cleared: u64,
-    /// Of these, put off.
-    pub tables_put_off: u64,
-    /// Of these, whose bits were too old to be believed.
-    pub tables_stale: u64,
-    /// Address ranges given to `MADV_COLD`.
-    pub ranges: u64,
-    /// Present pages in them.
-    pub range_pages: u64,
-    /// Ranges the kernel refused: locked meanwhile, unmapped meanwhile.
-    pub ranges_refused: u64,
-    /// System calls.
-    pub calls: u64,
-    /// Writes to `clear_refs`.
-    pub refs_writes: u64,
-    /// A write to `clear_refs` was put off: few pages waited for it.
-    pub refs_put_off: bool,
-    /// Present pages of mappings that nothing clears: hugetlb, or shared ones while `clear_refs`
-    /// would hold up the target for too long. Their young bits stay.
-    pub uncleared_pages: u64,
-    /// CPU time, ns.
-    pub cpu_ns: u64,
-}
-
-/// Why nothing could be cleared.
-#[derive(Debug, thiserror::Error)]
-pub enum ClearError {
-    /// The process is gone.
-    #[error("process {pid} is gone: its accessed bits need no clearing any more")]
-    Gone {
-        /// Its pid.
-        pid: u32,
-    },
-    /// Neither means is permitted.
-    #[error(
-        "accessed bits of process {pid} cannot be cleared: {source}; run as root, or as its user \
-         (clear_refs), or with CAP_SYS_NICE and CAP_SYS_PTRACE (MADV_COLD)"
-    )]
-    Denied {
-        /// Its pid.
-        pid: u32,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Anything else.
-    #[error("cannot clear accessed bits of process {pid}: {source}")]
-    System {
-        /// Its pid.
-        pid: u32,
-        /// What the system said.
-        source: io::Error,
-    },
-}
-
-impl ClearError {
-    fn new(pid: u32, source: io::Error) -> Self {
-        match source.raw_os_error() {
-            Some(libc::ESRCH | libc::ENOENT) => ClearError::Gone { pid },
-            Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => ClearError::Denied { pid, source },
-            _ => ClearError::System { pid, source },
-        }
-    }
-}
+pub use policy::{ClearPolicy, Means};
+pub use report::{ClearError, ClearReport, Judged};
 
 /// How the pages of a mapping are cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,6 +99,8 @@ pub struct Clearer {
     policy: ClearPolicy,
     cost: CostModel,
     book: Book,
+    /// What this batch showed, until it is cleared.
+    notes: Notes,
     runs: Runs,
     counts: MapCounts,
     sharing: HashMap<u64, Sharing>,
@@ -270,6 +133,7 @@ impl Clearer {
             policy,
             cost,
             book: Book::default(),
+            notes: Notes::default(),
             runs: Runs::new(cost.worth_bridging(), policy.max_run_bytes),
             counts: MapCounts::open(),
             sharing: HashMap::new(),
@@ -302,6 +166,7 @@ impl Clearer {
     /// Bytes of memory held, about.
     pub fn memory_bytes(&self) -> usize {
         self.book.memory_bytes()
+            + self.notes.memory_bytes()
             + self.mappings.capacity() * size_of::<Mapping>()
             + self.sharing.capacity() * 2 * size_of::<Sharing>()
     }
@@ -323,6 +188,7 @@ impl Clearer {
         self.present = [0; 2];
         self.waiting = [0; 2];
         self.held = None;
+        self.notes.forget();
         self.runs.take(true);
         self.runs.set_bridge(self.cost.worth_bridging());
         if due {
@@ -433,7 +299,7 @@ impl Clearer {
         self.present[usize::from(mapping.is_file)] += present;
         let in_book = sight.leaf == Leaf::Page && sight.covered == [u64::MAX; 8];
         if young == PageBits::default() {
-            self.runs.pass(if sight.leaf == Leaf::Page {
+            self.notes.pass(if sight.leaf == Leaf::Page {
                 present as u32
             } else {
                 1
@@ -500,7 +366,7 @@ impl Clearer {
             self.note(sight);
         } else {
             self.report.tables_put_off += 1;
-            self.runs.close();
+            self.notes.close();
         }
         self.report.tables_stale += u64::from(verdict.stale);
         let young = if verdict.stale {
@@ -534,10 +400,10 @@ impl Clearer {
                 true => folios::whole(&sight.bits.young, |page| sight.pfn(page)),
                 false => sight.bits.young,
             };
-            self.runs
-                .table(sight.range, sight.va, &wanted, &sight.bits.present);
+            self.notes
+                .table(sight.range, sight.va, wanted, sight.bits.present);
         } else if sight.covered == [u64::MAX; 8] {
-            self.runs.leaf(sight.range, sight.va);
+            self.notes.leaf(sight.range, sight.va);
         }
     }
 
@@ -582,9 +448,14 @@ impl Clearer {
     /// # Errors
     /// [`ClearError`].
     pub fn clear(&mut self, hand: &mut dyn ClearHand) -> Result<(), ClearError> {
+        if self.notes.is_empty() {
+            return Ok(());
+        }
+        let began = thread_cpu_ns();
+        self.notes.make_runs(&mut self.runs);
         let mut runs = self.runs.take(true);
         self.hold_back(&mut runs);
-        self.clear_runs(hand, &runs)
+        self.clear_runs(hand, &runs, began)
     }
 
     /// `clear_refs` leaves the TLB as it is, and what is accessed through entries that are still
@@ -609,13 +480,18 @@ impl Clearer {
         }
     }
 
-    fn clear_runs(&mut self, hand: &mut dyn ClearHand, runs: &[Run]) -> Result<(), ClearError> {
+    /// `began_ns`: CPU time of this thread when the work on these runs began.
+    fn clear_runs(
+        &mut self,
+        hand: &mut dyn ClearHand,
+        runs: &[Run],
+        began_ns: u64,
+    ) -> Result<(), ClearError> {
         if runs.is_empty() {
             return Ok(());
         }
-        let began = thread_cpu_ns();
         let result = self.cold(hand, runs);
-        let cpu_ns = thread_cpu_ns() - began;
+        let cpu_ns = thread_cpu_ns() - began_ns;
         let pages: u64 = runs.iter().map(|run| u64::from(run.present_pages)).sum();
         self.report.cpu_ns += cpu_ns;
         self.report.range_pages += pages;
@@ -686,7 +562,7 @@ impl Clearer {
             self.last_clear_ns = Some(self.now_ns);
         }
         if !self.cold_denied {
-            self.clear_runs(hand, &held)?;
+            self.clear_runs(hand, &held, thread_cpu_ns())?;
         }
         let starts: Vec<u64> = self.mappings.iter().map(|mapping| mapping.start).collect();
         self.sharing

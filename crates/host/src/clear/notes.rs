@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a batch of sights asks to be cleared, kept as it was seen until the batch ends: making runs
+//! of it is part of clearing, and the less is done between the read of a table and its clear the
+//! fewer accesses are lost.
+
+use agewise_engine::table::PageBits;
+
+use super::runs::Runs;
+
+#[derive(Clone, Copy, Debug)]
+enum Note {
+    /// A table of base pages.
+    Table {
+        of: usize,
+        va: u64,
+        wanted: PageBits,
+        present: PageBits,
+    },
+    /// A 2 MiB leaf.
+    Leaf { of: usize, va: u64 },
+    /// Present pages that nobody wants.
+    Pass(u32),
+    /// Something that must not be cleared.
+    Close,
+}
+
+/// Notes in rising order of address.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    notes: Vec<Note>,
+    /// Something is to be cleared.
+    wanted: bool,
+}
+
+impl Notes {
+    /// Nothing was noted that is to be cleared.
+    pub fn is_empty(&self) -> bool {
+        !self.wanted
+    }
+
+    /// A table of the mapping `of`, as [`Runs::table`] takes it.
+    pub fn table(&mut self, of: usize, va: u64, wanted: PageBits, present: PageBits) {
+        self.wanted = true;
+        self.notes.push(Note::Table {
+            of,
+            va,
+            wanted,
+            present,
+        });
+    }
+
+    /// A 2 MiB leaf of the mapping `of`.
+    pub fn leaf(&mut self, of: usize, va: u64) {
+        self.wanted = true;
+        self.notes.push(Note::Leaf { of, va });
+    }
+
+    /// Present pages that nobody wants.
+    pub fn pass(&mut self, pages: u32) {
+        match self.notes.last_mut() {
+            Some(Note::Pass(passed)) => *passed = passed.saturating_add(pages),
+            // In front of everything there is no run that could grow.
+            None => {}
+            Some(_) => self.notes.push(Note::Pass(pages)),
+        }
+    }
+
+    /// What comes next must not be joined to what came before.
+    pub fn close(&mut self) {
+        if !matches!(self.notes.last(), None | Some(Note::Close)) {
+            self.notes.push(Note::Close);
+        }
+    }
+
+    /// Turn the notes into runs, and forget them.
+    pub fn make_runs(&mut self, runs: &mut Runs) {
+        for note in self.notes.drain(..) {
+            match note {
+                Note::Table {
+                    of,
+                    va,
+                    wanted,
+                    present,
+                } => runs.table(of, va, &wanted, &present),
+                Note::Leaf { of, va } => runs.leaf(of, va),
+                Note::Pass(pages) => runs.pass(pages),
+                Note::Close => runs.close(),
+            }
+        }
+        self.wanted = false;
+    }
+
+    /// Forget them.
+    pub fn forget(&mut self) {
+        self.notes.clear();
+        self.wanted = false;
+    }
+
+    /// Bytes of memory held.
+    pub fn memory_bytes(&self) -> usize {
+        self.notes.capacity() * size_of::<Note>()
+    }
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What was judged and cleared, and why something was not.
+
+use std::io;
+
+use agewise_engine::table::PageBits;
+use serde::Serialize;
+
+/// What the young bits of a sight mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The pages to be taken for accessed since `since_ns`.
+    pub young: PageBits,
+    /// Beginning of the time the bits tell of, `CLOCK_MONOTONIC` ns. `None` in the first scan:
+    /// accessed at some time since they were mapped.
+    pub since_ns: Option<u64>,
+    /// The sight had young bits that are too old to be believed; they are not in `young`. The next
+    /// scan will be exact. Take the pages for as old as they were.
+    pub stale: bool,
+}
+
+/// What one scan cleared, and what that cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ClearReport {
+    /// This scan cleared (it was not too soon).
+    pub due: bool,
+    /// Tables and leaves with young pages.
+    pub tables_young: u64,
+    /// Of these, cleared by `MADV_COLD`.
+    pub tables_cleared: u64,
+    /// Of these, put off.
+    pub tables_put_off: u64,
+    /// Of these, whose bits were too old to be believed.
+    pub tables_stale: u64,
+    /// Address ranges given to `MADV_COLD`.
+    pub ranges: u64,
+    /// Present pages in them.
+    pub range_pages: u64,
+    /// Ranges the kernel refused: locked meanwhile, unmapped meanwhile.
+    pub ranges_refused: u64,
+    /// System calls.
+    pub calls: u64,
+    /// Writes to `clear_refs`.
+    pub refs_writes: u64,
+    /// A write to `clear_refs` was put off: few pages waited for it.
+    pub refs_put_off: bool,
+    /// Present pages of mappings that nothing clears: hugetlb, or shared ones while `clear_refs`
+    /// would hold up the target for too long. Their young bits stay.
+    pub uncleared_pages: u64,
+    /// CPU time, ns.
+    pub cpu_ns: u64,
+}
+
+/// Why nothing could be cleared.
+#[derive(Debug, thiserror::Error)]
+pub enum ClearError {
+    /// The process is gone.
+    #[error("process {pid} is gone: its accessed bits need no clearing any more")]
+    Gone {
+        /// Its pid.
+        pid: u32,
+    },
+    /// Neither means is permitted.
+    #[error(
+        "accessed bits of process {pid} cannot be cleared: {source}; run as root, or as its user \
+         (clear_refs), or with CAP_SYS_NICE and CAP_SYS_PTRACE (MADV_COLD)"
+    )]
+    Denied {
+        /// Its pid.
+        pid: u32,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Anything else.
+    #[error("cannot clear accessed bits of process {pid}: {source}")]
+    System {
+        /// Its pid.
+        pid: u32,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl ClearError {
+    pub(super) fn new(pid: u32, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::ESRCH | libc::ENOENT) => ClearError::Gone { pid },
+            Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => ClearError::Denied { pid, source },
+            _ => ClearError::System { pid, source },
+        }
+    }
+}
