@@ -7,6 +7,7 @@ pub mod command;
 pub mod daemon;
 pub mod lean;
 pub mod output;
+pub mod pause;
 pub mod progress;
 pub mod record;
 pub mod signal;

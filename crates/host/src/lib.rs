@@ -12,6 +12,7 @@ pub mod damon;
 pub mod error;
 pub mod eye;
 pub mod faults;
+pub mod glance;
 pub mod heated;
 pub mod kernel_eye;
 pub mod lru_gen;

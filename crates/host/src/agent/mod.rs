@@ -15,6 +15,7 @@ mod space;
 mod target;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
 
 use agewise_engine::table::PageBits;
 use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
@@ -22,7 +23,8 @@ use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
 use crate::cgroup::CgroupError;
 use crate::clear::ClearPolicy;
 use crate::clock::thread_cpu_ns;
-use crate::eye::{AccessSource, PAGE_BYTES, Target};
+use crate::eye::{AccessSource, PAGE_BYTES, Resolution, Target};
+use crate::glance;
 use crate::memory::{self, MemInfo, NodeMap, Zone};
 use crate::root::Roots;
 
@@ -40,6 +42,9 @@ pub const SCAN_INTERVAL_MIN_MS: u64 = 100;
 /// Ticks for which a pid is believed to be that of a kernel thread: they are many, they stay, and
 /// a pid is reused late.
 const KERNEL_THREADS_KNOWN_TICKS: u64 = 64;
+
+/// Ticks for which it is believed that somebody else clears accessed bits, or that nobody does.
+const RIVALS_KNOWN_TICKS: u64 = 32;
 
 /// How to observe.
 #[derive(Clone, Debug)]
@@ -130,6 +135,8 @@ pub struct Agent {
     refused: Vec<(Vec<usize>, String)>,
     ticks: u64,
     last_tick_ms: u64,
+    /// How often to glance, while somebody else clears.
+    glance_every: Option<Duration>,
     sharing: Sharing,
     young_frames: FrameSet,
     counted_frames: Vec<FrameSet>,
@@ -177,6 +184,7 @@ impl Agent {
             refused: Vec::new(),
             ticks: 0,
             last_tick_ms: now_ms,
+            glance_every: None,
             sharing: Sharing::default(),
             young_frames: FrameSet::default(),
             counted_frames: Vec::new(),
@@ -255,6 +263,10 @@ impl Agent {
         let first = self.ticks == 0;
         self.ticks += 1;
         self.last_tick_ms = clock_ms();
+        if self.ticks % RIVALS_KNOWN_TICKS == 1 {
+            let look = Duration::from_millis(self.config.scan_interval_ms());
+            self.glance_every = glance::period(&self.roots, look);
+        }
         if self.ticks.is_multiple_of(KERNEL_THREADS_KNOWN_TICKS) {
             self.kernel_threads.clear();
         }
@@ -311,6 +323,28 @@ impl Agent {
         self.cost.clear_ns += cost.clear_ns;
         self.cost.present_pages += report.present_pages;
         Ok(report)
+    }
+
+    /// How often to [`glance`](Self::glance) between two ticks: only while somebody else clears
+    /// accessed bits (DAMON), as the last tick but some found it.
+    pub fn glance_every(&self) -> Option<Duration> {
+        self.glance_every
+            .filter(|_| self.eye.abilities().resolution == Resolution::Page)
+            .filter(|_| !self.eye.abilities().clears)
+    }
+
+    /// Reads, between two ticks, the accessed bits that somebody else may clear before the next: of
+    /// files and of huge pages, which DAMON clears by large folios. Clears nothing, and counts as a
+    /// part of walking.
+    pub fn glance(&mut self) {
+        let began_ns = thread_cpu_ns();
+        let mut walk_ns = 0;
+        for space in self.spaces.values_mut() {
+            // What fails here fails again in the next tick, and is told there.
+            walk_ns += space.glance(&mut *self.eye).unwrap_or(0);
+        }
+        self.cost.walk_ns += walk_ns;
+        self.cost.total_ns += thread_cpu_ns() - began_ns;
     }
 
     /// Opens processes that are new, and forgets those that are gone or are of no target any more.

@@ -14,9 +14,10 @@ use crate::clear::{ClearError, ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::error::FileError;
 use crate::eye::{
-    AccessSource, AddressRange, Batch, EyeError, PAGE_BYTES, SightSink, TABLE_BYTES, TableSight,
-    Target,
+    AccessSource, AddressRange, Batch, EyeError, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES,
+    TableSight, Target,
 };
+use crate::glance::Glances;
 use crate::memory::NodeMap;
 use crate::process::Process;
 use crate::vma::{Vma, VmaKind, VmaTable};
@@ -38,6 +39,9 @@ pub struct Space {
     pub(super) ranges: Vec<AddressRange>,
     kinds: Vec<VmaKind>,
     pub(super) shareable: Vec<bool>,
+    /// The mappings that others clear by large folios: of files, and those with huge pages.
+    in_folios: Vec<AddressRange>,
+    glances: Glances,
     /// Sets of subjects it is counted in, by index.
     pub(super) subjects: Vec<usize>,
     pub(super) refaulted_pages: u64,
@@ -137,6 +141,8 @@ impl Space {
             ranges: Vec::new(),
             kinds: Vec::new(),
             shareable: Vec::new(),
+            in_folios: Vec::new(),
+            glances: Glances::default(),
             subjects: Vec::new(),
             refaulted_pages: 0,
             returned: None,
@@ -175,7 +181,10 @@ impl Space {
 
     /// Bytes of memory that observing it takes.
     pub fn memory_bytes(&self) -> usize {
-        self.map.memory_bytes() + self.clearer.memory_bytes() + size_of_val(self.vmas.vmas())
+        self.map.memory_bytes()
+            + self.clearer.memory_bytes()
+            + self.glances.memory_bytes()
+            + size_of_val(self.vmas.vmas())
     }
 
     /// Limits the CPU time of clearing in the looks to come.
@@ -225,6 +234,12 @@ impl Space {
         Ok(report.cost.cpu_ns)
     }
 
+    /// Notes what was accessed so far, where somebody else may clear it before the next look.
+    pub(super) fn glance(&mut self, eye: &mut dyn AccessSource) -> Result<u64, SpaceError> {
+        let target = Target::from(&self.process);
+        Ok(self.glances.glance(eye, &target, &self.in_folios)?)
+    }
+
     /// Looks at all of it once, and clears.
     pub(super) fn look(
         &mut self,
@@ -241,6 +256,7 @@ impl Space {
                 self.vmas.vmas().iter().filter(|vma| is_looked_at(vma)),
             );
         }
+        let mut in_folios = vec![false; self.ranges.len()];
         let (scanned, counts, failed) = {
             let mut sink = Sink {
                 look: self.map.look(),
@@ -250,6 +266,8 @@ impl Space {
                 shareable: &self.shareable,
                 shared,
                 also_young: extra.also_young.as_ref(),
+                glances: &self.glances,
+                in_folios: &mut in_folios,
                 parts: Vec::new(),
                 failed: None,
             };
@@ -261,6 +279,11 @@ impl Space {
             };
             (scanned, counts, sink.failed)
         };
+        self.glances.forget();
+        let with_large = self.ranges.iter().zip(&in_folios);
+        self.in_folios.clear();
+        self.in_folios
+            .extend(with_large.filter_map(|(range, large)| large.then_some(*range)));
         let scanned = match scanned {
             Ok(report) => report,
             Err(error) => {
@@ -312,6 +335,8 @@ struct Sink<'a> {
     shareable: &'a [bool],
     shared: Shared<'a>,
     also_young: Option<&'a HashMap<u64, PageBits>>,
+    glances: &'a Glances,
+    in_folios: &'a mut [bool],
     parts: Vec<(Part, PageBits)>,
     failed: Option<ClearError>,
 }
@@ -390,6 +415,13 @@ impl SightSink for Sink<'_> {
                     }
                 }
             }
+        }
+        for (young, seen) in bits.young.iter_mut().zip(self.glances.of(sight)) {
+            *young |= seen;
+        }
+        if let Some(in_folios) = self.in_folios.get_mut(sight.range) {
+            let is_file = !matches!(self.kinds.get(sight.range), Some(VmaKind::Anon));
+            *in_folios |= is_file || sight.leaf != Leaf::Page;
         }
         let is_shareable = self.shareable.get(sight.range).copied().unwrap_or(false);
         self.note_parts(sight, is_shareable, &mut bits);

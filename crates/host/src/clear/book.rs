@@ -5,7 +5,7 @@
 //! 400 ns when it sets the bit again. But clearing the bit of a page that is accessed in every
 //! interval tells nothing: it comes back young. So the clear is put off where it would tell nothing.
 //!
-//! Tables are taken in groups of 32 (64 MiB). In each group one hot table, the *sample*, is cleared
+//! Tables are taken in groups of 32 (64 MiB), each of one mapping. In each group one hot table, the *sample*, is cleared
 //! in every scan, and what share of its pages comes back young says how steady the group is. The
 //! other tables of a steady group keep their bits, for as many scans as the expected share of pages
 //! wrongly taken for young stays within a tolerance on average, and for a limited time. They are cleared in
@@ -53,9 +53,33 @@ pub struct Verdict {
     pub stale: bool,
 }
 
+/// A table of a mapping. What one mapping does says nothing of its neighbour, so tables of two are
+/// never in one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the table: address / 2 MiB.
+    pub table: u64,
+    /// First address of the mapping.
+    pub mapping: u64,
+}
+
+impl Place {
+    fn key(&self) -> Key {
+        (self.table / GROUP as u64, self.mapping)
+    }
+
+    /// Position in its group.
+    fn at(&self) -> usize {
+        (self.table % GROUP as u64) as usize
+    }
+}
+
+/// Number of the group in the address space, and the mapping: rising as tables rise.
+type Key = (u64, u64);
+
 #[derive(Clone, Debug)]
 struct Group {
-    key: u64,
+    key: Key,
     /// Number of the scan that last cleared each table; 0: none.
     cleared: [u32; GROUP],
     /// The sample cleared by the last scan, and which pages.
@@ -122,23 +146,21 @@ impl Book {
         self.times.iter().rev().nth(1).copied()
     }
 
-    /// Since when the young bits of `table` tell, without judging it: between two clearing scans.
-    pub fn since_ns(&self, table: u64) -> Option<u64> {
+    /// Since when the young bits of the table at `place` tell, without judging it: between two clearing scans.
+    pub fn since_ns(&self, place: Place) -> Option<u64> {
         let at = self
             .new
-            .binary_search_by_key(&(table / GROUP as u64), |group| group.key);
-        let of = at.map_or(self.scan, |at| {
-            match self.new[at].cleared[table as usize % GROUP] {
-                0 => self.scan,
-                scan => scan,
-            }
+            .binary_search_by_key(&place.key(), |group| group.key);
+        let of = at.map_or(self.scan, |at| match self.new[at].cleared[place.at()] {
+            0 => self.scan,
+            scan => scan,
         });
         time_of(&self.times, self.scan, of)
     }
 
     /// The table was seen without a young page: from now on its bits tell since now.
-    pub fn idle(&mut self, table: u64) {
-        let key = table / GROUP as u64;
+    pub fn idle(&mut self, place: Place) {
+        let key = place.key();
         while self.old.get(self.at).is_some_and(|group| group.key < key) {
             self.at += 1;
         }
@@ -148,7 +170,7 @@ impl Book {
             let index = self.group(key);
             let scan = self.scan;
             let group = &mut self.new[index];
-            let at = table as usize % GROUP;
+            let at = place.at();
             group.measure(at, &[u64::MAX; 8], &[0; 8], 0.0);
             group.cleared[at] = scan;
         }
@@ -159,18 +181,18 @@ impl Book {
         (self.old.capacity() + self.new.capacity()) * size_of::<Group>()
     }
 
-    /// Judge the table at number `table` (address / 2 MiB), which has young pages and belongs to one
-    /// mapping alone. Tables come in rising order.
+    /// Judge the table at `place`, which has young pages and belongs to one mapping alone. Tables come
+    /// in rising order.
     pub fn judge(
         &mut self,
-        table: u64,
+        place: Place,
         present: &PageBits,
         young: &PageBits,
         put_off: &PutOff,
     ) -> Verdict {
         let scan = self.scan;
-        let at = (table % GROUP as u64) as usize;
-        let index = self.group(table / GROUP as u64);
+        let at = place.at();
+        let index = self.group(place.key());
         let group = &mut self.new[index];
         group.measure(at, present, young, put_off.tolerance);
         let known = group.cleared[at] != 0;
@@ -188,8 +210,7 @@ impl Book {
         }
         // A budget overrules everything but the age of what the bits tell.
         if clear && put_off.rotate > 1 && known {
-            let turn =
-                (table / GROUP as u64 + u64::from(scan)).is_multiple_of(u64::from(put_off.rotate));
+            let turn = (place.key().0 + u64::from(scan)).is_multiple_of(u64::from(put_off.rotate));
             clear = turn || lag > put_off.rotate;
         }
         if clear {
@@ -206,7 +227,7 @@ impl Book {
     }
 
     /// Index in `new` of the group `key`: from the last scan, or a fresh one.
-    fn group(&mut self, key: u64) -> usize {
+    fn group(&mut self, key: Key) -> usize {
         if self.new.last().is_some_and(|group| group.key == key) {
             return self.new.len() - 1;
         }
@@ -274,7 +295,7 @@ impl Group {
         let scans = (2.0 * tolerance / leave).min(SCANS_KEPT as f64 - 2.0);
         let scans = scans as u32;
         // In turn: each group its own part of the upper half.
-        let spread = self.key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let spread = self.key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         scans - (spread % u64::from(scans / 2 + 1)) as u32
     }
 }
@@ -302,6 +323,14 @@ mod tests {
 
     const HOT: PageBits = [u64::MAX; 8];
     const IDLE: PageBits = [0; 8];
+    /// All of one mapping.
+    fn place(table: usize) -> Place {
+        Place {
+            table: table as u64,
+            mapping: 0,
+        }
+    }
+
     const SECOND: u64 = 1_000_000_000;
     const PUT_OFF: PutOff = PutOff {
         tolerance: 0.005,
@@ -337,10 +366,10 @@ mod tests {
                     young[word] |= accessed;
                 }
                 if *young == IDLE {
-                    self.book.idle(table as u64);
+                    self.book.idle(place(table));
                     continue;
                 }
-                let verdict = self.book.judge(table as u64, &HOT, young, put_off);
+                let verdict = self.book.judge(place(table), &HOT, young, put_off);
                 tally[1] += usize::from(verdict.stale);
                 tally[2] += usize::from(!verdict.stale);
                 if verdict.clear {
@@ -411,6 +440,27 @@ mod tests {
         let share = f64::from(wrong) / f64::from(judged);
         assert!(share > 0.0 && share <= 0.01, "{share}");
         assert!(cleared < 50 * 64 * 2 / 3, "{cleared}");
+    }
+
+    #[test]
+    fn what_one_mapping_does_says_nothing_of_its_neighbour() {
+        let mut book = Book::default();
+        let steady = Place {
+            table: 3,
+            mapping: 0,
+        };
+        let other = Place {
+            table: 4,
+            mapping: 4 << 21,
+        };
+        for scan in 1..40u64 {
+            book.begin(scan * SECOND);
+            book.judge(steady, &HOT, &HOT, &PUT_OFF);
+            // Other pages each time: whatever is not cleared is wrong.
+            let mut young = IDLE;
+            young[scan as usize % 8] = 0xffff;
+            assert!(book.judge(other, &HOT, &young, &PUT_OFF).clear, "{scan}");
+        }
     }
 
     #[test]
@@ -512,28 +562,31 @@ mod tests {
         let mut book = Book::default();
         book.begin(10);
         assert_eq!(
-            book.judge(5, &HOT, &HOT, &put_off).since_ns,
+            book.judge(place(5), &HOT, &HOT, &put_off).since_ns,
             None,
             "the first scan"
         );
         book.begin(20);
-        assert_eq!(book.judge(5, &HOT, &HOT, &put_off).since_ns, Some(10));
-        assert_eq!(book.since_ns(5), Some(20), "between scans");
+        assert_eq!(
+            book.judge(place(5), &HOT, &HOT, &put_off).since_ns,
+            Some(10)
+        );
+        assert_eq!(book.since_ns(place(5)), Some(20), "between scans");
         book.begin(30);
-        book.idle(5);
+        book.idle(place(5));
         book.begin(40);
         assert_eq!(
-            book.judge(5, &HOT, &HOT, &put_off).since_ns,
+            book.judge(place(5), &HOT, &HOT, &put_off).since_ns,
             Some(30),
             "seen idle"
         );
         assert_eq!(
-            book.judge(500, &HOT, &HOT, &put_off).since_ns,
+            book.judge(place(500), &HOT, &HOT, &put_off).since_ns,
             Some(30),
             "mapped since"
         );
         book.forget();
-        assert_eq!(book.judge(501, &HOT, &HOT, &put_off).since_ns, None);
+        assert_eq!(book.judge(place(501), &HOT, &HOT, &put_off).since_ns, None);
     }
 
     #[test]
@@ -547,7 +600,7 @@ mod tests {
             .map(|table| {
                 machine
                     .book
-                    .judge(table, &HOT, &HOT, &PUT_OFF)
+                    .judge(place(table), &HOT, &HOT, &PUT_OFF)
                     .since_ns
                     .unwrap()
             })

@@ -34,7 +34,7 @@ use agewise_engine::table::PageBits;
 use crate::clock::thread_cpu_ns;
 use crate::eye::{AddressRange, Leaf, PAGE_BYTES, TABLE_BYTES, TableSight};
 use crate::vma::{Vma, VmaKind};
-use book::{Book, PutOff};
+use book::{Book, Place, PutOff};
 use cost::CostModel;
 use hand::{ClearHand, MAX_RANGES, RefsScope};
 use notes::Notes;
@@ -288,13 +288,16 @@ impl Clearer {
     pub fn judge(&mut self, sight: &TableSight<'_>) -> Judged {
         let young = sight.bits.young;
         let present = count(&sight.bits.present);
-        let table = sight.va / TABLE_BYTES;
         let Some(&mapping) = self.mappings.get(sight.range) else {
             return Judged {
                 young,
                 since_ns: None,
                 stale: false,
             };
+        };
+        let place = Place {
+            table: sight.va / TABLE_BYTES,
+            mapping: mapping.start,
         };
         self.present[usize::from(mapping.is_file)] += present;
         let in_book = sight.leaf == Leaf::Page && sight.covered == [u64::MAX; 8];
@@ -305,7 +308,7 @@ impl Clearer {
                 1
             });
             if in_book && self.report.due {
-                self.book.idle(table);
+                self.book.idle(place);
             }
             return Judged {
                 young,
@@ -316,7 +319,7 @@ impl Clearer {
         self.report.tables_young += 1;
         if !self.report.due {
             let since_ns = if in_book {
-                self.book.since_ns(table)
+                self.book.since_ns(place)
             } else {
                 self.since_ns(mapping.way)
             };
@@ -345,7 +348,7 @@ impl Clearer {
                     stale: false,
                 }
             }
-            Way::Cold if in_book => self.judge_by_book(sight, table),
+            Way::Cold if in_book => self.judge_by_book(sight, place),
             Way::Cold => {
                 self.note(sight);
                 Judged {
@@ -357,11 +360,11 @@ impl Clearer {
         }
     }
 
-    fn judge_by_book(&mut self, sight: &TableSight<'_>, table: u64) -> Judged {
+    fn judge_by_book(&mut self, sight: &TableSight<'_>, place: Place) -> Judged {
         let bits = &sight.bits;
         let verdict = self
             .book
-            .judge(table, &bits.present, &bits.young, &self.put_off);
+            .judge(place, &bits.present, &bits.young, &self.put_off);
         if verdict.clear {
             self.note(sight);
         } else {

@@ -15,6 +15,7 @@ use super::HarmArgs;
 use super::statistics::{Change, median};
 use crate::command::exercise::spawned::Spawned;
 use crate::command::observe;
+use crate::pause;
 use crate::signal::Stop;
 
 /// What being watched changes. Negative is fewer operations.
@@ -123,7 +124,12 @@ fn span(
         } else {
             next = end;
         }
-        if stop.wait_until(next.min(end)) {
+        let wake = next.min(end);
+        let stopped = match &mut watcher {
+            Some((agent, _)) => pause::until(agent, stop, wake),
+            None => stop.wait_until(wake),
+        };
+        if stopped {
             bail!("told to end");
         }
     }

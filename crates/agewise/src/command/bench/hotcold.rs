@@ -17,6 +17,7 @@ use super::tally::ratio;
 use crate::command::exercise::spawned::Spawned;
 use crate::command::{observe, reclaim};
 use crate::lean;
+use crate::pause;
 use crate::signal::Stop;
 
 /// What is called cold.
@@ -108,7 +109,7 @@ pub fn age(agent: &mut Agent, duration: Duration, stop: &Stop) -> anyhow::Result
         if next > end {
             return Ok(());
         }
-        if stop.wait_until(next) {
+        if pause::until(agent, stop, next) {
             bail!("told to end");
         }
     }

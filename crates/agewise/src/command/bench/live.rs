@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use agewise_host::clear::ClearPolicy;
+use agewise_host::glance;
 use agewise_host::pagewalk::PageWalk;
+use agewise_host::root::Roots;
 use anyhow::bail;
 use serde::Serialize;
 
@@ -29,6 +31,8 @@ pub struct Watching {
     pub classify_ms_per_gib: f64,
     /// Clearing accessed bits.
     pub clear_ms_per_gib: f64,
+    /// Glances between two scans: none where nobody else clears accessed bits.
+    pub glance_ms_per_gib: f64,
     /// Memory of the age map for each page it covers.
     pub agemap_bytes_per_page: f64,
     /// Accessed pages not seen, of all accessed.
@@ -105,10 +109,11 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
         .iter()
         .map(|region| (region.address, region.pages))
         .collect();
+    let glance_every = glance::period(&Roots::default(), setup.interval);
     let mut next = Instant::now();
     // Scans that are judged and scans that are timed take turns: judging costs time of its own.
     for number in 0..WARM_UP + 2 * setup.scans {
-        if stop.wait_until(next) {
+        if !pause(&mut observed, glance_every, next, stop)? {
             bail!("told to end");
         }
         next = Instant::now().max(next + setup.interval);
@@ -141,6 +146,7 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
         walk_ms_per_gib: of(|scan| scan.walk_ns),
         classify_ms_per_gib: of(|scan| scan.classify_ns),
         clear_ms_per_gib: of(|scan| scan.clear_ns),
+        glance_ms_per_gib: of(|scan| scan.glance_ns),
         agemap_bytes_per_page: map.memory_bytes() as f64 / map.page_slots().max(1) as f64,
         missed_ratio: tally.missed_ratio(),
         false_ratio: tally.false_ratio(),
@@ -151,6 +157,24 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     };
     exerciser.finish()?;
     Ok(watching)
+}
+
+/// Waits for `deadline`, glancing as an agent does; false if told to end.
+fn pause(
+    observed: &mut Observed<'_>,
+    period: Option<Duration>,
+    deadline: Instant,
+    stop: &Stop,
+) -> anyhow::Result<bool> {
+    if let Some(period) = period {
+        while Instant::now() + period < deadline {
+            if stop.wait(period) {
+                return Ok(false);
+            }
+            observed.glance()?;
+        }
+    }
+    Ok(!stop.wait_until(deadline))
 }
 
 /// All of `agewise bench live`. Names with `thp_` are those of huge pages.
@@ -171,6 +195,7 @@ pub struct Live {
     thp_walk_ms_per_gib: f64,
     thp_classify_ms_per_gib: f64,
     thp_clear_ms_per_gib: f64,
+    thp_glance_ms_per_gib: f64,
     thp_agemap_bytes_per_page: f64,
     thp_missed_ratio: f64,
     thp_false_ratio: f64,
@@ -213,6 +238,7 @@ pub(super) fn measure(program: &Path, args: &super::LiveArgs, stop: &Stop) -> an
         thp_walk_ms_per_gib: huge.walk_ms_per_gib,
         thp_classify_ms_per_gib: huge.classify_ms_per_gib,
         thp_clear_ms_per_gib: huge.clear_ms_per_gib,
+        thp_glance_ms_per_gib: huge.glance_ms_per_gib,
         thp_agemap_bytes_per_page: huge.agemap_bytes_per_page,
         thp_missed_ratio: huge.missed_ratio,
         thp_false_ratio: huge.false_ratio,

@@ -13,6 +13,7 @@ use agewise_host::clock::{monotonic_ns, thread_cpu_ns};
 use agewise_host::eye::{
     AccessSource, AddressRange, Batch, Leaf, SightSink, TABLE_BYTES, TableSight, Target,
 };
+use agewise_host::glance::Glances;
 use agewise_host::process::Process;
 use agewise_host::vma::{Vma, VmaKind, VmaTable};
 
@@ -31,6 +32,8 @@ pub struct ScanParts {
     pub classify_ns: u64,
     /// Clearing accessed bits.
     pub clear_ns: u64,
+    /// Glances since the scan before, where somebody else clears.
+    pub glance_ns: u64,
     /// Memory found present, bytes.
     pub present_bytes: u64,
 }
@@ -58,6 +61,10 @@ pub struct Observed<'a> {
     vmas: VmaTable,
     truth: &'a Truth,
     readings: Readings,
+    /// What somebody else clears by large folios, and what was seen of it in between.
+    in_folios: Vec<AddressRange>,
+    glances: Glances,
+    glance_ns: u64,
 }
 
 impl<'a> Observed<'a> {
@@ -83,6 +90,9 @@ impl<'a> Observed<'a> {
             vmas: VmaTable::new(),
             truth,
             readings,
+            in_folios: Vec::new(),
+            glances: Glances::default(),
+            glance_ns: 0,
         }
     }
 
@@ -94,6 +104,16 @@ impl<'a> Observed<'a> {
     /// The eye, for a second look.
     pub fn eye(&mut self) -> &mut dyn AccessSource {
         self.eye
+    }
+
+    /// Sees what was accessed so far, as an agent does between two ticks.
+    ///
+    /// # Errors
+    /// The process is gone, or cannot be read.
+    pub fn glance(&mut self) -> anyhow::Result<()> {
+        let target = Target::from(self.process);
+        self.glance_ns += self.glances.glance(self.eye, &target, &self.in_folios)?;
+        Ok(())
     }
 
     /// One scan. With `tally`, every page with a truth is judged, which the costs then include.
@@ -124,11 +144,19 @@ impl<'a> Observed<'a> {
             truth: self.truth,
             readings: &mut self.readings,
             fresh: Vec::new(),
+            glances: &self.glances,
+            in_folios: vec![false; ranges.len()],
             tally,
             error: None,
         };
         let report = self.eye.scan(&target, &ranges, &mut sink)?;
+        let large = std::mem::take(&mut sink.in_folios);
         let counts = sink.finish()?;
+        self.glances.forget();
+        let with_large = ranges.iter().zip(large);
+        self.in_folios = with_large
+            .filter_map(|(range, large)| large.then_some(*range))
+            .collect();
         let cleared = self.clearer.finish(&mut self.hand)?;
         self.map.advance(monotonic_ns() / 1_000_000);
         let total_ns = thread_cpu_ns() - begin_ns;
@@ -140,6 +168,7 @@ impl<'a> Observed<'a> {
                 .saturating_sub(report.cost.cpu_ns)
                 .saturating_sub(cleared.cpu_ns),
             clear_ns: cleared.cpu_ns,
+            glance_ns: std::mem::take(&mut self.glance_ns),
             present_bytes: counts.present * PAGE_BYTES,
         })
     }
@@ -155,6 +184,8 @@ struct Sink<'a, 'h> {
     readings: &'a mut Readings,
     /// Tables of this batch, region and index, whose reading has not ended yet.
     fresh: Vec<(usize, usize)>,
+    glances: &'a Glances,
+    in_folios: Vec<bool>,
     tally: Option<&'a mut Tally>,
     error: Option<anyhow::Error>,
 }
@@ -162,8 +193,10 @@ struct Sink<'a, 'h> {
 impl SightSink for Sink<'_, '_> {
     fn table(&mut self, sight: &TableSight<'_>) {
         let judged = self.clearer.judge(sight);
+        let glanced = self.glances.of(sight);
+        let young: PageBits = std::array::from_fn(|word| judged.young[word] | glanced[word]);
         let bits = TableBits {
-            young: judged.young,
+            young,
             ..sight.bits
         };
         let is_file = self
@@ -183,7 +216,8 @@ impl SightSink for Sink<'_, '_> {
         if let Err(error) = self.look.table(facts) {
             self.error.get_or_insert(error.into());
         }
-        self.compare(sight, &judged.young);
+        self.in_folios[sight.range] |= is_file || sight.leaf != Leaf::Page;
+        self.compare(sight, &young);
     }
 
     fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {

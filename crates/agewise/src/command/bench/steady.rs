@@ -13,6 +13,7 @@ use super::{PAGE_BYTES, SteadyArgs};
 use crate::command::exercise::spawned::Spawned;
 use crate::command::observe;
 use crate::lean;
+use crate::pause;
 use crate::signal::Stop;
 
 /// What it takes.
@@ -64,7 +65,7 @@ pub(super) fn measure(program: &Path, args: &SteadyArgs, stop: &Stop) -> anyhow:
     let mut first_scan_cpu = None;
     let mut watched_bytes = 0;
     for _ in 0..=args.scans {
-        if stop.wait_until(next) {
+        if pause::until(&mut agent, stop, next) {
             bail!("told to end");
         }
         watched_bytes = agent.tick()?.present_pages * PAGE_BYTES;

@@ -21,6 +21,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::observe;
 use crate::lean::{self, Cold};
 use crate::output::Format;
+use crate::pause;
 use crate::signal::Stop;
 use crate::units::{self, bytes_text, duration_text};
 use record::{Planned, Reclaimed};
@@ -195,7 +196,7 @@ fn observe_for(
             bar.finish_and_clear();
             return Ok(true);
         }
-        if stop.wait_until((now + interval).min(end)) {
+        if pause::until(agent, stop, (now + interval).min(end)) {
             bar.finish_and_clear();
             return Ok(false);
         }

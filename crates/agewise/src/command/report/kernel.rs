@@ -52,13 +52,13 @@ pub fn run(
         for lead_ms in eye.lead_times_ms().to_vec() {
             let at = next_look.checked_sub(Duration::from_millis(lead_ms));
             if stop.requested().is_none() {
-                wait(&stop, &bar, began, at.unwrap_or(began).max(began));
+                wait(None, &stop, &bar, began, at.unwrap_or(began).max(began));
             }
             if stop.requested().is_none() {
                 eye.prepare()?;
             }
         }
-        wait(&stop, &bar, began, next_look);
+        wait(None, &stop, &bar, began, next_look);
         let mut reports = eye.look()?;
         let left = Left::of(&reports);
         let now = Instant::now();

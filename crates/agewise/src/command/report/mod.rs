@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::observe::{self, AgeArgs, AgentEye, millis};
 use crate::output::Format;
+use crate::pause;
 use crate::signal::Stop;
 use crate::units;
 
@@ -243,7 +244,7 @@ fn follow(
             .chain([next_tick])
             .min()
             .unwrap_or(next_tick);
-        wait(stop, &bar, began, wake);
+        wait(Some(agent), stop, &bar, began, wake);
     }
 }
 
@@ -255,7 +256,13 @@ fn later(at: Instant, period: Duration, now: Instant) -> Instant {
 }
 
 /// Waits, and moves the bar meanwhile.
-fn wait(stop: &Stop, bar: &ProgressBar, began: Instant, until: Instant) {
+fn wait(
+    mut agent: Option<&mut Agent>,
+    stop: &Stop,
+    bar: &ProgressBar,
+    began: Instant,
+    until: Instant,
+) {
     const STEP: Duration = Duration::from_millis(500);
     loop {
         let step = if bar.is_hidden() {
@@ -263,7 +270,11 @@ fn wait(stop: &Stop, bar: &ProgressBar, began: Instant, until: Instant) {
         } else {
             until.min(Instant::now() + STEP)
         };
-        if stop.wait_until(step) || step >= until {
+        let stopped = match &mut agent {
+            Some(agent) => pause::until(agent, stop, step),
+            None => stop.wait_until(step),
+        };
+        if stopped || step >= until {
             return;
         }
         bar.set_position(millis(began.elapsed()));

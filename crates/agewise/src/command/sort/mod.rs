@@ -19,6 +19,7 @@ use super::observe;
 use super::reclaim::{config, timing};
 use crate::lean;
 use crate::output::{self, Format};
+use crate::pause;
 use crate::signal::Stop;
 use crate::units::{self, bytes_text, duration_text};
 
@@ -186,7 +187,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         next = (next + interval).max(Instant::now());
         let end = args.duration.map(|duration| began + duration);
-        if end.is_some_and(|end| next >= end) || stop.wait_until(next) {
+        if end.is_some_and(|end| next >= end) || pause::until(&mut agent, &stop, next) {
             break;
         }
     }

@@ -105,6 +105,7 @@ fn watch(
 ) -> anyhow::Result<()> {
     let interval = Duration::from_millis(agent.config().scan_interval_ms());
     let mut next_tick = Instant::now();
+    let mut last_glance = next_tick;
     while stop.requested().is_none() {
         if Instant::now() >= next_tick {
             // Ages go on while the picture stands still: otherwise everything would look idle.
@@ -113,6 +114,13 @@ fn watch(
             if !view.is_paused() {
                 view.show(sample::Sample::take(agent, view.place()));
             }
+        }
+        if agent
+            .glance_every()
+            .is_some_and(|period| last_glance.elapsed() >= period)
+        {
+            agent.glance();
+            last_glance = Instant::now();
         }
         terminal.draw(|frame| draw::draw(frame, view))?;
         let wait = next_tick

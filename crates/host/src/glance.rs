@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Glances between two looks, for when somebody else clears accessed bits too.
+//!
+//! DAMON clears the accessed bit of each page it samples, of a large folio all of them at once and
+//! without a flush of the TLB (`damon_folio_mkold_one`, mm/damon/ops-common.c, 6.18). What was
+//! accessed before that and not after it is missed by the next look: over a third of the accesses
+//! to a file in folios of 1 MiB, sampled twice a second and looked at once. Nobody can be asked to
+//! stop, but the bits can be read more often. A glance clears nothing and costs the target nothing.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use agewise_engine::table::PageBits;
+
+use crate::error;
+use crate::eye::{AccessSource, AddressRange, EyeError, TABLE_BYTES, TableSight, Target};
+use crate::root::{Roots, numbers_in};
+
+/// Glances in the time between two samples of whoever else clears.
+const PER_SAMPLE: u32 = 4;
+/// Most glances between two looks: beyond that they cost more than they tell.
+const PER_LOOK_MAX: u32 = 8;
+
+/// Pages seen accessed since the last look.
+#[derive(Debug, Default)]
+pub struct Glances {
+    young: HashMap<u64, PageBits>,
+}
+
+impl Glances {
+    /// Reads the accessed bits of `ranges` (whole pages, rising, disjoint). CPU ns.
+    ///
+    /// # Errors
+    /// [`EyeError`]; what was seen before it stays.
+    pub fn glance(
+        &mut self,
+        eye: &mut dyn AccessSource,
+        target: &Target,
+        ranges: &[AddressRange],
+    ) -> Result<u64, EyeError> {
+        if ranges.is_empty() {
+            return Ok(0);
+        }
+        let mut sink = |sight: &TableSight<'_>| {
+            if sight.bits.young != PageBits::default() {
+                let seen = self.young.entry(sight.va / TABLE_BYTES).or_default();
+                for (seen, young) in seen.iter_mut().zip(&sight.bits.young) {
+                    *seen |= young;
+                }
+            }
+        };
+        Ok(eye.scan(target, ranges, &mut sink)?.cost.cpu_ns)
+    }
+
+    /// What was seen of the part of a table that `sight` shows: pages that are still there.
+    pub fn of(&self, sight: &TableSight<'_>) -> PageBits {
+        match self.young.get(&(sight.va / TABLE_BYTES)) {
+            Some(seen) => std::array::from_fn(|word| seen[word] & sight.bits.present[word]),
+            None => PageBits::default(),
+        }
+    }
+
+    /// A look has taken it all in.
+    pub fn forget(&mut self) {
+        self.young.clear();
+    }
+
+    /// Bytes of memory held, about.
+    pub fn memory_bytes(&self) -> usize {
+        self.young.capacity() * (size_of::<u64>() + size_of::<PageBits>())
+    }
+}
+
+/// How often to glance, looking every `look`; `None` where nobody else clears.
+pub fn period(roots: &Roots, look: Duration) -> Option<Duration> {
+    let sample = fastest_sample(roots)?;
+    Some((sample / PER_SAMPLE).max(look / PER_LOOK_MAX))
+}
+
+/// The shortest sampling interval of all kdamonds that run: those of `sysfs`, and those of the
+/// modules `damon_reclaim` and `damon_lru_sort`.
+fn fastest_sample(roots: &Roots) -> Option<Duration> {
+    let admin = roots.sys.join("kernel/mm/damon/admin/kdamonds");
+    let mut samples_us: Vec<u64> = Vec::new();
+    let text = |path: std::path::PathBuf| error::read(&path).ok();
+    for kdamond in numbers_in(&admin).unwrap_or_default() {
+        let kdamond = admin.join(kdamond.to_string());
+        if text(kdamond.join("state")).is_none_or(|state| state.trim() != "on") {
+            continue;
+        }
+        let contexts = kdamond.join("contexts");
+        for context in numbers_in(&contexts).unwrap_or_default() {
+            let path = format!("{context}/monitoring_attrs/intervals/sample_us");
+            samples_us
+                .extend(text(contexts.join(path)).and_then(|us| us.trim().parse::<u64>().ok()));
+        }
+    }
+    for module in ["damon_reclaim", "damon_lru_sort"] {
+        let parameters = roots.sys.join("module").join(module).join("parameters");
+        if text(parameters.join("enabled")).is_some_and(|enabled| enabled.trim() == "Y") {
+            let us = text(parameters.join("sample_interval"));
+            samples_us.extend(us.and_then(|us| us.trim().parse::<u64>().ok()));
+        }
+    }
+    samples_us.into_iter().min().map(Duration::from_micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let path = root.join("sys").join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn glances_come_several_times_a_sample_and_not_too_often() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots::below(dir.path());
+        let second = Duration::from_secs(1);
+        assert_eq!(period(&roots, second), None, "no DAMON at all");
+        let kdamond = "kernel/mm/damon/admin/kdamonds/0";
+        let sample = "contexts/0/monitoring_attrs/intervals/sample_us";
+        write(dir.path(), &format!("{kdamond}/state"), "off\n");
+        write(dir.path(), &format!("{kdamond}/{sample}"), "500000\n");
+        assert_eq!(period(&roots, second), None, "it does not run");
+        write(dir.path(), &format!("{kdamond}/state"), "on\n");
+        assert_eq!(period(&roots, second), Some(Duration::from_millis(125)));
+        assert_eq!(
+            period(&roots, 10 * second),
+            Some(Duration::from_millis(1250))
+        );
+        let module = "module/damon_reclaim/parameters";
+        write(dir.path(), &format!("{module}/enabled"), "Y\n");
+        write(dir.path(), &format!("{module}/sample_interval"), "5000\n");
+        assert_eq!(
+            period(&roots, second / 100),
+            Some(Duration::from_micros(1250))
+        );
+    }
+}
