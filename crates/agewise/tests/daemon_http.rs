@@ -183,6 +183,69 @@ fn dashboard_and_rules_ask_for_what_there_is() {
     }
 }
 
+/// Labels that an expression asks for, each with the metric it is of: `name{label="x"}`.
+fn matched_labels(expression: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (at, _) in expression.match_indices('{') {
+        let name = names(&expression[..at]).pop().unwrap_or_default();
+        let inside = expression[at + 1..].split('}').next().unwrap_or_default();
+        // No value of ours has a comma or an operator in it.
+        for part in inside.split(',') {
+            let label = part.split(['=', '!', '~']).next().unwrap_or_default();
+            found.push((name.clone(), label.trim().to_owned()));
+        }
+    }
+    found
+}
+
+/// Labels by which an expression sums or joins.
+fn grouping_labels(expression: &str) -> Vec<String> {
+    ["by (", "on (", "group_left (", "without ("]
+        .iter()
+        .flat_map(|word| expression.split(word).skip(1))
+        .filter_map(|rest| rest.split(')').next())
+        .flat_map(|labels| labels.split(','))
+        .map(|label| label.trim().to_owned())
+        .filter(|label| !label.is_empty())
+        .collect()
+}
+
+#[test]
+fn dashboard_and_rules_ask_for_labels_that_there_are() {
+    /// Those that Prometheus adds when it scrapes.
+    const ADDED: [&str; 2] = ["instance", "job"];
+    let (_daemon, address) = demo();
+    let (_, text) = get(&address, "/metrics", "text/plain").unwrap();
+    let mut there: BTreeSet<(&str, &str)> = BTreeSet::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let Some((name, rest)) = line.split_once('{') else {
+            continue;
+        };
+        let labels = rest.rsplit_once('}').map_or("", |(labels, _)| labels);
+        there.extend(labels.split("\",").filter_map(|part| {
+            let (label, _) = part.split_once('=')?;
+            Some((name, label))
+        }));
+    }
+    let mut checked = 0;
+    for expression in expressions() {
+        for (name, label) in matched_labels(&expression) {
+            let is_known =
+                ADDED.contains(&label.as_str()) || there.contains(&(name.as_str(), label.as_str()));
+            assert!(is_known, "{name} has no label {label}: {expression}");
+            checked += 1;
+        }
+        for label in grouping_labels(&expression) {
+            let names = names(&expression);
+            let has = |name: &String| there.contains(&(name.as_str(), label.as_str()));
+            let is_known = ADDED.contains(&label.as_str()) || names.iter().any(has);
+            assert!(is_known, "nobody has a label {label}: {expression}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 40, "{checked}");
+}
+
 #[test]
 fn promtool_has_no_complaint() {
     if !has("promtool_has_no_complaint", "promtool") {

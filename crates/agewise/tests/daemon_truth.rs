@@ -18,7 +18,7 @@ use support::{AGEWISE, Daemon, Group, blind, one};
 
 /// Upper bounds of the bins, ms; the last bin has none.
 const BOUNDS_MS: [u64; 3] = [4000, 8000, 16_000];
-const SIZE: &str = "64M";
+const SIZE: &str = "128M";
 /// A bin is off by at most this share of resident memory.
 const BIN_SHARE: f64 = 0.02;
 /// And the sum of all bins by at most this.
@@ -71,7 +71,7 @@ impl Subject {
         let status = process.status().unwrap();
         let resident = match with_files {
             true => process.rss_bytes().unwrap(),
-            false => status.rss_anon_bytes,
+            false => status.rss_anon_bytes + status.rss_shmem_bytes,
         } as f64;
         let bins = |key: &str| -> Vec<u64> {
             text.lines()
@@ -135,8 +135,8 @@ fn the_files_tell_the_truth_and_do_so_across_a_stall() {
     ));
     daemon.wait_for("files", |_| true);
     // Once around in 24 s: ages of every kind. And a half that is never touched again.
-    let scan = Subject::start(scan, files.path(), "scan", "683");
-    let half = Subject::start(half, files.path(), "hotcold:0.5", "20000");
+    let scan = Subject::start(scan, files.path(), "scan", "1365");
+    let half = Subject::start(half, files.path(), "hotcold:0.5", "40000");
     let began = Instant::now();
     for after_s in [6, 10, 14, 20, 26] {
         let at = Duration::from_secs(after_s);
@@ -148,7 +148,7 @@ fn the_files_tell_the_truth_and_do_so_across_a_stall() {
     // A younger one, whose cold half is 1 s old when the daemon stands still. By its ticks it would
     // be 2 s old afterwards, by the clock it is 11 s old.
     half.exerciser.finish().unwrap();
-    let half = Subject::start(half.group, files.path(), "hotcold:0.5", "20000");
+    let half = Subject::start(half.group, files.path(), "hotcold:0.5", "40000");
     std::thread::sleep(Duration::from_secs(1));
     daemon.signal(Signal::STOP);
     std::thread::sleep(Duration::from_secs(10));

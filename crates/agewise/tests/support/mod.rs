@@ -117,6 +117,14 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        // A test that failed leaves no mount behind either.
+        let began = Instant::now();
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.signal(Signal::TERM);
+        }
+        while matches!(self.child.try_wait(), Ok(None)) && began.elapsed().as_secs() < 5 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -35,7 +35,7 @@ pub struct Daemonized {
     processes: u64,
     /// Cgroups at a time.
     cgroups: u64,
-    /// Mapped by all of them together.
+    /// Mapped by all of them together, with the program they are of.
     mapped_bytes: u64,
     /// Touched by all of them together.
     touched_bytes: u64,
@@ -53,6 +53,8 @@ pub struct Daemonized {
     look_ms_max: f64,
     /// Looks while it was measured.
     looks: u64,
+    /// What ages take of its memory.
+    ages_bytes: u64,
     /// Its resident memory at the end.
     resident_bytes: u64,
     /// The most it was.
@@ -333,7 +335,9 @@ pub(super) fn measure(
     }
     let seconds = began.elapsed().as_secs_f64();
     let cpu_ratio = (cpu_seconds(&process)? - cpu_began) / seconds;
-    let looks_after = daemon.snapshot().and_then(|s| s["own"]["ticks"].as_u64());
+    let last = daemon.snapshot().context("the daemon does not answer")?;
+    let looks_after = last["own"]["ticks"].as_u64();
+    let own_mapped = Process::open(crowd.pids[0])?.statm()?.virtual_bytes;
     let quarter = |n: usize| {
         let length = resident.len() / 4;
         median(
@@ -355,7 +359,7 @@ pub(super) fn measure(
     let restart_ms = restarted.elapsed().as_secs_f64() * 1e3;
     daemon.end()?;
     let per_minute = |count: u64| count as f64 * 60.0 / seconds;
-    let mapped_bytes = crowd.mapped * args.processes;
+    let mapped_bytes = own_mapped * args.processes;
     Ok(Daemonized {
         processes: args.processes,
         cgroups: args.cgroups,
@@ -368,6 +372,7 @@ pub(super) fn measure(
         granted_ratio: args.cpu_percent / 100.0,
         look_ms_max,
         looks: looks_after.unwrap_or(0) - looks_before.unwrap_or(0),
+        ages_bytes: last["own"]["ages_bytes"].as_u64().unwrap_or(0),
         resident_bytes: resident.last().copied().unwrap_or(0),
         resident_max_bytes: resident.iter().copied().max().unwrap_or(0),
         granted_bytes: FIXED_BYTES

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hours of the daemon in seconds: everything it keeps between ticks is driven by a clock of the
+//! test's own while cgroups come and go, and every byte that is allocated and not freed is counted.
+//! (What the agent keeps of real processes `agewise bench daemon` measures.)
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use agewise::daemon::config::{Config, Matcher};
+use agewise::daemon::demo;
+use agewise::daemon::files::Source;
+use agewise::daemon::journal::Journal;
+use agewise::daemon::metrics::families::families;
+use agewise::daemon::metrics::shown::{Chooser, Limits};
+use agewise::daemon::metrics::text::{Syntax, render};
+use agewise::daemon::observer::Seen;
+use agewise::daemon::pace::Pace;
+use agewise::daemon::protect::{Counters, Protector};
+use agewise::daemon::state::{Event, Hub, Scope, Snapshot};
+use agewise_engine::workingset::report::{File, GroupFile};
+
+/// Bytes that are allocated now.
+static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
+
+struct Counting;
+
+// SAFETY: all is done by the system's allocator; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE_BYTES.fetch_add(layout.size() as i64, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        LIVE_BYTES.fetch_sub(layout.size() as i64, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The test's clock, ms: one for all, as the files take a function.
+static NOW_MS: AtomicU64 = AtomicU64::new(0);
+
+fn now_ms() -> u64 {
+    NOW_MS.load(Ordering::Relaxed)
+}
+
+const TICK_MS: u64 = 5000;
+const TICKS_PER_HOUR: u64 = 3_600_000 / TICK_MS;
+/// Cgroups at a time, and how many ticks each lives.
+const CGROUPS: u64 = 60;
+const LIFE_TICKS: u64 = 30;
+
+/// A machine on which two cgroups come and two go at each tick; every second one that comes has the
+/// name of one that went.
+fn machine(tick: u64) -> Snapshot {
+    let mut snapshot = demo::snapshot(tick + 1, now_ms());
+    let like = snapshot.subject("/batch").unwrap().clone();
+    for place in 0..CGROUPS {
+        let generation = (tick + place) / LIFE_TICKS;
+        let name = match place % 2 {
+            0 => format!("/zone-{place:02}"),
+            _ => format!("/zone-{place:02}-{generation}"),
+        };
+        let mut view = like.clone();
+        view.name = Arc::from(name);
+        view.id = 1000 + place + generation * CGROUPS;
+        view.refaulted_bytes = tick * place * 4096;
+        snapshot.subjects.push(view);
+    }
+    snapshot.subjects.retain(|view| view.is_cgroup);
+    snapshot
+}
+
+/// All that lives as long as the daemon.
+struct Daemon {
+    hub: Hub,
+    source: Source,
+    chooser: Chooser,
+    protector: Protector,
+    matcher: Matcher,
+    journal: Journal,
+    pace: Pace,
+    _directory: tempfile::TempDir,
+}
+
+impl Daemon {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config::parse(&format!(
+            "[protect]\ncgroups = ['/web']\nup_to = 'freeze'\n[journal]\nfile = '{}'\n\
+             size_max = '64K'\nkeep = 1\n",
+            directory.path().join("journal").display()
+        ))
+        .unwrap();
+        let hub = Hub::new(demo::settings());
+        Daemon {
+            source: Source::new(hub.clone(), now_ms, Duration::ZERO),
+            hub,
+            chooser: Chooser::new(Limits {
+                subjects_max: 50,
+                depth_max: 3,
+            }),
+            protector: Protector::new(&config.protect, None).unwrap(),
+            matcher: Matcher::new(&config).unwrap(),
+            journal: Journal::open(&config.journal).unwrap(),
+            pace: Pace::new(1.0, TICK_MS),
+            _directory: directory,
+        }
+    }
+
+    fn tick(&mut self, tick: u64) {
+        NOW_MS.store((tick + 1) * TICK_MS, Ordering::Relaxed);
+        self.pace.begin(now_ms());
+        let snapshot = machine(tick);
+        let seen: Vec<Seen> = (0..)
+            .zip(&snapshot.subjects)
+            .map(|(at, view)| Seen {
+                at,
+                key: (Arc::clone(&view.name), view.id),
+                cgroup: None,
+                pids: vec![4000 + at as u32],
+            })
+            .collect();
+        let views = snapshot.subjects.clone();
+        self.hub
+            .forget_reports(|name| views.iter().any(|view| &*view.name == name));
+        self.hub.publish(snapshot);
+        let newest = &views[views.len() - 1 - (tick % CGROUPS) as usize].name;
+        self.hub.tell(Event::Pressure(Scope {
+            cgroup: Some(Arc::clone(newest)),
+            node: 0,
+        }));
+
+        // A reader of files who sets what it reads, a scraper, a page.
+        let interval = File::Group(Arc::clone(newest), GroupFile::RefreshInterval);
+        self.source.write(&interval, b"N0=1000").unwrap();
+        let ages = File::Group(Arc::clone(newest), GroupFile::PageAge);
+        assert!(self.source.read(&ages).unwrap().contains("N0"));
+        self.source.age();
+        let snapshot = self.hub.snapshot();
+        let shown = self.chooser.choose(&snapshot);
+        assert!(!render(families(&snapshot, &shown), Syntax::OpenMetrics).is_empty());
+
+        // Every hour there are some minutes in which the protected one suffers.
+        let bad = u64::from(tick % TICKS_PER_HOUR < 60);
+        self.protector.follow(&seen, &views, &self.matcher, &[1]);
+        let read = |watched: &agewise::daemon::protect::Watched| {
+            let is_web = &*watched.name == "/web";
+            Some(Counters {
+                used_bytes: (1 << 30) + if is_web { 0 } else { tick << 20 },
+                swapped_bytes: 0,
+                refaulted_pages: tick * 100_000 * u64::from(is_web) * bad,
+                full_stall_us: Some(tick * 4_000_000 * bad),
+            })
+        };
+        self.protector
+            .poll(now_ms(), read, &self.matcher, &self.journal);
+        self.pace.spent(now_ms(), now_ms() + 40, 30.0);
+    }
+}
+
+#[test]
+fn hours_of_coming_and_going_leave_nothing() {
+    let mut daemon = Daemon::new();
+    let mut live = Vec::new();
+    // The time line is full after an hour.
+    for tick in 0..6 * TICKS_PER_HOUR {
+        daemon.tick(tick);
+        if (tick + 1) % TICKS_PER_HOUR == 0 {
+            live.push(LIVE_BYTES.load(Ordering::Relaxed));
+        }
+    }
+    println!("live bytes, hour by hour: {live:?}");
+    let settings = daemon.hub.settings();
+    assert!(
+        settings.reports.len() as u64 <= CGROUPS + 10,
+        "{}",
+        settings.reports.len()
+    );
+    let (second, last) = (live[1], live[live.len() - 1]);
+    // Names have more digits by then; nothing else may be more.
+    assert!(last - second < 64 << 10, "{live:?}");
+}
