@@ -19,7 +19,7 @@ use crate::eye::{
     AccessSource, AddressRange, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES, TableSight, Target,
 };
 use crate::pageout::{self, PageoutError, Run, VECTOR_MAX, check_target};
-use crate::process::{Process, place};
+use crate::process::Process;
 use crate::vma::{VmaKind, VmaTable};
 
 /// Runs looked at again in one go.
@@ -240,15 +240,6 @@ impl Heated {
             }
         }
         ranges
-    }
-
-    /// Brings this thread to the CPU the process runs on, if one thread does its work: unmapping
-    /// pages from there interrupts nobody.
-    pub fn follow_cpu(&self) {
-        let pid = self.process.pid();
-        if let Ok(cpu) = place::last_cpu(pid, pid) {
-            place::stay_on(cpu);
-        }
     }
 }
 

@@ -21,7 +21,7 @@ use agewise_host::clock;
 use agewise_host::eye::{AccessSource, PAGE_BYTES, Target};
 use agewise_host::heated::{Heated, Moved};
 use agewise_host::memory::MemInfo;
-use agewise_host::process::{Process, place};
+use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use serde::Serialize;
 
@@ -41,17 +41,15 @@ const QUEUE_MIN_PAGES: u64 = 2048;
 const YOUNG_SHARE: f64 = 0.35;
 /// Longest time between scans.
 const SCAN_MAX_MS: u64 = 10_000;
-/// So much is moved in one go, 0.2 ms of work, unless that would take too long in all.
-const SLICE_BYTES: u64 = 32 * PAGE_BYTES;
+/// So much is moved in one go, 0.1 ms of work, unless that would take too long in all: programs wait
+/// for page table locks no longer than that, and requests that come in meanwhile wait for them.
+const SLICE_BYTES: u64 = 16 * PAGE_BYTES;
 /// Slices in which a move is done at most.
 const SLICES: u64 = 16;
 /// Time between two slices.
-const SLICE_MS: u64 = 2;
+const SLICE_MS: u64 = 1;
 /// What changes slowly is read again after this time.
 const SLOW: Duration = Duration::from_secs(1);
-/// A target of which one thread did at least this share of the work is followed to its CPU.
-const ONE_THREAD: f64 = 0.8;
-
 /// A target to hold.
 #[derive(Clone, Debug)]
 pub struct Held {
@@ -65,6 +63,8 @@ pub struct Held {
     pub spec: Spec,
     /// Nothing is moved.
     pub dry_run: bool,
+    /// Where anonymous memory goes.
+    pub backend: Backend,
 }
 
 /// What is about to be done for a target.
@@ -219,8 +219,6 @@ struct Holder {
     /// Pages that went since the last scan, and in the period before.
     went_pages: u64,
     wanted_pages: u64,
-    single: Option<u32>,
-    cpu_seen: HashMap<u32, (u64, u64)>,
 }
 
 /// What is read once a second.
@@ -330,8 +328,6 @@ impl Holder {
             done: Moved::default(),
             went_pages: 0,
             wanted_pages: 0,
-            single: None,
-            cpu_seen: HashMap::new(),
         }
     }
 
@@ -373,21 +369,26 @@ impl Holder {
         let charged_bytes = self.charged_bytes();
         let resident = charged_bytes.unwrap_or(0);
         let file_bytes = self.slow.file_bytes.min(resident);
+        // Its hand takes anonymous memory only.
+        let has_swap = self.held.backend != Backend::None;
+        if !has_swap {
+            report.trouble =
+                Some("no swap to move anonymous memory to: the budget is not held".into());
+        }
         let facts = Facts {
             time_ms: now_ms,
             resident_bytes: [resident - file_bytes, file_bytes],
             charged_bytes,
             out_bytes: [self.slow.swap_bytes, 0],
             swap: Some(self.slow.room),
-            backend: match self.slow.room.total_bytes {
-                0 => Backend::None,
-                _ => Backend::Zram,
-            },
+            backend: self.held.backend,
             limit_bytes: self.slow.limit_bytes,
             floor_bytes: self.slow.floor_bytes,
             hands: Hands {
-                coldest: true,
-                ..Hands::default()
+                coldest: has_swap,
+                page_out: has_swap,
+                reclaim: false,
+                sort: false,
             },
             outcome: self.outcome.take(),
             ..Facts::default()
@@ -469,7 +470,6 @@ impl Holder {
             };
         }
         self.follow_processes();
-        self.find_single();
     }
 
     /// Takes up processes that are new and lets go of those that are gone.
@@ -489,32 +489,6 @@ impl Holder {
                 self.next_scan_ms = 0;
             }
         }
-    }
-
-    /// Whether one thread of one process does nearly all the work of the target.
-    fn find_single(&mut self) {
-        let mut work: Vec<(u32, u64, u64)> = Vec::new();
-        let mut seen = HashMap::new();
-        for (pid, heated) in &self.heated {
-            let Ok(all) = heated.process().stat() else {
-                continue;
-            };
-            let leader = place::leader_ticks(*pid).unwrap_or(0);
-            let now = (all.user_ticks + all.system_ticks, leader);
-            let before = self.cpu_seen.get(pid).copied().unwrap_or(now);
-            work.push((
-                *pid,
-                now.0.saturating_sub(before.0),
-                now.1.saturating_sub(before.1),
-            ));
-            seen.insert(*pid, now);
-        }
-        self.cpu_seen = seen;
-        let all: u64 = work.iter().map(|(_, all, _)| all).sum();
-        let busiest = work.iter().max_by_key(|(_, _, leader)| *leader);
-        self.single = busiest
-            .filter(|(_, _, leader)| *leader > 0 && *leader as f64 >= all as f64 * ONE_THREAD)
-            .map(|(pid, _, _)| *pid);
     }
 
     fn scan(&mut self, eye: &mut dyn AccessSource, now_ms: u64, report: &mut Report) {
@@ -558,12 +532,9 @@ impl Holder {
             if left == 0 || queued == 0 && attempt > 0 {
                 break;
             }
-            for (pid, heated) in &mut self.heated {
+            for heated in self.heated.values_mut() {
                 let share = heated.queued_pages() as f64 / queued.max(1) as f64;
                 let part = (left as f64 * share).ceil() as u64;
-                if self.single == Some(*pid) {
-                    heated.follow_cpu();
-                }
                 match heated.step(eye, part, self.held.dry_run) {
                     Ok(moved) => sum.add(&moved),
                     Err(error) if error.is_gone() => {}

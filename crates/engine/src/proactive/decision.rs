@@ -160,6 +160,8 @@ pub enum Reason {
     },
     /// The rate allows no more now.
     RateSpent,
+    /// More could come back than `harm` allows: what is out has to prove that it is cold first.
+    ComesBack,
     /// Tasks wait for memory (or I/O) already.
     PressureHigh {
         /// Share of time in which they did.
@@ -223,6 +225,8 @@ pub enum Limit {
     Swap,
     /// The slow start after backing off.
     SlowStart,
+    /// Refaults that may happen, against accesses.
+    Harm,
     /// Pressure on the target.
     Pressure,
 }

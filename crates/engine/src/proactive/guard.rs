@@ -9,11 +9,13 @@
 //! - *Backing off*: when more of what is out came back within the window than `regret` allows, a
 //!   pause, twice as long each time it happens again; after it, the next move is small (`start`)
 //!   and doubles while nothing is regretted. The first moves of all are small as well.
+//! - *Harm*: refaults stay below a share of what programs access ([`Harm`]).
 //! - *Pressure*: moves shrink with the time tasks wait for memory, to nothing at `pressure`.
 //!
-//! The last two do not hold for what has to go in any case ([`Wish::forced`]).
+//! The last three do not hold for what has to go in any case ([`Wish::forced`]).
 
 use super::arguments::Arguments;
+use super::harm::Harm;
 use super::{Action, Cause, Decision, Facts, Limit, Reason, SpecError, Wish};
 
 const MIB: u64 = 1 << 20;
@@ -43,6 +45,8 @@ pub struct GuardParams {
     pub regret: f64,
     /// `window`, in ms.
     pub window_ms: u64,
+    /// `harm`: share of what is found accessed that may refault.
+    pub harm: f64,
     /// `start`: share of resident memory that the first move, and the first after a pause, may take.
     pub start: f64,
     /// `pause`: the first pause, in ms.
@@ -62,7 +66,8 @@ impl Default for GuardParams {
             backoff: true,
             regret: 0.2,
             window_ms: 60_000,
-            start: 0.02,
+            harm: 0.005,
+            start: 0.01,
             pause_ms: 10_000,
             pause_max_ms: 3_600_000,
             pressure: 0.1,
@@ -83,6 +88,7 @@ impl GuardParams {
             backoff: from.switch("backoff", self.backoff)?,
             regret: from.share("regret", self.regret, 0.001..=1.0)?,
             window_ms: from.duration("window", self.window_ms, 1000..=DAY_MS)?,
+            harm: from.share("harm", self.harm, 0.0..=1.0)?,
             start: from.share("start", self.start, 0.0001..=1.0)?,
             pause_ms,
             pause_max_ms: from.duration("pause_max", longest_ms, pause_ms..=DAY_MS)?,
@@ -116,6 +122,7 @@ pub struct Guard {
     fruitless: u32,
     /// The last voluntary move, not judged yet.
     moved_ms: Option<u64>,
+    harm: Harm,
 }
 
 impl Guard {
@@ -135,6 +142,7 @@ impl Guard {
             calm_ms: 0,
             fruitless: 0,
             moved_ms: None,
+            harm: Harm::new(params.harm, params.window_ms as f64 / 1e3),
         }
     }
 
@@ -171,6 +179,20 @@ impl Guard {
         let [anon, file] = facts.refaults.bytes;
         self.returned = self.returned * keep + anon as f64 + file as f64;
         self.file_out = (self.file_out - file as f64).max(0.0);
+        let accessed = |looked: super::Looked<'_>| {
+            let bytes = looked.returned.iter().flat_map(|bin| bin.amounts);
+            bytes.fold(0u64, u64::saturating_add)
+        };
+        self.harm.pass(
+            passed_ms as f64 / 1e3,
+            facts.resident(),
+            self.out_bytes(facts),
+            anon as f64 + file as f64,
+            facts
+                .looked
+                .filter(|l| !l.returned.is_empty())
+                .map(accessed),
+        );
         self.judge(facts);
     }
 
@@ -212,7 +234,7 @@ impl Guard {
         if !self.params.backoff {
             return;
         }
-        let out = facts.out_bytes[0] as f64 + self.file_out.max(facts.out_bytes[1] as f64);
+        let out = self.out_bytes(facts);
         let regretted = self.returned - self.params.regret * (out + self.returned);
         if regretted > NOISE_BYTES {
             self.hold_still(facts.time_ms, Cause::Refaults);
@@ -221,6 +243,11 @@ impl Guard {
             self.quantum = (self.quantum * 2.0).min(1.0);
             self.forgive(facts.time_ms);
         }
+    }
+
+    /// What is out, as far as known.
+    fn out_bytes(&self, facts: &Facts<'_>) -> f64 {
+        facts.out_bytes[0] as f64 + self.file_out.max(facts.out_bytes[1] as f64)
     }
 
     /// A pause is forgotten once things have gone well for several times as long.
@@ -256,11 +283,12 @@ impl Guard {
         } = wish;
         let mut limit = None;
         if action.bytes() > 0 {
-            let cuts: [Rule; 6] = [
+            let cuts: [Rule; 7] = [
                 Self::cut_by_pause,
                 Self::cut_by_swap,
                 Self::cut_by_floor,
                 Self::cut_by_start,
+                Self::cut_by_harm,
                 Self::cut_by_pressure,
                 Self::cut_by_rate,
             ];
@@ -341,6 +369,14 @@ impl Guard {
         // One page at least, or a small target would never start.
         let bytes = ((facts.resident() as f64 * self.quantum) as u64).max(4096);
         Cut::by(action.at_most(bytes), Limit::SlowStart, Reason::RateSpent)
+    }
+
+    fn cut_by_harm(&mut self, facts: &Facts<'_>, action: Action, forced: bool) -> Cut {
+        let room = self.harm.room_bytes(self.out_bytes(facts));
+        let Some(room) = room.filter(|_| !forced && self.params.backoff) else {
+            return Cut::none(action);
+        };
+        Cut::by(action.at_most(room), Limit::Harm, Reason::ComesBack)
     }
 
     fn cut_by_pressure(&mut self, _: &Facts<'_>, action: Action, forced: bool) -> Cut {

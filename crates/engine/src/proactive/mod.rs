@@ -26,6 +26,7 @@ mod cost;
 mod decision;
 mod facts;
 mod guard;
+mod harm;
 mod pressure;
 mod spec;
 mod survival;

@@ -2,7 +2,6 @@
 //! Processes: opened once by pidfd and start time, so that a pid given to another process later is
 //! noticed instead of acted upon.
 
-pub mod place;
 mod stat;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

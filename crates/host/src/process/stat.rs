@@ -47,12 +47,6 @@ pub struct Stat {
     pub start_ticks: u64,
 }
 
-/// The CPU a task ran on last: field 39 of its `stat`.
-pub(super) fn cpu_of(text: &str) -> Option<usize> {
-    let rest = &text[text.rfind(')')? + 1..];
-    rest.split_ascii_whitespace().nth(39 - 3)?.parse().ok()
-}
-
 impl Stat {
     /// Parses the one line of `stat`; the name may itself contain spaces and parentheses.
     pub fn parse(path: &Path, text: &str) -> Result<Self, FileError> {

@@ -57,6 +57,7 @@ impl Daemon {
                     pids,
                     spec: self.config.act[actor.rule].policy.0.clone(),
                     dry_run: actor.dry_run,
+                    backend: around.backend,
                 });
             } else {
                 self.act_on(seen, &pids, &around, cancel);

@@ -5,16 +5,21 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
 use super::group::Group;
+use crate::signal::Stop;
 
 /// Compilers at a time.
 const JOBS: usize = 2;
 
-/// Compiles `files` files in the cgroup.
-pub fn run(group: &Group, files: usize) -> anyhow::Result<()> {
+/// How soon a compiler ends when it is told to.
+const STOP_EVERY: Duration = Duration::from_millis(100);
+
+/// Compiles `files` files in the cgroup; kills the compilers when told to end.
+pub fn run(group: &Group, files: usize, stop: &Stop) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     for file in 0..files {
         let path = directory.path().join(format!("{file}.c"));
@@ -23,8 +28,14 @@ pub fn run(group: &Group, files: usize) -> anyhow::Result<()> {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..JOBS)
-            .map(|_| scope.spawn(|| work(group, directory.path(), files, &next)))
+            .map(|_| scope.spawn(|| work(group, directory.path(), files, &next, stop)))
             .collect();
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            if stop.requested().is_some() {
+                group.kill();
+            }
+            std::thread::sleep(STOP_EVERY);
+        }
         for worker in workers {
             worker.join().expect("a worker does not panic")?;
         }
@@ -32,8 +43,15 @@ pub fn run(group: &Group, files: usize) -> anyhow::Result<()> {
     })
 }
 
-fn work(group: &Group, directory: &Path, files: usize, next: &AtomicUsize) -> anyhow::Result<()> {
+fn work(
+    group: &Group,
+    directory: &Path,
+    files: usize,
+    next: &AtomicUsize,
+    stop: &Stop,
+) -> anyhow::Result<()> {
     loop {
+        ensure!(stop.requested().is_none(), "told to end");
         let file = next.fetch_add(1, Ordering::Relaxed);
         if file >= files {
             return Ok(());
@@ -48,6 +66,7 @@ fn work(group: &Group, directory: &Path, files: usize, next: &AtomicUsize) -> an
             .stderr(Stdio::null())
             .status()
             .context("sh does not start")?;
+        ensure!(stop.requested().is_none(), "told to end");
         ensure!(status.success(), "cc failed on a file made for it");
     }
 }

@@ -67,6 +67,23 @@ impl Group {
         }
     }
 
+    /// How often it ran into its limit.
+    pub fn limit_hits(&self) -> u64 {
+        self.cgroup.limit_hits().ok().flatten().unwrap_or(0)
+    }
+
+    /// Kills what is in it now.
+    pub fn kill(&self) {
+        for pid in self.cgroup.procs(false).unwrap_or_default() {
+            if let Some(pid) = i32::try_from(pid)
+                .ok()
+                .and_then(rustix::process::Pid::from_raw)
+            {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+
     /// Memory charged to it now.
     pub fn usage_bytes(&self) -> u64 {
         self.cgroup.usage_bytes().ok().flatten().unwrap_or(0)
@@ -76,14 +93,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         for _ in 0..100 {
-            for pid in self.cgroup.procs(false).unwrap_or_default() {
-                if let Some(pid) = i32::try_from(pid)
-                    .ok()
-                    .and_then(rustix::process::Pid::from_raw)
-                {
-                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                }
-            }
+            self.kill();
             if std::fs::remove_dir(&self.dir).is_ok() {
                 return;
             }

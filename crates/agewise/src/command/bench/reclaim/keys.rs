@@ -13,6 +13,9 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Zipf};
 use rand_pcg::Pcg64;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use crate::signal::Stop;
 
 /// Requests under way at a time, one a connection.
 const CONNECTIONS: usize = 8;
@@ -81,9 +84,9 @@ impl Keys {
     }
 
     /// Sets keys `0..count`, in order.
-    pub fn load(&mut self, count: u64) -> anyhow::Result<()> {
+    pub fn load(&mut self, count: u64, stop: &Stop) -> anyhow::Result<()> {
         let mut next = 0;
-        self.drive(count, |keys, request| {
+        self.drive(count, stop, |keys, request| {
             let key = next;
             next += 1;
             keys.set(key, request);
@@ -97,10 +100,11 @@ impl Keys {
         operations: u64,
         keys: std::ops::Range<u64>,
         choice: Choice,
+        stop: &Stop,
     ) -> anyhow::Result<Phase> {
         let count = keys.end - keys.start;
         let zipf = Zipf::new(count as f64, 0.99).context("there are keys")?;
-        self.drive(operations, |this, request| {
+        self.drive(operations, stop, |this, request| {
             let rank = match choice {
                 Choice::Uniform => this.rng.random_range(0..count),
                 Choice::Zipf => mix(zipf.sample(&mut this.rng) as u64) % count,
@@ -131,10 +135,12 @@ impl Keys {
         request.extend_from_slice(b"\r\n");
     }
 
-    /// Keeps one request under way on each connection until `operations` were answered.
+    /// Keeps one request under way on each connection until `operations` were answered, or it is
+    /// told to end.
     fn drive(
         &mut self,
         operations: u64,
+        stop: &Stop,
         mut make: impl FnMut(&mut Self, &mut Vec<u8>),
     ) -> anyhow::Result<Phase> {
         let mut latency = Histogram::new_with_bounds(100, 60_000_000_000, 3)?;
@@ -159,7 +165,12 @@ impl Keys {
                 .iter()
                 .map(|connection| PollFd::new(&connection.stream, PollFlags::IN))
                 .collect();
-            poll(&mut fds, None)?;
+            ensure!(stop.requested().is_none(), "told to end");
+            match poll(&mut fds, None) {
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
             let readable: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             for (at, _) in readable.iter().enumerate().filter(|(_, is)| **is) {
                 let connection = &mut self.connections[at];

@@ -84,7 +84,11 @@ pub(super) fn measure(program: &Path, args: &ReclaimArgs, stop: &Stop) -> anyhow
                 if stop.requested().is_some() {
                     return Ok(());
                 }
-                let run = bench.run(*load, policy, round)?;
+                let run = match bench.run(*load, policy, round) {
+                    // What was measured until then is printed.
+                    Err(_) if stop.requested().is_some() => return Ok(()),
+                    run => run?,
+                };
                 print_run(&mut out, args.format, &run)?;
                 runs.push(run);
             }
@@ -118,7 +122,8 @@ fn print_run(out: &mut impl Write, format: Format, run: &Run) -> anyhow::Result<
         _ => writeln!(
             out,
             "{:?} {:<10} {:>9} ops  resident {:.0} MiB mean {:.0} MiB peak  {:.3} us CPU/op + {:.3} \
-             daemon  {:.4} faults/op {:.4} major  p50 {:.0} us p99 {:.0} us",
+             daemon  {:.4} faults/op {:.4} major {:.5} limit hits  p50 {:.0} us p99 {:.0} us \
+             p99.9 {:.0} us",
             run.load,
             run.policy,
             run.operations,
@@ -128,8 +133,10 @@ fn print_run(out: &mut impl Write, format: Format, run: &Run) -> anyhow::Result<
             run.daemon_cpu_us_per_op,
             run.faults_per_op,
             run.major_faults_per_op,
+            run.limit_hits_per_op,
             run.p50_us,
             run.p99_us,
+            run.p999_us,
         )?,
     }
     Ok(out.flush()?)

@@ -46,6 +46,8 @@ pub struct Run {
     pub daemon_cpu_us_per_op_whole: f64,
     pub faults_per_op: f64,
     pub major_faults_per_op: f64,
+    /// How often a program ran into the limit, and reclaimed itself: direct reclaim.
+    pub limit_hits_per_op: f64,
     pub p50_us: f64,
     pub p99_us: f64,
     pub p999_us: f64,
@@ -208,7 +210,7 @@ impl<'a> Bench<'a> {
         let count = self.args.size / (VALUE_BYTES as u64 + KEY_OVERHEAD_BYTES);
         let server = Server::start(group)?;
         let mut keys = Keys::connect(&server.socket(), round as u64)?;
-        keys.load(count)?;
+        keys.load(count, self.stop)?;
         let (range, choice) = match load {
             Load::Cold => ((count as f64 * COLD_SHARE) as u64..count, Choice::Zipf),
             Load::Uniform => (0..count, Choice::Uniform),
@@ -239,16 +241,18 @@ impl<'a> Bench<'a> {
             let whole = Instant::now();
             let before_whole = (counters(server.pid()), of_daemon(&daemon));
             let measured = (|| {
-                keys.run(self.args.warm_operations, range.clone(), choice)?;
+                keys.run(self.args.warm_operations, range.clone(), choice, self.stop)?;
                 let began = Instant::now();
                 let before = (counters(server.pid()), of_daemon(&daemon));
-                let phase = keys.run(self.args.operations, range, choice)?;
+                let hits = group.limit_hits();
+                let phase = keys.run(self.args.operations, range, choice, self.stop)?;
+                let hits = group.limit_hits().saturating_sub(hits);
                 let after = (counters(server.pid()), of_daemon(&daemon));
-                anyhow::Ok((began, before, phase, after))
+                anyhow::Ok((began, before, phase, after, hits))
             })();
             end.store(true, Ordering::Relaxed);
             let samples = samples.join().expect("the sampler does not panic");
-            let (began, before, phase, after) = measured?;
+            let (began, before, phase, after, hits) = measured?;
             if let Some(daemon) = &daemon {
                 daemon.keep_journal(&format!("{load:?}-{policy}-{round}").replace(['/', ':'], "_"));
             }
@@ -282,6 +286,7 @@ impl<'a> Bench<'a> {
                 ),
                 faults_per_op: per_op(after.0.faults - before.0.faults),
                 major_faults_per_op: per_op(after.0.major_faults - before.0.major_faults),
+                limit_hits_per_op: per_op(hits),
                 p50_us: us(0.5),
                 p99_us: us(0.99),
                 p999_us: us(0.999),
@@ -300,7 +305,7 @@ impl<'a> Bench<'a> {
             let samples = scope.spawn(|| sampler.run());
             let before = crate::lean::children_usage();
             let began = Instant::now();
-            let done = compile::run(group, self.args.files);
+            let done = compile::run(group, self.args.files, self.stop);
             end.store(true, Ordering::Relaxed);
             let samples = samples.join().expect("the sampler does not panic");
             done?;
@@ -330,6 +335,7 @@ impl<'a> Bench<'a> {
                 daemon_cpu_us_per_op_whole: daemon_us,
                 faults_per_op: stat.faults as f64 / operations as f64,
                 major_faults_per_op: stat.major_faults as f64 / operations as f64,
+                limit_hits_per_op: 0.0,
                 p50_us: 0.0,
                 p99_us: 0.0,
                 p999_us: 0.0,
