@@ -45,7 +45,7 @@ pub struct GuardParams {
     pub regret: f64,
     /// `window`, in ms.
     pub window_ms: u64,
-    /// `harm`: share of what is found accessed that may refault.
+    /// `harm`: share of what is found accessed that may refault; 1: no limit.
     pub harm: f64,
     /// `start`: share of resident memory that the first move, and the first after a pause, may take.
     pub start: f64,
@@ -66,8 +66,8 @@ impl Default for GuardParams {
             backoff: true,
             regret: 0.2,
             window_ms: 60_000,
-            harm: 0.005,
-            start: 0.01,
+            harm: 1.0,
+            start: 0.02,
             pause_ms: 10_000,
             pause_max_ms: 3_600_000,
             pressure: 0.1,

@@ -4,7 +4,8 @@
 //! Who moves memory out makes programs fault that did not fault before, and no share of what they did
 //! before tells how much that is: most never faulted. What they do tells: pages found accessed. A page
 //! found accessed is one access at least, so refaults of at most `harm` of them are at most as
-//! many more faults for each operation that touches a page.
+//! many more faults for each operation that touches a page (mostly far fewer: a page is accessed many times
+//! between two looks, so this is no rule for policies that know by age what comes back).
 //!
 //! - The account begins with a fee of 1 % of what is resident: nobody knows what comes back before
 //!   something was taken. It comes in again in an hour.
@@ -87,7 +88,7 @@ impl Harm {
     /// Bytes that may go besides those that are out; `None`: no limit.
     pub(super) fn room_bytes(&self, out_bytes: f64) -> Option<u64> {
         let back = self.expected_back();
-        if !self.is_known || back < COLD_SHARE {
+        if self.share >= 1.0 || !self.is_known || back < COLD_SHARE {
             return None;
         }
         Some((self.balance / back - out_bytes).max(0.0) as u64)

@@ -42,6 +42,8 @@ fn build(arguments: &mut Arguments<'_>) -> Built {
     let guard = GuardParams {
         // Its probes are the slow start.
         start: 1.0,
+        // Waiting for rare reads is too short to be seen: this sees them.
+        harm: 0.005,
         ..GuardParams::default()
     };
     Ok((Box::new(policy), guard))

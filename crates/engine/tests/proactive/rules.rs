@@ -36,7 +36,7 @@ fn age_takes_what_is_older_once_a_period() {
 fn age_starts_slowly_unless_told_otherwise() {
     let mut world = World::new("age:10s/20s", &[(4000, Habit::Never)], 1);
     world.run(21_000, 500);
-    assert_eq!(world.out_pages(), 40, "1 % at first");
+    assert_eq!(world.out_pages(), 80, "2 % at first");
     let decision = *decided(&world).last().unwrap();
     assert_eq!(decision.limit, Some(Limit::SlowStart));
     world.run(200_000, 500);
@@ -211,6 +211,6 @@ fn decisions_are_for_machines_to_read() {
     let mut world = World::new("age:5s/10s", &[(400, Habit::Never)], 1);
     world.run(11_000, 500);
     let decision = decided(&world).next().unwrap();
-    let expected = r#"{"action":"page_out","older_than_ms":[5000,5000],"bytes_max":16384,"reason":"older","idle_ms":5000,"cold_bytes":1638400,"limit":"slow_start","next_ms":20500}"#;
+    let expected = r#"{"action":"page_out","older_than_ms":[5000,5000],"bytes_max":32768,"reason":"older","idle_ms":5000,"cold_bytes":1638400,"limit":"slow_start","next_ms":20500}"#;
     assert_eq!(serde_json::to_string(decision).unwrap(), expected);
 }
