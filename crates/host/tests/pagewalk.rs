@@ -575,13 +575,9 @@ fn sees_what_was_swapped_out() {
     assert!(seen.other.is_empty());
     // Each in a slot of its own.
     assert_eq!(slots.len(), seen.swapped.len());
-    let device = slots[0].device;
-    assert!(
-        slots
-            .iter()
-            .all(|slot| slot.device == device && slot.slot > 0)
-    );
-    slots.sort_by_key(|slot| slot.slot);
+    // On whichever device: somebody else's of the same priority takes its share.
+    assert!(slots.iter().all(|slot| slot.slot > 0));
+    slots.sort_by_key(|slot| (slot.device, slot.slot));
     slots.dedup();
     assert_eq!(slots.len(), seen.swapped.len());
 }
