@@ -56,6 +56,7 @@ fn a_monitor_is_held_against_the_truth_in_every_format() {
 
     let (code, text, _) = watch(&[]);
     assert_eq!(code, Some(0));
+    insta::assert_snapshot!(text);
     for part in [
         "kv under mglru:7.2 with scheme:",
         "a monitor that knows nothing",

@@ -3,10 +3,13 @@
  * Tells which addresses of chosen processes fault, in order. Observes only.
  *
  * Two tracepoints of arch/x86/mm/fault.c (exc_page_fault): faults taken in user mode, and those the
- * kernel takes for the process while it copies from or to its memory.
+ * kernel takes for the process while it copies from or to its memory. They come before the fault is
+ * handled, so which ones were major is told afterwards, by the kernel's own count of these (the
+ * software event PERF_COUNT_SW_PAGE_FAULTS_MAJ, in mm_account_fault of mm/memory.c).
  */
 #include <linux/types.h>
 #include <linux/bpf.h>
+#include <linux/bpf_perf_event.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
@@ -23,6 +26,7 @@ struct fault_event {
 
 #define PAGE_MASK_BITS 0xfffULL
 #define CODE_BITS 0x1fULL /* present, write, user, reserved, instruction */
+#define CODE_MAJOR 0x20ULL /* of ours: the thread's fault at this page, told before, was major */
 
 /* Its size is set on loading. */
 struct {
@@ -64,7 +68,7 @@ static __always_inline int note(u64 address, u64 code)
 		return 0;
 	}
 	event->time_ns = bpf_ktime_get_ns();
-	event->address = (address & ~PAGE_MASK_BITS) | (code & CODE_BITS);
+	event->address = (address & ~PAGE_MASK_BITS) | code;
 	event->tgid = tgid;
 	event->tid = (u32)id;
 	/* Nobody waits: the reader comes once an interval. */
@@ -75,13 +79,19 @@ static __always_inline int note(u64 address, u64 code)
 SEC("tp_btf/page_fault_user")
 int BPF_PROG(fault_user, unsigned long address, void *regs, unsigned long code)
 {
-	return note(address, code);
+	return note(address, code & CODE_BITS);
 }
 
 SEC("tp_btf/page_fault_kernel")
 int BPF_PROG(fault_kernel, unsigned long address, void *regs, unsigned long code)
 {
-	return note(address, code);
+	return note(address, code & CODE_BITS);
+}
+
+SEC("perf_event")
+int fault_major(struct bpf_perf_event_data *ctx)
+{
+	return note(ctx->addr, CODE_MAJOR);
 }
 
 /* bpf_ktime_get_ns is for GPL-compatible programs only. */

@@ -3,7 +3,7 @@
 
 use agewise_host::clock::monotonic_ns;
 use agewise_host::eye::EyeError;
-use agewise_host::faults::{Fault, FaultSource, Faults, RING_BYTES, RING_BYTES_MIN};
+use agewise_host::faults::{Fault, FaultKind, FaultSource, Faults, RING_BYTES, RING_BYTES_MIN};
 
 mod support;
 use support::{BASE, Child, PAGE, map_fixed};
@@ -140,4 +140,50 @@ fn without_privileges_it_says_what_to_do() {
             assert!(error.to_string().contains("run as root"), "{error}");
         }
     }
+}
+
+/// Reads from a file that is not in memory are major, first touches of memory are not.
+#[test]
+fn major_faults_are_told_from_minor_ones() {
+    const FILE_PAGES: usize = 256;
+    const ANON_PAGES: usize = 4;
+    let Some(mut faults) = faults("major_faults", RING_BYTES) else {
+        return;
+    };
+    if !faults.tells_majors() {
+        eprintln!("SKIP major_faults: no event of major faults can be had here");
+        return;
+    }
+    let mut file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::io::Write::write_all(&mut file, &vec![7; FILE_PAGES * PAGE]).unwrap();
+    file.sync_all().unwrap();
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+    // SAFETY: a call on a descriptor of ours, without memory.
+    unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED) };
+    let child = Child::spawn(|| {
+        map_fixed(BASE, FILE_PAGES + ANON_PAGES, libc::MADV_NOHUGEPAGE);
+        // SAFETY: over the mapping just made; no reading ahead.
+        unsafe {
+            let (flags, access) = (libc::MAP_SHARED | libc::MAP_FIXED, libc::PROT_READ);
+            let at = libc::mmap(BASE as *mut _, FILE_PAGES * PAGE, access, flags, fd, 0);
+            libc::madvise(at, FILE_PAGES * PAGE, libc::MADV_RANDOM);
+        }
+    });
+    faults.watch(child.pid).unwrap();
+    for page in [10, 200] {
+        child.read(BASE + page * PAGE, 1, 1, 0);
+    }
+    child.read(BASE + FILE_PAGES * PAGE, ANON_PAGES, 1, 0);
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let told: Vec<(usize, FaultKind)> = drained(&mut faults, FILE_PAGES + ANON_PAGES)
+        .iter()
+        .map(|(page, fault)| (*page, fault.kind))
+        .collect();
+    if told.iter().all(|(_, kind)| *kind == FaultKind::Minor) {
+        eprintln!("SKIP major_faults: this file system keeps all of the file in memory");
+        return;
+    }
+    let mut expected = vec![(10, FaultKind::Major), (200, FaultKind::Major)];
+    expected.extend((0..ANON_PAGES).map(|page| (FILE_PAGES + page, FaultKind::Minor)));
+    assert_eq!(told, expected);
 }

@@ -45,7 +45,7 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
         0u32..4,
         0u8..3,
         0u8..3,
-        0u8..3,
+        0u8..5,
     )
         .prop_map(
             |(first_page, count, time_ns, process, kind, class, evidence)| Request {
@@ -55,8 +55,13 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
                 process,
                 kind: [AccessKind::Unknown, AccessKind::Read, AccessKind::Write][usize::from(kind)],
                 class: [PageClass::Unknown, PageClass::Anon, PageClass::File][usize::from(class)],
-                evidence: [Evidence::Seen, Evidence::Fault, Evidence::Inferred]
-                    [usize::from(evidence)],
+                evidence: [
+                    Evidence::Seen,
+                    Evidence::Fault,
+                    Evidence::Inferred,
+                    Evidence::MinorFault,
+                    Evidence::MajorFault,
+                ][usize::from(evidence)],
             },
         );
     proptest::collection::vec(request, 0..120)
@@ -217,7 +222,7 @@ fn the_header_byte_by_byte() {
         &bytes[..16],
         b"\x89AGEWPT\n\x01\x00\x20\x00\x0c\x00\x00\x00"
     );
-    assert_eq!(write(&[], 1, &with_evidence())[8], 2, "the version");
+    assert_eq!(write(&[], 1, &with_evidence())[8], 3, "the version");
     assert_eq!(&bytes[16..24], [0; 8]);
     assert_eq!(&bytes[24..28], [4, 0, 0, 0]);
     assert_eq!(&bytes[32..36], b"a=b\n");

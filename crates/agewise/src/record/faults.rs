@@ -106,6 +106,7 @@ mod tests {
             tid: 1,
             write: false,
             protection: false,
+            kind: agewise_host::faults::FaultKind::Unknown,
         }
     }
 

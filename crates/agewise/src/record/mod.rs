@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use agewise_host::clock;
 use agewise_host::eye::{Abilities, AccessSource, EyeError, Resolution};
-use agewise_host::faults::Fault;
+use agewise_host::faults::{Fault, FaultKind};
 use agewise_host::pagewalk::{Capacity, PageWalk};
 use agewise_host::process::{Process, ProcessError};
 use agewise_lab::trace::page_trace::{Header, Order, PageTraceWriter};
@@ -90,6 +90,8 @@ pub struct Totals {
     pub accesses: u64,
     /// Accesses of these that are page faults, at their exact times.
     pub faults: u64,
+    /// Those of them known to be major.
+    pub major_faults: u64,
     /// Page faults that are lost: more of them came in an interval than the ring holds.
     pub faults_dropped: u64,
     /// Accesses of these that nobody saw: inferred, to spare the program.
@@ -320,7 +322,10 @@ impl<'a, W: Write> Recorder<'a, W> {
     fn write_pending(&mut self, until_ns: u64) -> Result<u64, RecordError> {
         let mut count = 0;
         for fault in self.pending.until(until_ns) {
-            count += u64::from(self.write_fault(&fault)?);
+            let is_written = self.write_fault(&fault)?;
+            let is_major = is_written && fault.kind == FaultKind::Major;
+            count += u64::from(is_written);
+            self.totals.major_faults += u64::from(is_major);
         }
         self.totals.faults += count;
         Ok(count)
@@ -347,7 +352,11 @@ impl<'a, W: Write> Recorder<'a, W> {
                 AccessKind::Read
             },
             class: numbering.class,
-            evidence: Evidence::Fault,
+            evidence: match fault.kind {
+                FaultKind::Unknown => Evidence::Fault,
+                FaultKind::Minor => Evidence::MinorFault,
+                FaultKind::Major => Evidence::MajorFault,
+            },
         })?;
         Ok(true)
     }

@@ -5,10 +5,16 @@
 //! x86), reached through BTF: tracefs need not be mounted. A page fault is the processor's: nothing
 //! mapped (first touch, file page, refault from swap) or not allowed (a write to a shared or protected
 //! page). An access that only sets an accessed bit is none.
+//!
+//! Which faults were major (something had to be read for them) is told by the kernel's own count of
+//! these, the software event `PERF_COUNT_SW_PAGE_FAULTS_MAJ` on every CPU: the tracepoints come before
+//! the fault is handled.
 
 pub mod fake;
+mod major;
 mod program;
 
+use crate::clock::monotonic_ns;
 use crate::eye::EyeError;
 use program::Program;
 
@@ -34,6 +40,20 @@ pub struct Fault {
     pub write: bool,
     /// The page was mapped and the access not allowed: copy on write, or a protection.
     pub protection: bool,
+    /// Whether it had to read.
+    pub kind: FaultKind,
+}
+
+/// What handling a fault took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Not known: it was still being handled when it was asked for, or this is not told here.
+    #[default]
+    Unknown,
+    /// No reading.
+    Minor,
+    /// Something was read from a device, or another thread's reading waited for.
+    Major,
 }
 
 /// Something that tells page faults.
@@ -56,10 +76,19 @@ pub trait FaultSource {
 
     /// Faults that found the ring full and are lost, since the beginning.
     fn dropped(&self) -> u64;
+
+    /// Whether minor faults are told from major ones.
+    fn tells_majors(&self) -> bool {
+        false
+    }
 }
 
 /// The running kernel's page faults. Dropping it takes the programs out of the kernel.
-pub struct Faults(Program);
+pub struct Faults {
+    program: Program,
+    /// Lost when it was asked last.
+    dropped: u64,
+}
 
 impl Faults {
     /// Loads and attaches; nothing is told until a process is watched.
@@ -78,28 +107,38 @@ impl Faults {
     /// As [`Faults::open`].
     pub fn with_ring(ring_bytes: u32) -> Result<Self, EyeError> {
         let bytes = ring_bytes.clamp(RING_BYTES_MIN, RING_BYTES_MAX);
-        Program::load(bytes.next_power_of_two()).map(Self)
+        let program = Program::load(bytes.next_power_of_two())?;
+        Ok(Faults {
+            program,
+            dropped: 0,
+        })
     }
 }
 
 impl FaultSource for Faults {
     fn watch(&mut self, pid: u32) -> Result<(), EyeError> {
-        self.0.watch(pid)
+        self.program.watch(pid)
     }
 
     fn forget(&mut self, pid: u32) {
-        self.0.forget(pid);
+        self.program.forget(pid);
     }
 
     fn drain(&mut self, into: &mut Vec<Fault>) -> Result<(), EyeError> {
-        let first = into.len();
-        self.0.drain(into)?;
+        let mut events = self.program.drain()?;
         // Two processors can take their places in the ring in another order than their times.
-        into[first..].sort_by_key(|fault| fault.time_ns);
+        events.sort_by_key(|event| event.fault.time_ns);
+        let before = std::mem::replace(&mut self.dropped, self.program.dropped());
+        let all_told = self.tells_majors() && self.dropped == before;
+        into.extend(major::settle(&events, monotonic_ns(), all_told));
         Ok(())
     }
 
     fn dropped(&self) -> u64 {
-        self.0.dropped()
+        self.program.dropped()
+    }
+
+    fn tells_majors(&self) -> bool {
+        self.program.tells_majors()
     }
 }

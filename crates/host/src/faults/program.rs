@@ -8,7 +8,8 @@ use libbpf_rs::{
     Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, RingBuffer, RingBufferBuilder,
 };
 
-use super::Fault;
+use super::major::{self, Event};
+use super::{Fault, FaultKind};
 use crate::complaints;
 use crate::eye::EyeError;
 
@@ -22,13 +23,17 @@ const PLACE_BYTES: u32 = 32;
 /// Bits of the hardware's error code (Intel SDM volume 3, 4.7).
 const CODE_PRESENT: u64 = 1;
 const CODE_WRITE: u64 = 2;
+/// Not the hardware's: word that a fault told before was major.
+const CODE_MAJOR: u64 = 0x20;
 
 /// Programs in the kernel and the reader's end of the ring.
 pub(super) struct Program {
     // Field order: links go first, so that nothing is written to what goes after them.
     _links: Vec<Link>,
+    /// Of the events of major faults: none where these are not to be had.
+    majors: Vec<Link>,
     ring: RingBuffer<'static>,
-    told: Rc<RefCell<Vec<Fault>>>,
+    told: Rc<RefCell<Vec<Event>>>,
     watched: MapHandle,
     dropped: MapHandle,
     /// Most events that fit the ring.
@@ -75,12 +80,18 @@ impl Program {
         })?;
         let ring = builder.build()?;
         let (watched, dropped) = (map("watched")?, map("dropped")?);
-        let links: libbpf_rs::Result<Vec<Link>> = object
-            .progs_mut()
-            .map(|program| program.attach_trace())
-            .collect();
+        let (mut links, mut majors) = (Vec::new(), Vec::new());
+        for program in object.progs_mut() {
+            if program.name() == "fault_major" {
+                // Faults are worth having without their kinds.
+                majors = major::attach(&program).unwrap_or_default();
+            } else {
+                links.push(program.attach_trace()?);
+            }
+        }
         Ok(Program {
-            _links: links?,
+            _links: links,
+            majors,
             ring,
             told,
             watched,
@@ -104,15 +115,19 @@ impl Program {
         let _ = self.watched.delete(&pid.to_ne_bytes());
     }
 
-    pub fn drain(&mut self, into: &mut Vec<Fault>) -> Result<(), EyeError> {
+    pub fn tells_majors(&self) -> bool {
+        !self.majors.is_empty()
+    }
+
+    pub fn drain(&mut self) -> Result<Vec<Event>, EyeError> {
         // A ring full and no more, or a program that faults all the time would keep us here.
         let got = self.ring.consume_raw_n(self.places);
-        into.append(&mut self.told.borrow_mut());
+        let events = std::mem::take(&mut *self.told.borrow_mut());
         if got < 0 {
             let source = std::io::Error::from_raw_os_error(-got);
             return Err(EyeError::io("BPF ring buffer of page faults", source));
         }
-        Ok(())
+        Ok(events)
     }
 
     pub fn dropped(&self) -> u64 {
@@ -123,18 +138,23 @@ impl Program {
 }
 
 /// `struct fault_event` of faults.bpf.c; nothing for what is too short to be one.
-fn event(bytes: &[u8]) -> Option<Fault> {
+fn event(bytes: &[u8]) -> Option<Event> {
     let bytes: &[u8; EVENT_BYTES] = bytes.get(..EVENT_BYTES)?.try_into().ok()?;
     let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
     let half = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
     let address = word(8);
-    Some(Fault {
+    let fault = Fault {
         time_ns: word(0),
         address: address & !0xfff,
         pid: half(16),
         tid: half(20),
         write: address & CODE_WRITE != 0,
         protection: address & CODE_PRESENT != 0,
+        kind: FaultKind::Unknown,
+    };
+    Some(Event {
+        fault,
+        was_major: address & CODE_MAJOR != 0,
     })
 }
 
@@ -156,8 +176,12 @@ mod tests {
             tid: 13,
             write: true,
             protection: false,
+            kind: FaultKind::Unknown,
         };
-        assert_eq!(event(&bytes), Some(fault));
+        let told = |was_major| Some(Event { fault, was_major });
+        assert_eq!(event(&bytes), told(false));
+        bytes[8] |= CODE_MAJOR as u8;
+        assert_eq!(event(&bytes), told(true));
         assert_eq!(event(&bytes[..23]), None);
     }
 }

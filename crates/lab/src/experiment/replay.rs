@@ -286,7 +286,7 @@ impl Reading {
             who: owner.unwrap_or(process) << 1 | u32::from(write),
         });
         let end = self.items.len();
-        let exact = access.evidence == Evidence::Fault;
+        let exact = access.evidence.is_fault();
         match self.moments.last_mut() {
             // Time that runs backwards stands still.
             Some(last) if access.time_ns <= last.time_ns => {

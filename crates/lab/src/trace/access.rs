@@ -31,10 +31,26 @@ pub enum Evidence {
     /// It was seen. In a trace recorded by interval: at some time since the look before.
     #[default]
     Seen,
-    /// It made a page fault, at exactly this time, also in a trace recorded by interval.
+    /// It made a page fault, at exactly this time, also in a trace recorded by interval; whether
+    /// something had to be read for it is not known.
     Fault,
     /// Nobody saw it: it was inferred from pages nearby that were seen ([`crate::trace::page_trace`]).
     Inferred,
+    /// A page fault for which nothing had to be read.
+    MinorFault,
+    /// A page fault for which something had to be read.
+    MajorFault,
+}
+
+impl Evidence {
+    /// It is a page fault of any kind.
+    #[must_use]
+    pub fn is_fault(self) -> bool {
+        matches!(
+            self,
+            Evidence::Fault | Evidence::MinorFault | Evidence::MajorFault
+        )
+    }
 }
 
 /// One record of a trace: a run of neighbouring pages touched together.

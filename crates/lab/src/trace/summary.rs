@@ -41,6 +41,10 @@ pub struct Summary {
     pub file: u64,
     /// Page faults with their exact time, in a trace recorded by interval.
     pub faults: u64,
+    /// Those of them known to be major: something was read.
+    pub major_faults: u64,
+    /// Those of them known to be minor.
+    pub minor_faults: u64,
     /// Accesses that nobody saw, inferred from others.
     pub inferred: u64,
     /// Different processes; 0 when the format has none.
@@ -79,6 +83,8 @@ struct Tally {
     anon: u64,
     file: u64,
     faults: u64,
+    major_faults: u64,
+    minor_faults: u64,
     inferred: u64,
     processes: BTreeSet<u32>,
     times_ns: Option<(u64, u64)>,
@@ -95,7 +101,9 @@ impl Tally {
         self.writes += u64::from(access.kind == AccessKind::Write);
         self.anon += u64::from(access.class == PageClass::Anon);
         self.file += u64::from(access.class == PageClass::File);
-        self.faults += u64::from(access.evidence == Evidence::Fault);
+        self.faults += u64::from(access.evidence.is_fault());
+        self.major_faults += u64::from(access.evidence == Evidence::MajorFault);
+        self.minor_faults += u64::from(access.evidence == Evidence::MinorFault);
         self.inferred += u64::from(access.evidence == Evidence::Inferred);
         if access.process != 0 {
             self.processes.insert(access.process);
@@ -131,6 +139,8 @@ impl Tally {
             anon: self.anon,
             file: self.file,
             faults: self.faults,
+            major_faults: self.major_faults,
+            minor_faults: self.minor_faults,
             inferred: self.inferred,
             processes: self.processes.len() as u64,
             first_time_ns,

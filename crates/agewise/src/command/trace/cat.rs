@@ -72,6 +72,8 @@ impl Record {
                 Evidence::Seen => "",
                 Evidence::Fault => "fault",
                 Evidence::Inferred => "inferred",
+                Evidence::MinorFault => "minor_fault",
+                Evidence::MajorFault => "major_fault",
             },
         }
     }

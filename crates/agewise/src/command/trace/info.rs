@@ -49,6 +49,8 @@ struct Record<'a> {
     anon: u64,
     file: u64,
     faults: u64,
+    major_faults: u64,
+    minor_faults: u64,
     inferred: u64,
     processes: u64,
     first_time_ns: u64,
@@ -78,6 +80,8 @@ impl<'a> Record<'a> {
             anon: summary.anon,
             file: summary.file,
             faults: summary.faults,
+            major_faults: summary.major_faults,
+            minor_faults: summary.minor_faults,
             inferred: summary.inferred,
             processes: summary.processes,
             first_time_ns: summary.first_time_ns,
@@ -153,6 +157,14 @@ fn text(
     writeln!(out, "  next page       {}", of_accesses(summary.sequential))?;
     if summary.faults > 0 {
         writeln!(out, "  page faults     {}", of_accesses(summary.faults))?;
+        if summary.major_faults + summary.minor_faults > 0 {
+            let (major, minor) = (summary.major_faults, summary.minor_faults);
+            let unknown = summary.faults.saturating_sub(major + minor);
+            writeln!(
+                out,
+                "                  {major} major, {minor} minor, {unknown} not known"
+            )?;
+        }
     }
     if summary.inferred > 0 {
         writeln!(

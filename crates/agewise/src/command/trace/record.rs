@@ -151,6 +151,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(why_not) = why_not {
         eprintln!("agewise: {why_not}");
     }
+    let tells_majors = source.as_ref().is_some_and(|source| source.tells_majors());
     let out = File::create_new(&args.out)
         .with_context(|| format!("cannot create {}", args.out.display()))?;
     let mut recorder = Recorder::new(
@@ -158,7 +159,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         &args.out,
         BufWriter::new(out),
         args.interval,
-        metadata(args, source.is_some()),
+        metadata(args, source.is_some(), tells_majors),
     )?;
     recorder.set_max_slowdown(args.max_slowdown);
     if let Some(source) = source {
@@ -205,7 +206,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(status.map_or(ExitCode::SUCCESS, |status| child::exit_code(status).into()))
 }
 
-fn metadata(args: &Args, faults: bool) -> String {
+fn metadata(args: &Args, faults: bool, majors: bool) -> String {
     let what = match args.pid {
         Some(pid) => format!("pid {pid}"),
         None => {
@@ -214,9 +215,10 @@ fn metadata(args: &Args, faults: bool) -> String {
         }
     };
     format!(
-        "recorder=agewise {}\nrecorded={what}\nunit=page\nfaults={}\n",
+        "recorder=agewise {}\nrecorded={what}\nunit=page\nfaults={}\nmajor_faults={}\n",
         env!("CARGO_PKG_VERSION"),
         if faults { "exact" } else { "none" },
+        if majors { "told" } else { "unknown" },
     )
 }
 
@@ -380,13 +382,15 @@ fn print(out: &mut impl Write, format: Format, summary: &Summary) -> anyhow::Res
     )?;
     let Totals {
         faults,
+        major_faults,
         faults_dropped,
         ..
     } = summary.totals;
     if faults > 0 || faults_dropped > 0 {
         writeln!(
             out,
-            "{faults} of them page faults in exact order, {faults_dropped} more lost"
+            "{faults} of them page faults in exact order, {major_faults} known to be major, \
+             {faults_dropped} more lost"
         )?;
     }
     if summary.totals.inferred > 0 {

@@ -4,7 +4,7 @@
 /// First bytes of the file. Not text, so that a damaging transfer is noticed.
 pub(super) const MAGIC: [u8; 8] = *b"\x89AGEWPT\n";
 /// Newest version this code reads. It writes 1 where that says all.
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 /// The version without evidence.
 const VERSION_PLAIN: u16 = 1;
 /// Bytes before the metadata.
@@ -47,8 +47,8 @@ pub struct Header {
     pub order: Order,
     /// Nanoseconds between observations; 0 when the order is exact.
     pub interval_ns: u64,
-    /// Requests say how they are known ([`crate::trace::Evidence`]): version 2. Without it all were
-    /// seen.
+    /// Requests say how they are known ([`crate::trace::Evidence`]): version 2, or 3, which also tells
+    /// kinds of page faults and is what is written. Without it all were seen.
     pub evidence: bool,
     /// Lines of `key=value`, at most 64 KiB: what was recorded, where, how.
     pub metadata: String,

@@ -21,7 +21,7 @@ pub(super) struct Previous {
     next_page: u64,
     time_ns: u64,
     process: u32,
-    /// The file has evidence: version 2.
+    /// The file has evidence: version 2 or 3.
     evidence: bool,
 }
 
@@ -49,6 +49,8 @@ impl Previous {
         let evidence = match request.evidence {
             Evidence::Fault if self.evidence => 1,
             Evidence::Inferred if self.evidence => 2,
+            Evidence::MinorFault if self.evidence => 3,
+            Evidence::MajorFault if self.evidence => 4,
             _ => 0,
         };
         tag |= if evidence == 0 { class } else { CLASS_FOLLOWS } << CLASS_SHIFT;
@@ -106,6 +108,8 @@ impl Previous {
                 0 => Evidence::Seen,
                 1 => Evidence::Fault,
                 2 => Evidence::Inferred,
+                3 => Evidence::MinorFault,
+                4 => Evidence::MajorFault,
                 _ => return Err("a kind of evidence that does not exist".into()),
             };
         }
