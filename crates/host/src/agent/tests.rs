@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The agent on real processes seen through an eye that says what the test wants.
 
+use std::cell::RefCell;
 use std::process::{Child, Command};
+use std::rc::Rc;
 
 use agewise_engine::table::TableBits;
 use agewise_engine::workingset::Intervals;
@@ -9,7 +11,7 @@ use agewise_engine::workingset::Intervals;
 use super::*;
 use crate::clear::Means;
 use crate::eye::fake::{FakeSource, FakeTable};
-use crate::eye::{EyeError, Leaf, TABLE_BYTES};
+use crate::eye::{Abilities, AddressRange, EyeError, Leaf, ScanReport, SightSink, TABLE_BYTES};
 use crate::process::Process;
 use crate::root::ProcRoot;
 
@@ -59,7 +61,30 @@ fn present() -> FakeTable {
     }
 }
 
-fn agent(eye: FakeSource, pids: &[u32]) -> Agent {
+/// An eye whose world the test goes on changing.
+#[derive(Clone)]
+struct Changing(Rc<RefCell<FakeSource>>);
+
+impl AccessSource for Changing {
+    fn name(&self) -> &'static str {
+        "changing"
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.0.borrow().abilities()
+    }
+
+    fn scan(
+        &mut self,
+        target: &Target,
+        ranges: &[AddressRange],
+        sink: &mut dyn SightSink,
+    ) -> Result<ScanReport, EyeError> {
+        self.0.borrow_mut().scan(target, ranges, sink)
+    }
+}
+
+fn agent(eye: impl AccessSource + 'static, pids: &[u32]) -> Agent {
     let subject = |pid: &u32| Subject::process(&ProcRoot::default(), *pid).unwrap();
     let targets = Targets::Listed(pids.iter().map(subject).collect());
     let intervals: Intervals = "1s,5s".parse().unwrap();
@@ -92,6 +117,34 @@ fn a_process_is_aged_and_its_exit_is_told() {
     let report = agent.report().remove(0);
     assert!(report.gone.is_some() && agent.is_finished());
     assert_eq!(agent.spaces().count(), 0);
+}
+
+/// Somebody else clears the bits of a huge page before the next look: a glance has seen them. What
+/// is mapped by base pages is not glanced at.
+#[test]
+fn what_another_clears_between_two_looks_is_glanced() {
+    for (leaf, seen) in [(Leaf::Huge, true), (Leaf::Page, false)] {
+        let sleeper = Sleeper::new();
+        let (pid, table) = (sleeper.pid(), sleeper.table());
+        let mut fake = FakeSource::new();
+        fake.set(pid, table, FakeTable { leaf, ..present() });
+        let eye = Changing(Rc::new(RefCell::new(fake)));
+        let mut agent = agent(eye.clone(), &[pid]);
+        agent.tick().unwrap();
+        let tick = agent.tick().unwrap();
+        assert!(tick.present_pages > 0 && tick.young_pages == 0);
+        let set_young = |young: u64| {
+            let mut fake = eye.0.borrow_mut();
+            fake.update(pid, table, |table| table.bits.young = [young; 8]);
+        };
+        set_young(u64::MAX);
+        agent.glance();
+        set_young(0);
+        let wanted = if seen { tick.present_pages } else { 0 };
+        assert_eq!(agent.tick().unwrap().young_pages, wanted, "{leaf:?}");
+        // Taken in once, not for ever.
+        assert_eq!(agent.tick().unwrap().young_pages, 0, "{leaf:?}");
+    }
 }
 
 #[test]
