@@ -37,6 +37,7 @@ bench: build
 	$(AGEWISE) bench steady
 	$(AGEWISE) bench sort
 	$(AGEWISE) bench reclaim
+	$(AGEWISE) bench daemon
 	$(AGEWISE) bench lab
 	$(CARGO) bench $(CARGO_FLAGS) --workspace
 
