@@ -4,10 +4,10 @@
 use agewise_engine::folio::{Flag, FolioType, Pfn};
 use agewise_engine::ids::{MemcgId, NodeId};
 use agewise_engine::lru::Mode;
-use agewise_engine::mglru::{self, Profile, Settings, Switch};
+use agewise_engine::mglru::{self, Switch};
 use proptest::prelude::*;
 
-use crate::machine::{Layout, Machine};
+use crate::machine::Machine;
 use crate::trace::Touch;
 
 const ANON: usize = 700;
@@ -71,18 +71,7 @@ struct Driver {
 
 impl Driver {
     fn new(profile: &str) -> Driver {
-        let settings = Settings {
-            profile: *Profile::by_name(profile).expect("known profile"),
-            reschedule_chance: 0.5,
-            ..Settings::default()
-        };
-        let layout = Layout {
-            anon: ANON,
-            file: FILE,
-            mapped: true,
-            no_recency: false,
-        };
-        let mut machine = Machine::with_layout(layout, settings, CAPACITY);
+        let mut machine = Machine::of_profile(profile, 0.5, [ANON, FILE], CAPACITY);
         // While multi-gen is off, no time passes here to flush the statistics on which the classic
         // LRU decides: it would run into its out-of-memory trap.
         machine.lru.classic.exact_stats = true;

@@ -272,6 +272,27 @@ impl Machine {
         Machine::with_layout(layout, settings, capacity)
     }
 
+    /// A machine with both kinds of memory, the file mapped, under a profile's name.
+    pub fn of_profile(
+        profile: &str,
+        reschedule_chance: f64,
+        [anon, file]: [usize; 2],
+        capacity: usize,
+    ) -> Machine {
+        let settings = mglru::Settings {
+            profile: *mglru::Profile::by_name(profile).expect("known profile"),
+            reschedule_chance,
+            ..mglru::Settings::default()
+        };
+        let layout = Layout {
+            anon,
+            file,
+            mapped: true,
+            no_recency: false,
+        };
+        Machine::with_layout(layout, settings, capacity)
+    }
+
     /// A machine with a process of a given layout.
     pub fn with_layout(layout: Layout, settings: mglru::Settings, capacity: usize) -> Machine {
         let Layout {

@@ -3,10 +3,10 @@
 
 use agewise_engine::folio::FolioType;
 use agewise_engine::ids::MemcgId;
-use agewise_engine::mglru::{self, Profile, Settings};
+use agewise_engine::mglru;
 use proptest::prelude::*;
 
-use crate::machine::{Layout, Machine};
+use crate::machine::Machine;
 use crate::naive_model::{ANON, FILE, Naive};
 use crate::trace::Touch;
 
@@ -58,18 +58,7 @@ struct Pair {
 
 impl Pair {
     fn new(profile: &str) -> Pair {
-        let settings = Settings {
-            profile: *Profile::by_name(profile).expect("known profile"),
-            reschedule_chance: 0.0,
-            ..Settings::default()
-        };
-        let layout = Layout {
-            anon: ANON,
-            file: FILE,
-            mapped: true,
-            no_recency: false,
-        };
-        let mut machine = Machine::with_layout(layout, settings, CAPACITY);
+        let mut machine = Machine::of_profile(profile, 0.0, [ANON, FILE], CAPACITY);
         machine.world.shadow_nodes = None;
         Pair {
             machine,

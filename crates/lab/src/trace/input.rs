@@ -139,6 +139,30 @@ impl Input {
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
     }
 
+    /// What `parse` makes of the next line of which it makes something; lines come without blanks around
+    /// them, and empty ones do not come. `None` at the end of the file.
+    ///
+    /// # Errors
+    /// As [`next_line`](Self::next_line), and [`TraceError::Malformed`] with what `parse` says is wrong.
+    pub fn next_parsed<T>(
+        &mut self,
+        format: &'static str,
+        mut parse: impl FnMut(&[u8]) -> Result<Option<T>, String>,
+    ) -> Result<Option<T>, TraceError> {
+        while let Some(line) = self.next_line(format)? {
+            let line = line.trim_ascii();
+            if line.is_empty() {
+                continue;
+            }
+            match parse(line) {
+                Ok(None) => {}
+                Ok(parsed) => return Ok(parsed),
+                Err(what) => return Err(self.malformed(format, what)),
+            }
+        }
+        Ok(None)
+    }
+
     /// The next record of `N` bytes, or `None` at the end of the file.
     ///
     /// # Errors

@@ -23,6 +23,14 @@ pub fn decimal(text: &[u8]) -> Result<u64, String> {
     Ok(value)
 }
 
+/// Whether a line is so many decimal numbers and no more.
+#[must_use]
+pub fn are_decimals(line: &[u8], count: usize) -> bool {
+    let mut words = words(line);
+    let numeric = words.by_ref().take(count);
+    numeric.filter(|word| decimal(word).is_ok()).count() == count && words.next().is_none()
+}
+
 /// Reads a hexadecimal number of at most 64 bits, without prefix.
 ///
 /// # Errors

@@ -11,8 +11,8 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use serde::Serialize;
 
-use super::HarmArgs;
 use super::statistics::{Change, median};
+use super::{HarmArgs, half_idle};
 use crate::command::exercise::spawned::Spawned;
 use crate::command::observe;
 use crate::pause;
@@ -49,17 +49,8 @@ type Rates = (f64, f64);
 
 /// Measures.
 pub(super) fn measure(program: &Path, args: &HarmArgs, stop: &Stop) -> anyhow::Result<Harm> {
-    let (size, rate) = (args.size.to_string(), args.rate.to_string());
-    let arguments = [
-        "--size",
-        &size,
-        "--pattern",
-        "zipf:0.99",
-        "--active",
-        "0.5",
-        "--rate",
-        &rate,
-    ];
+    let mut arguments = half_idle(args.size);
+    arguments.extend(["--rate".to_owned(), args.rate.to_string()]);
     let exerciser = Spawned::start(program, arguments, Some(stop))?;
     let subject = Subject::process(&ProcRoot::default(), exerciser.pid())?;
     let mut config = AgentConfig::new("1s,5s,30s,2m,10m".parse()?);

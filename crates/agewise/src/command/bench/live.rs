@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::parts::{Observed, ScanParts};
 use super::statistics::median;
 use super::tally::Tally;
-use super::{PAGE_BYTES, evict, hotcold, proc_files};
+use super::{PAGE_BYTES, evict, half_idle, hotcold, proc_files};
 use crate::command::exercise::spawned::Spawned;
 use crate::lean;
 use crate::signal::Stop;
@@ -77,19 +77,9 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     let file = setup
         .file_directory
         .join(format!("agewise-bench-{}", std::process::id()));
-    let mut arguments: Vec<std::ffi::OsString> = Vec::new();
-    let size = setup.size_bytes.to_string();
-    let words = [
-        "--size",
-        &size,
-        "--pattern",
-        "zipf:0.99",
-        "--active",
-        "0.5",
-        "--rate",
-        "100000",
-    ];
-    arguments.extend(words.map(Into::into));
+    let words = half_idle(setup.size_bytes).into_iter();
+    let mut arguments: Vec<std::ffi::OsString> = words.map(Into::into).collect();
+    arguments.extend(["--rate".into(), "100000".into()]);
     if setup.huge {
         arguments.push("--thp".into());
     }

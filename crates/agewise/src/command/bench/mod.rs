@@ -33,6 +33,15 @@ use crate::units;
 /// Bytes in a base page.
 const PAGE_BYTES: u64 = agewise_host::eye::PAGE_BYTES;
 
+/// Arguments of an exerciser that uses half of its memory, by zipf 0.99, and leaves the other half
+/// alone.
+fn half_idle(size_bytes: u64) -> Vec<String> {
+    let size = size_bytes.to_string();
+    ["--size", &size, "--pattern", "zipf:0.99", "--active", "0.5"]
+        .map(str::to_owned)
+        .into()
+}
+
 /// Measure what agewise costs on this machine, how true it sees, and whether it harms.
 ///
 /// Every measurement runs on exercisers of its own (`agewise exercise`), which know when they

@@ -9,7 +9,7 @@ use agewise_host::root::ProcRoot;
 use anyhow::{Context, bail};
 use serde::Serialize;
 
-use super::{PAGE_BYTES, SteadyArgs};
+use super::{PAGE_BYTES, SteadyArgs, half_idle};
 use crate::command::exercise::spawned::Spawned;
 use crate::command::observe;
 use crate::lean;
@@ -45,16 +45,8 @@ pub struct Steady {
 
 /// Measures.
 pub(super) fn measure(program: &Path, args: &SteadyArgs, stop: &Stop) -> anyhow::Result<Steady> {
-    let size = args.size.to_string();
-    let arguments = [
-        "--size",
-        &size,
-        "--pattern",
-        "zipf:0.99",
-        "--active",
-        "0.5",
-        "--no-final-check",
-    ];
+    let mut arguments = half_idle(args.size);
+    arguments.push("--no-final-check".to_owned());
     let exerciser = Spawned::start(program, arguments, Some(stop))?;
     let subject = Subject::process(&ProcRoot::default(), exerciser.pid())?;
     let mut config = AgentConfig::new("10s,1m,5m,30m".parse()?);

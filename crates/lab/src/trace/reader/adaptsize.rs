@@ -13,16 +13,7 @@ pub static FORMAT: Format = Format {
     summary: "text, \"time key size\"; the size is ignored",
     name_hints: &["adaptsize", "adapt_size"],
     description_hints: &[&["time id size"], &["time key size"], &["adaptsize"]],
-    recognise: |head| {
-        lines_all(head, |line| {
-            let mut words = number::words(line);
-            let numeric = words
-                .by_ref()
-                .take(3)
-                .filter(|word| number::decimal(word).is_ok());
-            numeric.count() == 3 && words.next().is_none()
-        })
-    },
+    recognise: |head| lines_all(head, |line| number::are_decimals(line, 3)),
     open: |input, _: &ReadOptions| Ok(Box::new(AdaptSize { input })),
 };
 
@@ -32,18 +23,8 @@ struct AdaptSize {
 
 impl RequestReader for AdaptSize {
     fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        loop {
-            let Some(line) = self.input.next_line(FORMAT.name)? else {
-                return Ok(None);
-            };
-            if line.trim_ascii().is_empty() {
-                continue;
-            }
-            return match parse(line) {
-                Ok(page) => Ok(Some(Request::page(page))),
-                Err(what) => Err(self.input.malformed(FORMAT.name, what)),
-            };
-        }
+        let parse = |line: &[u8]| parse(line).map(|page| Some(Request::page(page)));
+        self.input.next_parsed(FORMAT.name, parse)
     }
 }
 

@@ -21,16 +21,7 @@ pub static FORMAT: Format = Format {
         &["512-byte blocks"],
         &["arc ", "column"],
     ],
-    recognise: |head| {
-        lines_all(head, |line| {
-            let mut words = number::words(line);
-            let numeric = words
-                .by_ref()
-                .take(4)
-                .filter(|word| number::decimal(word).is_ok());
-            numeric.count() == 4 && words.next().is_none()
-        })
-    },
+    recognise: |head| lines_all(head, |line| number::are_decimals(line, 4)),
     open: |input, _: &ReadOptions| Ok(Box::new(Arc { input })),
 };
 
@@ -40,18 +31,8 @@ struct Arc {
 
 impl RequestReader for Arc {
     fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        loop {
-            let Some(line) = self.input.next_line(FORMAT.name)? else {
-                return Ok(None);
-            };
-            if line.trim_ascii().is_empty() {
-                continue;
-            }
-            return match parse(line) {
-                Ok(request) => Ok(Some(request)),
-                Err(what) => Err(self.input.malformed(FORMAT.name, what)),
-            };
-        }
+        self.input
+            .next_parsed(FORMAT.name, |line| parse(line).map(Some))
     }
 }
 

@@ -43,20 +43,11 @@ struct Damon {
 
 impl RequestReader for Damon {
     fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        loop {
-            let Some(line) = self.input.next_line(FORMAT.name)? else {
-                return Ok(None);
-            };
-            let line = line.trim_ascii();
-            if line.is_empty() || line.starts_with(b"#") {
-                continue;
-            }
-            match parse(line, self.page_shift) {
-                Ok(Some(request)) => return Ok(Some(request)),
-                Ok(None) => {}
-                Err(what) => return Err(self.input.malformed(FORMAT.name, what)),
-            }
-        }
+        let page_shift = self.page_shift;
+        self.input.next_parsed(FORMAT.name, |line| match line {
+            [b'#', ..] => Ok(None),
+            line => parse(line, page_shift),
+        })
     }
 }
 

@@ -37,29 +37,21 @@ struct Lackey {
 
 impl RequestReader for Lackey {
     fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        loop {
-            let Some(line) = self.input.next_line(FORMAT.name)? else {
+        let page_shift = self.page_shift;
+        self.input.next_parsed(FORMAT.name, |line| {
+            if is_message(line) {
                 return Ok(None);
-            };
-            let line = line.trim_ascii();
-            if line.is_empty() || is_message(line) {
-                continue;
             }
-            return match parse(line) {
-                Ok((kind, address, bytes)) => {
-                    let first_page = address >> self.page_shift;
-                    let last_page = (address + (bytes - 1)) >> self.page_shift;
-                    let page_count = last_page - first_page + 1;
-                    Ok(Some(Request {
-                        first_page,
-                        page_count,
-                        kind,
-                        ..Request::default()
-                    }))
-                }
-                Err(what) => Err(self.input.malformed(FORMAT.name, what)),
-            };
-        }
+            let (kind, address, bytes) = parse(line)?;
+            let first_page = address >> page_shift;
+            let last_page = (address + (bytes - 1)) >> page_shift;
+            Ok(Some(Request {
+                first_page,
+                page_count: last_page - first_page + 1,
+                kind,
+                ..Request::default()
+            }))
+        })
     }
 }
 

@@ -34,19 +34,10 @@ struct Lirs {
 
 impl RequestReader for Lirs {
     fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        loop {
-            let Some(line) = self.input.next_line(FORMAT.name)? else {
-                return Ok(None);
-            };
-            let line = line.trim_ascii();
-            if line.is_empty() || line == b"*" {
-                continue;
-            }
-            return match number::decimal(line) {
-                Ok(page) => Ok(Some(Request::page(page))),
-                Err(what) => Err(self.input.malformed(FORMAT.name, what)),
-            };
-        }
+        self.input.next_parsed(FORMAT.name, |line| match line {
+            b"*" => Ok(None),
+            line => number::decimal(line).map(|page| Some(Request::page(page))),
+        })
     }
 }
 

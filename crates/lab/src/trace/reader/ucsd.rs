@@ -37,21 +37,14 @@ struct Ucsd {
 
 impl RequestReader for Ucsd {
     fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        loop {
-            let Some(line) = self.input.next_line(FORMAT.name)? else {
-                return Ok(None);
-            };
-            if line.trim_ascii().is_empty() {
-                continue;
-            }
-            return match parse(line) {
-                Ok((kind, address)) => Ok(Some(Request {
-                    kind,
-                    ..Request::page(address >> self.page_shift)
-                })),
-                Err(what) => Err(self.input.malformed(FORMAT.name, what)),
-            };
-        }
+        let page_shift = self.page_shift;
+        self.input.next_parsed(FORMAT.name, |line| {
+            let (kind, address) = parse(line)?;
+            Ok(Some(Request {
+                kind,
+                ..Request::page(address >> page_shift)
+            }))
+        })
     }
 }
 
