@@ -154,11 +154,6 @@ fn clear(child: &Child) {
     KernelHand::new(&process).refs(RefsScope::All).unwrap();
 }
 
-/// A clear is not followed by a TLB flush: let the entries go.
-fn flush_tlb() {
-    std::thread::sleep(std::time::Duration::from_millis(20));
-}
-
 #[test]
 fn shows_exactly_the_pages_accessed() {
     let pages = 16 << 8;
@@ -175,7 +170,6 @@ fn shows_exactly_the_pages_accessed() {
             continue;
         };
         clear(&child);
-        flush_tlb();
         child.read(BASE, pages, 1, 5);
         let seen = scan(&mut walk, child.pid, &[range(BASE, pages)]);
         assert_eq!(
@@ -325,7 +319,6 @@ fn sees_huge_pages_as_one() {
         return;
     }
     clear(&child);
-    flush_tlb();
     child.read(BASE + HUGE + 77 * PAGE, 1, 1, 0);
     let mut frames = Vec::new();
     let mut sink = |sight: &TableSight<'_>| frames.push((sight.pfn(0), sight.pfn(511)));

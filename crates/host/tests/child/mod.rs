@@ -2,6 +2,9 @@
 //! A process to act upon: this test program started again, with memory laid out as told, obeying
 //! one command a line.
 
+#[path = "../support/tlb.rs"]
+mod tlb;
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -126,7 +129,10 @@ pub fn run() {
         let verb = words.next().unwrap();
         let mut number = || words.next().unwrap().parse::<u64>().unwrap();
         match verb {
-            "touch" => memory.touch(number(), number()),
+            "touch" => {
+                tlb::flush();
+                memory.touch(number(), number());
+            }
             "check" => assert!(memory.is_unharmed(), "a page came back changed"),
             "lock" => memory.lock(number(), number()),
             "unmap" => memory.unmap(number(), number()),

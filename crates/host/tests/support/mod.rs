@@ -6,6 +6,8 @@
 
 #![allow(dead_code)] // each test uses its own part
 
+mod tlb;
+
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -158,7 +160,7 @@ fn serve(shared: &Orders) -> ! {
                 work(round);
             }
         }
-        flush_tlb();
+        tlb::flush();
         let began = now_ns();
         let (start, pages) = (
             shared.start.load(SeqCst) as usize,
@@ -185,22 +187,6 @@ fn serve(shared: &Orders) -> ! {
         shared.took_ns.store(now_ns() - began, SeqCst);
         shared.order.store(0, SeqCst);
         shared.done.fetch_add(1, SeqCst);
-    }
-}
-
-/// Drop all TLB entries of this process: unmapping more than 33 pages flushes everything. An access
-/// through an entry that outlived a clear (by clear_refs, which flushes none) would set no bit, and a
-/// process that sleeps keeps its entries where the CPU tags them (PCID).
-fn flush_tlb() {
-    const PAGES: usize = 64;
-    // SAFETY: a new mapping of our own, gone before we return.
-    unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let got = libc::mmap(std::ptr::null_mut(), PAGES * PAGE, access, flags, -1, 0);
-        if got == libc::MAP_FAILED || libc::munmap(got, PAGES * PAGE) != 0 {
-            libc::_exit(102);
-        }
     }
 }
 
