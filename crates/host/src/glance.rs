@@ -54,6 +54,10 @@ impl Glances {
 
     /// What was seen of the part of a table that `sight` shows: pages that are still there.
     pub fn of(&self, sight: &TableSight<'_>) -> PageBits {
+        // The usual case: nobody else clears.
+        if self.young.is_empty() {
+            return PageBits::default();
+        }
         match self.young.get(&(sight.va / TABLE_BYTES)) {
             Some(seen) => std::array::from_fn(|word| seen[word] & sight.bits.present[word]),
             None => PageBits::default(),
