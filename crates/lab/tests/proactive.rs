@@ -120,6 +120,31 @@ fn the_same_seed_gives_the_same_run_and_histograms_near_the_truth() {
     assert!(agent.log().iter().all(aged) && !agent.log().is_empty());
 }
 
+/// The working-set report's R6: how far its histogram is from the truth, as the earth-mover distance in
+/// bins a page, over bins of 1, 2, 3, 5, 7, 10... s. Exact where looks fall on the bounds; else what was
+/// accessed between two looks is told apart no further than that.
+#[test]
+fn the_report_misplaces_few_pages() {
+    for (order, used, period_ms, most) in [
+        ("zipf", 1.0, 1000, 0.01),
+        ("uniform", 1.0, 1000, 0.01),
+        ("zipf", 1.0, 1300, 0.35),
+        ("uniform", 1.0, 1300, 0.35),
+        ("uniform", 0.4, 1300, 0.35),
+        ("scan", 0.4, 1300, 0.75),
+    ] {
+        let toml = server(used, order, 150_000);
+        let agent = format!("cost:period={period_ms}ms,min_age=12h");
+        let mut run = Run::new(&plan(&toml, Some(&agent))).unwrap();
+        run.run_until(u64::MAX).unwrap();
+        let stats = run.agent().unwrap().stats();
+        assert!(stats.compared > 5 && stats.moves == 0);
+        let misplaced = stats.misplaced_bins / stats.compared as f64;
+        println!("{order} {used}, looks every {period_ms} ms: {misplaced:.3} bins a page");
+        assert!(misplaced < most, "{order} {used}: {misplaced}");
+    }
+}
+
 #[test]
 fn generations_are_eyes_as_well() {
     let toml = server(0.4, "uniform", 200_000);
