@@ -63,8 +63,8 @@ impl Scene {
         let (desk_group, hog_group) = (below("desk"), below("hog"));
         std::fs::write(top.dir.join(limit), LIMIT_BYTES.to_string()).unwrap();
         Ok(Scene {
-            desk: exerciser(&desk_group, "72M", "1000000"),
-            hog: exerciser(&hog_group, "160M", "1000000"),
+            desk: exerciser(&desk_group, "72M"),
+            hog: exerciser(&hog_group, "160M"),
             hog_group,
             _desk_group: desk_group,
             top,
@@ -101,8 +101,9 @@ impl Scene {
     }
 }
 
-/// An exerciser in a cgroup; it touches all of its memory alike.
-fn exerciser(group: &Group, size: &str, rate: &str) -> Spawned {
+/// An exerciser in a cgroup; it touches all of its memory alike. Not as fast as it can: where every page
+/// is touched again within milliseconds, the kernel finds nothing to reclaim and kills it.
+fn exerciser(group: &Group, size: &str) -> Spawned {
     let entrance: File = OpenOptions::new()
         .write(true)
         .open(group.dir.join("cgroup.procs"))
@@ -113,7 +114,7 @@ fn exerciser(group: &Group, size: &str, rate: &str) -> Spawned {
         "--pattern",
         "uniform",
         "--rate",
-        rate,
+        "20000",
         "--no-final-check",
     ];
     Spawned::start_in(Path::new(AGEWISE), arguments, Some(&entrance), None).unwrap()
