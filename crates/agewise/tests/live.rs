@@ -542,7 +542,8 @@ fn recorded_page_faults_are_in_order_and_counted_once() {
         let time_ns = number(record, "time_ns");
         assert!(time_ns >= last_ns, "{record} after {last_ns}");
         let first = number(record, "page");
-        let is_fault = record["evidence"] == "fault";
+        let evidence = record["evidence"].as_str().expect("a word");
+        let is_fault = matches!(evidence, "fault" | "minor_fault" | "major_fault");
         // A new interval begins behind the records of a look.
         if in_look && (is_fault || time_ns != last_ns) {
             faulted.clear();

@@ -372,9 +372,9 @@ impl SightSink for Sink<'_> {
         }
     }
 
-    fn batch_end(&mut self, _batch: &Batch) -> ControlFlow<()> {
+    fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
         self.clear_noted();
-        match self.clearer.clear(&mut self.hand) {
+        match self.clearer.clear(&mut self.hand, batch) {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => {
                 self.failed = Some(error);

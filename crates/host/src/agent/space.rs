@@ -441,9 +441,9 @@ impl SightSink for Sink<'_> {
             .keep(range.start / TABLE_BYTES..range.end.div_ceil(TABLE_BYTES));
     }
 
-    fn batch_end(&mut self, _: &Batch) -> ControlFlow<()> {
+    fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
         if self.failed.is_none() && self.also_young.is_none() {
-            self.failed = self.clearer.clear(&mut self.hand).err();
+            self.failed = self.clearer.clear(&mut self.hand, batch).err();
         }
         ControlFlow::Continue(())
     }

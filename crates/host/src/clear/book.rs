@@ -131,6 +131,23 @@ impl Book {
         }
     }
 
+    /// The table at `place` was judged to be cleared in this scan, and was not after all: its bits tell
+    /// since the scan before.
+    pub fn left(&mut self, place: Place) {
+        let key = place.key();
+        let Ok(index) = self.new.binary_search_by_key(&key, |group| group.key) else {
+            return;
+        };
+        let group = &mut self.new[index];
+        group.cleared[place.at()] = self.scan - 1;
+        if group
+            .next
+            .is_some_and(|(at, _)| usize::from(at) == place.at())
+        {
+            group.next = None;
+        }
+    }
+
     /// Nothing is known any more: the address space is another one, or clearing failed.
     pub fn forget(&mut self) {
         let now_ns = self.times.back().copied();

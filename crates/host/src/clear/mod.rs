@@ -23,7 +23,8 @@
 //! One [`Clearer`] serves one process. In each scan: [`begin`](Clearer::begin), then
 //! [`judge`](Clearer::judge) every sight as it comes (it says what the young bits mean) and
 //! [`clear`](Clearer::clear) at the end of each batch, so that little time passes between the read
-//! of a table and its clear: an access in between is lost to pages that are cleared. At the end
+//! of a table and its clear: an access in between is lost to pages that are cleared. Where much time
+//! passed all the same, because we were stopped, the batch is left as it is. At the end
 //! [`finish`](Clearer::finish).
 
 use std::collections::HashMap;
@@ -31,8 +32,8 @@ use std::io;
 
 use agewise_engine::table::PageBits;
 
-use crate::clock::thread_cpu_ns;
-use crate::eye::{AddressRange, Leaf, PAGE_BYTES, TABLE_BYTES, TableSight};
+use crate::clock::{monotonic_ns, thread_cpu_ns};
+use crate::eye::{AddressRange, Batch, Leaf, PAGE_BYTES, TABLE_BYTES, TableSight};
 use crate::vma::{Vma, VmaKind};
 use book::{Book, Place, PutOff};
 use cost::CostModel;
@@ -87,6 +88,9 @@ const SETTLED: u32 = 4;
 /// A flush of more than 33 pages is one of everything (x86, `tlb_single_page_flush_ceiling`, 4.20 to
 /// 6.18); twice that leaves room.
 const FLUSHES_ALL_BYTES: u64 = 64 * PAGE_BYTES;
+/// Between the read of a table and its clear pass some 0.1 ms, and a few ms where we wait for a CPU. What
+/// is accessed in a longer pause (a stop, a stall of the machine) is too much to lose.
+const LATE_NS: u64 = 20_000_000;
 /// Pages asked per mapping.
 const PROBES: u8 = 8;
 /// Clearing scans after which a mapping is asked again.
@@ -446,11 +450,34 @@ impl Clearer {
         }
     }
 
-    /// Clear what was noted since the last call. Best at the end of each batch of sights.
+    /// Clear what was noted of this batch, unless it was read too long ago: then it stays, and its
+    /// bits are taken for accesses once more by the next scan.
     ///
     /// # Errors
     /// [`ClearError`].
-    pub fn clear(&mut self, hand: &mut dyn ClearHand) -> Result<(), ClearError> {
+    pub fn clear(&mut self, hand: &mut dyn ClearHand, batch: &Batch) -> Result<(), ClearError> {
+        if monotonic_ns().saturating_sub(batch.begin_ns) > LATE_NS {
+            self.leave();
+        }
+        self.clear_noted(hand)
+    }
+
+    fn leave(&mut self) {
+        for (of, va) in self.notes.tables() {
+            if let Some(mapping) = self.mappings.get(of) {
+                self.book.left(Place {
+                    table: va / TABLE_BYTES,
+                    mapping: mapping.start,
+                });
+                self.report.tables_late += 1;
+            }
+        }
+        self.notes.forget();
+        // A run may have begun in the batch before, which was cleared in time.
+        self.runs.close();
+    }
+
+    fn clear_noted(&mut self, hand: &mut dyn ClearHand) -> Result<(), ClearError> {
         if self.notes.is_empty() {
             return Ok(());
         }
@@ -554,7 +581,7 @@ impl Clearer {
     /// # Errors
     /// [`ClearError`].
     pub fn finish(&mut self, hand: &mut dyn ClearHand) -> Result<ClearReport, ClearError> {
-        self.clear(hand)?;
+        self.clear_noted(hand)?;
         let held: Vec<Run> = self.held.take().into_iter().collect();
         if self.cold_denied {
             // What was held back goes with the rest, by `clear_refs`.

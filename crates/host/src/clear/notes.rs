@@ -90,6 +90,14 @@ impl Notes {
         self.wanted = false;
     }
 
+    /// Mapping and address of the tables that are to be cleared.
+    pub fn tables(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        self.notes.iter().filter_map(|note| match note {
+            Note::Table { of, va, .. } => Some((*of, *va)),
+            _ => None,
+        })
+    }
+
     /// Forget them.
     pub fn forget(&mut self) {
         self.notes.clear();

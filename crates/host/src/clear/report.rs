@@ -30,6 +30,8 @@ pub struct ClearReport {
     pub tables_cleared: u64,
     /// Of these, put off.
     pub tables_put_off: u64,
+    /// Of these, not cleared after all: too much time had passed since they were read.
+    pub tables_late: u64,
     /// Of these, whose bits were too old to be believed.
     pub tables_stale: u64,
     /// Address ranges given to `MADV_COLD`.

@@ -81,6 +81,8 @@ struct World {
     clearer: Clearer,
     hand: FakeHand,
     now_ns: u64,
+    /// Time from reading a table to clearing it.
+    late_ns: u64,
 }
 
 const ALL: PageBits = [u64::MAX; 8];
@@ -107,6 +109,7 @@ impl World {
             clearer: Clearer::new(PID, policy),
             hand: FakeHand::default(),
             now_ns: SECOND,
+            late_ns: 0,
         }
     }
 
@@ -133,7 +136,11 @@ impl World {
             .scan(&Target::by_pid(PID), &ranges, &mut watch)
             .unwrap();
         let judged = watch.judged;
-        self.clearer.clear(&mut self.hand)?;
+        let batch = Batch {
+            begin_ns: monotonic_ns() - self.late_ns,
+            ..Batch::default()
+        };
+        self.clearer.clear(&mut self.hand, &batch)?;
         Ok((judged, self.clearer.finish(&mut self.hand)?))
     }
 }
@@ -143,6 +150,28 @@ fn cold() -> ClearPolicy {
         means: Means::Cold,
         ..ClearPolicy::exact()
     }
+}
+
+/// What is accessed while we are stopped between reading a table and clearing it must not be lost.
+#[test]
+fn what_was_read_too_long_ago_is_left_as_it_is() {
+    let mut world = World::new(cold(), &[("anon", 4)]);
+    for table in 0..4 {
+        world.set(table, Leaf::Page, ALL);
+    }
+    world.scan().unwrap();
+    assert!(world.hand.covers(BASE));
+    world.hand.cleared.clear();
+    world.late_ns = 10 * SECOND;
+    let (_, report) = world.scan().unwrap();
+    assert_eq!((report.tables_late, report.ranges), (4, 0));
+    assert!(world.hand.cleared.is_empty());
+    // The next scan takes the bits for accesses since the scan before the one that was late.
+    world.late_ns = 0;
+    let (judged, report) = world.scan().unwrap();
+    assert_eq!((report.tables_late, report.tables_cleared), (0, 4));
+    assert!(judged.iter().all(|judged| judged.young == ALL));
+    assert_eq!(judged[0].since_ns, Some(2 * SECOND));
 }
 
 #[test]

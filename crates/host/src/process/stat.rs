@@ -31,6 +31,11 @@ pub struct Stat {
     pub state: char,
     /// The parent.
     pub ppid: u32,
+    /// Its session: the pid of the leader; 0 where that is of another pid namespace, and of a process
+    /// that is being taken down.
+    pub session: u32,
+    /// It has a controlling terminal.
+    pub has_terminal: bool,
     /// What kind of process.
     pub kind: ProcessKind,
     /// Page faults that needed no I/O.
@@ -77,6 +82,10 @@ impl Stat {
             comm: text[open + 1..close].to_owned(),
             state,
             ppid: u32::try_from(number(4)?).map_err(|_| bad("a pid"))?,
+            session: field(6)?
+                .parse::<i64>()
+                .map_or(0, |id| u32::try_from(id).unwrap_or(0)),
+            has_terminal: field(7)? != "0",
             kind,
             minor_faults: number(10)?,
             major_faults: number(12)?,

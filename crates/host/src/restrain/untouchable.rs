@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Cgroups that must not be acted on.
 
-use rustix::process::{Pid, getsid};
-
 use crate::cgroup::{Cgroup, CgroupError};
-use crate::error;
 use crate::process::Process;
 use crate::root::ProcRoot;
 
@@ -49,7 +46,8 @@ pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchabl
     }
     let pids = cgroup.procs(true)?;
     let ancestors = ancestors(root);
-    let own_session = getsid(None).ok();
+    let stat = |pid| Process::open_in(root, pid).and_then(|process| process.stat());
+    let own_session = stat(std::process::id()).ok().map(|stat| stat.session);
     let reason = |pid: u32| {
         if pid == 1 {
             Some(Untouchable::Init)
@@ -57,10 +55,15 @@ pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchabl
             Some(Untouchable::Ourselves)
         } else if ancestors.contains(&pid) {
             Some(Untouchable::Ancestor)
-        } else if own_session.is_some() && session_of(pid) == own_session {
-            Some(Untouchable::Session)
         } else {
-            is_login_shell(root, pid).then_some(Untouchable::LoginShell)
+            // One that is gone by now stands in nobody's way.
+            let stat = stat(pid).ok()?;
+            if Some(stat.session) == own_session {
+                Some(Untouchable::Session)
+            } else {
+                let leads = stat.session == pid && stat.has_terminal;
+                leads.then_some(Untouchable::LoginShell)
+            }
         }
     };
     Ok(pids.into_iter().find_map(reason))
@@ -82,23 +85,4 @@ fn ancestors(root: &ProcRoot) -> Vec<u32> {
         }
     }
     pids
-}
-
-fn session_of(pid: u32) -> Option<Pid> {
-    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
-    getsid(Some(pid)).ok()
-}
-
-/// A session leader that has a terminal (fields 6 and 7 of `stat`).
-fn is_login_shell(root: &ProcRoot, pid: u32) -> bool {
-    let Ok(text) = error::read(&root.of(pid).join("stat")) else {
-        return false;
-    };
-    let Some((_, rest)) = text.rsplit_once(')') else {
-        return false;
-    };
-    let mut fields = rest.split_ascii_whitespace().skip(3);
-    let session = fields.next().and_then(|field| field.parse::<u32>().ok());
-    let terminal = fields.next().and_then(|field| field.parse::<i64>().ok());
-    session == Some(pid) && terminal.is_some_and(|terminal| terminal != 0)
 }

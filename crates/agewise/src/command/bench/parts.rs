@@ -224,7 +224,7 @@ impl SightSink for Sink<'_, '_> {
         for (region, table) in self.fresh.drain(..) {
             self.readings[region][table] = Some((batch.begin_ns, batch.end_ns));
         }
-        match self.clearer.clear(self.hand) {
+        match self.clearer.clear(self.hand, batch) {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => {
                 self.error.get_or_insert(error.into());
