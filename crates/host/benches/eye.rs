@@ -272,8 +272,8 @@ impl SightSink for Watch<'_> {
             .sum::<u64>();
     }
 
-    fn batch_end(&mut self, _: &Batch) -> ControlFlow<()> {
-        self.clearer.clear(&mut self.hand).unwrap();
+    fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
+        self.clearer.clear(&mut self.hand, batch).unwrap();
         ControlFlow::Continue(())
     }
 }

@@ -66,8 +66,8 @@ impl SightSink for Sink<'_> {
             .extend((0..512).filter(is_young).map(|page| first + page));
     }
 
-    fn batch_end(&mut self, _: &Batch) -> ControlFlow<()> {
-        self.clearer.clear(&mut self.hand).unwrap();
+    fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
+        self.clearer.clear(&mut self.hand, batch).unwrap();
         ControlFlow::Continue(())
     }
 }

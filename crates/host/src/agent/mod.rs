@@ -134,6 +134,8 @@ pub struct Agent {
     /// Processes that may not be looked at: their subjects, and why.
     refused: Vec<(Vec<usize>, String)>,
     ticks: u64,
+    /// When the last tick began, and when it had looked at everything.
+    began_ms: u64,
     last_tick_ms: u64,
     /// How often to glance, while somebody else clears.
     glance_every: Option<Duration>,
@@ -183,6 +185,7 @@ impl Agent {
             kernel_threads: HashSet::new(),
             refused: Vec::new(),
             ticks: 0,
+            began_ms: now_ms,
             last_tick_ms: now_ms,
             glance_every: None,
             sharing: Sharing::default(),
@@ -247,7 +250,7 @@ impl Agent {
         clock_ms()
     }
 
-    /// When the last tick was.
+    /// When the last tick had looked at everything.
     pub fn last_tick_ms(&self) -> u64 {
         self.last_tick_ms
     }
@@ -259,10 +262,10 @@ impl Agent {
     /// is in the report.
     pub fn tick(&mut self) -> Result<TickReport, CgroupError> {
         let began_ns = thread_cpu_ns();
-        let previous_ms = self.last_tick_ms;
+        let previous_ms = self.began_ms;
         let first = self.ticks == 0;
         self.ticks += 1;
-        self.last_tick_ms = clock_ms();
+        self.began_ms = clock_ms();
         if self.ticks % RIVALS_KNOWN_TICKS == 1 {
             let look = Duration::from_millis(self.config.scan_interval_ms());
             self.glance_every = glance::period(&self.roots, look);
@@ -303,6 +306,7 @@ impl Agent {
         };
         self.share_out_budget();
         self.look(&domains, &mut report, &mut cost);
+        self.last_tick_ms = clock_ms();
         self.mark_gone();
         report.cpu_ns = thread_cpu_ns() - began_ns;
         if first {
@@ -314,7 +318,7 @@ impl Agent {
                 first_ns: self.cost.first_ns,
                 ..Cost::default()
             };
-            self.cost.began_ms = self.last_tick_ms;
+            self.cost.began_ms = self.began_ms;
         }
         self.cost.scans += 1;
         self.cost.total_ns += report.cpu_ns;
@@ -678,7 +682,7 @@ impl Agent {
             .sum();
         // The last scan stands for the interval that follows it.
         let elapsed_ms =
-            self.last_tick_ms.saturating_sub(self.cost.began_ms) + self.config.scan_interval_ms();
+            self.began_ms.saturating_sub(self.cost.began_ms) + self.config.scan_interval_ms();
         CostReport {
             scans: self.ticks,
             first_scan_cpu_ms: self.cost.first_ns as f64 / 1e6,

@@ -298,7 +298,9 @@ impl Space {
             None if extra.also_young.is_some() => Ok(ClearReport::default()),
             None => self.clearer.finish(&mut KernelHand::new(&self.process)),
         };
-        let now_ms = now_ns / 1_000_000;
+        // The generation ends where reading did, however long that took: what was read late may have been
+        // accessed late.
+        let now_ms = clock_ms();
         self.returned = extra.returned_bounds.map(|bounds| {
             let mut returned = Histogram::new(bounds);
             let (window, returned_sizes) = (self.map.generations(), self.map.returned());
