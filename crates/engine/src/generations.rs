@@ -97,6 +97,11 @@ impl Generations {
         }
     }
 
+    /// Bytes of memory taken from the allocator.
+    pub fn memory_bytes(&self) -> usize {
+        self.window.capacity() * size_of::<Generation>() + size_of::<Sizes>()
+    }
+
     /// The sequence number of the youngest generation. It only grows.
     pub fn max_seq(&self) -> u64 {
         self.max_seq

@@ -20,7 +20,7 @@ use crate::eye::{
 };
 use crate::pageout::{self, PageoutError, Run, VECTOR_MAX, check_target};
 use crate::process::Process;
-use crate::vma::{VmaKind, VmaTable};
+use crate::vma::{MapsReader, VmaKind, VmaTable};
 
 /// Runs looked at again in one go.
 const RUNS_MAX: usize = 256;
@@ -72,6 +72,7 @@ pub struct Heated {
     process: Process,
     heat: HeatMap,
     vmas: VmaTable,
+    maps: MapsReader,
     ranges: Vec<AddressRange>,
     /// The coldest pages, ascending.
     queue: VecDeque<Range<u64>>,
@@ -91,6 +92,7 @@ impl Heated {
             process,
             heat: HeatMap::new(decay),
             vmas: VmaTable::new(),
+            maps: MapsReader::new(),
             ranges: Vec::new(),
             queue: VecDeque::new(),
             young: HashMap::new(),
@@ -130,7 +132,7 @@ impl Heated {
     ) -> Result<Scanned, PageoutError> {
         let began_ns = thread_cpu_ns();
         if clear || self.ranges.is_empty() {
-            self.vmas.read(self.process.pid())?;
+            self.vmas.read_by(&mut self.maps, self.process.pid())?;
             self.ranges.clear();
             let wanted = |kind| matches!(kind, VmaKind::Anon);
             let vmas = self.vmas.vmas().iter().filter(|vma| wanted(vma.kind));

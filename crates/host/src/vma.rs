@@ -71,43 +71,20 @@ pub struct Vma {
 pub struct VmaTable {
     vmas: Vec<Vma>,
     names: String,
+}
+
+/// What reading the mappings of many processes, or of one again and again, has in common: a buffer,
+/// and what is known of file systems.
+#[derive(Debug, Default)]
+pub struct MapsReader {
     text: Vec<u8>,
     filesystems: Filesystems,
 }
 
-impl VmaTable {
-    /// An empty table; its buffers grow to what [`read`](Self::read) needs and are kept.
+impl MapsReader {
+    /// A reader that knows nothing yet.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Read the mappings of `pid` afresh. A process without any (kernel thread, zombie) has none.
-    ///
-    /// # Errors
-    /// [`FileError`]: the process is gone ([`FileError::is_not_found`]), may not be looked at
-    /// ([`FileError::is_denied`]), or its file has an unknown format.
-    pub fn read(&mut self, pid: u32) -> Result<(), FileError> {
-        self.vmas.clear();
-        self.names.clear();
-        let path = PathBuf::from(format!("/proc/{pid}/maps"));
-        self.slurp(&path)?;
-        let text = std::mem::take(&mut self.text);
-        let parsed = self.parse(&text, pid, &path);
-        self.text = text;
-        parsed
-    }
-
-    /// A table as `text` has it, for tests of what stands on it.
-    #[cfg(test)]
-    pub(crate) fn from_text(text: &str) -> Self {
-        let mut table = VmaTable::new();
-        table.parse(text.as_bytes(), 1, "maps".as_ref()).unwrap();
-        table
-    }
-
-    #[cfg(test)]
-    pub(crate) fn set_locked(&mut self, index: usize) {
-        self.vmas[index].locked = true;
     }
 
     fn slurp(&mut self, path: &std::path::Path) -> Result<(), FileError> {
@@ -120,8 +97,67 @@ impl VmaTable {
                 source,
             })
     }
+}
 
-    fn parse(&mut self, text: &[u8], pid: u32, path: &std::path::Path) -> Result<(), FileError> {
+impl VmaTable {
+    /// An empty table.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Read the mappings of `pid` afresh. A process without any (kernel thread, zombie) has none.
+    ///
+    /// # Errors
+    /// [`FileError`]: the process is gone ([`FileError::is_not_found`]), may not be looked at
+    /// ([`FileError::is_denied`]), or its file has an unknown format.
+    pub fn read(&mut self, pid: u32) -> Result<(), FileError> {
+        self.read_by(&mut MapsReader::new(), pid)
+    }
+
+    /// The same with a reader that is used again: it asks for the file systems of a device once.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_by(&mut self, reader: &mut MapsReader, pid: u32) -> Result<(), FileError> {
+        self.vmas.clear();
+        self.names.clear();
+        let path = PathBuf::from(format!("/proc/{pid}/maps"));
+        reader.slurp(&path)?;
+        self.parse(&reader.text, &mut reader.filesystems, pid, &path)?;
+        self.vmas.shrink_to(self.vmas.len() + self.vmas.len() / 8);
+        self.names
+            .shrink_to(self.names.len() + self.names.len() / 8);
+        Ok(())
+    }
+
+    /// Bytes of memory held.
+    pub fn memory_bytes(&self) -> usize {
+        self.vmas.capacity() * size_of::<Vma>() + self.names.capacity()
+    }
+
+    /// A table as `text` has it, for tests of what stands on it.
+    #[cfg(test)]
+    pub(crate) fn from_text(text: &str) -> Self {
+        let mut table = VmaTable::new();
+        let filesystems = &mut Filesystems::default();
+        table
+            .parse(text.as_bytes(), filesystems, 1, "maps".as_ref())
+            .unwrap();
+        table
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_locked(&mut self, index: usize) {
+        self.vmas[index].locked = true;
+    }
+
+    fn parse(
+        &mut self,
+        text: &[u8],
+        filesystems: &mut Filesystems,
+        pid: u32,
+        path: &std::path::Path,
+    ) -> Result<(), FileError> {
         for line in text
             .split(|&byte| byte == b'\n')
             .filter(|line| !line.is_empty())
@@ -132,7 +168,7 @@ impl VmaTable {
             })?;
             let at = self.names.len() as u32;
             self.names.push_str(&String::from_utf8_lossy(parsed.name));
-            let kind = self.filesystems.kind(&parsed, pid);
+            let kind = filesystems.kind(&parsed, pid);
             self.vmas.push(Vma {
                 range: parsed.range,
                 read: parsed.perms[0] == b'r',
@@ -156,18 +192,17 @@ impl VmaTable {
     /// # Errors
     /// [`FileError`], as [`read`](Self::read).
     pub fn mark_locked(&mut self, pid: u32) -> Result<(), FileError> {
-        let path = PathBuf::from(format!("/proc/{pid}/status"));
-        self.slurp(&path)?;
-        let none = self.text.split(|&byte| byte == b'\n').any(|line| {
+        let mut reader = MapsReader::new();
+        reader.slurp(&PathBuf::from(format!("/proc/{pid}/status")))?;
+        let none = reader.text.split(|&byte| byte == b'\n').any(|line| {
             line.strip_prefix(b"VmLck:")
                 .is_some_and(|rest| rest.trim_ascii_start().starts_with(b"0 "))
         });
         if none {
             return Ok(());
         }
-        let path = PathBuf::from(format!("/proc/{pid}/smaps"));
-        self.slurp(&path)?;
-        mark_locked_from(&self.text, &mut self.vmas);
+        reader.slurp(&PathBuf::from(format!("/proc/{pid}/smaps")))?;
+        mark_locked_from(&reader.text, &mut self.vmas);
         Ok(())
     }
 
@@ -409,7 +444,9 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
             "1-2",
             "g-2 rwxp",
         ] {
-            let error = VmaTable::new().parse(bad.as_bytes(), 1, "/proc/1/maps".as_ref());
+            let filesystems = &mut Filesystems::default();
+            let path = "/proc/1/maps".as_ref();
+            let error = VmaTable::new().parse(bad.as_bytes(), filesystems, 1, path);
             assert!(
                 error.unwrap_err().to_string().contains("/proc/1/maps"),
                 "{bad}"

@@ -16,7 +16,7 @@ use agewise_host::eye::{
 };
 use agewise_host::faults::Fault;
 use agewise_host::process::Process;
-use agewise_host::vma::{VmaKind, VmaTable};
+use agewise_host::vma::{MapsReader, VmaKind, VmaTable};
 
 use agewise_lab::trace::Evidence;
 
@@ -78,6 +78,7 @@ pub struct Watched {
     slot: u64,
     clearer: Clearer,
     vmas: VmaTable,
+    maps: MapsReader,
     /// Accesses before the first clear count: the process began while we recorded.
     born_here: bool,
     /// What recording may cost the process, as a share of its time.
@@ -103,6 +104,7 @@ impl Watched {
             slot,
             clearer,
             vmas: VmaTable::new(),
+            maps: MapsReader::new(),
             born_here,
             max_slowdown,
             pace: None,
@@ -129,7 +131,7 @@ impl Watched {
         found: &mut dyn FnMut(Touched),
     ) -> Result<ClearReport, WatchError> {
         let pid = self.process.pid();
-        self.vmas.read(pid)?;
+        self.vmas.read_by(&mut self.maps, pid)?;
         let mapped: Vec<_> = self
             .vmas
             .vmas()

@@ -3,15 +3,12 @@
 
 use super::AgeMap;
 use super::leaf::{self, Changes, Leaf};
+use super::part::{Part, PartSizes};
 use super::store::{Files, NO_LEAF, Table};
 use crate::generations::{LABEL_NONE, LABEL_UNSEEN, LABELS, Label, PageType, Sizes};
 use crate::table::{PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE};
 
 const ALL: PageBits = [u64::MAX; WORDS_PER_TABLE];
-
-/// A group of pages the caller wants counted apart in each look: pages of a NUMA node, or pages
-/// that another process of the same target already counts.
-pub type Part = u8;
 
 /// What was seen of one table.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +64,7 @@ pub struct Look<'a> {
     /// The table taken in last.
     last: Option<u64>,
     counts: LookCounts,
+    returned: Box<Sizes>,
     label: Label,
     first: bool,
 }
@@ -92,10 +90,7 @@ struct Pending {
 impl<'a> Look<'a> {
     pub(super) fn begin(map: &'a mut AgeMap) -> Self {
         map.look = map.look.wrapping_add(1);
-        for part in &mut map.parts {
-            *part = [[0; 2]; LABELS];
-        }
-        *map.returned = [[0; 2]; LABELS];
+        map.parts.iter_mut().for_each(PartSizes::clear);
         let first = map.is_first_look();
         let label = if first {
             LABEL_UNSEEN
@@ -109,6 +104,7 @@ impl<'a> Look<'a> {
             pending: None,
             last: None,
             counts: LookCounts::default(),
+            returned: Box::new([[0; 2]; LABELS]),
             label,
             first,
         }
@@ -173,10 +169,18 @@ impl<'a> Look<'a> {
 
     /// Ends the look: what was not reported is gone. A look that is dropped instead (the process
     /// vanished half-way) leaves what it did not reach as it was.
-    pub fn finish(mut self) -> LookCounts {
+    pub fn finish(self) -> LookCounts {
+        self.finish_with_returned().0
+    }
+
+    /// The same, and the pages that the look found accessed, present before or in swap, by the label
+    /// they had until then: how long memory that is accessed had been idle. To be read before
+    /// [`AgeMap::advance`].
+    pub fn finish_with_returned(mut self) -> (LookCounts, Box<Sizes>) {
         self.flush();
         self.forget_unseen();
-        self.counts
+        let returned = std::mem::replace(&mut self.returned, Box::new([[0; 2]; LABELS]));
+        (self.counts, returned)
     }
 
     fn forget_unseen(&mut self) {
@@ -281,7 +285,7 @@ impl<'a> Look<'a> {
                 self.label,
                 sizes,
                 &mut self.map.swapped,
-                &mut self.map.returned,
+                &mut self.returned,
                 &mut self.counts,
             );
         }
@@ -306,8 +310,8 @@ impl<'a> Look<'a> {
             sizes[usize::from(table.uniform)][0] -= pages - old;
             sizes[usize::from(table.uniform)][1] -= old;
             if young {
-                self.map.returned[usize::from(table.uniform)][0] += pages - old;
-                self.map.returned[usize::from(table.uniform)][1] += old;
+                self.returned[usize::from(table.uniform)][0] += pages - old;
+                self.returned[usize::from(table.uniform)][1] += old;
             }
         } else {
             self.counts.appeared += pages;
@@ -325,25 +329,21 @@ impl<'a> Look<'a> {
 
     fn count_parts(&mut self, table: &Table, seen: Seen<'_>) {
         for (part, mask) in seen.parts {
-            if self.map.parts.len() <= usize::from(*part) {
-                self.map
-                    .parts
-                    .resize(usize::from(*part) + 1, [[0; 2]; LABELS]);
+            let part = usize::from(*part);
+            if self.map.parts.len() <= part {
+                self.map.parts.resize_with(part + 1, PartSizes::default);
             }
+            let sizes = &mut self.map.parts[part];
             for (word, wanted) in mask.iter().enumerate() {
                 let wanted = wanted & seen.bits.present[word];
                 let files = seen.files[word];
                 for (page_type, pages) in [(0, wanted & !files), (1, wanted & files)] {
-                    let sizes = &mut self.map.parts[usize::from(*part)];
                     if table.leaf == NO_LEAF {
-                        sizes[usize::from(table.uniform)][page_type] +=
-                            u64::from(pages.count_ones());
+                        sizes.add(table.uniform, page_type, u64::from(pages.count_ones()));
                         continue;
                     }
                     let lanes = self.map.store.leaves[table.leaf].lanes(word);
-                    by_label(lanes, pages, |label, n| {
-                        sizes[usize::from(label)][page_type] += n
-                    });
+                    by_label(lanes, pages, |label, n| sizes.add(label, page_type, n));
                 }
             }
         }

@@ -14,13 +14,15 @@
 
 mod leaf;
 mod look;
+mod part;
 mod query;
 mod store;
 
-pub use look::{Facts, Look, LookCounts, OutOfOrder, Part};
+pub use look::{Facts, Look, LookCounts, OutOfOrder};
+pub use part::{Part, PartSizes};
 pub use query::{PageState, RangeSizes, Run};
 
-use crate::generations::{ByType, GENERATIONS_MAX, Generations, LABELS, Label, Relabel, Sizes};
+use crate::generations::{ByType, GENERATIONS_MAX, Generations, Relabel};
 use crate::table::PAGES_PER_TABLE;
 use leaf::Leaf;
 use store::{NO_LEAF, Store};
@@ -33,8 +35,7 @@ pub struct AgeMap {
     look: u32,
     newborn: bool,
     swapped: ByType<u64>,
-    parts: Vec<Sizes>,
-    returned: Box<Sizes>,
+    parts: Vec<PartSizes>,
 }
 
 impl AgeMap {
@@ -54,7 +55,6 @@ impl AgeMap {
             newborn: false,
             swapped: [0; 2],
             parts: Vec::new(),
-            returned: Box::new([[0; 2]; LABELS]),
         }
     }
 
@@ -78,15 +78,8 @@ impl AgeMap {
     }
 
     /// Present pages of one part of the last look ([`Facts::parts`]), by label and type.
-    pub fn part_sizes(&self, part: Part) -> Option<&Sizes> {
+    pub fn part_sizes(&self, part: Part) -> Option<&PartSizes> {
         self.parts.get(usize::from(part))
-    }
-
-    /// Pages that the last look found accessed, present before or in swap, by the label they had
-    /// until then: how long memory that is accessed had been idle. To be read before
-    /// [`advance`](Self::advance).
-    pub fn returned(&self) -> &Sizes {
-        &self.returned
     }
 
     /// Begins a look at the whole address space. What it does not report is gone.
@@ -108,7 +101,8 @@ impl AgeMap {
 
     /// Bytes of memory the map takes.
     pub fn memory_bytes(&self) -> usize {
-        self.store.memory_bytes() + (2 + self.parts.len()) * size_of::<Sizes>() + size_of::<Self>()
+        let parts: usize = self.parts.iter().map(PartSizes::memory_bytes).sum();
+        self.store.memory_bytes() + self.generations.memory_bytes() + parts + size_of::<Self>()
     }
 
     /// Whether what a look finds has an age at all.
@@ -129,13 +123,7 @@ impl AgeMap {
             }
         }
         for part in &mut self.parts {
-            let mut sizes: Sizes = [[0; 2]; LABELS];
-            for (label, by_type) in part.iter().enumerate() {
-                let target: Label = relabel[label];
-                sizes[usize::from(target)][0] += by_type[0];
-                sizes[usize::from(target)][1] += by_type[1];
-            }
-            *part = sizes;
+            part.relabel(relabel);
         }
     }
 

@@ -15,6 +15,7 @@ mod space;
 mod target;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agewise_engine::table::PageBits;
@@ -22,11 +23,13 @@ use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
 
 use crate::cgroup::CgroupError;
 use crate::clear::ClearPolicy;
+use crate::clear::shared::MapCounts;
 use crate::clock::thread_cpu_ns;
 use crate::eye::{AccessSource, PAGE_BYTES, Resolution, Target};
 use crate::glance;
 use crate::memory::{self, MemInfo, NodeMap, Zone};
 use crate::root::Roots;
+use crate::vma::MapsReader;
 
 pub use report::{CostReport, SubjectAges, SubjectReport};
 pub use space::Space;
@@ -130,6 +133,8 @@ pub struct Agent {
     nodes: Nodes,
     resolved: Resolved,
     spaces: BTreeMap<u32, Space>,
+    maps: MapsReader,
+    map_counts: Arc<MapCounts>,
     kernel_threads: HashSet<u32>,
     /// Processes that may not be looked at: their subjects, and why.
     refused: Vec<(Vec<usize>, String)>,
@@ -182,6 +187,8 @@ impl Agent {
             nodes,
             resolved: Resolved::default(),
             spaces: BTreeMap::new(),
+            maps: MapsReader::new(),
+            map_counts: Arc::new(MapCounts::open()),
             kernel_threads: HashSet::new(),
             refused: Vec::new(),
             ticks: 0,
@@ -379,7 +386,8 @@ impl Agent {
                     started_ms(process.start_ticks()).filter(|ms| *ms >= since_ms)
                 });
                 let horizon_ms = self.config.intervals.horizon_ms();
-                let space = Space::new(process, self.config.clear, horizon_ms, born_ms);
+                let counts = Arc::clone(&self.map_counts);
+                let space = Space::new(process, self.config.clear, counts, horizon_ms, born_ms);
                 self.spaces.insert(*pid, space);
             }
             if let Some(space) = self.spaces.get_mut(pid) {
@@ -398,21 +406,23 @@ impl Agent {
     }
 
     fn read_mappings(&mut self, report: &mut TickReport) {
-        self.spaces.retain(|_, space| match space.read_mappings() {
-            Ok(()) => {
-                space.trouble = None;
-                true
-            }
-            Err(error) if error.is_gone() => {
-                report.vanished += 1;
-                false
-            }
-            Err(error) => {
-                report.failed += 1;
-                space.trouble = Some(error.to_string());
-                true
-            }
-        });
+        let maps = &mut self.maps;
+        self.spaces
+            .retain(|_, space| match space.read_mappings(maps) {
+                Ok(()) => {
+                    space.trouble = None;
+                    true
+                }
+                Err(error) if error.is_gone() => {
+                    report.vanished += 1;
+                    false
+                }
+                Err(error) => {
+                    report.failed += 1;
+                    space.trouble = Some(error.to_string());
+                    true
+                }
+            });
     }
 
     /// Finds the mappings whose pages may be shared, and the sets of subjects in which pages count

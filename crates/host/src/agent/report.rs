@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the agent knows after a tick, in the terms of the working-set report.
 
+use agewise_engine::agemap::PartSizes;
 use agewise_engine::generations::{ByType, LABEL_UNSEEN, LABELS, Sizes};
 use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
 use serde::Serialize;
@@ -126,7 +127,7 @@ impl SubjectReport {
         for (ordinal, (_, histogram)) in self.nodes.iter_mut().enumerate() {
             let mut sizes = match ordinal {
                 0 => (1..nodes).fold(*window.sizes(), |left, node| less(left, part(space, node))),
-                node => part(space, node).copied().unwrap_or([[0; 2]; LABELS]),
+                node => part(space, node).map_or([[0; 2]; LABELS], PartSizes::to_sizes),
             };
             if let Some(first) = counted_part {
                 sizes = less(sizes, part(space, first + ordinal));
@@ -171,16 +172,17 @@ impl SubjectReport {
     }
 }
 
-fn part(space: &Space, part: usize) -> Option<&Sizes> {
+fn part(space: &Space, part: usize) -> Option<&PartSizes> {
     u8::try_from(part)
         .ok()
         .and_then(|part| space.map.part_sizes(part))
 }
 
-fn less(mut sizes: Sizes, part: Option<&Sizes>) -> Sizes {
-    for (label, by_type) in part.into_iter().flatten().enumerate() {
-        sizes[label][0] = sizes[label][0].saturating_sub(by_type[0]);
-        sizes[label][1] = sizes[label][1].saturating_sub(by_type[1]);
+fn less(mut sizes: Sizes, part: Option<&PartSizes>) -> Sizes {
+    for (label, by_type) in part.into_iter().flat_map(PartSizes::iter) {
+        let left = &mut sizes[usize::from(label)];
+        left[0] = left[0].saturating_sub(by_type[0]);
+        left[1] = left[1].saturating_sub(by_type[1]);
     }
     sizes
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use agewise_engine::agemap::{AgeMap, Facts, Look, LookCounts, Part};
 use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits};
@@ -10,6 +11,7 @@ use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
 
 use super::share::{self, FrameSet};
 use crate::clear::hand::KernelHand;
+use crate::clear::shared::MapCounts;
 use crate::clear::{ClearError, ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::error::FileError;
@@ -20,7 +22,7 @@ use crate::eye::{
 use crate::glance::Glances;
 use crate::memory::NodeMap;
 use crate::process::Process;
-use crate::vma::{Vma, VmaKind, VmaTable};
+use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
 /// Milliseconds of the clock that ages are told by.
 pub(super) fn clock_ms() -> u64 {
@@ -126,6 +128,7 @@ impl Space {
     pub(super) fn new(
         process: Process,
         policy: ClearPolicy,
+        counts: Arc<MapCounts>,
         horizon_ms: u64,
         born_ms: Option<u64>,
     ) -> Self {
@@ -135,7 +138,7 @@ impl Space {
         };
         Space {
             comm: process.comm().unwrap_or_default(),
-            clearer: Clearer::new(process.pid(), policy),
+            clearer: Clearer::with_counts(process.pid(), policy, counts),
             vmas: VmaTable::new(),
             map,
             ranges: Vec::new(),
@@ -184,7 +187,7 @@ impl Space {
         self.map.memory_bytes()
             + self.clearer.memory_bytes()
             + self.glances.memory_bytes()
-            + size_of_val(self.vmas.vmas())
+            + self.vmas.memory_bytes()
     }
 
     /// Limits the CPU time of clearing in the looks to come.
@@ -193,8 +196,8 @@ impl Space {
     }
 
     /// Reads its mappings.
-    pub(super) fn read_mappings(&mut self) -> Result<(), SpaceError> {
-        self.vmas.read(self.process.pid())?;
+    pub(super) fn read_mappings(&mut self, reader: &mut MapsReader) -> Result<(), SpaceError> {
+        self.vmas.read_by(reader, self.process.pid())?;
         self.ranges.clear();
         self.kinds.clear();
         self.shareable.clear();
@@ -257,7 +260,7 @@ impl Space {
             );
         }
         let mut in_folios = vec![false; self.ranges.len()];
-        let (scanned, counts, failed) = {
+        let (scanned, failed) = {
             let mut sink = Sink {
                 look: self.map.look(),
                 clearer: &mut self.clearer,
@@ -273,19 +276,16 @@ impl Space {
             };
             let scanned = eye.scan(&target, &self.ranges, &mut sink);
             // A look that broke off is dropped, which keeps what it did not reach.
-            let counts = match scanned {
-                Ok(_) => sink.look.finish(),
-                Err(_) => LookCounts::default(),
-            };
-            (scanned, counts, sink.failed)
+            let scanned = scanned.map(|report| (report, sink.look.finish_with_returned()));
+            (scanned, sink.failed)
         };
         self.glances.forget();
         let with_large = self.ranges.iter().zip(&in_folios);
         self.in_folios.clear();
         self.in_folios
             .extend(with_large.filter_map(|(range, large)| large.then_some(*range)));
-        let scanned = match scanned {
-            Ok(report) => report,
+        let (scanned, (counts, back)) = match scanned {
+            Ok(found) => found,
             Err(error) => {
                 if matches!(error, EyeError::Changed { .. }) {
                     self.clearer.forget();
@@ -303,8 +303,7 @@ impl Space {
         let now_ms = clock_ms();
         self.returned = extra.returned_bounds.map(|bounds| {
             let mut returned = Histogram::new(bounds);
-            let (window, returned_sizes) = (self.map.generations(), self.map.returned());
-            returned.add_window(window, returned_sizes, now_ms, OldestPages::AtLeast);
+            returned.add_window(self.map.generations(), &back, now_ms, OldestPages::AtLeast);
             returned
         });
         self.map.advance(now_ms);

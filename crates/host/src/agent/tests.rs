@@ -214,7 +214,14 @@ fn observation_keeps_to_the_pace_of_the_bins() {
 fn nodes_and_shared_pages_add_up() {
     let sleeper = Sleeper::new();
     let process = Process::open(sleeper.pid()).unwrap();
-    let mut space = Space::new(process, crate::clear::ClearPolicy::exact(), 5000, None);
+    let counts = std::sync::Arc::new(crate::clear::shared::MapCounts::open());
+    let mut space = Space::new(
+        process,
+        crate::clear::ClearPolicy::exact(),
+        counts,
+        5000,
+        None,
+    );
     // 512 pages: 128 on the second node, 64 that others count, a quarter of them on the second.
     let bits = present().bits;
     let mut second = [0; 8];

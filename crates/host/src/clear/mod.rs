@@ -29,6 +29,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 
 use agewise_engine::table::PageBits;
 
@@ -106,7 +107,7 @@ pub struct Clearer {
     /// What this batch showed, until it is cleared.
     notes: Notes,
     runs: Runs,
-    counts: MapCounts,
+    counts: Arc<MapCounts>,
     sharing: HashMap<u64, Sharing>,
     mappings: Vec<Mapping>,
     put_off: PutOff,
@@ -131,6 +132,11 @@ pub struct Clearer {
 impl Clearer {
     /// For the process `pid`.
     pub fn new(pid: u32, policy: ClearPolicy) -> Self {
+        Self::with_counts(pid, policy, Arc::new(MapCounts::open()))
+    }
+
+    /// The same, with a file that several share.
+    pub fn with_counts(pid: u32, policy: ClearPolicy, counts: Arc<MapCounts>) -> Self {
         let cost = CostModel::default();
         Clearer {
             pid,
@@ -139,7 +145,7 @@ impl Clearer {
             book: Book::default(),
             notes: Notes::default(),
             runs: Runs::new(cost.worth_bridging(), policy.max_run_bytes),
-            counts: MapCounts::open(),
+            counts,
             sharing: HashMap::new(),
             mappings: Vec::new(),
             put_off: PutOff {
@@ -649,7 +655,7 @@ impl Clearer {
     pub fn forget(&mut self) {
         *self = Clearer {
             cost: self.cost,
-            ..Clearer::new(self.pid, self.policy)
+            ..Clearer::with_counts(self.pid, self.policy, Arc::clone(&self.counts))
         };
     }
 }

@@ -99,7 +99,7 @@ impl Eye {
                 }
             });
             drop(scan);
-            look.finish();
+            let (_, back) = look.finish_with_returned();
             let (ages, oldest) = (&mut space.ages, OldestPages::AtLeast);
             histogram.add_window(
                 ages.generations(),
@@ -107,7 +107,7 @@ impl Eye {
                 now_ms,
                 oldest,
             );
-            returned.add_window(ages.generations(), ages.returned(), now_ms, oldest);
+            returned.add_window(ages.generations(), &back, now_ms, oldest);
             ages.advance(now_ms);
         }
         self.looked_ms = now_ms;

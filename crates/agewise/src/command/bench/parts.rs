@@ -15,7 +15,7 @@ use agewise_host::eye::{
 };
 use agewise_host::glance::Glances;
 use agewise_host::process::Process;
-use agewise_host::vma::{Vma, VmaKind, VmaTable};
+use agewise_host::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
 use super::PAGE_BYTES;
 use super::tally::{Span, Tally};
@@ -59,6 +59,7 @@ pub struct Observed<'a> {
     clearer: Clearer,
     map: AgeMap,
     vmas: VmaTable,
+    maps: MapsReader,
     truth: &'a Truth,
     readings: Readings,
     /// What somebody else clears by large folios, and what was seen of it in between.
@@ -88,6 +89,7 @@ impl<'a> Observed<'a> {
             clearer: Clearer::new(process.pid(), policy),
             map: AgeMap::new(monotonic_ns() / 1_000_000, horizon_ms),
             vmas: VmaTable::new(),
+            maps: MapsReader::new(),
             truth,
             readings,
             in_folios: Vec::new(),
@@ -122,7 +124,7 @@ impl<'a> Observed<'a> {
     /// The process is gone, or cannot be read or cleared.
     pub fn scan(&mut self, tally: Option<&mut Tally>) -> anyhow::Result<ScanParts> {
         let begin_ns = thread_cpu_ns();
-        self.vmas.read(self.process.pid())?;
+        self.vmas.read_by(&mut self.maps, self.process.pid())?;
         let seen: Vec<&Vma> = self
             .vmas
             .vmas()
