@@ -193,6 +193,12 @@ impl Book {
         }
     }
 
+    /// The scan has ended: give back what only a scan under way needs.
+    pub fn end(&mut self) {
+        self.old = Vec::new();
+        self.new.shrink_to_fit();
+    }
+
     /// Bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
         (self.old.capacity() + self.new.capacity()) * size_of::<Group>()

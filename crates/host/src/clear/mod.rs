@@ -603,6 +603,8 @@ impl Clearer {
         let starts: Vec<u64> = self.mappings.iter().map(|mapping| mapping.start).collect();
         self.sharing
             .retain(|start, _| starts.binary_search(start).is_ok());
+        self.notes.release();
+        self.book.end();
         Ok(self.report)
     }
 

@@ -104,6 +104,11 @@ impl Notes {
         self.wanted = false;
     }
 
+    /// Forget them, and give their memory back: most processes are small, and many are watched.
+    pub fn release(&mut self) {
+        *self = Notes::default();
+    }
+
     /// Bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
         self.notes.capacity() * size_of::<Note>()
