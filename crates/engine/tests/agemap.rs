@@ -47,7 +47,7 @@ fn bits_of(index: u64, looked: &Looked, wanted: PageType) -> TableBits {
     bits
 }
 
-fn show(map: &mut AgeMap, looked: &Looked) -> (LookCounts, Box<Sizes>) {
+fn show(map: &mut AgeMap, looked: &Looked) -> (LookCounts, Sizes) {
     let mut look = map.look();
     let mut indices: Vec<u64> = looked.keys().map(|page| page / 512).collect();
     indices.dedup();
@@ -236,7 +236,7 @@ proptest! {
         for (seq, (looked, step_ms)) in looks.iter().enumerate() {
             let back = came_back(&map, looked, seq > 0);
             let (counts, returned) = show(&mut map, looked);
-            prop_assert_eq!(&returned, &back);
+            prop_assert_eq!(&returned, &*back);
             model.look(looked, seq as u64);
             check(&map, &model, &births, now_ms)?;
             total.refaulted += counts.refaulted;

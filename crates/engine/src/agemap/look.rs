@@ -64,7 +64,7 @@ pub struct Look<'a> {
     /// The table taken in last.
     last: Option<u64>,
     counts: LookCounts,
-    returned: Box<Sizes>,
+    returned: Sizes,
     label: Label,
     first: bool,
 }
@@ -104,7 +104,7 @@ impl<'a> Look<'a> {
             pending: None,
             last: None,
             counts: LookCounts::default(),
-            returned: Box::new([[0; 2]; LABELS]),
+            returned: [[0; 2]; LABELS],
             label,
             first,
         }
@@ -176,11 +176,10 @@ impl<'a> Look<'a> {
     /// The same, and the pages that the look found accessed, present before or in swap, by the label
     /// they had until then: how long memory that is accessed had been idle. To be read before
     /// [`AgeMap::advance`].
-    pub fn finish_with_returned(mut self) -> (LookCounts, Box<Sizes>) {
+    pub fn finish_with_returned(mut self) -> (LookCounts, Sizes) {
         self.flush();
         self.forget_unseen();
-        let returned = std::mem::replace(&mut self.returned, Box::new([[0; 2]; LABELS]));
-        (self.counts, returned)
+        (self.counts, self.returned)
     }
 
     fn forget_unseen(&mut self) {
