@@ -13,32 +13,33 @@ use std::time::Duration;
 use agewise_engine::table::PageBits;
 
 use crate::error;
-use crate::eye::{AccessSource, AddressRange, EyeError, TABLE_BYTES, TableSight, Target};
+use crate::eye::{AccessSource, AddressRange, EyeError, Leaf, TABLE_BYTES, TableSight, Target};
 use crate::root::{Roots, numbers_in};
+use crate::vma::VmaKind;
 
 /// Glances in the time between two samples of whoever else clears.
 const PER_SAMPLE: u32 = 4;
 /// Most glances between two looks: beyond that they cost more than they tell.
 const PER_LOOK_MAX: u32 = 8;
 
-/// Pages seen accessed since the last look.
+/// What to glance at in one process, and the pages seen accessed since the last look.
 #[derive(Debug, Default)]
 pub struct Glances {
     young: HashMap<u64, PageBits>,
+    /// The mappings that others clear by large folios, as the last look found them: of files, and
+    /// those with huge pages.
+    ranges: Vec<AddressRange>,
+    /// The same in the look under way, by number.
+    found: Vec<usize>,
 }
 
 impl Glances {
-    /// Reads the accessed bits of `ranges` (whole pages, rising, disjoint). CPU ns.
+    /// Reads the accessed bits of what others clear by large folios. CPU ns.
     ///
     /// # Errors
     /// [`EyeError`]; what was seen before it stays.
-    pub fn glance(
-        &mut self,
-        eye: &mut dyn AccessSource,
-        target: &Target,
-        ranges: &[AddressRange],
-    ) -> Result<u64, EyeError> {
-        if ranges.is_empty() {
+    pub fn glance(&mut self, eye: &mut dyn AccessSource, target: &Target) -> Result<u64, EyeError> {
+        if self.ranges.is_empty() {
             return Ok(0);
         }
         let mut sink = |sight: &TableSight<'_>| {
@@ -49,11 +50,16 @@ impl Glances {
                 }
             }
         };
-        Ok(eye.scan(target, ranges, &mut sink)?.cost.cpu_ns)
+        Ok(eye.scan(target, &self.ranges, &mut sink)?.cost.cpu_ns)
     }
 
-    /// What was seen of the part of a table that `sight` shows: pages that are still there.
-    pub fn of(&self, sight: &TableSight<'_>) -> PageBits {
+    /// A look shows a table of a mapping of this kind. Returns what was glanced of it: pages that are
+    /// still there.
+    pub fn take_in(&mut self, sight: &TableSight<'_>, kind: VmaKind) -> PageBits {
+        let in_folios = kind != VmaKind::Anon || sight.leaf != Leaf::Page;
+        if in_folios && self.found.last() != Some(&sight.range) {
+            self.found.push(sight.range);
+        }
         // The usual case: nobody else clears.
         if self.young.is_empty() {
             return PageBits::default();
@@ -64,14 +70,20 @@ impl Glances {
         }
     }
 
-    /// A look has taken it all in.
-    pub fn forget(&mut self) {
+    /// The look at these ranges has taken in all that was seen.
+    pub fn end(&mut self, ranges: &[AddressRange]) {
         self.young.clear();
+        self.ranges.clear();
+        let found = self.found.drain(..);
+        self.ranges
+            .extend(found.filter_map(|range| ranges.get(range).copied()));
     }
 
     /// Bytes of memory held, about.
     pub fn memory_bytes(&self) -> usize {
         self.young.capacity() * (size_of::<u64>() + size_of::<PageBits>())
+            + self.ranges.capacity() * size_of::<AddressRange>()
+            + self.found.capacity() * size_of::<usize>()
     }
 }
 

@@ -16,8 +16,8 @@ use crate::clear::{ClearError, ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::error::FileError;
 use crate::eye::{
-    AccessSource, AddressRange, Batch, EyeError, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES,
-    TableSight, Target,
+    AccessSource, AddressRange, Batch, EyeError, PAGE_BYTES, SightSink, TABLE_BYTES, TableSight,
+    Target,
 };
 use crate::glance::Glances;
 use crate::memory::NodeMap;
@@ -41,8 +41,6 @@ pub struct Space {
     pub(super) ranges: Vec<AddressRange>,
     kinds: Vec<VmaKind>,
     pub(super) shareable: Vec<bool>,
-    /// The mappings that others clear by large folios: of files, and those with huge pages.
-    in_folios: Vec<AddressRange>,
     glances: Glances,
     /// Sets of subjects it is counted in, by index.
     pub(super) subjects: Vec<usize>,
@@ -144,7 +142,6 @@ impl Space {
             ranges: Vec::new(),
             kinds: Vec::new(),
             shareable: Vec::new(),
-            in_folios: Vec::new(),
             glances: Glances::default(),
             subjects: Vec::new(),
             refaulted_pages: 0,
@@ -240,7 +237,7 @@ impl Space {
     /// Notes what was accessed so far, where somebody else may clear it before the next look.
     pub(super) fn glance(&mut self, eye: &mut dyn AccessSource) -> Result<u64, SpaceError> {
         let target = Target::from(&self.process);
-        Ok(self.glances.glance(eye, &target, &self.in_folios)?)
+        Ok(self.glances.glance(eye, &target)?)
     }
 
     /// Looks at all of it once, and clears.
@@ -259,7 +256,6 @@ impl Space {
                 self.vmas.vmas().iter().filter(|vma| is_looked_at(vma)),
             );
         }
-        let mut in_folios = vec![false; self.ranges.len()];
         let (scanned, failed) = {
             let mut sink = Sink {
                 look: self.map.look(),
@@ -269,8 +265,7 @@ impl Space {
                 shareable: &self.shareable,
                 shared,
                 also_young: extra.also_young.as_ref(),
-                glances: &self.glances,
-                in_folios: &mut in_folios,
+                glances: &mut self.glances,
                 parts: Vec::new(),
                 failed: None,
             };
@@ -279,11 +274,7 @@ impl Space {
             let scanned = scanned.map(|report| (report, sink.look.finish_with_returned()));
             (scanned, sink.failed)
         };
-        self.glances.forget();
-        let with_large = self.ranges.iter().zip(&in_folios);
-        self.in_folios.clear();
-        self.in_folios
-            .extend(with_large.filter_map(|(range, large)| large.then_some(*range)));
+        self.glances.end(&self.ranges);
         let (scanned, (counts, back)) = match scanned {
             Ok(found) => found,
             Err(error) => {
@@ -336,8 +327,7 @@ struct Sink<'a> {
     shareable: &'a [bool],
     shared: Shared<'a>,
     also_young: Option<&'a HashMap<u64, PageBits>>,
-    glances: &'a Glances,
-    in_folios: &'a mut [bool],
+    glances: &'a mut Glances,
     parts: Vec<(Part, PageBits)>,
     failed: Option<ClearError>,
 }
@@ -417,12 +407,11 @@ impl SightSink for Sink<'_> {
                 }
             }
         }
-        for (young, seen) in bits.young.iter_mut().zip(self.glances.of(sight)) {
-            *young |= seen;
-        }
-        if let Some(in_folios) = self.in_folios.get_mut(sight.range) {
-            let is_file = !matches!(self.kinds.get(sight.range), Some(VmaKind::Anon));
-            *in_folios |= is_file || sight.leaf != Leaf::Page;
+        if let Some(kind) = self.kinds.get(sight.range) {
+            let glanced = self.glances.take_in(sight, *kind);
+            for (young, seen) in bits.young.iter_mut().zip(glanced) {
+                *young |= seen;
+            }
         }
         let is_shareable = self.shareable.get(sight.range).copied().unwrap_or(false);
         self.note_parts(sight, is_shareable, &mut bits);

@@ -5,13 +5,14 @@
 //! 400 ns when it sets the bit again. But clearing the bit of a page that is accessed in every
 //! interval tells nothing: it comes back young. So the clear is put off where it would tell nothing.
 //!
-//! Tables are taken in groups of 32 (64 MiB), each of one mapping. In each group one hot table, the *sample*, is cleared
-//! in every scan, and what share of its pages comes back young says how steady the group is. The
-//! other tables of a steady group keep their bits, for as many scans as the expected share of pages
-//! wrongly taken for young stays within a tolerance on average, and for a limited time. They are cleared in
-//! turn, group by group: neighbours together, for a range to clear costs by itself. When a sample fails to come back the group is no longer believed: its old
-//! bits are not taken for accesses any more (the verdict is [`Verdict::stale`]) and it is cleared at
-//! once; the next scan is exact again.
+//! Tables are taken in groups of 32 (64 MiB), each of one mapping. In each group one hot table, the
+//! *sample*, is cleared in every scan, and what share of its pages comes back young says how steady
+//! the group is. The other tables of a steady group keep their bits, for as many scans as the
+//! expected share of pages wrongly taken for young stays within a tolerance on average, and for a
+//! limited time. They are cleared in turn, group by group: neighbours together, for a range to clear
+//! costs by itself. When a sample fails to come back the group is no longer believed: its old bits
+//! are not taken for accesses any more (the verdict is [`Verdict::stale`]) and it is cleared at once;
+//! the next scan is exact again.
 //!
 //! A page whose bit is clear is always exact: only what was seen young can be wrong, and only by
 //! being taken for young too long.

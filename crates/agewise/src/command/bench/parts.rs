@@ -62,8 +62,6 @@ pub struct Observed<'a> {
     maps: MapsReader,
     truth: &'a Truth,
     readings: Readings,
-    /// What somebody else clears by large folios, and what was seen of it in between.
-    in_folios: Vec<AddressRange>,
     glances: Glances,
     glance_ns: u64,
 }
@@ -92,7 +90,6 @@ impl<'a> Observed<'a> {
             maps: MapsReader::new(),
             truth,
             readings,
-            in_folios: Vec::new(),
             glances: Glances::default(),
             glance_ns: 0,
         }
@@ -114,7 +111,7 @@ impl<'a> Observed<'a> {
     /// The process is gone, or cannot be read.
     pub fn glance(&mut self) -> anyhow::Result<()> {
         let target = Target::from(self.process);
-        self.glance_ns += self.glances.glance(self.eye, &target, &self.in_folios)?;
+        self.glance_ns += self.glances.glance(self.eye, &target)?;
         Ok(())
     }
 
@@ -146,19 +143,13 @@ impl<'a> Observed<'a> {
             truth: self.truth,
             readings: &mut self.readings,
             fresh: Vec::new(),
-            glances: &self.glances,
-            in_folios: vec![false; ranges.len()],
+            glances: &mut self.glances,
             tally,
             error: None,
         };
         let report = self.eye.scan(&target, &ranges, &mut sink)?;
-        let large = std::mem::take(&mut sink.in_folios);
         let counts = sink.finish()?;
-        self.glances.forget();
-        let with_large = ranges.iter().zip(large);
-        self.in_folios = with_large
-            .filter_map(|(range, large)| large.then_some(*range))
-            .collect();
+        self.glances.end(&ranges);
         let cleared = self.clearer.finish(&mut self.hand)?;
         self.map.advance(monotonic_ns() / 1_000_000);
         let total_ns = thread_cpu_ns() - begin_ns;
@@ -186,8 +177,7 @@ struct Sink<'a, 'h> {
     readings: &'a mut Readings,
     /// Tables of this batch, region and index, whose reading has not ended yet.
     fresh: Vec<(usize, usize)>,
-    glances: &'a Glances,
-    in_folios: Vec<bool>,
+    glances: &'a mut Glances,
     tally: Option<&'a mut Tally>,
     error: Option<anyhow::Error>,
 }
@@ -195,30 +185,26 @@ struct Sink<'a, 'h> {
 impl SightSink for Sink<'_, '_> {
     fn table(&mut self, sight: &TableSight<'_>) {
         let judged = self.clearer.judge(sight);
-        let glanced = self.glances.of(sight);
+        let kind = self.vmas[sight.range].kind;
+        let glanced = self.glances.take_in(sight, kind);
         let young: PageBits = std::array::from_fn(|word| judged.young[word] | glanced[word]);
         let bits = TableBits {
             young,
             ..sight.bits
         };
-        let is_file = self
-            .vmas
-            .get(sight.range)
-            .is_some_and(|vma| !vma.kind.is_swap_backed());
         let facts = Facts {
             index: sight.va / TABLE_BYTES,
             bits: &bits,
-            files: if is_file {
-                [u64::MAX; 8]
-            } else {
+            files: if kind.is_swap_backed() {
                 PageBits::default()
+            } else {
+                [u64::MAX; 8]
             },
             parts: &[],
         };
         if let Err(error) = self.look.table(facts) {
             self.error.get_or_insert(error.into());
         }
-        self.in_folios[sight.range] |= is_file || sight.leaf != Leaf::Page;
         self.compare(sight, &young);
     }
 
