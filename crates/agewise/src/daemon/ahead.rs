@@ -50,6 +50,7 @@ const SLICES: u64 = 16;
 const SLICE_MS: u64 = 1;
 /// What changes slowly is read again after this time.
 const SLOW: Duration = Duration::from_secs(1);
+
 /// A target to hold.
 #[derive(Clone, Debug)]
 pub struct Held {
@@ -86,7 +87,7 @@ pub type Announce = Box<dyn Fn(&Held, &Begun) + Send>;
 /// What was done for a target since it was last asked about.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Slices moved: each is looked at once more, and goes in 0.2 ms or so.
+    /// Slices moved: each is looked at once more, and goes in 0.1 ms or so.
     pub steps: u64,
     /// Scans of all its memory.
     pub scans: u64,

@@ -67,8 +67,6 @@ struct Cost {
     min_age_s: f64,
     period_ms: u64,
     sort: bool,
-    /// Time between the last two looks.
-    passed_s: f64,
     bounds_ms: Vec<u64>,
     curves: ByType<Survival>,
     refault_ns: ByType<Option<f64>>,
@@ -96,13 +94,13 @@ struct Looks {
     /// What was cold at the last look and has not left since.
     cold_bytes: f64,
     watched_ms: u64,
-    /// A look came since the last decision.
-    is_new: bool,
+    /// How long after the one before a look came of which nothing was decided yet.
+    undecided_s: Option<f64>,
 }
 
 impl Looks {
-    /// Takes in what a look found.
-    fn look(&mut self, looked: &Looked<'_>) {
+    /// Takes in what a look found, and how long after the one before it was.
+    fn look(&mut self, looked: &Looked<'_>, passed_s: f64) {
         let pages = |bins: &[crate::workingset::Bin]| -> f64 {
             let bytes = bins.iter().map(|bin| bin.amounts[0] + bin.amounts[1]);
             bytes.map(|bytes| bytes as f64).sum::<f64>() / PAGE_BYTES
@@ -110,14 +108,14 @@ impl Looks {
         let cost_s = (pages(looked.returned) * ACCESSED_NS + pages(looked.bins) * PRESENT_NS) / 1e9;
         self.cost_s += 0.5 * (cost_s - self.cost_s);
         self.watched_ms = looked.watched_ms;
-        self.is_new = true;
+        self.undecided_s = Some(passed_s).filter(|passed_s| *passed_s > 0.0);
     }
 
-    /// What may go of what the last look found, and how long after the one before it was.
-    fn found(&mut self, cold_bytes: f64, passed_s: f64) {
-        if !std::mem::take(&mut self.is_new) || passed_s <= 0.0 {
+    /// What may go of what the last look found.
+    fn found(&mut self, cold_bytes: f64) {
+        let Some(passed_s) = self.undecided_s.take() else {
             return;
-        }
+        };
         let fresh = (cold_bytes - self.cold_bytes).max(0.0);
         let keep = 0.5f64.powf(passed_s / COOLING_HALF_LIFE_S);
         self.cooling = self.cooling * keep + fresh / passed_s * (1.0 - keep);
@@ -132,7 +130,7 @@ impl Looks {
         let rate_gib = self.cooling / PAGE_BYTES / PAGES_PER_GIB;
         // Nothing becomes cold: infinity, which is then the longest.
         let best_s = (2.0 * self.cost_s / (price * rate_gib)).sqrt();
-        (best_s.min(LOOK_MAX_MS as f64) * 1e3) as u64
+        (best_s * 1e3).min(LOOK_MAX_MS as f64) as u64
     }
 }
 
@@ -145,7 +143,6 @@ fn build(arguments: &mut Arguments<'_>) -> Built {
         min_age_s: arguments.duration("min_age", 3_000, 100..=86_400_000)? as f64 / 1e3,
         period_ms: arguments.duration("period", 2_000, 100..=3_600_000)?,
         sort: arguments.switch("sort", false)?,
-        passed_s: 0.0,
         curves: [Survival::new(&bounds_ms), Survival::new(&bounds_ms)],
         bounds_ms,
         refault_ns: [None; 2],
@@ -219,8 +216,7 @@ impl Cost {
             .time_ms
             .saturating_sub(before_ms.unwrap_or(looked.time_ms));
         let passed_s = passed_ms as f64 / 1e3;
-        self.passed_s = passed_s;
-        self.looks.look(&looked);
+        self.looks.look(&looked, passed_s);
         for t in 0..2 {
             let pages = |bins: &Vec<ByType<f64>>| -> Vec<f64> {
                 bins.iter().map(|bin| bin[t] / PAGE_BYTES).collect()
@@ -334,7 +330,7 @@ impl Policy for Cost {
                 )
             })
             .sum();
-        self.looks.found(cold_bytes, self.passed_s);
+        self.looks.found(cold_bytes);
         if cold_bytes < PAGE_BYTES {
             let old = facts.looked.map_or([0; 2], |looked| {
                 older_than(looked.bins, (self.min_age_s * 1e3) as u64)
