@@ -1,20 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab` as a program: what it prints, what it refuses, and that it repeats itself.
 
-use assert_cmd::Command;
+mod program;
 
-fn agewise(args: &[&str]) -> (bool, String, String) {
-    let output = Command::cargo_bin("agewise")
-        .expect("the program is built")
-        .args(args)
-        .output()
-        .expect("the program starts");
-    (
-        output.status.success(),
-        String::from_utf8_lossy(&output.stdout).into_owned(),
-        String::from_utf8_lossy(&output.stderr).into_owned(),
-    )
-}
+use program::agewise;
 
 #[test]
 fn runs_print_the_same_bytes_twice() {

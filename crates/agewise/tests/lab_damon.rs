@@ -1,28 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab damon`, and `agewise lab run --damon`, as a program.
 
-use assert_cmd::Command;
-use serde_json::Value;
+mod program;
 
-fn agewise(args: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::cargo_bin("agewise")
-        .expect("the program is built")
-        .args(args)
-        .output()
-        .expect("the program starts");
-    (
-        output.status.code(),
-        String::from_utf8_lossy(&output.stdout).into_owned(),
-        String::from_utf8_lossy(&output.stderr).into_owned(),
-    )
-}
+use program::agewise_code;
+use serde_json::Value;
 
 /// A monitor that looks often enough to see something within a third of a second.
 const BUSY: &str = "scheme:sample_interval=1000:aggr_interval=20000";
 
 fn watch(more: &[&str]) -> (Option<i32>, String, String) {
     let args = ["lab", "damon", "kv", "--damon", BUSY, "--until", "300ms"];
-    agewise(&[&args, more].concat())
+    agewise_code(&[&args, more].concat())
 }
 
 fn lines(text: &str) -> Vec<Value> {
@@ -103,7 +92,7 @@ fn heat_is_drawn_as_svg_and_as_a_page_that_needs_nothing_else() {
 #[test]
 fn a_monitor_that_sleeps_says_what_keeps_it_asleep() {
     // Most of the machine is free: above the high watermark of the module.
-    let (code, _, error) = agewise(&["lab", "damon", "kv", "--damon", "lru_sort"]);
+    let (code, _, error) = agewise_code(&["lab", "damon", "kv", "--damon", "lru_sort"]);
     assert_eq!(code, Some(1));
     assert!(error.contains("watermarks"), "{error}");
 }
@@ -115,7 +104,7 @@ const AWAKE: &str =
 fn measured(damon: &str, policy: &str) -> impl Fn(&str) -> f64 + use<> {
     let args = ["lab", "run", "kv", "--policy", policy, "--seeds", "1"];
     let with = ["--format", "json", "--damon", damon];
-    let (code, json, error) = agewise(&[&args[..], &with].concat());
+    let (code, json, error) = agewise_code(&[&args[..], &with].concat());
     assert_eq!(code, Some(0), "{error}");
     let records = lines(&json);
     move |name| {
@@ -233,7 +222,7 @@ fn what_the_kernel_refuses_is_refused_with_its_error() {
     }
     for (damon, errno) in &refused {
         let args = ["lab", "run", "kv", "--policy", "mglru:7.2", "--seeds", "1"];
-        let (code, out, error) = agewise(&[&args[..], &["--damon", damon]].concat());
+        let (code, out, error) = agewise_code(&[&args[..], &["--damon", damon]].concat());
         assert_eq!(code, Some(1), "{damon}: {error}");
         assert!(
             out.is_empty(),
@@ -259,7 +248,7 @@ fn parameters_of_later_kernels_do_not_exist_in_earlier_ones() {
     ] {
         for (policy, taken) in [("classic:6.12", false), ("classic", true)] {
             let args = ["lab", "run", "kv", "--seeds", "1", "--policy", policy];
-            let (code, _, error) = agewise(&[&args[..], &["--damon", damon]].concat());
+            let (code, _, error) = agewise_code(&[&args[..], &["--damon", damon]].concat());
             assert_eq!(code == Some(0), taken, "{policy} {damon}: {error}");
             assert!(
                 taken || error.contains("ENOENT") && error.contains("6.12"),

@@ -1,21 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab reproduce` as a program: every document, its shortest benchmarks, few seeds.
 
-use assert_cmd::Command;
-use serde_json::Value;
+mod program;
 
-fn agewise(args: &[&str]) -> (bool, String, String) {
-    let output = Command::cargo_bin("agewise")
-        .expect("the program is built")
-        .args(args)
-        .output()
-        .expect("the program starts");
-    (
-        output.status.success(),
-        String::from_utf8_lossy(&output.stdout).into_owned(),
-        String::from_utf8_lossy(&output.stderr).into_owned(),
-    )
-}
+use program::agewise;
+use serde_json::Value;
 
 fn rows(document: &str, benchmark: &str, more: &[&str]) -> Vec<Value> {
     let args = ["lab", "reproduce", document, "--benchmark", benchmark];
