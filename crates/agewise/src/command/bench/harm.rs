@@ -115,12 +115,8 @@ fn span(
         } else {
             next = end;
         }
-        let wake = next.min(end);
-        let stopped = match &mut watcher {
-            Some((agent, _)) => pause::until(agent, stop, wake),
-            None => stop.wait_until(wake),
-        };
-        if stopped {
+        let agent = watcher.as_mut().map(|(agent, _)| &mut **agent);
+        if pause::until(agent, stop, next.min(end)) {
             bail!("told to end");
         }
     }

@@ -109,7 +109,7 @@ pub fn age(agent: &mut Agent, duration: Duration, stop: &Stop) -> anyhow::Result
         if next > end {
             return Ok(());
         }
-        if pause::until(agent, stop, next) {
+        if pause::until(Some(&mut *agent), stop, next) {
             bail!("told to end");
         }
     }

@@ -17,6 +17,7 @@ use super::tally::Tally;
 use super::{PAGE_BYTES, evict, half_idle, hotcold, proc_files};
 use crate::command::exercise::spawned::Spawned;
 use crate::lean;
+use crate::pause;
 use crate::signal::Stop;
 
 /// Scans before anything counts: the first ones learn what clearing costs here.
@@ -103,7 +104,7 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     let mut next = Instant::now();
     // Scans that are judged and scans that are timed take turns: judging costs time of its own.
     for number in 0..WARM_UP + 2 * setup.scans {
-        if !pause(&mut observed, glance_every, next, stop)? {
+        if pause::glancing(glance_every, stop, next, || observed.glance())? {
             bail!("told to end");
         }
         next = Instant::now().max(next + setup.interval);
@@ -147,24 +148,6 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     };
     exerciser.finish()?;
     Ok(watching)
-}
-
-/// Waits for `deadline`, glancing as an agent does; false if told to end.
-fn pause(
-    observed: &mut Observed<'_>,
-    period: Option<Duration>,
-    deadline: Instant,
-    stop: &Stop,
-) -> anyhow::Result<bool> {
-    if let Some(period) = period {
-        while Instant::now() + period < deadline {
-            if stop.wait(period) {
-                return Ok(false);
-            }
-            observed.glance()?;
-        }
-    }
-    Ok(!stop.wait_until(deadline))
 }
 
 /// All of `agewise bench live`. Names with `thp_` are those of huge pages.

@@ -57,7 +57,7 @@ pub(super) fn measure(program: &Path, args: &SteadyArgs, stop: &Stop) -> anyhow:
     let mut first_scan_cpu = None;
     let mut watched_bytes = 0;
     for _ in 0..=args.scans {
-        if pause::until(&mut agent, stop, next) {
+        if pause::until(Some(&mut agent), stop, next) {
             bail!("told to end");
         }
         watched_bytes = agent.tick()?.present_pages * PAGE_BYTES;

@@ -196,7 +196,7 @@ fn observe_for(
             bar.finish_and_clear();
             return Ok(true);
         }
-        if pause::until(agent, stop, (now + interval).min(end)) {
+        if pause::until(Some(&mut *agent), stop, (now + interval).min(end)) {
             bar.finish_and_clear();
             return Ok(false);
         }

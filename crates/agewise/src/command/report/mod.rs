@@ -270,11 +270,7 @@ fn wait(
         } else {
             until.min(Instant::now() + STEP)
         };
-        let stopped = match &mut agent {
-            Some(agent) => pause::until(agent, stop, step),
-            None => stop.wait_until(step),
-        };
-        if stopped || step >= until {
+        if pause::until(agent.as_deref_mut(), stop, step) || step >= until {
             return;
         }
         bar.set_position(millis(began.elapsed()));

@@ -187,7 +187,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         next = (next + interval).max(Instant::now());
         let end = args.duration.map(|duration| began + duration);
-        if end.is_some_and(|end| next >= end) || pause::until(&mut agent, &stop, next) {
+        if end.is_some_and(|end| next >= end) || pause::until(Some(&mut agent), &stop, next) {
             break;
         }
     }
