@@ -122,14 +122,11 @@ fn exerciser(group: &Group, size: &str) -> Spawned {
 
 /// Whether it gets CPU time; it may have to wait for that on a busy machine.
 fn runs(pid: u32) -> bool {
-    let ticks = || {
-        let stat = Process::open(pid).unwrap().stat().unwrap();
-        stat.user_ticks + stat.system_ticks
-    };
-    let (before, began) = (ticks(), Instant::now());
+    let cpu_ns = || Process::open(pid).unwrap().stat().unwrap().cpu_ns();
+    let (before, began) = (cpu_ns(), Instant::now());
     while began.elapsed() < Duration::from_millis(700) {
         std::thread::sleep(Duration::from_millis(20));
-        if ticks() > before {
+        if cpu_ns() > before {
             return true;
         }
     }

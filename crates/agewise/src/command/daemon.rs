@@ -19,7 +19,8 @@ use crate::daemon::service::{self, Options};
 ///
 /// SIGHUP: read the configuration again; one with an error changes nothing, and is reported. SIGTERM
 /// and SIGINT: end; nothing is left behind. Killed and started again it goes on, with ages that begin
-/// anew, after letting go of what the one before had frozen or squeezed (so does --let-go). Under systemd it tells when it is ready and answers the watchdog.
+/// anew, after letting go of what the one before had frozen or squeezed (so does --let-go). Under
+/// systemd it tells when it is ready and answers the watchdog.
 ///
 /// Exit status: 0 told to end by SIGTERM, or all ticks done; 1 an error; 128 + the signal for
 /// others.

@@ -189,9 +189,7 @@ impl KernelEye for DamonEye {
             && let Ok(kdamond) = Process::open_in(&self.roots.proc, pid)
             && let Ok(stat) = kdamond.stat()
         {
-            let ticks = stat.user_ticks + stat.system_ticks;
-            self.kdamond_cpu_ns =
-                ticks.saturating_mul(1_000_000_000) / rustix::param::clock_ticks_per_second();
+            self.kdamond_cpu_ns = stat.cpu_ns();
         }
         self.regions = regions.iter().map(Vec::len).sum();
         let (reports, uncovered_bytes) = self.count(&regions);

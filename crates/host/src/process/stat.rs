@@ -96,6 +96,12 @@ impl Stat {
         })
     }
 
+    /// CPU time in user mode and in the kernel together, ns; exact to a clock tick.
+    pub fn cpu_ns(&self) -> u64 {
+        let ticks = self.user_ticks.saturating_add(self.system_ticks);
+        ticks.saturating_mul(1_000_000_000) / rustix::param::clock_ticks_per_second()
+    }
+
     /// Stopped by a signal or a tracer: its memory is still there, it just does not run.
     pub fn is_stopped(&self) -> bool {
         matches!(self.state, 'T' | 't')

@@ -16,6 +16,7 @@ use nest::Nest;
 use serde::Serialize;
 
 use super::memcg::OwnMemcg;
+use super::statistics::median;
 use super::{DaemonArgs, PAGE_BYTES};
 use crate::signal::Stop;
 
@@ -251,17 +252,6 @@ impl Drop for Crowd {
     }
 }
 
-fn cpu_seconds(process: &Process) -> anyhow::Result<f64> {
-    let stat = process.stat()?;
-    let ticks = stat.user_ticks + stat.system_ticks;
-    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
-}
-
-fn median(mut values: Vec<u64>) -> u64 {
-    values.sort_unstable();
-    values.get(values.len() / 2).copied().unwrap_or(0)
-}
-
 /// What a daemon must not leave.
 fn left_behind(directory: &Path) -> u64 {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -310,7 +300,7 @@ pub(super) fn measure(
     ensure!(!stop.wait_until(Instant::now() + WARM_UP), "interrupted");
 
     let process = daemon.process()?;
-    let (began, cpu_began) = (Instant::now(), cpu_seconds(&process)?);
+    let (began, cpu_began_ns) = (Instant::now(), process.stat()?.cpu_ns());
     let looks_before = daemon.snapshot().and_then(|s| s["own"]["ticks"].as_u64());
     let mut resident = Vec::new();
     let mut look_ms_max: f64 = 0.0;
@@ -334,22 +324,17 @@ pub(super) fn measure(
         }
     }
     let seconds = began.elapsed().as_secs_f64();
-    let cpu_ratio = (cpu_seconds(&process)? - cpu_began) / seconds;
+    let cpu_ns = process.stat()?.cpu_ns().saturating_sub(cpu_began_ns);
+    let cpu_ratio = cpu_ns as f64 / 1e9 / seconds;
     let last = daemon.snapshot().context("the daemon does not answer")?;
     let looks_after = last["own"]["ticks"].as_u64();
     let own_mapped = Process::open(crowd.pids[0])?.statm()?.virtual_bytes;
     let quarter = |n: usize| {
         let length = resident.len() / 4;
-        median(
-            resident
-                .iter()
-                .skip(n * length)
-                .take(length)
-                .copied()
-                .collect(),
-        )
+        let of = resident.iter().skip(n * length).take(length);
+        median(&of.map(|bytes| *bytes as f64).collect::<Vec<_>>())
     };
-    let growth_bytes = quarter(3).cast_signed() - quarter(1).cast_signed();
+    let growth_bytes = (quarter(3) - quarter(1)) as i64;
 
     daemon.child.kill()?;
     daemon.child.wait()?;

@@ -75,10 +75,10 @@ pub fn is_possible(load: Load) -> Result<(), String> {
     }
 }
 
-/// Counters of one process: CPU time in clock ticks, faults.
+/// Counters of one process: CPU time, faults.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
-    cpu_ticks: u64,
+    cpu_ns: u64,
     faults: u64,
     major_faults: u64,
 }
@@ -88,16 +88,15 @@ fn counters(pid: u32) -> Counters {
     stat.map_or_else(
         |_| Counters::default(),
         |stat| Counters {
-            cpu_ticks: stat.user_ticks + stat.system_ticks,
+            cpu_ns: stat.cpu_ns(),
             faults: stat.minor_faults + stat.major_faults,
             major_faults: stat.major_faults,
         },
     )
 }
 
-fn us_per_op(ticks: u64, operations: u64) -> f64 {
-    let per_second = rustix::param::clock_ticks_per_second() as f64;
-    ticks as f64 / per_second * 1e6 / operations.max(1) as f64
+fn us_per_op(cpu_ns: u64, operations: u64) -> f64 {
+    cpu_ns as f64 / 1e3 / operations.max(1) as f64
 }
 
 /// The daemon of one run; ended when dropped.
@@ -271,19 +270,10 @@ impl<'a> Bench<'a> {
                 resident_peak_bytes: peak,
                 resident_mean_whole_bytes: mean_since(&samples, whole).0,
                 limit_bytes,
-                program_cpu_us_per_op: us_per_op(
-                    after.0.cpu_ticks - before.0.cpu_ticks,
-                    operations,
-                ),
-                daemon_cpu_us_per_op: us_per_op(after.1.cpu_ticks - before.1.cpu_ticks, operations),
-                program_cpu_us_per_op_whole: us_per_op(
-                    after.0.cpu_ticks - before_whole.0.cpu_ticks,
-                    all,
-                ),
-                daemon_cpu_us_per_op_whole: us_per_op(
-                    after.1.cpu_ticks - before_whole.1.cpu_ticks,
-                    all,
-                ),
+                program_cpu_us_per_op: us_per_op(after.0.cpu_ns - before.0.cpu_ns, operations),
+                daemon_cpu_us_per_op: us_per_op(after.1.cpu_ns - before.1.cpu_ns, operations),
+                program_cpu_us_per_op_whole: us_per_op(after.0.cpu_ns - before_whole.0.cpu_ns, all),
+                daemon_cpu_us_per_op_whole: us_per_op(after.1.cpu_ns - before_whole.1.cpu_ns, all),
                 faults_per_op: per_op(after.0.faults - before.0.faults),
                 major_faults_per_op: per_op(after.0.major_faults - before.0.major_faults),
                 limit_hits_per_op: per_op(hits),
@@ -318,7 +308,7 @@ impl<'a> Bench<'a> {
             let (mean, peak) = mean_since(&samples, began);
             let stat = group.cgroup().stat()?;
             let program_us = cpu.as_secs_f64() * 1e6 / operations as f64;
-            let daemon_us = us_per_op(of_daemon.cpu_ticks, operations);
+            let daemon_us = us_per_op(of_daemon.cpu_ns, operations);
             Ok(Run {
                 load: Load::Compile,
                 policy: policy.to_owned(),
