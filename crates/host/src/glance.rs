@@ -7,10 +7,9 @@
 //! to a file in folios of 1 MiB, sampled twice a second and looked at once. Nobody can be asked to
 //! stop, but the bits can be read more often. A glance clears nothing and costs the target nothing.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use agewise_engine::table::PageBits;
+use agewise_engine::table::{PageBits, is_none};
 
 use crate::error;
 use crate::eye::{AccessSource, AddressRange, EyeError, Leaf, TABLE_BYTES, TableSight, Target};
@@ -25,7 +24,7 @@ const PER_LOOK_MAX: u32 = 8;
 /// What to glance at in one process, and the pages seen accessed since the last look.
 #[derive(Debug, Default)]
 pub struct Glances {
-    young: HashMap<u64, PageBits>,
+    young: Seen,
     /// The mappings that others clear by large folios, as the last look found them: of files, and
     /// those with huge pages.
     ranges: Vec<AddressRange>,
@@ -42,15 +41,16 @@ impl Glances {
         if self.ranges.is_empty() {
             return Ok(0);
         }
+        let young = &mut self.young;
+        young.rewind();
         let mut sink = |sight: &TableSight<'_>| {
-            if sight.bits.young != PageBits::default() {
-                let seen = self.young.entry(sight.va / TABLE_BYTES).or_default();
-                for (seen, young) in seen.iter_mut().zip(&sight.bits.young) {
-                    *seen |= young;
-                }
+            if !is_none(&sight.bits.young) {
+                young.add(sight.va / TABLE_BYTES, &sight.bits.young);
             }
         };
-        Ok(eye.scan(target, &self.ranges, &mut sink)?.cost.cpu_ns)
+        let scanned = eye.scan(target, &self.ranges, &mut sink);
+        young.rewind();
+        Ok(scanned?.cost.cpu_ns)
     }
 
     /// A look shows a table of a mapping of this kind. Returns what was glanced of it: pages that are
@@ -60,11 +60,7 @@ impl Glances {
         if in_folios && self.found.last() != Some(&sight.range) {
             self.found.push(sight.range);
         }
-        // The usual case: nobody else clears.
-        if self.young.is_empty() {
-            return PageBits::default();
-        }
-        match self.young.get(&(sight.va / TABLE_BYTES)) {
+        match self.young.of(sight.va / TABLE_BYTES) {
             Some(seen) => std::array::from_fn(|word| seen[word] & sight.bits.present[word]),
             None => PageBits::default(),
         }
@@ -84,6 +80,68 @@ impl Glances {
         self.young.capacity() * (size_of::<u64>() + size_of::<PageBits>())
             + self.ranges.capacity() * size_of::<AddressRange>()
             + self.found.capacity() * size_of::<usize>()
+    }
+}
+
+/// Bits by table. Whoever adds or asks goes upwards through the tables, from the first after each
+/// [`rewind`](Self::rewind): no search, and what comes next lies next in memory.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Rising by table.
+    tables: Vec<(u64, PageBits)>,
+    /// Added since the last rewind, likewise; none of them is in `tables`.
+    fresh: Vec<(u64, PageBits)>,
+    at: usize,
+}
+
+impl Seen {
+    /// From the first table again.
+    fn rewind(&mut self) {
+        self.at = 0;
+        if !self.fresh.is_empty() {
+            self.tables.append(&mut self.fresh);
+            // Two rising runs: the sort finds and merges them.
+            self.tables.sort_by_key(|(table, _)| *table);
+        }
+    }
+
+    fn seek(&mut self, table: u64) -> Option<&mut PageBits> {
+        while self.tables.get(self.at).is_some_and(|(at, _)| *at < table) {
+            self.at += 1;
+        }
+        let found = self.tables.get_mut(self.at).filter(|(at, _)| *at == table);
+        found.map(|(_, bits)| bits)
+    }
+
+    fn add(&mut self, table: u64, young: &PageBits) {
+        // Two mappings may share a table, which then comes twice.
+        if let Some((_, bits)) = self.fresh.last_mut().filter(|(last, _)| *last == table) {
+            merge(bits, young);
+        } else if let Some(bits) = self.seek(table) {
+            merge(bits, young);
+        } else {
+            self.fresh.push((table, *young));
+        }
+    }
+
+    fn of(&mut self, table: u64) -> Option<&PageBits> {
+        self.seek(table).map(|bits| &*bits)
+    }
+
+    fn clear(&mut self) {
+        self.tables.clear();
+        self.fresh.clear();
+        self.at = 0;
+    }
+
+    fn capacity(&self) -> usize {
+        self.tables.capacity() + self.fresh.capacity()
+    }
+}
+
+fn merge(into: &mut PageBits, from: &PageBits) {
+    for (into, from) in into.iter_mut().zip(from) {
+        *into |= from;
     }
 }
 
@@ -130,6 +188,32 @@ mod tests {
         let path = root.join("sys").join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn what_was_seen_adds_up_by_table() {
+        let mut seen = Seen::default();
+        let bits = |bit: u32| {
+            let mut bits = PageBits::default();
+            bits[0] = 1 << bit;
+            bits
+        };
+        for round in [[(3, 0), (7, 1), (7, 2)], [(1, 3), (3, 4), (9, 5)]] {
+            seen.rewind();
+            round
+                .iter()
+                .for_each(|(table, bit)| seen.add(*table, &bits(*bit)));
+        }
+        seen.rewind();
+        let found: Vec<_> = (0..10)
+            .filter_map(|table| seen.of(table).map(|bits| (table, bits[0])))
+            .collect();
+        assert_eq!(
+            found,
+            [(1, 1 << 3), (3, 1 | 1 << 4), (7, 0b110), (9, 1 << 5)]
+        );
+        seen.clear();
+        assert_eq!(seen.of(3), None);
     }
 
     #[test]
