@@ -5,7 +5,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use agewise_engine::table::PageBits;
+use agewise_engine::table::{PageBits, is_every};
 use agewise_host::clear::hand::{ClearHand, KernelHand, MAX_RANGES};
 use agewise_host::clear::{ClearError, ClearPolicy, ClearReport, Clearer};
 use agewise_host::clock;
@@ -263,7 +263,7 @@ struct Sink<'a> {
 impl Sink<'_> {
     /// A table of a process that is spared.
     fn spared(&mut self, sight: &TableSight<'_>) -> bool {
-        let is_whole = sight.leaf == Leaf::Page && sight.covered == [u64::MAX; 8];
+        let is_whole = sight.leaf == Leaf::Page && is_every(&sight.covered);
         if !is_whole || !self.spareable.get(sight.range).is_some_and(|&may| may) {
             return false;
         }

@@ -6,9 +6,7 @@ use super::leaf::{self, Changes, Leaf};
 use super::part::{Part, PartSizes};
 use super::store::{Files, NO_LEAF, Table};
 use crate::generations::{LABEL_NONE, LABEL_UNSEEN, LABELS, Label, PageType, Sizes};
-use crate::table::{PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE};
-
-const ALL: PageBits = [u64::MAX; WORDS_PER_TABLE];
+use crate::table::{PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE, is_every, is_none};
 
 /// What was seen of one table.
 #[derive(Clone, Copy, Debug)]
@@ -135,7 +133,7 @@ impl<'a> Look<'a> {
             None if again => return Ok(()),
             _ => self.flush(),
         }
-        if facts.bits.present == ALL {
+        if is_every(&facts.bits.present) {
             // One range covers all of it: no more can come, and nothing need be kept.
             self.take_in(Seen {
                 index: facts.index,
@@ -229,7 +227,7 @@ impl<'a> Look<'a> {
         self.counts.tables += 1;
         let occupied: PageBits =
             std::array::from_fn(|w| seen.bits.present[w] | seen.bits.swapped[w]);
-        if occupied == [0; WORDS_PER_TABLE] {
+        if is_none(&occupied) {
             return;
         }
         table.look = self.map.look;
@@ -251,17 +249,18 @@ impl<'a> Look<'a> {
         } else {
             seen.bits.young
         };
-        let all_present = seen.bits.present == ALL;
+        let all_present = is_every(&seen.bits.present);
+        let (none_young, all_young) = (is_none(&young), is_every(&young));
         if table.leaf == NO_LEAF && all_present {
             let appeared = table.uniform == LABEL_NONE;
-            if appeared || young == ALL || young == [0; WORDS_PER_TABLE] {
-                self.update_uniform(table, seen, appeared, young == ALL);
+            if appeared || all_young || none_young {
+                self.update_uniform(table, seen, appeared, all_young);
                 return;
             }
         }
         let old_files = self.map.store.file_mask(table.files);
         let was_full = std::mem::replace(&mut table.full, all_present);
-        if was_full && all_present && young == [0; WORDS_PER_TABLE] && old_files == *seen.files {
+        if was_full && all_present && none_young && old_files == *seen.files {
             self.counts.present += PAGES_PER_TABLE as u64;
             return;
         }
@@ -288,7 +287,7 @@ impl<'a> Look<'a> {
                 &mut self.counts,
             );
         }
-        if all_present && young == ALL {
+        if all_present && all_young {
             self.map.store.leaves.remove(table.leaf);
             table.leaf = NO_LEAF;
             table.uniform = self.label;

@@ -15,7 +15,6 @@ const ORDERS: std::ops::RangeInclusive<u32> = 1..=9;
 /// `wanted` pages of a table, and all that may be in a folio with one of them. `frames` gives the
 /// frame number of each page, or `None` of one that is not there.
 pub fn whole(wanted: &PageBits, frames: impl Fn(usize) -> Option<u64>) -> PageBits {
-    let frames: Vec<Option<u64>> = (0..PAGES_PER_TABLE).map(frames).collect();
     let mut whole = *wanted;
     let mut done = 0;
     for page in 0..PAGES_PER_TABLE {
@@ -39,17 +38,18 @@ pub fn whole(wanted: &PageBits, frames: impl Fn(usize) -> Option<u64>) -> PageBi
 
 /// The pages of the aligned block of `size` frames that `page` lies in, if all of it is mapped here
 /// in one piece.
-fn block(frames: &[Option<u64>], page: usize, size: u64) -> Option<(usize, usize)> {
-    let frame = frames[page]?;
+fn block(frames: &impl Fn(usize) -> Option<u64>, page: usize, size: u64) -> Option<(usize, usize)> {
+    let frame = frames(page)?;
     let before = frame % size;
     let first = page.checked_sub(before as usize)?;
     let end = first + size as usize;
-    let pages = frames.get(first..end)?;
-    let start = frame - before;
-    let is_one_piece = pages
-        .iter()
-        .zip(start..)
-        .all(|(frame, wanted)| *frame == Some(wanted));
+    if end > PAGES_PER_TABLE {
+        return None;
+    }
+    // Where it is not, its ends tell most of the time.
+    let mut pages = (first..end).zip(frame - before..);
+    let is_one_piece = frames(end - 1) == Some(frame - before + size - 1)
+        && pages.all(|(page, wanted)| frames(page) == Some(wanted));
     is_one_piece.then_some((first, end))
 }
 

@@ -31,7 +31,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use agewise_engine::table::PageBits;
+use agewise_engine::table::{PageBits, is_every, is_none};
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::eye::{AddressRange, Batch, Leaf, PAGE_BYTES, TABLE_BYTES, TableSight};
@@ -72,6 +72,8 @@ struct Mapping {
     start: u64,
     is_file: bool,
     way: Way,
+    /// Whether others map its pages is to be found out in this scan.
+    ask: bool,
     /// Pages asked whether others map them, and how many said yes.
     probed: (u8, u8),
 }
@@ -210,10 +212,13 @@ impl Clearer {
         self.mappings.clear();
         for vma in vmas {
             let is_file = !matches!(vma.kind, VmaKind::Anon);
+            let way = self.way(vma, is_file);
+            let known = self.sharing.get(&vma.range.start);
             let mapping = Mapping {
                 start: vma.range.start,
                 is_file,
-                way: self.way(vma, is_file),
+                way,
+                ask: way == Way::Cold && known.is_none_or(|k| self.scan - k.scan >= PROBE_AGAIN),
                 probed: (0, 0),
             };
             self.mappings.push(mapping);
@@ -310,8 +315,8 @@ impl Clearer {
             mapping: mapping.start,
         };
         self.present[usize::from(mapping.is_file)] += present;
-        let in_book = sight.leaf == Leaf::Page && sight.covered == [u64::MAX; 8];
-        if young == PageBits::default() {
+        let in_book = sight.leaf == Leaf::Page && is_every(&sight.covered);
+        if is_none(&young) {
             self.notes.pass(if sight.leaf == Leaf::Page {
                 present as u32
             } else {
@@ -415,7 +420,7 @@ impl Clearer {
             };
             self.notes
                 .table(sight.range, sight.va, wanted, sight.bits.present);
-        } else if sight.covered == [u64::MAX; 8] {
+        } else if is_every(&sight.covered) {
             self.notes.leaf(sight.range, sight.va);
         }
     }
@@ -423,11 +428,7 @@ impl Clearer {
     /// Ask a few young pages of the mapping whether others map them too.
     fn probe(&mut self, sight: &TableSight<'_>) {
         let mapping = &mut self.mappings[sight.range];
-        if mapping.way != Way::Cold || mapping.probed.0 >= PROBES {
-            return;
-        }
-        let known = self.sharing.get(&mapping.start);
-        if mapping.probed.0 == 0 && known.is_some_and(|k| self.scan - k.scan < PROBE_AGAIN) {
+        if !mapping.ask || mapping.probed.0 >= PROBES {
             return;
         }
         // At most two of a table, so that they come from all over the mapping.

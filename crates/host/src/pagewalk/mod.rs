@@ -16,7 +16,7 @@
 
 use std::fs;
 
-use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE};
+use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits, is_every};
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::eye::{
@@ -46,8 +46,8 @@ pub struct PageWalk {
     extractor: Extractor,
     /// The ranges given, joined where they share tables: what the program is asked for.
     joined: Vec<Range>,
-    /// What the last call found, as bitmaps.
-    digested: Vec<(Entry, Option<Extract>)>,
+    /// The tables that the last call copied, as bitmaps, by slot; `None` where one made no sense.
+    digested: Vec<Option<Extract>>,
 }
 
 impl PageWalk {
@@ -124,21 +124,13 @@ impl PageWalk {
         })
     }
 
-    /// Turn what the last call found into bitmaps. Apart from [`show`](Self::show), so that the
+    /// Turn the tables of the last call into bitmaps. Apart from [`show`](Self::show), so that the
     /// time this takes is not mixed up with the time the sink takes.
     fn digest(&mut self, found: &Ctl) {
         self.digested.clear();
-        for index in 0..found.n_entries {
-            let entry = self.program.entry(index);
-            let extract = match entry.kind {
-                layout::KIND_TABLE => self.digest_table(entry.slot),
-                layout::KIND_PMD | layout::KIND_PUD => Some(leaf_bits(entry.entry)),
-                kind => {
-                    debug_assert!([layout::KIND_BAD_TABLE, layout::KIND_BAD_PMDS].contains(&kind));
-                    None
-                }
-            };
-            self.digested.push((entry, extract));
+        for slot in 0..found.n_tables {
+            let extract = self.digest_table(slot);
+            self.digested.push(extract);
         }
     }
 
@@ -156,34 +148,42 @@ impl PageWalk {
         })
     }
 
-    /// Show what was digested.
-    fn show(&self, cursor: &mut Cursor<'_>, report: &mut ScanReport, sink: &mut Shown<'_>) {
+    /// Show what was found.
+    fn show(
+        &self,
+        found: &Ctl,
+        cursor: &mut Cursor<'_>,
+        report: &mut ScanReport,
+        sink: &mut Shown<'_>,
+    ) {
         let mut joined = self.joined.iter().peekable();
-        for (entry, extract) in &self.digested {
+        for index in 0..found.n_entries {
+            let entry = &self.program.entry(index);
             // An entry speaks for its own range only, however far its slot reaches.
             while joined.next_if(|range| range.end <= entry.va).is_some() {}
             let end = joined.peek().map_or(entry.va, |range| range.end);
-            let Some(extract) = extract else {
-                let is_upper = entry.kind == layout::KIND_BAD_PMDS;
-                let span = if is_upper { 1 << 30 } else { TABLE_BYTES };
-                hide(
-                    cursor,
-                    entry.va,
-                    slot_end(entry.va, span).min(end),
-                    report,
-                    sink,
-                );
-                continue;
-            };
             match entry.kind {
-                layout::KIND_TABLE => {
-                    report.cost.tables += 1;
-                    let raw = &self.program.table(entry.slot).e;
-                    let entries = Entries::Table(raw, self.machine.format);
-                    emit(cursor, entry.va, Leaf::Page, extract, entries, report, sink);
+                layout::KIND_TABLE => match &self.digested[entry.slot as usize] {
+                    Some(extract) => {
+                        report.cost.tables += 1;
+                        let raw = &self.program.table(entry.slot).e;
+                        let entries = Entries::Table(raw, self.machine.format);
+                        emit(cursor, entry.va, Leaf::Page, extract, entries, report, sink);
+                    }
+                    None => {
+                        let end = slot_end(entry.va, TABLE_BYTES).min(end);
+                        hide(cursor, entry.va, end, report, sink);
+                    }
+                },
+                layout::KIND_PMD => self.show_leaf(cursor, entry, Leaf::Huge, report, sink),
+                layout::KIND_PUD => self.show_giant(cursor, entry, end, report, sink),
+                kind => {
+                    debug_assert!([layout::KIND_BAD_TABLE, layout::KIND_BAD_PMDS].contains(&kind));
+                    let is_upper = kind == layout::KIND_BAD_PMDS;
+                    let span = if is_upper { 1 << 30 } else { TABLE_BYTES };
+                    let end = slot_end(entry.va, span).min(end);
+                    hide(cursor, entry.va, end, report, sink);
                 }
-                layout::KIND_PUD => self.show_giant(cursor, entry, end, extract, report, sink),
-                _ => self.show_leaf(cursor, entry, Leaf::Huge, extract, report, sink),
             }
         }
     }
@@ -193,7 +193,6 @@ impl PageWalk {
         cursor: &mut Cursor<'_>,
         entry: &Entry,
         leaf: Leaf,
-        extract: &Extract,
         report: &mut ScanReport,
         sink: &mut Shown<'_>,
     ) {
@@ -205,6 +204,7 @@ impl PageWalk {
             _ => base & !(PAGES_PER_TABLE as u64 - 1),
         };
         let entries = Entries::Leaf(entry.entry, pfn);
+        let extract = &leaf_bits(entry.entry);
         emit(cursor, entry.va, leaf, extract, entries, report, sink);
     }
 
@@ -213,21 +213,13 @@ impl PageWalk {
         cursor: &mut Cursor<'_>,
         entry: &Entry,
         range_end: u64,
-        extract: &Extract,
         report: &mut ScanReport,
         sink: &mut Shown<'_>,
     ) {
         let end = slot_end(entry.va, 1 << 30).min(range_end);
         let mut va = entry.va;
         while va < end {
-            self.show_leaf(
-                cursor,
-                &Entry { va, ..*entry },
-                Leaf::Giant,
-                extract,
-                report,
-                sink,
-            );
+            self.show_leaf(cursor, &Entry { va, ..*entry }, Leaf::Giant, report, sink);
             va = slot_end(va, TABLE_BYTES);
         }
     }
@@ -283,7 +275,7 @@ impl AccessSource for PageWalk {
             }
             self.digest(&found);
             report.cost.cpu_ns += thread_cpu_ns() - began;
-            self.show(&mut cursor, &mut report, &mut sink);
+            self.show(&found, &mut cursor, &mut report, &mut sink);
             let batch = Batch {
                 begin_ns: sink.seen_ns,
                 end_ns,
@@ -443,37 +435,33 @@ fn emit(
     let base = va & !(TABLE_BYTES - 1);
     let seen_ns = sink.seen_ns;
     cursor.each(va, base + TABLE_BYTES, |index, range| {
-        let mask = covered(base, range);
-        let Extract {
-            mut bits,
-            mut other,
-        } = *extract;
-        if mask != [u64::MAX; WORDS_PER_TABLE] {
-            for word in 0..WORDS_PER_TABLE {
-                bits.present[word] &= mask[word];
-                bits.young[word] &= mask[word];
-                bits.dirty[word] &= mask[word];
-                bits.swapped[word] &= mask[word];
-                other[word] &= mask[word];
-            }
-        }
-        let sight = TableSight {
+        let mut sight = TableSight {
             va: base,
             range: index,
             leaf,
-            covered: mask,
-            bits,
-            other,
+            covered: covered(base, range),
+            bits: extract.bits,
+            other: extract.other,
             seen_ns,
             entries,
         };
-        let present: u32 = sight
-            .bits
-            .present
-            .iter()
-            .map(|word| word.count_ones())
-            .sum();
-        report.cost.present_pages += u64::from(present);
+        if !is_every(&sight.covered) {
+            let TableBits {
+                present,
+                young,
+                dirty,
+                swapped,
+            } = &mut sight.bits;
+            for bits in [present, young, dirty, swapped, &mut sight.other] {
+                for (bits, covered) in bits.iter_mut().zip(sight.covered) {
+                    *bits &= covered;
+                }
+            }
+        }
+        let present = sight.bits.present.iter();
+        report.cost.present_pages += present
+            .map(|word| u64::from(word.count_ones()))
+            .sum::<u64>();
         sink.sights += 1;
         sink.sink.table(&sight);
     });
