@@ -77,7 +77,6 @@ pub struct Eviction<'a> {
     queue: Queue,
     bucket: Option<TokenBucket>,
     started_ns: u64,
-    passed_bytes: u64,
     stalled_bytes: u64,
     report: PageoutReport,
     anon_trail: Trail,
@@ -113,7 +112,6 @@ impl<'a> Eviction<'a> {
                 .rate_bytes_per_s
                 .map(|rate| TokenBucket::new(rate, started_ns)),
             started_ns,
-            passed_bytes: 0,
             stalled_bytes: 0,
             report,
             anon_trail: Trail::default(),
@@ -186,7 +184,8 @@ impl<'a> Eviction<'a> {
             }
         }
         self.mover.check()?;
-        let limit = self.limits.bytes_max - self.passed_bytes;
+        let gone = self.report.left_bytes + self.report.rehearsed_bytes;
+        let limit = self.limits.bytes_max.saturating_sub(gone);
         let above_floor = self.above_floor()?;
         let room = self
             .limits
@@ -264,7 +263,6 @@ impl<'a> Eviction<'a> {
         self.report.young_again_bytes += young_bytes;
         let idle = self.whole_units(idle, batch.unit_bytes);
         if self.limits.rehearse {
-            self.passed_bytes += idle.bytes();
             self.report.rehearsed_bytes += idle.bytes();
             return Ok(());
         }
@@ -277,7 +275,6 @@ impl<'a> Eviction<'a> {
         for (reason, bytes) in pass.skipped.iter() {
             self.report.skipped_bytes.add(reason, bytes);
         }
-        self.passed_bytes += passed;
         if let Some(bucket) = &mut self.bucket {
             bucket.take(passed);
         }

@@ -106,7 +106,8 @@ impl Plan {
 /// Bounds of one eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageoutLimits {
-    /// Most bytes handed to the kernel in all.
+    /// Most bytes that leave. What the kernel was asked for and kept (mapped by others too, say) is not
+    /// counted: it would stand in the way of what can leave.
     pub bytes_max: u64,
     /// Most bytes in one call, at least one (huge) page. A call of 8 MiB takes some 15 ms: that is
     /// how long the accessed bits looked at before may be out of date, and how long a signal waits.

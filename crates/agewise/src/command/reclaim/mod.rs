@@ -56,7 +56,8 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     observe: Option<Duration>,
 
-    /// Move at most so much.
+    /// Move at most so much out. What stays although it was asked for (other processes map it too) is
+    /// not counted.
     #[arg(long, value_name = "SIZE", value_parser = units::positive_size)]
     max_bytes: Option<u64>,
 
@@ -354,10 +355,9 @@ fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop)
                 progress.set_message(format!("{} left", bytes_text(report.left_bytes)));
             },
         );
-        let went = moved.report.left_bytes + moved.report.kept_bytes + moved.report.rehearsed_bytes;
+        let went = moved.report.left_bytes + moved.report.rehearsed_bytes;
         room = room.saturating_sub(went);
-        above_floor =
-            above_floor.saturating_sub(moved.report.left_bytes + moved.report.rehearsed_bytes);
+        above_floor = above_floor.saturating_sub(went);
         work.result.resident_after_bytes = resident_bytes(&mut work.mover);
         work.result.error = moved
             .error

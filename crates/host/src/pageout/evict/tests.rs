@@ -130,6 +130,18 @@ fn limits_and_floors_bind() {
     assert_eq!(report.left_bytes, 30 * PAGE);
     assert_eq!(report.skipped_bytes.bytes(SkipReason::Limit), 70 * PAGE);
 
+    // What the kernel keeps does not use the limit up.
+    let mut mover = cold(100);
+    mover.pages[..50]
+        .iter_mut()
+        .for_each(|page| page.sticky = true);
+    let (_, report, _) = evict(&mut mover, &all, limits);
+    assert_eq!(
+        (report.kept_bytes, report.left_bytes),
+        (50 * PAGE, 30 * PAGE)
+    );
+    assert_eq!(report.skipped_bytes.bytes(SkipReason::Limit), 20 * PAGE);
+
     let limits = PageoutLimits {
         floor_bytes: 80 * PAGE,
         ..Default::default()
