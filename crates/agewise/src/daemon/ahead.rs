@@ -6,7 +6,7 @@
 //! handed to the agent ([`Seen`]), whose ages stay right.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -122,6 +122,8 @@ struct Shared {
     /// By pid, with the start time of the process.
     young: Mutex<HashMap<u32, (u64, Young)>>,
     end: AtomicBool,
+    /// CPU time of the thread, ns.
+    cpu_ns: AtomicU64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -166,6 +168,11 @@ impl Ahead {
     /// What it saw, for the agent.
     pub fn seen(&self) -> Box<dyn AlsoYoung> {
         Box::new(Seen(Arc::clone(&self.shared)))
+    }
+
+    /// CPU time of the thread so far.
+    pub fn cpu(&self) -> Duration {
+        Duration::from_nanos(self.shared.cpu_ns.load(Ordering::Relaxed))
     }
 
     /// Holds these from now on; those that are no longer among them are let go.
@@ -260,6 +267,8 @@ impl Runner {
                 }
                 next_ms = next_ms.min(holder.next_ms).min(holder.next_scan_ms);
             }
+            let cpu_ns = clock::thread_cpu_ns();
+            self.shared.cpu_ns.store(cpu_ns, Ordering::Relaxed);
             let left = next_ms.saturating_sub(Agent::now_ms());
             if left > 0 {
                 std::thread::park_timeout(Duration::from_millis(left));

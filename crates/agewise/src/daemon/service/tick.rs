@@ -54,6 +54,9 @@ pub struct Daemon {
     pub(super) began: Instant,
     pub(super) began_cpu: Duration,
     pub(super) was_short: bool,
+    /// CPU time at the end of the last tick: of the daemon, and of the thread that holds budgets.
+    pub(super) paid_cpu: Duration,
+    pub(super) paid_ahead_cpu: Duration,
 }
 
 /// What came back to a subject. Processes take their counts with them when they end.
@@ -165,6 +168,8 @@ impl Daemon {
             began: Instant::now(),
             began_cpu: lean::own_cpu(),
             was_short: false,
+            paid_cpu: lean::own_cpu(),
+            paid_ahead_cpu: Duration::ZERO,
             config,
         })
     }
@@ -236,15 +241,28 @@ impl Daemon {
         let looked_cpu = lean::own_cpu().saturating_sub(cpu_before);
         self.own.scan_cpu_ms = looked_cpu.as_secs_f64() * 1e3;
         self.own.scan_cpu_total_ms += self.own.scan_cpu_ms;
-        let next_ms = self
-            .pace
-            .spent(began_ms, Agent::now_ms(), self.own.scan_cpu_ms);
+        let cpu_ms = self.unpaid_cpu().as_secs_f64() * 1e3;
+        let next_ms = self.pace.spent(began_ms, Agent::now_ms(), cpu_ms);
         self.say_if_short();
         let act_cpu = lean::own_cpu();
         self.protect(&seen, cancel);
         self.act(&seen, cancel);
-        self.own.move_cpu_total_ms += lean::own_cpu().saturating_sub(act_cpu).as_secs_f64() * 1e3;
+        self.paid_cpu = lean::own_cpu();
+        self.paid_ahead_cpu = self.ahead_cpu();
+        self.own.move_cpu_total_ms += self.paid_cpu.saturating_sub(act_cpu).as_secs_f64() * 1e3;
         Ok(self.next_look_ms(began_ms, next_ms))
+    }
+
+    /// What the budget pays for since the last tick: looks, and what readers and watches cost between
+    /// them. Moving is asked for by name, and bounded by rates of its own.
+    fn unpaid_cpu(&self) -> Duration {
+        let ahead = self.ahead_cpu().saturating_sub(self.paid_ahead_cpu);
+        let all = lean::own_cpu().saturating_sub(self.paid_cpu);
+        all.saturating_sub(ahead)
+    }
+
+    fn ahead_cpu(&self) -> Duration {
+        self.ahead.as_ref().map(Ahead::cpu).unwrap_or_default()
     }
 
     /// Policies may want a look sooner than the tick; the budget has the last word.
