@@ -180,6 +180,12 @@ pub trait SightSink {
         let _ = range;
     }
 
+    /// This part, whole tables, was not read on purpose, and `pages` of it are known to be present:
+    /// keep what was known.
+    fn left_out(&mut self, range: AddressRange, pages: u64) {
+        let _ = (range, pages);
+    }
+
     /// All tables read together have been shown. The moment to clear what was young among them:
     /// accesses between the read and the clear are lost. `Break` ends the scan.
     fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {

@@ -25,5 +25,6 @@ pub mod process;
 pub mod raise;
 pub mod restrain;
 pub mod root;
+pub mod rounds;
 pub mod swap;
 pub mod vma;

@@ -38,11 +38,12 @@ pub struct AgeArgs {
     #[arg(long, value_enum, default_value_t = Unseen::AtLeast)]
     pub unseen: Unseen,
 
-    /// Clear every accessed bit at every look.
+    /// Read everything and clear every accessed bit at every look.
     ///
-    /// Otherwise bits of memory that is accessed all the time are cleared more rarely, which saves
-    /// most of the cost and takes at most 0.5 % of such pages wrongly for accessed, for at most a
-    /// minute.
+    /// Otherwise bits of memory that is accessed all the time are cleared more rarely, and memory that
+    /// was idle for long is read more rarely, which saves most of the cost. At most 1 % of such pages
+    /// are wrongly taken for accessed then, for at most a minute; an access to idle memory may be
+    /// noticed up to seven looks late.
     #[arg(long)]
     pub exact: bool,
 

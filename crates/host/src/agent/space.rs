@@ -22,6 +22,7 @@ use crate::eye::{
 use crate::glance::Glances;
 use crate::memory::NodeMap;
 use crate::process::Process;
+use crate::rounds::Rounds;
 use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
 /// Milliseconds of the clock that ages are told by.
@@ -42,6 +43,7 @@ pub struct Space {
     kinds: Vec<VmaKind>,
     pub(super) shareable: Vec<bool>,
     glances: Glances,
+    rounds: Rounds,
     /// Sets of subjects it is counted in, by index.
     pub(super) subjects: Vec<usize>,
     pub(super) refaulted_pages: u64,
@@ -143,6 +145,7 @@ impl Space {
             kinds: Vec::new(),
             shareable: Vec::new(),
             glances: Glances::default(),
+            rounds: Rounds::default(),
             subjects: Vec::new(),
             refaulted_pages: 0,
             returned: None,
@@ -184,6 +187,7 @@ impl Space {
         self.map.memory_bytes()
             + self.clearer.memory_bytes()
             + self.glances.memory_bytes()
+            + self.rounds.memory_bytes()
             + self.vmas.memory_bytes()
     }
 
@@ -256,7 +260,8 @@ impl Space {
                 self.vmas.vmas().iter().filter(|vma| is_looked_at(vma)),
             );
         }
-        let (scanned, failed) = {
+        let may_leave_out = self.may_leave_out(&shared, &extra);
+        let (scanned, failed, left_out) = {
             let mut sink = Sink {
                 look: self.map.look(),
                 clearer: &mut self.clearer,
@@ -267,15 +272,23 @@ impl Space {
                 also_young: extra.also_young.as_ref(),
                 glances: &mut self.glances,
                 parts: Vec::new(),
+                left_out: 0,
                 failed: None,
             };
-            let scanned = eye.scan(&target, &self.ranges, &mut sink);
+            let scanned = self.rounds.scan(
+                eye,
+                &target,
+                &self.ranges,
+                &may_leave_out,
+                now_ns,
+                &mut sink,
+            );
             // A look that broke off is dropped, which keeps what it did not reach.
             let scanned = scanned.map(|report| (report, sink.look.finish_with_returned()));
-            (scanned, sink.failed)
+            (scanned, sink.failed, sink.left_out)
         };
         self.glances.end(&self.ranges);
-        let (scanned, (counts, back)) = match scanned {
+        let (scanned, (mut counts, back)) = match scanned {
             Ok(found) => found,
             Err(error) => {
                 if matches!(error, EyeError::Changed { .. }) {
@@ -284,6 +297,13 @@ impl Space {
                 return Err(error.into());
             }
         };
+        counts.present += left_out;
+        if self.rounds.asks()
+            && let Ok(resident_bytes) = self.process.rss_bytes()
+        {
+            self.rounds
+                .agree(resident_bytes / PAGE_BYTES, counts.present);
+        }
         let cleared = match failed {
             Some(error) => Err(error),
             None if extra.also_young.is_some() => Ok(ClearReport::default()),
@@ -314,6 +334,24 @@ impl Space {
     }
 }
 
+impl Space {
+    /// Which ranges need not be read in every look: memory of this process alone, of one node, whose
+    /// bits nobody clears unseen.
+    fn may_leave_out(&self, shared: &Shared<'_>, extra: &Extra<'_>) -> Vec<bool> {
+        let nobody_else = shared.nodes.map.is_none()
+            && extra.also_young.is_none()
+            && !self.clearer.is_exact()
+            && !self.clearer.clears_unseen();
+        let ranges = self.kinds.iter().enumerate();
+        ranges
+            .map(|(of, kind)| {
+                let is_shareable = self.shareable.get(of).copied().unwrap_or(true);
+                nobody_else && *kind == VmaKind::Anon && !is_shareable
+            })
+            .collect()
+    }
+}
+
 /// Memory that has an age and is resident memory of the process.
 fn is_looked_at(vma: &Vma) -> bool {
     !matches!(vma.kind, VmaKind::Special | VmaKind::Hugetlb)
@@ -329,6 +367,8 @@ struct Sink<'a> {
     also_young: Option<&'a HashMap<u64, PageBits>>,
     glances: &'a mut Glances,
     parts: Vec<(Part, PageBits)>,
+    /// Present pages of what was left out.
+    left_out: u64,
     failed: Option<ClearError>,
 }
 
@@ -429,6 +469,13 @@ impl SightSink for Sink<'_> {
     fn unreadable(&mut self, range: AddressRange) {
         self.look
             .keep(range.start / TABLE_BYTES..range.end.div_ceil(TABLE_BYTES));
+    }
+
+    fn left_out(&mut self, range: AddressRange, pages: u64) {
+        self.look
+            .keep(range.start / TABLE_BYTES..range.end / TABLE_BYTES);
+        self.clearer.left_out(range, pages);
+        self.left_out += pages;
     }
 
     fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {

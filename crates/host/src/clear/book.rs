@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use agewise_engine::table::PageBits;
 
 /// Tables of a group.
-const GROUP: usize = 32;
+pub(super) const GROUP: usize = 32;
 /// Young pages a table must have to serve as a sample.
 const SAMPLE_MIN: u32 = 64;
 /// Sampled pages remembered before old ones count half.

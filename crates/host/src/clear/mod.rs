@@ -35,6 +35,7 @@ use agewise_engine::table::{PageBits, is_every, is_none};
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::eye::{AddressRange, Batch, Leaf, PAGE_BYTES, TABLE_BYTES, TableSight};
+use crate::rounds::BLOCK_TABLES;
 use crate::vma::{Vma, VmaKind};
 use book::{Book, Place, PutOff};
 use cost::CostModel;
@@ -119,6 +120,9 @@ pub struct Clearer {
     now_ns: u64,
     /// This scan clears everything by one write at its end.
     by_refs: bool,
+    /// The group of tables of which some were left out of this scan: its bits are of several times, so
+    /// that the book has nothing to say of it.
+    apart: Option<u64>,
     cold_denied: bool,
     /// Young pages that wait for `clear_refs`: anonymous, file.
     waiting: [u64; 2],
@@ -160,6 +164,7 @@ impl Clearer {
             last_refs_ns: None,
             now_ns: 0,
             by_refs: false,
+            apart: None,
             cold_denied: false,
             waiting: [0; 2],
             held: None,
@@ -200,6 +205,7 @@ impl Clearer {
         self.present = [0; 2];
         self.waiting = [0; 2];
         self.held = None;
+        self.apart = None;
         self.notes.forget();
         self.runs.take(true);
         self.runs.set_bridge(self.cost.worth_bridging());
@@ -245,6 +251,25 @@ impl Clearer {
     fn is_left_alone(&self, start: u64) -> bool {
         let known = self.sharing.get(&start);
         known.is_some_and(|known| known.shared && self.scan - known.scan < PROBE_AGAIN)
+    }
+
+    /// Nothing is put off, to be as true as accessed bits can be.
+    pub fn is_exact(&self) -> bool {
+        self.policy.tolerance == 0.0
+    }
+
+    /// Whether the scan begun may clear accessed bits of anonymous memory that it was not shown:
+    /// `clear_refs` clears everything.
+    pub fn clears_unseen(&self) -> bool {
+        let by_refs = |mapping: &Mapping| mapping.way == Way::Refs(RefsScope::Anon);
+        self.by_refs || self.cold_denied || self.mappings.iter().any(by_refs)
+    }
+
+    /// `range`, anonymous and with `pages` present, is not shown in this scan. No run goes across it.
+    pub fn left_out(&mut self, range: AddressRange, pages: u64) {
+        self.notes.close();
+        self.present[0] += pages;
+        self.apart = Some(group_of(range.start));
     }
 
     /// Whether the mapping at `start` is one that `MADV_COLD` clears, as far as earlier scans found
@@ -315,7 +340,9 @@ impl Clearer {
             mapping: mapping.start,
         };
         self.present[usize::from(mapping.is_file)] += present;
-        let in_book = sight.leaf == Leaf::Page && is_every(&sight.covered);
+        let in_book = sight.leaf == Leaf::Page
+            && is_every(&sight.covered)
+            && self.apart != Some(group_of(sight.va));
         if is_none(&young) {
             self.notes.pass(if sight.leaf == Leaf::Page {
                 present as u32
@@ -662,6 +689,14 @@ impl Clearer {
         };
     }
 }
+
+/// Number of the group of tables in the book that `va` lies in.
+fn group_of(va: u64) -> u64 {
+    va / TABLE_BYTES / book::GROUP as u64
+}
+
+/// What is left out is left out by groups of the book.
+const _: () = assert!(book::GROUP == BLOCK_TABLES);
 
 fn count(bits: &PageBits) -> u64 {
     bits.iter().map(|word| u64::from(word.count_ones())).sum()

@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow;
 
-use agewise_engine::agemap::{AgeMap, Facts, Look, LookCounts};
+use agewise_engine::agemap::{AgeMap, Facts, Look};
 use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits};
 use agewise_host::clear::hand::KernelHand;
 use agewise_host::clear::{ClearPolicy, Clearer};
@@ -15,6 +15,7 @@ use agewise_host::eye::{
 };
 use agewise_host::glance::Glances;
 use agewise_host::process::Process;
+use agewise_host::rounds::Rounds;
 use agewise_host::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
 use super::PAGE_BYTES;
@@ -64,6 +65,7 @@ pub struct Observed<'a> {
     readings: Readings,
     glances: Glances,
     glance_ns: u64,
+    rounds: Rounds,
 }
 
 impl<'a> Observed<'a> {
@@ -92,6 +94,7 @@ impl<'a> Observed<'a> {
             readings,
             glances: Glances::default(),
             glance_ns: 0,
+            rounds: Rounds::default(),
         }
     }
 
@@ -131,10 +134,12 @@ impl<'a> Observed<'a> {
         let ranges: Vec<AddressRange> = seen.iter().map(|vma| vma.range).collect();
         let maps_ns = thread_cpu_ns() - begin_ns;
         self.clearer.begin(monotonic_ns(), seen.iter().copied());
-        let target = Target {
-            pid: self.process.pid(),
-            start_ticks: Some(self.process.start_ticks()),
-        };
+        let target = Target::from(self.process);
+        let nobody_else = !self.clearer.is_exact() && !self.clearer.clears_unseen();
+        let may_leave_out: Vec<bool> = seen
+            .iter()
+            .map(|vma| nobody_else && vma.kind == VmaKind::Anon)
+            .collect();
         let mut sink = Sink {
             clearer: &mut self.clearer,
             hand: &mut self.hand,
@@ -145,10 +150,23 @@ impl<'a> Observed<'a> {
             fresh: Vec::new(),
             glances: &mut self.glances,
             tally,
+            left_out: Vec::new(),
+            left_out_pages: 0,
             error: None,
         };
-        let report = self.eye.scan(&target, &ranges, &mut sink)?;
-        let counts = sink.finish()?;
+        let report = self.rounds.scan(
+            self.eye,
+            &target,
+            &ranges,
+            &may_leave_out,
+            monotonic_ns(),
+            &mut sink,
+        )?;
+        let present = sink.finish()?;
+        if self.rounds.asks() {
+            let resident = self.process.rss_bytes()? / PAGE_BYTES;
+            self.rounds.agree(resident, present);
+        }
         self.glances.end(&ranges);
         let cleared = self.clearer.finish(&mut self.hand)?;
         self.map.advance(monotonic_ns() / 1_000_000);
@@ -162,7 +180,7 @@ impl<'a> Observed<'a> {
                 .saturating_sub(cleared.cpu_ns),
             clear_ns: cleared.cpu_ns,
             glance_ns: std::mem::take(&mut self.glance_ns),
-            present_bytes: counts.present * PAGE_BYTES,
+            present_bytes: present * PAGE_BYTES,
         })
     }
 }
@@ -179,6 +197,10 @@ struct Sink<'a, 'h> {
     fresh: Vec<(usize, usize)>,
     glances: &'a mut Glances,
     tally: Option<&'a mut Tally>,
+    /// What was left out and when, and how many pages of it are present. Judged at the end: tables of
+    /// this batch wait for their clear.
+    left_out: Vec<(AddressRange, u64)>,
+    left_out_pages: u64,
     error: Option<anyhow::Error>,
 }
 
@@ -208,6 +230,14 @@ impl SightSink for Sink<'_, '_> {
         self.compare(sight, &young);
     }
 
+    fn left_out(&mut self, range: AddressRange, pages: u64) {
+        self.look
+            .keep(range.start / TABLE_BYTES..range.end / TABLE_BYTES);
+        self.clearer.left_out(range, pages);
+        self.left_out_pages += pages;
+        self.left_out.push((range, monotonic_ns()));
+    }
+
     fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
         for (region, table) in self.fresh.drain(..) {
             self.readings[region][table] = Some((batch.begin_ns, batch.end_ns));
@@ -223,11 +253,44 @@ impl SightSink for Sink<'_, '_> {
 }
 
 impl Sink<'_, '_> {
-    /// Ends the look.
-    fn finish(self) -> anyhow::Result<LookCounts> {
+    /// Ends the look; pages present.
+    fn finish(mut self) -> anyhow::Result<u64> {
+        for (range, now_ns) in std::mem::take(&mut self.left_out) {
+            self.compare_left_out(range, now_ns);
+        }
         match self.error {
             Some(error) => Err(error),
-            None => Ok(self.look.finish()),
+            None => Ok(self.look.finish().present + self.left_out_pages),
+        }
+    }
+
+    /// Whatever was accessed of what is not read is missed. Its pages are all present: the exerciser
+    /// has filled them, and nobody takes them.
+    fn compare_left_out(&mut self, range: AddressRange, now_ns: u64) {
+        for (number, region) in self.truth.regions().iter().enumerate() {
+            let first_table = region.address & !(TABLE_BYTES - 1);
+            let region_end = region.address + region.pages * PAGE_BYTES;
+            let start = range.start.max(first_table);
+            for va in (start..range.end.min(region_end)).step_by(TABLE_BYTES as usize) {
+                let reading =
+                    &mut self.readings[number][((va - first_table) / TABLE_BYTES) as usize];
+                let before = reading.replace((now_ns, now_ns));
+                let (Some((before_begin_ns, before_end_ns)), Some(tally)) =
+                    (before, &mut self.tally)
+                else {
+                    continue;
+                };
+                let span = Span {
+                    before_begin_ns,
+                    before_end_ns,
+                    now_begin_ns: now_ns,
+                };
+                let pages = va.max(region.address)..(va + TABLE_BYTES).min(region_end);
+                for at in pages.step_by(PAGE_BYTES as usize) {
+                    let slot = region.first_slot + (at - region.address) / PAGE_BYTES;
+                    tally.judge(span, self.truth.last_access_ns(slot), false);
+                }
+            }
         }
     }
 
