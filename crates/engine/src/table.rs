@@ -10,9 +10,6 @@ pub const WORDS_PER_TABLE: usize = PAGES_PER_TABLE / 64;
 /// One bit a page of a 2 MiB-aligned range; bit `i % 64` of word `i / 64` is page `i`.
 pub type PageBits = [u64; WORDS_PER_TABLE];
 
-/// All pages of a table.
-pub const EVERY_PAGE: PageBits = [u64::MAX; WORDS_PER_TABLE];
-
 /// Whether no bit is set. Folded word by word: comparing arrays calls a function for each, which
 /// costs more than all that is done for a table whose pages were not accessed.
 #[inline]
@@ -24,6 +21,12 @@ pub fn is_none(bits: &PageBits) -> bool {
 #[inline]
 pub fn is_every(bits: &PageBits) -> bool {
     bits.iter().fold(u64::MAX, |all, word| all & word) == u64::MAX
+}
+
+/// How many bits are set.
+#[inline]
+pub fn pages_in(bits: &PageBits) -> u64 {
+    bits.iter().map(|word| u64::from(word.count_ones())).sum()
 }
 
 /// One look at a 2 MiB-aligned range of an address space. A 2 MiB leaf shows as 512 equal bits.

@@ -240,6 +240,9 @@ pub struct ScanReport {
     pub cost: ScanCost,
     /// Every range was walked to its end. False after a `Break` of the sink.
     pub complete: bool,
+    /// Pages known to be present of what was left out on purpose ([`SightSink::left_out`]); not in
+    /// the cost.
+    pub left_out_pages: u64,
 }
 
 /// The finest thing a source can tell apart.

@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
 use agewise_engine::heat::{Candidates, HeatMap};
-use agewise_engine::table::{PAGES_PER_TABLE, PageBits, WORDS_PER_TABLE};
+use agewise_engine::table::{PAGES_PER_TABLE, PageBits, WORDS_PER_TABLE, pages_in};
 use rustix::io::Errno;
 
 use crate::clear::hand::{ClearHand, KernelHand, RefsScope};
@@ -149,8 +149,8 @@ impl Heated {
         let mut scanned = Scanned::default();
         let mut candidates = Vec::with_capacity(sink.tables.len());
         for table in &sink.tables {
-            scanned.present_pages += count(&table.bits.present);
-            scanned.young_pages += count(&table.bits.young);
+            scanned.present_pages += pages_in(&table.bits.present);
+            scanned.young_pages += pages_in(&table.bits.young);
             candidates.push(Candidates {
                 index: table.index,
                 pages: std::array::from_fn(|w| {
@@ -284,10 +284,6 @@ fn failed(pid: u32, error: &crate::eye::EyeError) -> PageoutError {
             reason: error.to_string(),
         }
     }
-}
-
-fn count(bits: &PageBits) -> u64 {
-    bits.iter().map(|word| u64::from(word.count_ones())).sum()
 }
 
 /// One table of a scan, of all ranges in it.
@@ -425,7 +421,7 @@ mod tests {
         assert_eq!((scanned.present_pages, scanned.young_pages), (pages, 1));
         // Page 1 is hot; among equals the highest go.
         assert_eq!(heated.queued_pages(), 2);
-        assert_eq!(count(&heated.take_young()[&(va / TABLE_BYTES)]), 1);
+        assert_eq!(pages_in(&heated.take_young()[&(va / TABLE_BYTES)]), 1);
         // One of the two is touched before its turn.
         set(&mut bits.young, pages - 1);
         show(&mut eye, bits);

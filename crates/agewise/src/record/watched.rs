@@ -5,7 +5,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use agewise_engine::table::{PageBits, is_every};
+use agewise_engine::table::{PageBits, is_every, pages_in};
 use agewise_host::clear::hand::{ClearHand, KernelHand, MAX_RANGES};
 use agewise_host::clear::{ClearError, ClearPolicy, ClearReport, Clearer};
 use agewise_host::clock;
@@ -268,7 +268,7 @@ impl Sink<'_> {
             return false;
         }
         let young = &sight.bits.young;
-        let count: u64 = young.iter().map(|word| u64::from(word.count_ones())).sum();
+        let count = pages_in(young);
         self.reset_pages += count;
         let Some(pace) = &mut self.pace else {
             return false;

@@ -6,7 +6,9 @@ use super::leaf::{self, Changes, Leaf};
 use super::part::{Part, PartSizes};
 use super::store::{Files, NO_LEAF, Table};
 use crate::generations::{LABEL_NONE, LABEL_UNSEEN, LABELS, Label, PageType, Sizes};
-use crate::table::{PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE, is_every, is_none};
+use crate::table::{
+    PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE, is_every, is_none, pages_in,
+};
 
 /// What was seen of one table.
 #[derive(Clone, Copy, Debug)]
@@ -297,14 +299,9 @@ impl<'a> Look<'a> {
     /// All 512 pages had one label, or were not there, and all have one label now.
     fn update_uniform(&mut self, table: &mut Table, seen: Seen<'_>, appeared: bool, young: bool) {
         let sizes = self.map.generations.sizes_mut();
-        let count_files = |mask: &PageBits| {
-            mask.iter()
-                .map(|word| u64::from(word.count_ones()))
-                .sum::<u64>()
-        };
         let pages = PAGES_PER_TABLE as u64;
         if !appeared {
-            let old = count_files(&self.map.store.file_mask(table.files));
+            let old = pages_in(&self.map.store.file_mask(table.files));
             sizes[usize::from(table.uniform)][0] -= pages - old;
             sizes[usize::from(table.uniform)][1] -= old;
             if young {
@@ -318,7 +315,7 @@ impl<'a> Look<'a> {
             table.uniform = self.label;
         }
         table.full = true;
-        let new = count_files(seen.files);
+        let new = pages_in(seen.files);
         sizes[usize::from(table.uniform)][0] += pages - new;
         sizes[usize::from(table.uniform)][1] += new;
         self.counts.present += pages;

@@ -22,7 +22,7 @@ use crate::eye::{
 use crate::glance::Glances;
 use crate::memory::NodeMap;
 use crate::process::Process;
-use crate::rounds::Rounds;
+use crate::rounds::{Rounds, Terms};
 use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
 /// Milliseconds of the clock that ages are told by.
@@ -261,7 +261,7 @@ impl Space {
             );
         }
         let may_leave_out = self.may_leave_out(&shared, &extra);
-        let (scanned, failed, left_out) = {
+        let (scanned, failed) = {
             let mut sink = Sink {
                 look: self.map.look(),
                 clearer: &mut self.clearer,
@@ -272,20 +272,19 @@ impl Space {
                 also_young: extra.also_young.as_ref(),
                 glances: &mut self.glances,
                 parts: Vec::new(),
-                left_out: 0,
                 failed: None,
             };
-            let scanned = self.rounds.scan(
-                eye,
-                &target,
-                &self.ranges,
-                &may_leave_out,
+            let resident_pages = || Some(self.process.rss_bytes().ok()? / PAGE_BYTES);
+            let terms = Terms {
+                ranges: &self.ranges,
+                may: &may_leave_out,
                 now_ns,
-                &mut sink,
-            );
+                resident_pages: &resident_pages,
+            };
+            let scanned = self.rounds.scan(eye, &target, &terms, &mut sink);
             // A look that broke off is dropped, which keeps what it did not reach.
             let scanned = scanned.map(|report| (report, sink.look.finish_with_returned()));
-            (scanned, sink.failed, sink.left_out)
+            (scanned, sink.failed)
         };
         self.glances.end(&self.ranges);
         let (scanned, (mut counts, back)) = match scanned {
@@ -297,13 +296,7 @@ impl Space {
                 return Err(error.into());
             }
         };
-        counts.present += left_out;
-        if self.rounds.asks()
-            && let Ok(resident_bytes) = self.process.rss_bytes()
-        {
-            self.rounds
-                .agree(resident_bytes / PAGE_BYTES, counts.present);
-        }
+        counts.present += scanned.left_out_pages;
         let cleared = match failed {
             Some(error) => Err(error),
             None if extra.also_young.is_some() => Ok(ClearReport::default()),
@@ -367,8 +360,6 @@ struct Sink<'a> {
     also_young: Option<&'a HashMap<u64, PageBits>>,
     glances: &'a mut Glances,
     parts: Vec<(Part, PageBits)>,
-    /// Present pages of what was left out.
-    left_out: u64,
     failed: Option<ClearError>,
 }
 
@@ -475,7 +466,6 @@ impl SightSink for Sink<'_> {
         self.look
             .keep(range.start / TABLE_BYTES..range.end / TABLE_BYTES);
         self.clearer.left_out(range, pages);
-        self.left_out += pages;
     }
 
     fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {

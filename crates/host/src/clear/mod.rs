@@ -31,7 +31,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use agewise_engine::table::{PageBits, is_every, is_none};
+use agewise_engine::table::{PageBits, is_every, is_none, pages_in};
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::eye::{AddressRange, Batch, Leaf, PAGE_BYTES, TABLE_BYTES, TableSight};
@@ -327,7 +327,7 @@ impl Clearer {
     /// What the young bits of `sight` mean; what of it is to be cleared is noted.
     pub fn judge(&mut self, sight: &TableSight<'_>) -> Judged {
         let young = sight.bits.young;
-        let present = count(&sight.bits.present);
+        let present = pages_in(&sight.bits.present);
         let Some(&mapping) = self.mappings.get(sight.range) else {
             return Judged {
                 young,
@@ -383,7 +383,7 @@ impl Clearer {
                 }
             }
             Way::Refs(scope) => {
-                self.waiting[usize::from(scope == RefsScope::File)] += count(&young);
+                self.waiting[usize::from(scope == RefsScope::File)] += pages_in(&young);
                 Judged {
                     young,
                     since_ns,
@@ -697,10 +697,6 @@ fn group_of(va: u64) -> u64 {
 
 /// What is left out is left out by groups of the book.
 const _: () = assert!(book::GROUP == BLOCK_TABLES);
-
-fn count(bits: &PageBits) -> u64 {
-    bits.iter().map(|word| u64::from(word.count_ones())).sum()
-}
 
 /// This range is refused, others may not be: locked, unmapped, hugetlb.
 fn is_refusal(error: &io::Error) -> bool {

@@ -16,7 +16,7 @@
 
 use std::fs;
 
-use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits, is_every};
+use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits, is_every, pages_in};
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::eye::{
@@ -458,10 +458,7 @@ fn emit(
                 }
             }
         }
-        let present = sight.bits.present.iter();
-        report.cost.present_pages += present
-            .map(|word| u64::from(word.count_ones()))
-            .sum::<u64>();
+        report.cost.present_pages += pages_in(&sight.bits.present);
         sink.sights += 1;
         sink.sink.table(&sight);
     });

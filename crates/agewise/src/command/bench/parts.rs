@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow;
 
-use agewise_engine::agemap::{AgeMap, Facts, Look};
+use agewise_engine::agemap::{AgeMap, Facts, Look, LookCounts};
 use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits};
 use agewise_host::clear::hand::KernelHand;
 use agewise_host::clear::{ClearPolicy, Clearer};
@@ -15,7 +15,7 @@ use agewise_host::eye::{
 };
 use agewise_host::glance::Glances;
 use agewise_host::process::Process;
-use agewise_host::rounds::Rounds;
+use agewise_host::rounds::{Rounds, Terms};
 use agewise_host::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
 use super::PAGE_BYTES;
@@ -151,22 +151,16 @@ impl<'a> Observed<'a> {
             glances: &mut self.glances,
             tally,
             left_out: Vec::new(),
-            left_out_pages: 0,
             error: None,
         };
-        let report = self.rounds.scan(
-            self.eye,
-            &target,
-            &ranges,
-            &may_leave_out,
-            monotonic_ns(),
-            &mut sink,
-        )?;
-        let present = sink.finish()?;
-        if self.rounds.asks() {
-            let resident = self.process.rss_bytes()? / PAGE_BYTES;
-            self.rounds.agree(resident, present);
-        }
+        let terms = Terms {
+            ranges: &ranges,
+            may: &may_leave_out,
+            now_ns: monotonic_ns(),
+            resident_pages: &|| Some(self.process.rss_bytes().ok()? / PAGE_BYTES),
+        };
+        let report = self.rounds.scan(self.eye, &target, &terms, &mut sink)?;
+        let present = sink.finish()?.present + report.left_out_pages;
         self.glances.end(&ranges);
         let cleared = self.clearer.finish(&mut self.hand)?;
         self.map.advance(monotonic_ns() / 1_000_000);
@@ -197,10 +191,8 @@ struct Sink<'a, 'h> {
     fresh: Vec<(usize, usize)>,
     glances: &'a mut Glances,
     tally: Option<&'a mut Tally>,
-    /// What was left out and when, and how many pages of it are present. Judged at the end: tables of
-    /// this batch wait for their clear.
+    /// What was left out and when. Judged at the end: tables of this batch wait for their clear.
     left_out: Vec<(AddressRange, u64)>,
-    left_out_pages: u64,
     error: Option<anyhow::Error>,
 }
 
@@ -234,7 +226,6 @@ impl SightSink for Sink<'_, '_> {
         self.look
             .keep(range.start / TABLE_BYTES..range.end / TABLE_BYTES);
         self.clearer.left_out(range, pages);
-        self.left_out_pages += pages;
         self.left_out.push((range, monotonic_ns()));
     }
 
@@ -253,14 +244,14 @@ impl SightSink for Sink<'_, '_> {
 }
 
 impl Sink<'_, '_> {
-    /// Ends the look; pages present.
-    fn finish(mut self) -> anyhow::Result<u64> {
+    /// Ends the look.
+    fn finish(mut self) -> anyhow::Result<LookCounts> {
         for (range, now_ns) in std::mem::take(&mut self.left_out) {
             self.compare_left_out(range, now_ns);
         }
         match self.error {
             Some(error) => Err(error),
-            None => Ok(self.look.finish().present + self.left_out_pages),
+            None => Ok(self.look.finish()),
         }
     }
 
