@@ -3,7 +3,7 @@
 //! milliseconds, so that programs seldom enter direct reclaim.
 //!
 //! The headroom below B follows what memory grows by: enough for a step and a half of the fastest
-//! growth seen lately, at least `headroom` of B, at most an eighth of it. The coldest go first (decayed heat where
+//! growth seen lately, at least `headroom` of B and 1 MiB (1.5 % where B is small), at most an eighth. The coldest go first (decayed heat where
 //! it is kept, else age), in runs. When growth outruns it and the limit is reached all the same, its
 //! reason says `behind`.
 
@@ -11,6 +11,10 @@ use super::arguments::Arguments;
 use super::{Action, Built, Entry, Facts, GuardParams, Pace, Policy, Reason, Wish};
 use crate::workingset::Intervals;
 
+/// The headroom is at least so much: kernels charge ahead, up to 64 pages for each CPU.
+const HEADROOM_MIN_BYTES: f64 = 1024.0 * 1024.0;
+/// Unless that would be more than this share of the budget.
+const HEADROOM_MIN_SHARE: f64 = 0.015;
 /// The headroom is at most this part of the budget.
 const HEADROOM_MAX_PART: f64 = 8.0;
 /// Growth is forgotten by half in this time, in ms.
@@ -53,7 +57,7 @@ fn build(arguments: &mut Arguments<'_>) -> Built {
         budget_bytes: arguments.size_of("budget", bytes, 1 << 16..=1 << 50)?,
         step_ms: arguments.duration("step", 8, 1..=10_000)?,
         look_ms: arguments.duration("look", 250, 10..=60_000)?,
-        headroom: arguments.share("headroom", 0.015, 0.001..=0.125)?,
+        headroom: arguments.share("headroom", 0.005, 0.001..=0.125)?,
         before: None,
         growth: 0.0,
     };
@@ -96,7 +100,8 @@ impl Policy for Budget {
         self.follow_growth(facts, charged_bytes);
         let ceiling = self.ceiling(facts);
         let step_growth = self.growth * self.step_ms as f64;
-        let least = ceiling as f64 * self.headroom;
+        let small = HEADROOM_MIN_BYTES.min(ceiling as f64 * HEADROOM_MIN_SHARE);
+        let least = small.max(ceiling as f64 * self.headroom);
         let headroom =
             (HEADROOM_STEPS * step_growth).clamp(least, ceiling as f64 / HEADROOM_MAX_PART) as u64;
         let aim = ceiling - headroom;

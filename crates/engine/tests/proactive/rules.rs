@@ -192,6 +192,25 @@ fn budget_says_when_growth_outruns_it() {
 }
 
 #[test]
+fn budget_keeps_half_a_percent_free_but_a_mebibyte_where_that_is_little() {
+    let headroom = |spec: &str, resident: u64| {
+        let mut controller = Controller::new(&spec.parse::<Spec>().unwrap());
+        let decision = controller.decide(&Facts {
+            resident_bytes: [resident, 0],
+            ..Facts::default()
+        });
+        match decision.reason {
+            Reason::OverBudget { headroom_bytes, .. } => headroom_bytes,
+            other => panic!("{spec}: {other:?}"),
+        }
+    };
+    assert_eq!(headroom("budget:1000M", 1000 << 20), 5 << 20);
+    assert_eq!(headroom("budget:100M", 100 << 20), 1 << 20);
+    assert_eq!(headroom("budget:20M", 20 << 20), 3 * (20 << 20) / 200);
+    assert_eq!(headroom("budget:20M,headroom=10%", 20 << 20), 2 << 20);
+}
+
+#[test]
 fn sorting_comes_before_moving_if_asked_for() {
     let groups = [(4000, Habit::Random(0.05))];
     let mut world = World::new("cost:sort=on", &groups, 1);
