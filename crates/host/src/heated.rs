@@ -19,7 +19,7 @@ use crate::eye::{
     AccessSource, AddressRange, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES, TableSight, Target,
 };
 use crate::pageout::{self, PageoutError, Run, VECTOR_MAX, check_target};
-use crate::process::Process;
+use crate::process::{Process, Worker};
 use crate::vma::{MapsReader, VmaKind, VmaTable};
 
 /// Runs looked at again in one go.
@@ -79,6 +79,7 @@ pub struct Heated {
     /// Accessed since somebody asked last, by table.
     young: HashMap<u64, PageBits>,
     keeps_young: bool,
+    worker: Worker,
 }
 
 impl Heated {
@@ -97,12 +98,24 @@ impl Heated {
             queue: VecDeque::new(),
             young: HashMap::new(),
             keeps_young: false,
+            worker: Worker::default(),
         })
     }
 
     /// The process.
     pub fn process(&self) -> &Process {
         &self.process
+    }
+
+    /// Looks which thread does the work of the process; once a second or so.
+    pub fn follow_worker(&mut self) {
+        // One that cannot be looked at has no thread to sit beside: that only costs more.
+        let _ = self.worker.look(&self.process);
+    }
+
+    /// The CPU on which that thread runs now; none if several do the work.
+    pub fn cpu(&self) -> Option<usize> {
+        self.worker.cpu(&self.process)
     }
 
     /// Bytes of memory that this takes.

@@ -26,5 +26,6 @@ pub mod raise;
 pub mod restrain;
 pub mod root;
 pub mod rounds;
+pub mod seat;
 pub mod swap;
 pub mod vma;

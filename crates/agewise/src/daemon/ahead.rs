@@ -15,7 +15,7 @@ use agewise_engine::proactive::{
     Action, Backend, Controller, Facts, Hands, Outcome, Reason as Why, Spec, SwapRoom,
 };
 use agewise_engine::table::PageBits;
-use agewise_host::agent::{Agent, AlsoYoung};
+use agewise_host::agent::AlsoYoung;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::clock;
 use agewise_host::eye::{AccessSource, PAGE_BYTES, Target};
@@ -23,6 +23,7 @@ use agewise_host::heated::{Heated, Moved};
 use agewise_host::memory::MemInfo;
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
+use agewise_host::seat::Seat;
 use serde::Serialize;
 
 use super::observer::Key;
@@ -41,15 +42,17 @@ const QUEUE_MIN_PAGES: u64 = 2048;
 const YOUNG_SHARE: f64 = 0.35;
 /// Longest time between scans.
 const SCAN_MAX_MS: u64 = 10_000;
-/// So much is moved in one go, 0.1 ms of work, unless that would take too long in all: programs wait
-/// for page table locks no longer than that, and requests that come in meanwhile wait for them.
-const SLICE_BYTES: u64 = 16 * PAGE_BYTES;
+/// So much is moved in one go, 0.1 ms of work, unless that would take too long in all: the program does
+/// not run meanwhile, and requests that come in wait for it. Half of it costs a quarter more CPU.
+const SLICE_BYTES: u64 = 8 * PAGE_BYTES;
 /// Slices in which a move is done at most.
-const SLICES: u64 = 16;
+const SLICES: u64 = 32;
 /// Time between two slices.
-const SLICE_MS: u64 = 1;
+const SLICE_US: u64 = 500;
 /// What changes slowly is read again after this time.
 const SLOW: Duration = Duration::from_secs(1);
+/// Of so many processes at most it is followed on which CPU they run: moves hop from one to the next.
+const FOLLOWED_MAX: usize = 8;
 
 /// A target to hold.
 #[derive(Clone, Debug)]
@@ -124,6 +127,10 @@ struct Shared {
     end: AtomicBool,
     /// CPU time of the thread, ns.
     cpu_ns: AtomicU64,
+}
+
+fn now_us() -> u64 {
+    clock::monotonic_ns() / 1000
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -202,11 +209,18 @@ impl Drop for Ahead {
     }
 }
 
+/// What a turn works with.
+struct Tools<'a> {
+    eye: &'a mut dyn AccessSource,
+    seat: &'a mut Seat,
+}
+
 struct Runner {
     shared: Arc<Shared>,
     eye: Box<dyn AccessSource + Send>,
     announce: Announce,
     holders: BTreeMap<Key, Holder>,
+    seat: Seat,
 }
 
 /// One target.
@@ -217,8 +231,8 @@ struct Holder {
     outcome: Option<Outcome>,
     slow: Slow,
     slow_at: Option<Instant>,
-    next_ms: u64,
-    next_scan_ms: u64,
+    next_us: u64,
+    next_scan_us: u64,
     scan_interval_ms: u64,
     /// Asked for by the last decision and not moved yet, and in which slices it goes.
     backlog_bytes: u64,
@@ -246,32 +260,37 @@ impl Runner {
             eye,
             announce,
             holders: BTreeMap::new(),
+            seat: Seat::new(),
         }
     }
 
     fn run(mut self) {
         while !self.shared.end.load(Ordering::SeqCst) {
             self.take_held();
-            let now_ms = Agent::now_ms();
-            let mut next_ms = now_ms + 1000;
+            let now_us = now_us();
+            let mut next_us = now_us + 1_000_000;
             for (key, holder) in &mut self.holders {
-                if now_ms >= holder.next_ms || now_ms >= holder.next_scan_ms {
+                if now_us >= holder.next_us || now_us >= holder.next_scan_us {
                     let mut report = Report::default();
                     let told = lock(&self.shared.reports);
                     let is_told = told.get(key).is_some_and(|report| report.steps > 0);
                     drop(told);
                     let announce = (!is_told).then_some(&self.announce);
-                    holder.turn(&mut *self.eye, now_ms, announce, &mut report);
+                    let mut tools = Tools {
+                        eye: &mut *self.eye,
+                        seat: &mut self.seat,
+                    };
+                    holder.turn(&mut tools, now_us, announce, &mut report);
                     holder.hand_over(&self.shared);
                     add(&self.shared, key, report);
                 }
-                next_ms = next_ms.min(holder.next_ms).min(holder.next_scan_ms);
+                next_us = next_us.min(holder.next_us).min(holder.next_scan_us);
             }
             let cpu_ns = clock::thread_cpu_ns();
             self.shared.cpu_ns.store(cpu_ns, Ordering::Relaxed);
-            let left = next_ms.saturating_sub(Agent::now_ms());
+            let left = next_us.saturating_sub(self::now_us());
             if left > 0 {
-                std::thread::park_timeout(Duration::from_millis(left));
+                std::thread::park_timeout(Duration::from_micros(left));
             }
         }
     }
@@ -330,8 +349,8 @@ impl Holder {
             outcome: None,
             slow: Slow::default(),
             slow_at: None,
-            next_ms: 0,
-            next_scan_ms: 0,
+            next_us: 0,
+            next_scan_us: 0,
             scan_interval_ms: 0,
             backlog_bytes: 0,
             slice_bytes: 0,
@@ -343,22 +362,24 @@ impl Holder {
 
     fn turn(
         &mut self,
-        eye: &mut dyn AccessSource,
-        now_ms: u64,
+        tools: &mut Tools<'_>,
+        now_us: u64,
         announce: Option<&Announce>,
         report: &mut Report,
     ) {
         if self.slow_at.is_none_or(|at| at.elapsed() >= SLOW) {
             self.read_slow();
         }
-        if now_ms >= self.next_scan_ms {
-            self.scan(eye, now_ms, report);
+        if now_us >= self.next_scan_us {
+            // It takes milliseconds, and clears without an interrupt to anybody.
+            tools.seat.leave();
+            self.scan(tools.eye, now_us, report);
         }
-        if now_ms < self.next_ms {
+        if now_us < self.next_us {
             return;
         }
         if self.backlog_bytes == 0 {
-            self.decide(now_ms, report);
+            self.decide(now_us, report);
         }
         if self.backlog_bytes > 0 {
             if let Some(announce) = announce {
@@ -370,12 +391,12 @@ impl Holder {
                 };
                 announce(&self.held, &begun);
             }
-            self.move_slice(eye, now_ms, report);
+            self.move_slice(tools, now_us, report);
         }
     }
 
     /// Asks the policy, with what became of the last decision.
-    fn decide(&mut self, now_ms: u64, report: &mut Report) {
+    fn decide(&mut self, now_us: u64, report: &mut Report) {
         let charged_bytes = self.charged_bytes();
         let resident = charged_bytes.unwrap_or(0);
         let file_bytes = self.slow.file_bytes.min(resident);
@@ -386,7 +407,7 @@ impl Holder {
                 Some("no swap to move anonymous memory to: the budget is not held".into());
         }
         let facts = Facts {
-            time_ms: now_ms,
+            time_ms: now_us / 1000,
             resident_bytes: [resident - file_bytes, file_bytes],
             charged_bytes,
             out_bytes: [self.slow.swap_bytes, 0],
@@ -404,7 +425,7 @@ impl Holder {
             ..Facts::default()
         };
         let decision = self.controller.decide(&facts);
-        self.next_ms = decision.next_ms;
+        self.next_us = decision.next_ms.saturating_mul(1000);
         let behind = matches!(decision.reason, Why::OverBudget { behind: true, .. });
         report.behind |= behind;
         if let Action::Coldest { bytes_max, .. } | Action::PageOut { bytes_max, .. } =
@@ -419,9 +440,9 @@ impl Holder {
     }
 
     /// Moves a part of the backlog; the last one settles the decision.
-    fn move_slice(&mut self, eye: &mut dyn AccessSource, now_ms: u64, report: &mut Report) {
+    fn move_slice(&mut self, tools: &mut Tools<'_>, now_us: u64, report: &mut Report) {
         let slice = self.backlog_bytes.min(self.slice_bytes);
-        let moved = self.move_out(eye, slice, report);
+        let moved = self.move_out(tools, slice, report);
         report.steps += 1;
         report.tried_bytes += moved.tried_bytes;
         report.young_again_bytes += moved.young_again_bytes;
@@ -436,7 +457,7 @@ impl Holder {
             report.rehearsed_bytes += moved.tried_bytes;
             // A rehearsal moves nothing, so what is too much stays so: once a second will do.
             self.backlog_bytes = 0;
-            self.next_ms = now_ms + 1000;
+            self.next_us = now_us + 1_000_000;
             return;
         }
         if self.backlog_bytes == 0 {
@@ -447,7 +468,7 @@ impl Holder {
                 cpu_ns: self.done.cpu_ns,
             });
         }
-        self.next_ms = now_ms + SLICE_MS;
+        self.next_us = now_us + SLICE_US;
     }
 
     /// Memory charged to the cgroup, or resident memory of a process.
@@ -496,12 +517,17 @@ impl Holder {
                 .and_then(|process| Heated::new(process, DECAY));
             if let Ok(heated) = opened {
                 self.heated.insert(*pid, heated);
-                self.next_scan_ms = 0;
+                self.next_scan_us = 0;
+            }
+        }
+        if self.heated.len() <= FOLLOWED_MAX {
+            for heated in self.heated.values_mut() {
+                heated.follow_worker();
             }
         }
     }
 
-    fn scan(&mut self, eye: &mut dyn AccessSource, now_ms: u64, report: &mut Report) {
+    fn scan(&mut self, eye: &mut dyn AccessSource, now_us: u64, report: &mut Report) {
         let share = QUEUE_FACTOR * self.went_pages.max(self.wanted_pages / 2);
         self.wanted_pages = self.went_pages;
         self.went_pages = 0;
@@ -529,11 +555,11 @@ impl Holder {
         let wanted_ms = (self.scan_interval_ms.max(look_ms) as f64 * factor) as u64;
         let least_ms = look_ms.max(affordable_ms).min(SCAN_MAX_MS);
         self.scan_interval_ms = wanted_ms.clamp(least_ms, SCAN_MAX_MS);
-        self.next_scan_ms = now_ms + self.scan_interval_ms;
+        self.next_scan_us = now_us + self.scan_interval_ms * 1000;
     }
 
     /// Moves `bytes` of the coldest; of several processes each by its share of what is queued.
-    fn move_out(&mut self, eye: &mut dyn AccessSource, bytes: u64, report: &mut Report) -> Moved {
+    fn move_out(&mut self, tools: &mut Tools<'_>, bytes: u64, report: &mut Report) -> Moved {
         let began_ns = clock::thread_cpu_ns();
         let mut sum = Moved::default();
         for attempt in 0..2 {
@@ -545,7 +571,12 @@ impl Holder {
             for heated in self.heated.values_mut() {
                 let share = heated.queued_pages() as f64 / queued.max(1) as f64;
                 let part = (left as f64 * share).ceil() as u64;
-                match heated.step(eye, part, self.held.dry_run) {
+                // Asked each time: a program that finds us on its CPU often wakes up on another.
+                match heated.cpu() {
+                    Some(cpu) if !self.held.dry_run => tools.seat.take(cpu),
+                    _ => tools.seat.leave(),
+                }
+                match heated.step(tools.eye, part, self.held.dry_run) {
                     Ok(moved) => sum.add(&moved),
                     Err(error) if error.is_gone() => {}
                     Err(error) => report.trouble = Some(error.to_string()),
@@ -557,7 +588,7 @@ impl Holder {
             // The queue is empty before the next scan: more of what is coldest now.
             let pages = (bytes / PAGE_BYTES * 4).max(QUEUE_MIN_PAGES);
             for heated in self.heated.values_mut() {
-                if let Ok(scanned) = heated.scan(eye, pages, false) {
+                if let Ok(scanned) = heated.scan(tools.eye, pages, false) {
                     report.scan_cpu_ns += scanned.cpu_ns;
                 }
             }

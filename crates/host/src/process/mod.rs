@@ -3,6 +3,7 @@
 //! noticed instead of acted upon.
 
 mod stat;
+mod worker;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 pub(crate) use stat::kib;
 pub use stat::{Membership, ProcessKind, Stat, Status};
+pub use worker::Worker;
 
 use crate::error::{self, FileError};
 use crate::root::{ProcRoot, numbers_in};

@@ -50,6 +50,8 @@ pub struct Stat {
     pub threads: u32,
     /// Start time in clock ticks after boot: with the pid it names the process for good.
     pub start_ticks: u64,
+    /// The CPU it ran on last: of a process that of its first thread. Not in kernels before 2.2.8.
+    pub cpu: Option<u32>,
 }
 
 impl Stat {
@@ -93,6 +95,7 @@ impl Stat {
             system_ticks: number(15)?,
             threads: u32::try_from(number(20)?).unwrap_or(u32::MAX),
             start_ticks: number(22)?,
+            cpu: field(39).ok().and_then(|cpu| cpu.parse().ok()),
         })
     }
 
