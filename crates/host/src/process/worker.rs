@@ -54,10 +54,12 @@ impl Worker {
         Ok(())
     }
 
-    /// The CPU on which that thread runs, or ran last.
+    /// The CPU on which that thread runs, or ran last. None for a real-time thread: beside it nobody
+    /// else gets to run.
     pub fn cpu(&self, process: &Process) -> Option<usize> {
         let stat = thread_stat(process, self.thread?).ok()?;
-        stat.cpu.and_then(|cpu| usize::try_from(cpu).ok())
+        let cpu = stat.cpu.filter(|_| !stat.is_realtime)?;
+        usize::try_from(cpu).ok()
     }
 }
 
@@ -77,9 +79,13 @@ mod tests {
     use crate::root::ProcRoot;
 
     fn write(dir: &Path, thread: u32, ticks: u64, cpu: u32) {
+        write_as(dir, thread, ticks, cpu, 0);
+    }
+
+    fn write_as(dir: &Path, thread: u32, ticks: u64, cpu: u32, policy: u32) {
         let zeros = "0 ".repeat(16);
         let line = format!(
-            "{thread} (work er) R 1 7 7 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 3 0 99 {zeros}{cpu} 0\n"
+            "{thread} (work er) R 1 7 7 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 3 0 99 {zeros}{cpu} 0 {policy} 0\n"
         );
         let task = dir.join(format!("5/task/{thread}"));
         fs::create_dir_all(&task).unwrap();
@@ -105,6 +111,10 @@ mod tests {
         // It moves.
         write(dir.path(), 6, 95, 0);
         assert_eq!(worker.cpu(&process), Some(0));
+        // It is made to run before all others.
+        write_as(dir.path(), 6, 95, 0, 1);
+        assert_eq!(worker.cpu(&process), None);
+        write(dir.path(), 6, 95, 0);
         // The other one takes over.
         write(dir.path(), 5, 60, 1);
         assert_eq!(found(&mut worker, &process), Some(1));
