@@ -536,7 +536,7 @@ fn recorded_page_faults_are_in_order_and_counted_once() {
     }
     assert_eq!(number(&summary, "faults_dropped"), 0, "{summary}");
     let (mut last_ns, mut faults) = (0, 0);
-    let mut faulted = std::collections::HashSet::new();
+    let mut faulted = std::collections::HashMap::new();
     let mut in_look = false;
     for record in &records {
         let time_ns = number(record, "time_ns");
@@ -544,7 +544,8 @@ fn recorded_page_faults_are_in_order_and_counted_once() {
         let first = number(record, "page");
         let evidence = record["evidence"].as_str().expect("a word");
         let is_fault = matches!(evidence, "fault" | "minor_fault" | "major_fault");
-        // A new interval begins behind the records of a look.
+        // A new interval begins behind the records of a look. One that found nothing but what had faulted
+        // has none, so that faults of more than half an interval ago may be of the one before.
         if in_look && (is_fault || time_ns != last_ns) {
             faulted.clear();
         }
@@ -552,10 +553,11 @@ fn recorded_page_faults_are_in_order_and_counted_once() {
         if is_fault {
             assert!(record["kind"] == "r" || record["kind"] == "w");
             faults += 1;
-            faulted.insert(first);
+            faulted.insert(first, time_ns);
         } else {
-            let again =
-                (first..first + number(record, "count")).any(|page| faulted.contains(&page));
+            let again = (first..first + number(record, "count"))
+                .filter_map(|page| faulted.get(&page))
+                .any(|fault_ns| time_ns - fault_ns < 50_000_000);
             assert!(!again, "{record} faulted in its interval");
         }
     }

@@ -62,6 +62,21 @@ impl Seat {
     }
 }
 
+/// From now on the calling thread does not interrupt who runs when it wakes up, but waits until that one
+/// waits for something or has had its turn (`SCHED_BATCH`). Its share of the CPU stays the same.
+///
+/// # Errors
+/// What the system says.
+pub fn be_patient() -> std::io::Result<()> {
+    // SAFETY: all zero is a valid parameter, which must be 0 for this policy.
+    let parameter: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: the parameter lives over the call; 0 names the calling thread.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameter) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
 impl Default for Seat {
     fn default() -> Self {
         Self::new()
@@ -94,6 +109,19 @@ mod tests {
         seat.take(sched_getcpu());
         drop(seat);
         assert_eq!(sched_getaffinity(None).unwrap(), before);
+    }
+
+    #[test]
+    fn patience_is_a_policy_of_the_thread() {
+        std::thread::spawn(|| {
+            be_patient().unwrap();
+            // SAFETY: 0 names the calling thread; nothing is written.
+            assert_eq!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_BATCH);
+        })
+        .join()
+        .unwrap();
+        // SAFETY: as above.
+        assert_ne!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_BATCH);
     }
 
     #[test]

@@ -49,6 +49,9 @@ const SLICE_BYTES: u64 = 8 * PAGE_BYTES;
 const SLICES: u64 = 32;
 /// Time between two slices.
 const SLICE_US: u64 = 500;
+/// One that comes late, because the program did not let it run, takes what it would have taken
+/// meanwhile, up to so many.
+const LATE_SLICES_MAX: u64 = 4;
 /// What changes slowly is read again after this time.
 const SLOW: Duration = Duration::from_secs(1);
 /// Of so many processes at most it is followed on which CPU they run: moves hop from one to the next.
@@ -265,6 +268,8 @@ impl Runner {
     }
 
     fn run(mut self) {
+        // A request that is being answered is answered first. Without it they only wait longer.
+        let _ = agewise_host::seat::be_patient();
         while !self.shared.end.load(Ordering::SeqCst) {
             self.take_held();
             let now_us = now_us();
@@ -378,6 +383,7 @@ impl Holder {
         if now_us < self.next_us {
             return;
         }
+        let late_us = now_us - self.next_us;
         if self.backlog_bytes == 0 {
             self.decide(now_us, report);
         }
@@ -391,7 +397,8 @@ impl Holder {
                 };
                 announce(&self.held, &begun);
             }
-            self.move_slice(tools, now_us, report);
+            let slices = (1 + late_us / SLICE_US).min(LATE_SLICES_MAX);
+            self.move_slices(tools, slices, now_us, report);
         }
     }
 
@@ -440,8 +447,14 @@ impl Holder {
     }
 
     /// Moves a part of the backlog; the last one settles the decision.
-    fn move_slice(&mut self, tools: &mut Tools<'_>, now_us: u64, report: &mut Report) {
-        let slice = self.backlog_bytes.min(self.slice_bytes);
+    fn move_slices(
+        &mut self,
+        tools: &mut Tools<'_>,
+        slices: u64,
+        now_us: u64,
+        report: &mut Report,
+    ) {
+        let slice = self.backlog_bytes.min(slices * self.slice_bytes);
         let moved = self.move_out(tools, slice, report);
         report.steps += 1;
         report.tried_bytes += moved.tried_bytes;
