@@ -43,7 +43,7 @@ const YOUNG_SHARE: f64 = 0.35;
 /// Longest time between scans.
 const SCAN_MAX_MS: u64 = 10_000;
 /// So much is moved in one go, 0.1 ms of work, unless that would take too long in all: the program does
-/// not run meanwhile, and requests that come in wait for it. Half of it costs a quarter more CPU.
+/// not run meanwhile, and requests that come in wait for it.
 const SLICE_BYTES: u64 = 8 * PAGE_BYTES;
 /// Slices in which a move is done at most.
 const SLICES: u64 = 32;
@@ -575,6 +575,7 @@ impl Holder {
     fn move_out(&mut self, tools: &mut Tools<'_>, bytes: u64, report: &mut Report) -> Moved {
         let began_ns = clock::thread_cpu_ns();
         let mut sum = Moved::default();
+        let is_followed = !self.held.dry_run && self.heated.len() <= FOLLOWED_MAX;
         for attempt in 0..2 {
             let left = bytes.saturating_sub(sum.tried_bytes);
             let queued: u64 = self.heated.values().map(Heated::queued_pages).sum();
@@ -585,9 +586,9 @@ impl Holder {
                 let share = heated.queued_pages() as f64 / queued.max(1) as f64;
                 let part = (left as f64 * share).ceil() as u64;
                 // Asked each time: a program that finds us on its CPU often wakes up on another.
-                match heated.cpu() {
-                    Some(cpu) if !self.held.dry_run => tools.seat.take(cpu),
-                    _ => tools.seat.leave(),
+                match is_followed.then(|| heated.cpu()).flatten() {
+                    Some(cpu) => tools.seat.take(cpu),
+                    None => tools.seat.leave(),
                 }
                 match heated.step(tools.eye, part, self.held.dry_run) {
                     Ok(moved) => sum.add(&moved),
@@ -600,6 +601,7 @@ impl Holder {
             }
             // The queue is empty before the next scan: more of what is coldest now.
             let pages = (bytes / PAGE_BYTES * 4).max(QUEUE_MIN_PAGES);
+            tools.seat.leave();
             for heated in self.heated.values_mut() {
                 if let Ok(scanned) = heated.scan(tools.eye, pages, false) {
                     report.scan_cpu_ns += scanned.cpu_ns;
