@@ -162,6 +162,13 @@ pub struct Terms<'a> {
     pub resident_pages: &'a dyn Fn() -> Option<u64>,
 }
 
+impl Terms<'_> {
+    /// Whether the range number `of` may be left out; one of which nothing is said is read.
+    fn may_leave_out(&self, of: usize) -> bool {
+        self.may.get(of).copied().unwrap_or(false)
+    }
+}
+
 impl Rounds {
     /// Looks once. `sink` is shown what was read, and told what was not, all in rising order.
     ///
@@ -231,11 +238,11 @@ impl Rounds {
     fn plan(&self, terms: &Terms<'_>) -> Plan {
         let mut plan = Plan::default();
         let mut blocks = self.blocks.iter().peekable();
-        for (of, (range, may)) in terms.ranges.iter().zip(terms.may).enumerate() {
+        for (of, range) in terms.ranges.iter().enumerate() {
             let mut at = range.start;
             while blocks.next_if(|block| block.start < range.start).is_some() {}
             while let Some(block) = blocks.next_if(|block| block.end() <= range.end) {
-                let may = *may && block.mapping == range.start;
+                let may = terms.may_leave_out(of) && block.mapping == range.start;
                 if self.read_all || !may || !block.may_wait(terms.now_ns) {
                     continue;
                 }
@@ -320,15 +327,11 @@ impl Turn<'_> {
     /// Takes a sight of the range number `of` into its block.
     fn note(&mut self, sight: &TableSight<'_>, of: usize) {
         let start = sight.va - sight.va % BLOCK_BYTES;
-        let Some((range, true)) = self
-            .terms
-            .ranges
-            .get(of)
-            .zip(self.terms.may.get(of).copied())
-        else {
+        let Some(range) = self.terms.ranges.get(of) else {
             return;
         };
-        if start < range.start || start + BLOCK_BYTES > range.end {
+        let is_whole = range.start <= start && start + BLOCK_BYTES <= range.end;
+        if !is_whole || !self.terms.may_leave_out(of) {
             return;
         }
         if self.next.last().is_none_or(|block| block.start != start) {
@@ -521,6 +524,17 @@ mod tests {
         machine.ranges[0].start = 5 * TABLE_BYTES;
         let least = (0..30).map(|_| machine.look().shown.len()).min();
         assert_eq!(least, Some(95 - 2 * 31));
+    }
+
+    #[test]
+    fn a_range_of_which_nothing_is_said_is_read() {
+        let mut machine = Machine::new(0..384, 256, 384, [true, true]);
+        machine.may.truncate(1);
+        for look in 0..12 {
+            let told = machine.look();
+            assert!((256..384).all(|at| told.shown.contains_key(&at)), "{look}");
+        }
+        assert!(machine.look().shown.len() < 384);
     }
 
     #[test]
