@@ -41,3 +41,16 @@ pub struct TableBits {
     /// The slot holds a swap entry. Disjoint from `present`.
     pub swapped: PageBits,
 }
+
+impl TableBits {
+    /// What was seen of these pages alone.
+    pub fn within(&self, pages: &PageBits) -> Self {
+        let clip = |bits: &PageBits| std::array::from_fn(|word| bits[word] & pages[word]);
+        TableBits {
+            present: clip(&self.present),
+            young: clip(&self.young),
+            dirty: clip(&self.dirty),
+            swapped: clip(&self.swapped),
+        }
+    }
+}

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 
-use agewise_engine::agemap::{AgeMap, Facts, LookCounts, Run};
+use agewise_engine::agemap::{AgeMap, Facts, Leaves, LookCounts, Run};
 use agewise_engine::generations::{LABEL_UNSEEN, LABELS, PageType, Sizes};
 use agewise_engine::table::TableBits;
 use proptest::prelude::*;
@@ -270,6 +270,99 @@ fn anon(index: u64, bits: &TableBits) -> Facts<'_> {
         files: [0; 8],
         parts: &[],
     }
+}
+
+/// What a look finds at a table: nothing, a leaf (accessed or not, of a file or not), or base pages of
+/// which some are accessed.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Hole,
+    Leaf(bool, bool),
+    Pages(u64),
+}
+
+fn place() -> impl Strategy<Value = Place> {
+    prop_oneof![
+        1 => Just(Place::Hole),
+        6 => (any::<bool>(), prop::bool::weighted(0.2)).prop_map(|(y, f)| Place::Leaf(y, f)),
+        1 => any::<u64>().prop_map(Place::Pages),
+    ]
+}
+
+/// Shows `places`, leaves one by one or by runs of them.
+fn show_places(map: &mut AgeMap, places: &[Place], by_runs: bool) -> (LookCounts, Sizes) {
+    let mut look = map.look();
+    let mut at = 0;
+    while let Some(&place) = places.get(at) {
+        let first = at as u64;
+        at += 1;
+        match place {
+            Place::Hole => {}
+            Place::Pages(young) => {
+                let mut bits = full(false);
+                bits.young[5] = young;
+                look.table(anon(first, &bits)).unwrap();
+            }
+            Place::Leaf(young, is_file) if by_runs => {
+                let alike = |next: &&Place| matches!(next, Place::Leaf(y, f) if (*y, *f) == (young, is_file));
+                at += places[at..].iter().take_while(alike).count();
+                let leaves = Leaves {
+                    first,
+                    tables: at as u64 - first,
+                    young,
+                    page_type: PageType::ALL[usize::from(is_file)],
+                };
+                look.leaves(leaves).unwrap();
+            }
+            Place::Leaf(young, is_file) => {
+                let facts = Facts {
+                    index: first,
+                    bits: &full(young),
+                    files: [u64::MAX * u64::from(is_file); 8],
+                    parts: &[],
+                };
+                look.table(facts).unwrap();
+            }
+        }
+    }
+    look.finish_with_returned()
+}
+
+proptest! {
+    #[test]
+    fn leaves_together_are_leaves_one_by_one(
+        looks in prop::collection::vec(prop::collection::vec(place(), 0..40), 1..12),
+    ) {
+        let (mut one_by_one, mut by_runs) = (AgeMap::new(0, u64::MAX), AgeMap::new(0, u64::MAX));
+        for (number, places) in (1u64..).zip(&looks) {
+            let wanted = show_places(&mut one_by_one, places, false);
+            let got = show_places(&mut by_runs, places, true);
+            prop_assert_eq!(got, wanted);
+            for page in (0..40 * 512).step_by(97) {
+                prop_assert_eq!(by_runs.page(page), one_by_one.page(page), "page {}", page);
+            }
+            prop_assert_eq!(by_runs.generations().sizes(), one_by_one.generations().sizes());
+            one_by_one.advance(number * 1000);
+            by_runs.advance(number * 1000);
+        }
+    }
+}
+
+#[test]
+fn leaves_before_what_was_shown_are_refused() {
+    let mut map = AgeMap::new(0, u64::MAX);
+    let mut look = map.look();
+    let leaves = |first, tables| Leaves {
+        first,
+        tables,
+        young: true,
+        page_type: PageType::Anon,
+    };
+    look.leaves(leaves(5, 0)).unwrap();
+    look.leaves(leaves(5, 3)).unwrap();
+    let error = look.leaves(leaves(7, 1)).unwrap_err();
+    assert_eq!((error.index, error.last), (7, 7));
+    assert_eq!(look.finish().present, 3 * 512);
 }
 
 fn look_at(map: &mut AgeMap, tables: std::ops::Range<u64>, bits: &TableBits) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The bytes of one table, eight at a time in a `u64`: lane `i` of word `w` is page `8 * w + i`.
-//! Plain integer arithmetic, so that it is the same on every machine and the compiler may use
-//! whatever vectors there are.
+//! Plain integer arithmetic, and vectors of sixteen bytes where the answer is a bit for each byte.
+
+use wide::u8x16;
 
 use crate::generations::Label;
-use crate::table::PAGES_PER_TABLE;
+use crate::table::{PAGES_PER_TABLE, PageBits, pages_in};
 
 /// Set in a byte: the page is in swap, and the label says how old it was when it left.
 pub(super) const SWAPPED: u8 = 0x80;
@@ -21,6 +22,13 @@ pub(super) type Lanes = [u64; 8];
 
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
+
+/// So few pages of a table are counted one by one: a pass over it costs as much as some ten of them.
+const FEW_IN_TABLE: u64 = 16;
+/// A pass that found fewer was not worth it.
+const POOR_PASS: u64 = 8;
+/// After so many such passes there are no more.
+const POOR_PASSES_MAX: u32 = 2;
 
 /// 0xff in lane `i` where bit `i` of the index is set.
 const SPREAD: [u64; 256] = {
@@ -43,12 +51,6 @@ const SPREAD: [u64; 256] = {
 #[inline]
 fn gather(high_bits: u64) -> u64 {
     ((high_bits & HIGH) >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
-}
-
-/// The top bit of each lane that is not zero. Only the top bits mean anything.
-#[inline]
-fn nonzero(lanes: u64) -> u64 {
-    ((lanes & !HIGH) + !HIGH) | lanes
 }
 
 /// What to change in the bytes of 64 pages, a bit a page. A page in none keeps its byte.
@@ -83,6 +85,44 @@ impl Leaf {
             .expect("eight words of lanes")
     }
 
+    /// Calls `count` with labels that the pages have and how many of them; the same label may come
+    /// again. One pass over the table for each label while passes find many pages, the rest page by
+    /// page.
+    #[inline]
+    pub fn by_label(&self, pages: &PageBits, mut count: impl FnMut(Label, u64)) {
+        let mut left = *pages;
+        let mut passes = match pages_in(pages) {
+            0..FEW_IN_TABLE => 0,
+            _ => POOR_PASSES_MAX,
+        };
+        for word in 0..left.len() {
+            while left[word] != 0 {
+                let label = label_of(self.lanes(word), left[word].trailing_zeros());
+                if passes == 0 {
+                    count(label, 1);
+                    left[word] &= left[word] - 1;
+                    continue;
+                }
+                let mut found = 0;
+                for (at, left) in left.iter_mut().enumerate().skip(word) {
+                    let same = *left & labelled(self.lanes(at), label);
+                    found += u64::from(same.count_ones());
+                    *left &= !same;
+                }
+                count(label, found);
+                passes -= u32::from(found < POOR_PASS);
+            }
+        }
+    }
+
+    /// Gives pages a label: what [`apply`] does when nothing else changes.
+    #[inline]
+    pub fn mark(&mut self, marked: &PageBits, label: Label) {
+        for (word, marked) in marked.iter().enumerate() {
+            mark(self.lanes_mut(word), *marked, label);
+        }
+    }
+
     /// The bytes of word `word` of the bits.
     #[inline]
     pub fn lanes_mut(&mut self, word: usize) -> &mut Lanes {
@@ -92,26 +132,33 @@ impl Leaf {
     }
 }
 
+const _: () = assert!(cfg!(target_endian = "little"), "lane 0 is byte 0");
+
+/// A bit for each page of 64 whose byte answers yes: all ones in its lane.
+#[inline]
+fn ask(lanes: &Lanes, question: impl Fn(u8x16) -> u8x16) -> u64 {
+    let bytes: &[u8; 64] = bytemuck::cast_ref(lanes);
+    let sixteens = bytes.chunks_exact(16).rev();
+    sixteens.fold(0, |answers, sixteen| {
+        let answer = question(bytemuck::pod_read_unaligned(sixteen));
+        answers << 16 | u64::from(answer.to_bitmask())
+    })
+}
+
 /// A bit for each page whose byte is not zero, and one for each that is swapped.
 #[inline]
 pub(super) fn occupied_and_swapped(lanes: &Lanes) -> (u64, u64) {
-    let (mut occupied, mut swapped) = (0, 0);
-    for (i, lane) in lanes.iter().enumerate() {
-        occupied |= gather(nonzero(*lane)) << (8 * i);
-        swapped |= gather(*lane) << (8 * i);
-    }
-    (occupied, swapped)
+    let empty = ask(lanes, |bytes| bytes.simd_eq(u8x16::ZERO));
+    // The answer is in the top bits, where the swapped bit is.
+    let swapped = ask(lanes, |bytes| bytes);
+    (!empty, swapped)
 }
 
-/// A bit for each page whose byte is exactly this.
+/// A bit for each page with this label, present or swapped.
 #[inline]
-pub(super) fn equal_to(lanes: &Lanes, byte: u8) -> u64 {
-    let wanted = LOW * u64::from(byte);
-    let mut equal = 0;
-    for (i, lane) in lanes.iter().enumerate() {
-        equal |= gather(!nonzero(lane ^ wanted)) << (8 * i);
-    }
-    equal
+pub(super) fn labelled(lanes: &Lanes, label: Label) -> u64 {
+    let (label, mask) = (u8x16::splat(label), u8x16::splat(!SWAPPED));
+    ask(lanes, |bytes| (bytes & mask).simd_eq(label))
 }
 
 /// A bit for each page that is present with a label from `first` to `last` (1 ..= 127).
@@ -127,6 +174,23 @@ pub(super) fn labelled_within(lanes: &Lanes, first: Label, last: Label) -> u64 {
         within |= gather(inside) << (8 * i);
     }
     within
+}
+
+/// Calls `count` with labels and how many of the pages have them. Pages of one age lie together,
+/// so whole words are compared with the first label while many pages are left.
+#[inline]
+pub(super) fn by_label(lanes: &Lanes, pages: u64, mut count: impl FnMut(Label, u64)) {
+    let mut left = pages;
+    while left.count_ones() > 3 {
+        let label = label_of(lanes, left.trailing_zeros());
+        let same = left & labelled(lanes, label);
+        count(label, u64::from(same.count_ones()));
+        left &= !same;
+    }
+    while left != 0 {
+        count(label_of(lanes, left.trailing_zeros()), 1);
+        left &= left - 1;
+    }
 }
 
 /// Gives pages of 64 a label: what [`apply`] does when nothing else changes.
@@ -151,12 +215,6 @@ pub(super) fn apply(lanes: &mut Lanes, changes: Changes, label: Label) {
         bytes &= !(HIGH & spread(changes.returned));
         *lane = bytes;
     }
-}
-
-/// The labels alone, without the swapped bits.
-#[inline]
-pub(super) fn labels(lanes: &Lanes) -> Lanes {
-    lanes.map(|lane| lane & !HIGH)
 }
 
 /// The label of one page of 64.
@@ -194,7 +252,9 @@ mod tests {
                 occupied_and_swapped(&lanes),
                 (bits(&bytes, |b| b != 0), bits(&bytes, |b| b >= SWAPPED))
             );
-            prop_assert_eq!(equal_to(&lanes, byte), bits(&bytes, |b| b == byte));
+            for label in [byte, bytes[0]].map(|byte| byte & !SWAPPED) {
+                prop_assert_eq!(labelled(&lanes, label), bits(&bytes, |b| b & !SWAPPED == label));
+            }
             prop_assert_eq!(
                 labelled_within(&lanes, first, last),
                 bits(&bytes, |b| b >= first && b <= last)

@@ -17,8 +17,9 @@ mod look;
 mod part;
 mod query;
 mod store;
+mod word;
 
-pub use look::{Facts, Look, LookCounts, OutOfOrder};
+pub use look::{Facts, Leaves, Look, LookCounts, OutOfOrder};
 pub use part::{Part, PartSizes};
 pub use query::{PageState, RangeSizes, Run};
 

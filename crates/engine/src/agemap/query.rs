@@ -126,7 +126,7 @@ impl AgeMap {
                 };
                 let (occupied, swapped) = leaf::occupied_and_swapped(lanes);
                 found.swapped[page_type] += u64::from((swapped & pages).count_ones());
-                super::look::by_label(lanes, pages & occupied & !swapped, |label, n| {
+                leaf::by_label(lanes, pages & occupied & !swapped, |label, n| {
                     found.sizes[usize::from(label)][page_type] += n;
                 });
             }
