@@ -13,7 +13,7 @@ use agewise_host::eye::{
     AccessSource, AddressRange, Batch, PAGE_BYTES, ScanReport, SightSink, TableSight, Target,
 };
 use agewise_host::pagewalk::entry::EntryFormat;
-use agewise_host::pagewalk::extract::Extractor;
+use agewise_host::pagewalk::extract::{Extract, Extractor};
 use agewise_host::pagewalk::{Capacity, Flavour, PageWalk};
 use agewise_host::process::Process;
 use agewise_host::vma::{Vma, VmaTable};
@@ -70,10 +70,11 @@ fn extraction() {
         ("vector", Extractor::new(format, 0)),
         ("portable", Extractor::portable(format, 0)),
     ] {
+        let mut out = Extract::default();
         let times = (0..21).map(|_| {
             let began = thread_cpu_ns();
             for table in &tables {
-                black_box(extractor.extract(black_box(table)));
+                black_box(extractor.extract(black_box(table), &mut out));
             }
             (thread_cpu_ns() - began) as f64 / (256.0 * 512.0)
         });

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The error every reader of a kernel file shares: it always carries the path.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+
+/// What one call reads of a kernel file.
+const PIECE_BYTES: usize = 4096;
 
 /// A file of the kernel could not be read, written or understood.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +82,7 @@ impl FileError {
 
 /// Reads a whole small kernel file. Bytes that are not UTF-8 (process names) become U+FFFD.
 pub fn read(path: &Path) -> Result<String, FileError> {
-    match std::fs::read(path) {
+    match read_pieces(path) {
         Ok(bytes) => Ok(match String::from_utf8(bytes) {
             Ok(text) => text,
             Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
@@ -88,6 +91,22 @@ pub fn read(path: &Path) -> Result<String, FileError> {
             path: path.to_owned(),
             source,
         }),
+    }
+}
+
+/// The size of a kernel file is not known before it is read. Most fit into one piece, so that they take two
+/// calls: `std::fs::read` begins with 32 bytes and takes eight for a `/proc/PID/stat`.
+fn read_pieces(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = std::fs::File::open(path)?;
+    let mut piece = [0; PIECE_BYTES];
+    let mut bytes = Vec::new();
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => return Ok(bytes),
+            Ok(read) => bytes.extend_from_slice(&piece[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -140,6 +159,17 @@ mod tests {
                 .unwrap()
                 .is_none()
         );
+    }
+
+    #[test]
+    fn files_of_any_length_are_read_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("value");
+        for length in [0, 1, PIECE_BYTES - 1, PIECE_BYTES, 3 * PIECE_BYTES + 7] {
+            let text: String = (b'a'..=b'z').cycle().take(length).map(char::from).collect();
+            std::fs::write(&path, &text).unwrap();
+            assert_eq!(read(&path).unwrap(), text);
+        }
     }
 
     #[test]

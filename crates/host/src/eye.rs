@@ -17,7 +17,10 @@ use crate::pagewalk::entry::{EntryFormat, SwapEntry};
 use crate::process::Process;
 
 pub mod fake;
+mod leaf_run;
 pub mod pagemap;
+
+pub use leaf_run::LeafRun;
 
 /// Bytes of a base page on the architectures served.
 pub const PAGE_BYTES: u64 = 4096;
@@ -114,10 +117,10 @@ pub struct TableSight<'a> {
     pub covered: PageBits,
     /// Present, young, dirty, swapped. Pages that are no memory of the process (the zero page,
     /// vdso, device memory: "special" entries) are in none of them.
-    pub bits: TableBits,
+    pub bits: &'a TableBits,
     /// The slot holds an entry that is neither: a page under migration, a poisoned page, a guard or
     /// userfaultfd marker. Nothing is known of its age in this scan.
-    pub other: PageBits,
+    pub other: &'a PageBits,
     /// `CLOCK_MONOTONIC` ns before the first table of this batch was read: whatever was young had
     /// been accessed by then or within the read itself (well below a millisecond).
     pub seen_ns: u64,
@@ -174,6 +177,13 @@ pub struct Batch {
 pub trait SightSink {
     /// One table, in rising order of address.
     fn table(&mut self, sight: &TableSight<'_>);
+
+    /// Some leaves at once, in the same order. One by one unless a sink knows better.
+    fn leaves(&mut self, run: &LeafRun<'_>) {
+        for sight in run.sights() {
+            self.table(&sight);
+        }
+    }
 
     /// Nothing could be learnt of this part: not absent, unknown. Keep what was known.
     fn unreadable(&mut self, range: AddressRange) {

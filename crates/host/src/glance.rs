@@ -66,6 +66,11 @@ impl Glances {
         }
     }
 
+    /// Whether anything was glanced of a table. Upwards, as [`take_in`](Self::take_in) and with it.
+    pub fn has_seen(&mut self, va: u64) -> bool {
+        self.young.of(va / TABLE_BYTES).is_some()
+    }
+
     /// The look at these ranges has taken in all that was seen.
     pub fn end(&mut self, ranges: &[AddressRange]) {
         self.young.clear();

@@ -16,10 +16,10 @@
 
 use std::ops::ControlFlow;
 
-use agewise_engine::table::{is_none, pages_in};
+use agewise_engine::table::{PAGES_PER_TABLE, is_none, pages_in};
 
 use crate::eye::{
-    AccessSource, AddressRange, Batch, EyeError, Leaf, Resolution, ScanReport, SightSink,
+    AccessSource, AddressRange, Batch, EyeError, Leaf, LeafRun, Resolution, ScanReport, SightSink,
     TABLE_BYTES, TableSight, Target,
 };
 
@@ -157,9 +157,8 @@ pub struct Terms<'a> {
     pub may: &'a [bool],
     /// `CLOCK_MONOTONIC`, ns.
     pub now_ns: u64,
-    /// Resident memory as the kernel counts it, in pages; asked after the look, and only where
-    /// something is, or may soon be, left out. `None`: not known now.
-    pub resident_pages: &'a dyn Fn() -> Option<u64>,
+    /// Resident memory as the kernel counted it a moment ago, in pages. `None`: not known now.
+    pub resident_pages: Option<u64>,
 }
 
 impl Terms<'_> {
@@ -221,7 +220,7 @@ impl Rounds {
         if !may_soon && !has_left_out {
             return;
         }
-        let Some(resident) = (terms.resident_pages)() else {
+        let Some(resident) = terms.resident_pages else {
             return;
         };
         let known = report.cost.present_pages + report.left_out_pages;
@@ -324,9 +323,14 @@ impl Turn<'_> {
         }
     }
 
-    /// Takes a sight of the range number `of` into its block.
-    fn note(&mut self, sight: &TableSight<'_>, of: usize) {
-        let start = sight.va - sight.va % BLOCK_BYTES;
+    /// The number of the range, of those given, that piece number `piece` is of.
+    fn range_of(&self, piece: usize) -> usize {
+        self.plan.of.get(piece).copied().unwrap_or(usize::MAX)
+    }
+
+    /// Takes a table of the range number `of`, of which `pages` are present, into its block.
+    fn note(&mut self, va: u64, of: usize, pages: u64, is_busy: bool) {
+        let start = va - va % BLOCK_BYTES;
         let Some(range) = self.terms.ranges.get(of) else {
             return;
         };
@@ -338,9 +342,8 @@ impl Turn<'_> {
             self.enter(start, range.start, false);
         }
         if let Some(block) = self.next.last_mut() {
-            block.shown += pages_in(&sight.bits.present);
-            // Huge pages are cheap to read, and glanced at where somebody else clears.
-            block.busy |= sight.leaf != Leaf::Page || !is_none(&sight.bits.young);
+            block.shown += pages;
+            block.busy |= is_busy;
         }
     }
 }
@@ -348,12 +351,26 @@ impl Turn<'_> {
 impl SightSink for Turn<'_> {
     fn table(&mut self, sight: &TableSight<'_>) {
         self.pass_gaps(sight.va);
-        let of = self.plan.of.get(sight.range).copied().unwrap_or(usize::MAX);
-        self.note(sight, of);
+        let of = self.range_of(sight.range);
+        // Huge pages are cheap to read, and glanced at where somebody else clears.
+        let is_busy = sight.leaf != Leaf::Page || !is_none(&sight.bits.young);
+        self.note(sight.va, of, pages_in(&sight.bits.present), is_busy);
         self.sink.table(&TableSight {
             range: of,
             ..*sight
         });
+    }
+
+    fn leaves(&mut self, run: &LeafRun<'_>) {
+        let first = run.first();
+        // Neighbours: nothing was left out between them.
+        self.pass_gaps(first.va);
+        let of = self.range_of(first.range);
+        for at in 0..run.tables() {
+            let va = first.va + at * TABLE_BYTES;
+            self.note(va, of, PAGES_PER_TABLE as u64, true);
+        }
+        self.sink.leaves(&run.of_range(of));
     }
 
     fn unreadable(&mut self, range: AddressRange) {
@@ -469,12 +486,11 @@ mod tests {
             self.now_ns += SECOND;
             let mut told = Told::default();
             let target = Target::by_pid(PID);
-            let resident = self.resident;
             let terms = Terms {
                 ranges: &self.ranges,
                 may: &self.may,
                 now_ns: self.now_ns,
-                resident_pages: &|| resident,
+                resident_pages: self.resident,
             };
             let report = self
                 .rounds

@@ -72,7 +72,7 @@ impl SightSink for Seen {
             push(&sight.bits.young, &mut self.young);
             push(&sight.bits.dirty, &mut self.dirty);
             push(&sight.bits.swapped, &mut self.swapped);
-            push(&sight.other, &mut self.other);
+            push(sight.other, &mut self.other);
         }
     }
 

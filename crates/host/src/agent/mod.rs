@@ -363,10 +363,7 @@ impl Agent {
         let tick = self.ticks;
         self.refused.clear();
         for (pid, subjects) in &self.resolved.processes {
-            let same = self
-                .spaces
-                .get(pid)
-                .is_some_and(|space| space.process.check().is_ok());
+            let same = self.spaces.get_mut(pid).is_some_and(Space::is_alive);
             if !same {
                 self.spaces.remove(pid);
                 let process = match target::open(&self.roots.proc, *pid) {

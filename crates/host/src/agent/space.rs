@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use agewise_engine::agemap::{AgeMap, Facts, Look, LookCounts, Part};
+use agewise_engine::agemap::{AgeMap, Facts, Leaves, Look, LookCounts, Part};
+use agewise_engine::generations::PageType;
 use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits};
 use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
 
@@ -16,8 +17,8 @@ use crate::clear::{ClearError, ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::error::FileError;
 use crate::eye::{
-    AccessSource, AddressRange, Batch, EyeError, PAGE_BYTES, SightSink, TABLE_BYTES, TableSight,
-    Target,
+    AccessSource, AddressRange, Batch, EyeError, LeafRun, PAGE_BYTES, SightSink, TABLE_BYTES,
+    TableSight, Target,
 };
 use crate::glance::Glances;
 use crate::memory::NodeMap;
@@ -44,6 +45,8 @@ pub struct Space {
     pub(super) shareable: Vec<bool>,
     glances: Glances,
     rounds: Rounds,
+    /// Before the look, as the kernel counts them.
+    resident_pages: Option<u64>,
     /// Sets of subjects it is counted in, by index.
     pub(super) subjects: Vec<usize>,
     pub(super) refaulted_pages: u64,
@@ -146,6 +149,7 @@ impl Space {
             shareable: Vec::new(),
             glances: Glances::default(),
             rounds: Rounds::default(),
+            resident_pages: None,
             subjects: Vec::new(),
             refaulted_pages: 0,
             returned: None,
@@ -155,6 +159,13 @@ impl Space {
             trouble: None,
             process,
         }
+    }
+
+    /// Whether it still is the process it was; also notes how much of it is resident.
+    pub(super) fn is_alive(&mut self) -> bool {
+        let stat = self.process.check().ok();
+        self.resident_pages = stat.as_ref().map(|stat| stat.rss_pages);
+        stat.is_some()
     }
 
     /// The process.
@@ -274,12 +285,11 @@ impl Space {
                 parts: Vec::new(),
                 failed: None,
             };
-            let resident_pages = || Some(self.process.rss_bytes().ok()? / PAGE_BYTES);
             let terms = Terms {
                 ranges: &self.ranges,
                 may: &may_leave_out,
                 now_ns,
-                resident_pages: &resident_pages,
+                resident_pages: self.resident_pages,
             };
             let scanned = self.rounds.scan(eye, &target, &terms, &mut sink);
             // A look that broke off is dropped, which keeps what it did not reach.
@@ -425,9 +435,30 @@ impl Sink<'_> {
     }
 }
 
+impl Sink<'_> {
+    /// Leaves of one type, alone in this process, of which no look and no glance saw anything else.
+    fn plain_leaves(&mut self, run: &LeafRun<'_>, page_type: PageType) {
+        let first = run.first();
+        if run.tables() == 0 {
+            return;
+        }
+        self.clearer.judge_leaves(run);
+        if let Some(kind) = self.kinds.get(first.range) {
+            self.glances.take_in(first, *kind);
+        }
+        let taken = self.look.leaves(Leaves {
+            first: first.va / TABLE_BYTES,
+            tables: run.tables(),
+            young: run.is_young(),
+            page_type,
+        });
+        debug_assert!(taken.is_ok());
+    }
+}
+
 impl SightSink for Sink<'_> {
     fn table(&mut self, sight: &TableSight<'_>) {
-        let mut bits = sight.bits;
+        let mut bits = *sight.bits;
         match self.also_young {
             None => bits.young = self.clearer.judge(sight).young,
             Some(also) => {
@@ -455,6 +486,30 @@ impl SightSink for Sink<'_> {
         // The eye shows tables upwards; one that did not would be shown to us again next time.
         let taken = self.look.table(facts);
         debug_assert!(taken.is_ok());
+    }
+
+    fn leaves(&mut self, run: &LeafRun<'_>) {
+        let page_type = match self.kinds.get(run.first().range) {
+            Some(VmaKind::FileShared) => PageType::File,
+            Some(VmaKind::Anon) => PageType::Anon,
+            // Each page has a type of its own.
+            _ => return run.sights().for_each(|sight| self.table(&sight)),
+        };
+        let range = run.first().range;
+        let is_shareable = self.shareable.get(range).copied().unwrap_or(false);
+        if is_shareable || self.shared.nodes.map.is_some() || self.also_young.is_some() {
+            return run.sights().for_each(|sight| self.table(&sight));
+        }
+        // What was accessed anyway, or never glanced, is as it was seen.
+        let mut from = 0;
+        for at in 0..run.tables() {
+            if !run.is_young() && self.glances.has_seen(run.sight(at).va) {
+                self.plain_leaves(&run.part(from, at), page_type);
+                self.table(&run.sight(at));
+                from = at + 1;
+            }
+        }
+        self.plain_leaves(&run.part(from, run.tables()), page_type);
     }
 
     fn unreadable(&mut self, range: AddressRange) {

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use agewise_engine::table::{PageBits, is_every, is_none, pages_in};
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
-use crate::eye::{AddressRange, Batch, Leaf, PAGE_BYTES, TABLE_BYTES, TableSight};
+use crate::eye::{AddressRange, Batch, Leaf, LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight};
 use crate::rounds::BLOCK_TABLES;
 use crate::vma::{Vma, VmaKind};
 use book::{Book, Place, PutOff};
@@ -326,8 +326,18 @@ impl Clearer {
 
     /// What the young bits of `sight` mean; what of it is to be cleared is noted.
     pub fn judge(&mut self, sight: &TableSight<'_>) -> Judged {
+        self.judge_alike(sight, 1)
+    }
+
+    /// The same for leaves: their young bits mean what they say.
+    pub fn judge_leaves(&mut self, run: &LeafRun<'_>) {
+        self.judge_alike(run.first(), run.tables());
+    }
+
+    /// As many neighbouring tables as this one, of which the same was seen; several only of leaves.
+    fn judge_alike(&mut self, sight: &TableSight<'_>, tables: u64) -> Judged {
         let young = sight.bits.young;
-        let present = pages_in(&sight.bits.present);
+        let present = pages_in(&sight.bits.present) * tables;
         let Some(&mapping) = self.mappings.get(sight.range) else {
             return Judged {
                 young,
@@ -347,7 +357,7 @@ impl Clearer {
             self.notes.pass(if sight.leaf == Leaf::Page {
                 present as u32
             } else {
-                1
+                tables as u32
             });
             if in_book && self.report.due {
                 self.book.idle(place);
@@ -358,7 +368,7 @@ impl Clearer {
                 stale: false,
             };
         }
-        self.report.tables_young += 1;
+        self.report.tables_young += tables;
         if !self.report.due {
             let since_ns = if in_book {
                 self.book.since_ns(place)
@@ -383,7 +393,7 @@ impl Clearer {
                 }
             }
             Way::Refs(scope) => {
-                self.waiting[usize::from(scope == RefsScope::File)] += pages_in(&young);
+                self.waiting[usize::from(scope == RefsScope::File)] += pages_in(&young) * tables;
                 Judged {
                     young,
                     since_ns,
@@ -392,7 +402,7 @@ impl Clearer {
             }
             Way::Cold if in_book => self.judge_by_book(sight, place),
             Way::Cold => {
-                self.note(sight);
+                self.note(sight, tables);
                 Judged {
                     young,
                     since_ns,
@@ -408,7 +418,7 @@ impl Clearer {
             .book
             .judge(place, &bits.present, &bits.young, &self.put_off);
         if verdict.clear {
-            self.note(sight);
+            self.note(sight, 1);
         } else {
             self.report.tables_put_off += 1;
             self.notes.close();
@@ -434,8 +444,8 @@ impl Clearer {
         }
     }
 
-    fn note(&mut self, sight: &TableSight<'_>) {
-        self.report.tables_cleared += 1;
+    fn note(&mut self, sight: &TableSight<'_>, tables: u64) {
+        self.report.tables_cleared += tables;
         if sight.leaf == Leaf::Page {
             let is_file = self
                 .mappings
@@ -448,7 +458,7 @@ impl Clearer {
             self.notes
                 .table(sight.range, sight.va, wanted, sight.bits.present);
         } else if is_every(&sight.covered) {
-            self.notes.leaf(sight.range, sight.va);
+            self.notes.leaves(sight.range, sight.va, tables);
         }
     }
 

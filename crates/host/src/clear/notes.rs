@@ -6,18 +6,14 @@
 use agewise_engine::table::PageBits;
 
 use super::runs::Runs;
+use crate::eye::TABLE_BYTES;
 
 #[derive(Clone, Copy, Debug)]
 enum Note {
-    /// A table of base pages.
-    Table {
-        of: usize,
-        va: u64,
-        wanted: PageBits,
-        present: PageBits,
-    },
-    /// A 2 MiB leaf.
-    Leaf { of: usize, va: u64 },
+    /// A table of base pages; the next of the bits are its.
+    Table { of: usize, va: u64 },
+    /// Neighbouring 2 MiB leaves.
+    Leaves { of: usize, va: u64, tables: u64 },
     /// Present pages that nobody wants.
     Pass(u32),
     /// Something that must not be cleared.
@@ -28,6 +24,8 @@ enum Note {
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     notes: Vec<Note>,
+    /// What is wanted and what is present of each table among them.
+    bits: Vec<[PageBits; 2]>,
     /// Something is to be cleared.
     wanted: bool,
 }
@@ -41,18 +39,14 @@ impl Notes {
     /// A table of the mapping `of`, as [`Runs::table`] takes it.
     pub fn table(&mut self, of: usize, va: u64, wanted: PageBits, present: PageBits) {
         self.wanted = true;
-        self.notes.push(Note::Table {
-            of,
-            va,
-            wanted,
-            present,
-        });
+        self.notes.push(Note::Table { of, va });
+        self.bits.push([wanted, present]);
     }
 
-    /// A 2 MiB leaf of the mapping `of`.
-    pub fn leaf(&mut self, of: usize, va: u64) {
+    /// Neighbouring 2 MiB leaves of the mapping `of`.
+    pub fn leaves(&mut self, of: usize, va: u64, tables: u64) {
         self.wanted = true;
-        self.notes.push(Note::Leaf { of, va });
+        self.notes.push(Note::Leaves { of, va, tables });
     }
 
     /// Present pages that nobody wants.
@@ -74,26 +68,32 @@ impl Notes {
 
     /// Turn the notes into runs, and forget them.
     pub fn make_runs(&mut self, runs: &mut Runs) {
+        let mut bits = self.bits.drain(..);
         for note in self.notes.drain(..) {
             match note {
-                Note::Table {
-                    of,
-                    va,
-                    wanted,
-                    present,
-                } => runs.table(of, va, &wanted, &present),
-                Note::Leaf { of, va } => runs.leaf(of, va),
+                Note::Table { of, va } => {
+                    if let Some([wanted, present]) = bits.next() {
+                        runs.table(of, va, &wanted, &present);
+                    }
+                }
+                Note::Leaves { of, va, tables } => {
+                    let places = (va..).step_by(TABLE_BYTES as usize);
+                    places
+                        .take(tables as usize)
+                        .for_each(|va| runs.leaf(of, va));
+                }
                 Note::Pass(pages) => runs.pass(pages),
                 Note::Close => runs.close(),
             }
         }
+        drop(bits);
         self.wanted = false;
     }
 
     /// Mapping and address of the tables that are to be cleared.
     pub fn tables(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         self.notes.iter().filter_map(|note| match note {
-            Note::Table { of, va, .. } => Some((*of, *va)),
+            Note::Table { of, va } => Some((*of, *va)),
             _ => None,
         })
     }
@@ -101,6 +101,7 @@ impl Notes {
     /// Forget them.
     pub fn forget(&mut self) {
         self.notes.clear();
+        self.bits.clear();
         self.wanted = false;
     }
 
@@ -112,5 +113,6 @@ impl Notes {
     /// Bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
         self.notes.capacity() * size_of::<Note>()
+            + self.bits.capacity() * size_of::<[PageBits; 2]>()
     }
 }

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use agewise_engine::table::TableBits;
+use agewise_engine::table::{PageBits, TableBits, is_every, pages_in};
 
 use super::{
-    Abilities, AccessSource, AddressRange, Batch, Entries, EyeError, Leaf, Resolution, ScanCost,
-    ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
+    Abilities, AccessSource, AddressRange, Batch, Entries, EyeError, Leaf, LeafRun, Resolution,
+    ScanCost, ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
 };
 
 /// One table of a fake address space.
@@ -113,7 +113,8 @@ impl AccessSource for FakeSource {
         let mut sights = 0;
         for (index, range) in ranges.iter().enumerate() {
             let first = range.start & !(TABLE_BYTES - 1);
-            for (&va, table) in space.range(first..range.end) {
+            let mut tables = space.range(first..range.end).peekable();
+            while let Some((&va, table)) = tables.next() {
                 if self.unreadable.contains(&va) {
                     report.cost.unreadable += 1;
                     sink.unreadable(AddressRange {
@@ -122,16 +123,41 @@ impl AccessSource for FakeSource {
                     });
                     continue;
                 }
-                let sight = fake_sight(va, index, *range, table, self.now_ns);
+                let covered = covered(va, *range);
+                let bits = table.bits.within(&covered);
                 report.cost.tables += 1;
-                report.cost.present_pages += sight
-                    .bits
-                    .present
-                    .iter()
-                    .map(|w| u64::from(w.count_ones()))
-                    .sum::<u64>();
+                report.cost.present_pages += pages_in(&bits.present);
                 sights += 1;
-                sink.table(&sight);
+                let sight = TableSight {
+                    va,
+                    range: index,
+                    leaf: table.leaf,
+                    covered,
+                    bits: &bits,
+                    other: &PageBits::default(),
+                    seen_ns: self.now_ns,
+                    entries: Entries::Unknown,
+                };
+                if table.leaf != Leaf::Huge || !is_every(&covered) || !is_every(&bits.present) {
+                    sink.table(&sight);
+                    continue;
+                }
+                let mut alike = 1;
+                while tables
+                    .next_if(|(at, next)| {
+                        **at == va + alike * TABLE_BYTES
+                            && **at + TABLE_BYTES <= range.end
+                            && !self.unreadable.contains(at)
+                            && (next.leaf, next.bits) == (table.leaf, table.bits)
+                    })
+                    .is_some()
+                {
+                    alike += 1;
+                }
+                report.cost.tables += alike - 1;
+                report.cost.present_pages += (alike - 1) * pages_in(&bits.present);
+                sights += alike as u32 - 1;
+                sink.leaves(&LeafRun::new(sight, alike, None));
             }
         }
         report.cost = ScanCost {
@@ -147,31 +173,5 @@ impl AccessSource for FakeSource {
             report.complete = false;
         }
         Ok(report)
-    }
-}
-
-fn fake_sight(
-    va: u64,
-    range_index: usize,
-    range: AddressRange,
-    table: &FakeTable,
-    now_ns: u64,
-) -> TableSight<'static> {
-    let mask = covered(va, range);
-    let clip = |bits: [u64; 8]| std::array::from_fn(|word| bits[word] & mask[word]);
-    TableSight {
-        va,
-        range: range_index,
-        leaf: table.leaf,
-        covered: mask,
-        bits: TableBits {
-            present: clip(table.bits.present),
-            young: clip(table.bits.young),
-            dirty: clip(table.bits.dirty),
-            swapped: clip(table.bits.swapped),
-        },
-        other: [0; 8],
-        seen_ns: now_ns,
-        entries: Entries::Unknown,
     }
 }

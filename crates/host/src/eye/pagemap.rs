@@ -319,8 +319,8 @@ impl Building {
             range: self.index,
             leaf,
             covered: covered(self.va, self.range),
-            bits,
-            other: PageBits::default(),
+            bits: &bits,
+            other: &PageBits::default(),
             seen_ns: self.seen_ns,
             entries: Entries::Unknown,
         });

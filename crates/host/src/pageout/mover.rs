@@ -257,7 +257,8 @@ impl Mover for ProcessMover<'_> {
     }
 
     fn check(&mut self) -> Result<(), PageoutError> {
-        Ok(self.process.check()?)
+        self.process.check()?;
+        Ok(())
     }
 }
 

@@ -81,6 +81,11 @@ impl EntryFormat {
         (entry & (PRESENT | PROTNONE | HUGE) != 0).then(|| self.frame(entry))
     }
 
+    /// First frame of a 2 MiB leaf; 0 where nothing is there.
+    pub fn huge_pfn(&self, entry: u64) -> u64 {
+        self.leaf_pfn(entry).unwrap_or(0) & !0x1ff
+    }
+
     fn frame(&self, entry: u64) -> u64 {
         let stored = if entry & PRESENT == 0 { !entry } else { entry };
         (stored & self.address_mask) >> 12

@@ -52,24 +52,24 @@ impl Extractor {
         }
     }
 
-    /// The bitmaps of `table`; `None` when it holds what no page table of a process can hold: an
+    /// Writes the bitmaps of `table` to `out`. False, and `out` means nothing, when it holds what no page table of a process can hold: an
     /// entry present to the MMU that user space may not access, or with reserved bits set, a frame
     /// far behind the end of memory among them (special entries aside: they may be anything). Such a table was freed and used for something else
     /// while it was read.
-    pub fn extract(&self, table: &Raw) -> Option<Extract> {
+    pub fn extract(&self, table: &Raw, out: &mut Extract) -> bool {
         match self.width {
-            Width::Portable => self.extract_portable(table),
+            Width::Portable => self.extract_portable(table, out),
             // SAFETY: `Width::best` chose this only where the CPU has it.
             #[cfg(target_arch = "x86_64")]
-            Width::Avx2 => unsafe { self.extract_avx2(table) },
+            Width::Avx2 => unsafe { self.extract_avx2(table, out) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Width::Avx512 => unsafe { self.extract_avx512(table) },
+            Width::Avx512 => unsafe { self.extract_avx512(table, out) },
         }
     }
 
-    fn extract_portable(&self, table: &Raw) -> Option<Extract> {
-        let mut out = Extract::default();
+    fn extract_portable(&self, table: &Raw, out: &mut Extract) -> bool {
+        *out = Extract::default();
         let mut bad = false;
         for word in 0..WORDS_PER_TABLE {
             for bit in 0..64 {
@@ -86,7 +86,7 @@ impl Extractor {
                 bad |= self.is_bad(entry);
             }
         }
-        (!bad).then_some(out)
+        !bad
     }
 
     fn is_bad(&self, entry: u64) -> bool {
@@ -95,65 +95,67 @@ impl Extractor {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f")]
-    fn extract_avx512(&self, table: &Raw) -> Option<Extract> {
+    fn extract_avx512(&self, table: &Raw, out: &mut Extract) -> bool {
         use std::arch::x86_64::*;
         let word = |value: u64| _mm512_set1_epi64(value as i64);
         let (present_bit, special) = (word(PRESENT), word(SPECIAL));
         let (accessed, dirty) = (word(ACCESSED), word(DIRTY | SAVED_DIRTY));
         let (mapped_bits, swap_end) = (word(PRESENT | PROTNONE), word(FIRST_SPECIAL_SWAP));
-        let mut out = Extract::default();
         let mut seen_or = _mm512_setzero_si512();
         let mut seen_and = word(u64::MAX);
         for (index, word_entries) in table.chunks_exact(64).enumerate() {
+            // SAFETY: eight u64 are readable at each; the loads need no alignment.
+            let load = |entries: &[u64]| unsafe { _mm512_loadu_si512(entries.as_ptr().cast()) };
             let mut bits = [0u64; 5];
+            let (mut any, mut all) = (_mm512_setzero_si512(), word(u64::MAX));
             for (lane, entries) in word_entries.chunks_exact(8).enumerate() {
-                // SAFETY: eight u64 are readable at `entries`; the load needs no alignment.
-                let e = unsafe { _mm512_loadu_si512(entries.as_ptr().cast()) };
+                let e = load(entries);
+                any = _mm512_or_si512(any, e);
+                all = _mm512_and_si512(all, e);
+                bits[1] |= u64::from(_mm512_test_epi64_mask(e, accessed)) << (lane * 8);
+                bits[2] |= u64::from(_mm512_test_epi64_mask(e, dirty)) << (lane * 8);
+            }
+            let every_present = _mm512_test_epi64_mask(all, present_bit) == 0xff;
+            if every_present && _mm512_test_epi64_mask(any, special) == 0 {
+                // The usual case: 64 pages.
+                bits[0] = u64::MAX;
+                seen_or = _mm512_or_si512(seen_or, any);
+                seen_and = _mm512_and_si512(seen_and, all);
+                out.put(index, bits);
+                continue;
+            }
+            let (young, dirt) = (bits[1], bits[2]);
+            bits = [0; 5];
+            if _mm512_test_epi64_mask(any, any) == 0 {
+                out.put(index, bits);
+                continue;
+            }
+            for (lane, entries) in word_entries.chunks_exact(8).enumerate() {
+                let e = load(entries);
                 let shift = lane * 8;
-                let hard = _mm512_test_epi64_mask(e, present_bit);
                 let plain = _mm512_testn_epi64_mask(e, special);
-                let young = _mm512_test_epi64_mask(e, accessed);
-                let dirt = _mm512_test_epi64_mask(e, dirty);
-                let checked = hard & plain;
-                if checked == 0xff {
-                    seen_or = _mm512_or_si512(seen_or, e);
-                    seen_and = _mm512_and_si512(seen_and, e);
-                    bits[0] |= 0xff << shift;
-                    bits[1] |= u64::from(young) << shift;
-                    bits[2] |= u64::from(dirt) << shift;
-                    continue;
-                }
-                let occupied = _mm512_test_epi64_mask(e, e);
-                if occupied == 0 {
-                    continue;
-                }
+                let checked = _mm512_test_epi64_mask(e, present_bit) & plain;
                 seen_or = _mm512_mask_or_epi64(seen_or, checked, seen_or, e);
                 seen_and = _mm512_mask_and_epi64(seen_and, checked, seen_and, e);
                 let mapped = _mm512_test_epi64_mask(e, mapped_bits);
-                let present = mapped & plain;
-                let gone = occupied & !mapped;
+                let gone = _mm512_test_epi64_mask(e, e) & !mapped;
                 let swapped = _mm512_mask_cmplt_epu64_mask(gone, e, swap_end);
-                let found = [
-                    present,
-                    present & young,
-                    present & dirt,
-                    swapped,
-                    gone & !swapped,
-                ];
-                for (into, bits) in bits.iter_mut().zip(found) {
-                    *into |= u64::from(bits) << shift;
-                }
+                bits[0] |= u64::from(mapped & plain) << shift;
+                bits[3] |= u64::from(swapped) << shift;
+                bits[4] |= u64::from(gone & !swapped) << shift;
             }
+            bits[1] = young & bits[0];
+            bits[2] = dirt & bits[0];
             out.put(index, bits);
         }
         let bad = _mm512_reduce_or_epi64(seen_or) as u64 & self.reserved != 0
             || _mm512_reduce_and_epi64(seen_and) as u64 & USER == 0;
-        (!bad).then_some(out)
+        !bad
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    fn extract_avx2(&self, table: &Raw) -> Option<Extract> {
+    fn extract_avx2(&self, table: &Raw, out: &mut Extract) -> bool {
         use std::arch::x86_64::*;
         let word = |value: u64| _mm256_set1_epi64x(value as i64);
         // A bit becomes a mask by moving it to the sign.
@@ -161,7 +163,6 @@ impl Extractor {
         let zero = _mm256_setzero_si256();
         let checked_bits = word(PRESENT | SPECIAL);
         let (present_bit, mapped_bits) = (word(PRESENT), word(PRESENT | PROTNONE));
-        let mut out = Extract::default();
         let mut seen_or = zero;
         let mut seen_and = word(u64::MAX);
         for (index, word_entries) in table.chunks_exact(64).enumerate() {
@@ -204,11 +205,19 @@ impl Extractor {
         }
         let any = lanes[..4].iter().fold(0, |all, lane| all | lane);
         let every = lanes[4..].iter().fold(u64::MAX, |all, lane| all & lane);
-        (any & self.reserved == 0 && every & USER != 0).then_some(out)
+        any & self.reserved == 0 && every & USER != 0
     }
 }
 
 impl Extract {
+    /// What it says of these pages alone.
+    pub(super) fn within(&self, pages: &PageBits) -> Extract {
+        Extract {
+            bits: self.bits.within(pages),
+            other: std::array::from_fn(|word| self.other[word] & pages[word]),
+        }
+    }
+
     #[cfg(target_arch = "x86_64")]
     fn put(&mut self, word: usize, bits: [u64; 5]) {
         self.bits.present[word] = bits[0];
@@ -264,6 +273,21 @@ mod tests {
         all
     }
 
+    fn extract(extractor: &Extractor, table: &Raw) -> Option<Extract> {
+        // What was there before must not show.
+        let full = [u64::MAX; WORDS_PER_TABLE];
+        let mut out = Extract {
+            bits: TableBits {
+                present: full,
+                young: full,
+                dirty: full,
+                swapped: full,
+            },
+            other: full,
+        };
+        extractor.extract(table, &mut out).then_some(out)
+    }
+
     fn good_entry() -> impl Strategy<Value = u64> {
         let flags = ACCESSED | DIRTY | SPECIAL | SAVED_DIRTY | 1 << 63;
         prop_oneof![
@@ -287,12 +311,12 @@ mod tests {
                 table[at] = entry;
             }
             let all = widths();
-            let meaning = all[0].extract(&table);
+            let meaning = extract(&all[0], &table);
             if wild.is_none() {
                 prop_assert!(meaning.is_some());
             }
             for other in &all[1..] {
-                prop_assert_eq!(other.extract(&table), meaning, "{:?}", other.width);
+                prop_assert_eq!(extract(other, &table), meaning, "{:?}", other.width);
             }
         }
     }
@@ -311,7 +335,7 @@ mod tests {
                 table[place] = bad;
                 for extractor in widths() {
                     assert_eq!(
-                        extractor.extract(&table),
+                        extract(&extractor, &table),
                         None,
                         "{bad:#x} {:?}",
                         extractor.width
@@ -323,7 +347,7 @@ mod tests {
         let mut table = [0u64; PAGES_PER_TABLE];
         table[3] = 1 << 36 | PRESENT | USER | SPECIAL;
         for extractor in widths() {
-            assert_eq!(extractor.extract(&table), Some(Extract::default()));
+            assert_eq!(extract(&extractor, &table), Some(Extract::default()));
         }
     }
 }

@@ -27,6 +27,19 @@ pub struct Machine {
     pub by_symbol: bool,
 }
 
+impl Machine {
+    /// Whether memory was added since: then what lies behind its old end makes sense after all.
+    pub fn has_grown(&mut self) -> bool {
+        match memory_end() {
+            Ok(end) if end > self.format.address_end => {
+                self.format.address_end = end;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
 /// A page of ours with a word in it that stands nowhere else.
 struct MagicPage {
     page: Box<MagicBytes>,
@@ -150,7 +163,7 @@ fn walks_to(
     if out.rc != RC_DONE || out.n_entries != 1 {
         return Ok(false);
     }
-    let entry = program.entry(0);
+    let entry = program.entries(1)[0];
     let pfn = if entry.kind == KIND_TABLE {
         let page = va % TABLE_BYTES / PAGE_BYTES;
         machine

@@ -16,22 +16,23 @@
 
 use std::fs;
 
-use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits, is_every, pages_in};
+use agewise_engine::table::{PAGES_PER_TABLE, is_every, pages_in};
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::eye::{
-    Abilities, AccessSource, AddressRange, Batch, Entries, EyeError, Leaf, Resolution, ScanReport,
-    SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
+    Abilities, AccessSource, AddressRange, Batch, Entries, EyeError, Leaf, LeafRun, Resolution,
+    ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
 };
-use entry::{ACCESSED, DIRTY, HUGE, PRESENT, PROTNONE, SAVED_DIRTY, SPECIAL};
 use extract::{Extract, Extractor};
 use layout::{Ctl, Entry, Range};
+use leaf::leaf_bits;
 use machine::Machine;
 use program::Program;
 
 pub mod entry;
 pub mod extract;
-mod layout;
+pub(crate) mod layout;
+mod leaf;
 mod machine;
 mod program;
 #[cfg(test)]
@@ -46,8 +47,8 @@ pub struct PageWalk {
     extractor: Extractor,
     /// The ranges given, joined where they share tables: what the program is asked for.
     joined: Vec<Range>,
-    /// The tables that the last call copied, as bitmaps, by slot; `None` where one made no sense.
-    digested: Vec<Option<Extract>>,
+    /// The tables that the last call copied, as bitmaps, by slot; more slots than tables, sometimes.
+    digested: Vec<Digest>,
 }
 
 impl PageWalk {
@@ -127,25 +128,18 @@ impl PageWalk {
     /// Turn the tables of the last call into bitmaps. Apart from [`show`](Self::show), so that the
     /// time this takes is not mixed up with the time the sink takes.
     fn digest(&mut self, found: &Ctl) {
-        self.digested.clear();
-        for slot in 0..found.n_tables {
-            let extract = self.digest_table(slot);
-            self.digested.push(extract);
+        let tables = found.n_tables as usize;
+        if self.digested.len() < tables {
+            self.digested.resize(tables, Digest::default());
         }
-    }
-
-    fn digest_table(&mut self, slot: u32) -> Option<Extract> {
-        let raw = &self.program.table(slot).e;
-        self.extractor.extract(raw).or_else(|| {
-            // Memory may have been added since: look where it ends now before disbelieving.
-            let end = machine::memory_end().ok()?;
-            if end <= self.machine.format.address_end {
-                return None;
+        for (slot, digest) in (0..).zip(&mut self.digested[..tables]) {
+            let raw = &self.program.table(slot).e;
+            digest.makes_sense = self.extractor.extract(raw, &mut digest.extract);
+            if !digest.makes_sense && self.machine.has_grown() {
+                self.extractor = Extractor::new(self.machine.format, self.machine.encryption_mask);
+                digest.makes_sense = self.extractor.extract(raw, &mut digest.extract);
             }
-            self.machine.format.address_end = end;
-            self.extractor = Extractor::new(self.machine.format, self.machine.encryption_mask);
-            self.extractor.extract(raw)
-        })
+        }
     }
 
     /// Show what was found.
@@ -157,24 +151,32 @@ impl PageWalk {
         sink: &mut Shown<'_>,
     ) {
         let mut joined = self.joined.iter().peekable();
-        for index in 0..found.n_entries {
-            let entry = &self.program.entry(index);
+        let mut entries = self.program.entries(found.n_entries);
+        while let Some((entry, rest)) = entries.split_first() {
+            let alike = self.leaves_alike(entries, cursor);
+            if alike > 1 {
+                self.show_leaves(cursor, &entries[..alike], report, sink);
+                entries = &entries[alike..];
+                continue;
+            }
+            entries = rest;
             // An entry speaks for its own range only, however far its slot reaches.
             while joined.next_if(|range| range.end <= entry.va).is_some() {}
             let end = joined.peek().map_or(entry.va, |range| range.end);
             match entry.kind {
-                layout::KIND_TABLE => match &self.digested[entry.slot as usize] {
-                    Some(extract) => {
-                        report.cost.tables += 1;
-                        let raw = &self.program.table(entry.slot).e;
-                        let entries = Entries::Table(raw, self.machine.format);
-                        emit(cursor, entry.va, Leaf::Page, extract, entries, report, sink);
-                    }
-                    None => {
+                layout::KIND_TABLE => {
+                    let digest = &self.digested[entry.slot as usize];
+                    if !digest.makes_sense {
                         let end = slot_end(entry.va, TABLE_BYTES).min(end);
                         hide(cursor, entry.va, end, report, sink);
+                        continue;
                     }
-                },
+                    report.cost.tables += 1;
+                    let raw = &self.program.table(entry.slot).e;
+                    let entries = Entries::Table(raw, self.machine.format);
+                    let extract = &digest.extract;
+                    emit(cursor, entry.va, Leaf::Page, extract, entries, report, sink);
+                }
                 layout::KIND_PMD => self.show_leaf(cursor, entry, Leaf::Huge, report, sink),
                 layout::KIND_PUD => self.show_giant(cursor, entry, end, report, sink),
                 kind => {
@@ -188,6 +190,62 @@ impl PageWalk {
         }
     }
 
+    /// How many of `entries`, from the first, are neighbouring 2 MiB leaves of which the same is seen,
+    /// whole in one range. 0 where the first is none.
+    fn leaves_alike(&self, entries: &[Entry], cursor: &mut Cursor<'_>) -> usize {
+        let first = match entries {
+            [first, second, ..] if [first.kind, second.kind] == [layout::KIND_PMD; 2] => first,
+            _ => return 0,
+        };
+        let seen = leaf_bits(first.entry);
+        let Some(range) = cursor
+            .whole(first.va)
+            .filter(|_| is_every(&seen.bits.present))
+        else {
+            return 0;
+        };
+        let within = cursor.ranges[range].end.saturating_sub(first.va) / TABLE_BYTES;
+        let places = (first.va..).step_by(TABLE_BYTES as usize);
+        let candidates = entries.iter().zip(places).take(within as usize);
+        let alike = candidates.take_while(|(entry, va)| {
+            entry.kind == layout::KIND_PMD
+                && entry.va == *va
+                && std::ptr::eq(leaf_bits(entry.entry), seen)
+        });
+        alike.count()
+    }
+
+    fn show_leaves(
+        &self,
+        cursor: &mut Cursor<'_>,
+        leaves: &[Entry],
+        report: &mut ScanReport,
+        sink: &mut Shown<'_>,
+    ) {
+        let va = leaves[0].va;
+        let Some(range) = cursor.whole(va) else {
+            return;
+        };
+        let tables = leaves.len() as u64;
+        let Extract { bits, other } = leaf_bits(leaves[0].entry);
+        let format = self.machine.format;
+        let first = TableSight {
+            va,
+            range,
+            leaf: Leaf::Huge,
+            covered: [u64::MAX; 8],
+            bits,
+            other,
+            seen_ns: sink.seen_ns,
+            entries: Entries::Leaf(leaves[0].entry, format.huge_pfn(leaves[0].entry)),
+        };
+        report.cost.leaves += tables;
+        report.cost.present_pages += tables * PAGES_PER_TABLE as u64;
+        sink.sights += leaves.len() as u32;
+        let run = LeafRun::new(first, tables, Some((leaves, format)));
+        sink.sink.leaves(&run);
+    }
+
     fn show_leaf(
         &self,
         cursor: &mut Cursor<'_>,
@@ -198,13 +256,16 @@ impl PageWalk {
     ) {
         report.cost.leaves += 1;
         let va = entry.va & !(TABLE_BYTES - 1);
-        let base = self.machine.format.leaf_pfn(entry.entry).unwrap_or(0);
+        let format = self.machine.format;
         let pfn = match leaf {
-            Leaf::Giant => (base & !0x3ffff) + (va % (1 << 30)) / 4096,
-            _ => base & !(PAGES_PER_TABLE as u64 - 1),
+            Leaf::Giant => {
+                let base = format.leaf_pfn(entry.entry).unwrap_or(0);
+                (base & !0x3ffff) + (va % (1 << 30)) / 4096
+            }
+            _ => format.huge_pfn(entry.entry),
         };
         let entries = Entries::Leaf(entry.entry, pfn);
-        let extract = &leaf_bits(entry.entry);
+        let extract = leaf_bits(entry.entry);
         emit(cursor, entry.va, leaf, extract, entries, report, sink);
     }
 
@@ -296,6 +357,14 @@ impl AccessSource for PageWalk {
     }
 }
 
+/// A table of the last call.
+#[derive(Clone, Debug, Default)]
+struct Digest {
+    extract: Extract,
+    /// It can be a page table of a process.
+    makes_sense: bool,
+}
+
 /// A sink, what it was shown since the last batch, and when that was read.
 struct Shown<'a> {
     sink: &'a mut dyn SightSink,
@@ -310,6 +379,19 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
+    /// The range in which the 2 MiB from `va` on lie whole.
+    fn whole(&mut self, va: u64) -> Option<usize> {
+        let is_behind = |range: &AddressRange| range.end <= va;
+        while self.ranges.get(self.at).is_some_and(is_behind) {
+            self.at += 1;
+        }
+        let range = self.ranges.get(self.at)?;
+        let is_whole = va.is_multiple_of(TABLE_BYTES)
+            && range.start <= va
+            && va.checked_add(TABLE_BYTES)? <= range.end;
+        is_whole.then_some(self.at)
+    }
+
     /// Call `show(index, range)` for every range that meets `from..to`.
     fn each(&mut self, from: u64, to: u64, mut show: impl FnMut(usize, AddressRange)) {
         while self.at < self.ranges.len() && self.ranges[self.at].end <= from {
@@ -390,24 +472,6 @@ fn join(ranges: &[AddressRange], out: &mut Vec<Range>) {
     }
 }
 
-/// What a leaf above the last level says of the 512 pages of one sight.
-fn leaf_bits(entry: u64) -> Extract {
-    let all = |yes: bool| -> PageBits { [if yes { u64::MAX } else { 0 }; 8] };
-    // The kernel holds a huge entry for present when any of these is set (`pmd_present`): it
-    // clears the present bit for a moment while it splits or migrates the page.
-    let mapped = entry & (PRESENT | PROTNONE | HUGE) != 0;
-    let present = mapped && entry & SPECIAL == 0;
-    Extract {
-        bits: TableBits {
-            present: all(present),
-            young: all(present && entry & ACCESSED != 0),
-            dirty: all(present && entry & (DIRTY | SAVED_DIRTY) != 0),
-            swapped: all(false),
-        },
-        other: all(!mapped && entry != 0),
-    }
-}
-
 /// Behind the last address of the slot of `span` bytes in which `va` lies.
 fn slot_end(va: u64, span: u64) -> u64 {
     (va & !(span - 1)).saturating_add(span)
@@ -435,29 +499,24 @@ fn emit(
     let base = va & !(TABLE_BYTES - 1);
     let seen_ns = sink.seen_ns;
     cursor.each(va, base + TABLE_BYTES, |index, range| {
-        let mut sight = TableSight {
+        let covered = covered(base, range);
+        let clipped: Extract;
+        let Extract { bits, other } = if is_every(&covered) {
+            extract
+        } else {
+            clipped = extract.within(&covered);
+            &clipped
+        };
+        let sight = TableSight {
             va: base,
             range: index,
             leaf,
-            covered: covered(base, range),
-            bits: extract.bits,
-            other: extract.other,
+            covered,
+            bits,
+            other,
             seen_ns,
             entries,
         };
-        if !is_every(&sight.covered) {
-            let TableBits {
-                present,
-                young,
-                dirty,
-                swapped,
-            } = &mut sight.bits;
-            for bits in [present, young, dirty, swapped, &mut sight.other] {
-                for (bits, covered) in bits.iter_mut().zip(sight.covered) {
-                    *bits &= covered;
-                }
-            }
-        }
         report.cost.present_pages += pages_in(&sight.bits.present);
         sink.sights += 1;
         sink.sink.table(&sight);

@@ -186,9 +186,9 @@ impl Program {
         Ok(self.ctl.read(0))
     }
 
-    /// What the last walk found.
-    pub fn entry(&self, index: u32) -> Entry {
-        self.entries.read(index as usize)
+    /// What the last walk found, the first `count` of it.
+    pub fn entries(&self, count: u32) -> &[Entry] {
+        self.entries.slice(count as usize)
     }
 
     /// A table that the last walk copied.
@@ -312,6 +312,12 @@ impl<T: Copy> Mapping<T> {
         // SAFETY: inside the mapping; T is plain old data; written only during a run, which takes
         // &mut self of the owner.
         unsafe { self.at.add(index).as_ref() }
+    }
+
+    fn slice(&self, count: usize) -> &[T] {
+        assert!(count <= self.count, "{count} map slots of {}", self.count);
+        // SAFETY: inside the mapping; otherwise as `get`.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), count) }
     }
 
     fn read(&self, index: usize) -> T {

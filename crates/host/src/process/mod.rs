@@ -225,9 +225,9 @@ impl Process {
         self.check().is_ok()
     }
 
-    /// Ok while the process opened still runs; `Gone`, `Zombie` or `Reused` otherwise. Call it after
-    /// reading files by pid: what was read before an Ok belonged to this process.
-    pub fn check(&self) -> Result<(), ProcessError> {
+    /// Its [`stat`](Self::stat) while the process opened still runs; `Gone`, `Zombie` or `Reused`
+    /// otherwise. Call it after reading files by pid: what was read before an Ok belonged to this process.
+    pub fn check(&self) -> Result<Stat, ProcessError> {
         if self.has_exited() {
             return match self.read_stat() {
                 Ok(stat) if stat.start_ticks == self.start_ticks => Err(ProcessError::Zombie {
@@ -239,7 +239,7 @@ impl Process {
                 Err(_) => Err(ProcessError::Gone { pid: self.pid }),
             };
         }
-        self.stat().map(|_| ())
+        self.stat()
     }
 
     /// What kind of process.

@@ -36,6 +36,7 @@ fn names_with_parentheses_and_newlines_parse() {
         (15, 16, 3)
     );
     assert_eq!(process.start_ticks(), 99);
+    assert_eq!(stat.rss_pages, 50);
     assert!(!process.is_self());
 }
 
@@ -105,7 +106,7 @@ fn truncated_files_are_format_errors_with_the_path() {
     fake(dir.path(), 5, "5 (half) S 1 7");
     let error = Process::open_in(&root, 5).unwrap_err();
     assert!(
-        error.to_string().contains("5/stat: expected 22 fields"),
+        error.to_string().contains("5/stat: expected 24 fields"),
         "{error}"
     );
     assert!(matches!(

@@ -5,13 +5,14 @@
 
 use std::ops::ControlFlow;
 
-use agewise_engine::agemap::{AgeMap, Facts, Look, LookCounts};
+use agewise_engine::agemap::{AgeMap, Facts, Leaves, Look, LookCounts};
+use agewise_engine::generations::PageType;
 use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits};
 use agewise_host::clear::hand::KernelHand;
 use agewise_host::clear::{ClearPolicy, Clearer};
 use agewise_host::clock::{monotonic_ns, thread_cpu_ns};
 use agewise_host::eye::{
-    AccessSource, AddressRange, Batch, Leaf, SightSink, TABLE_BYTES, TableSight, Target,
+    AccessSource, AddressRange, Batch, Leaf, LeafRun, SightSink, TABLE_BYTES, TableSight, Target,
 };
 use agewise_host::glance::Glances;
 use agewise_host::process::Process;
@@ -25,11 +26,12 @@ use crate::command::exercise::truth::{Kind, Truth};
 /// CPU time of one scan by parts, ns, and what it covered.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScanParts {
-    /// Reading the list of mappings.
+    /// Whether it still runs, and the list of its mappings.
     pub maps_ns: u64,
     /// Reading page tables.
     pub walk_ns: u64,
-    /// From young bits to ages: judging, the age map, closing the generation.
+    /// From young bits to ages: judging, the age map, closing the generation. Without what is noted to
+    /// compare it with the truth.
     pub classify_ns: u64,
     /// Clearing accessed bits.
     pub clear_ns: u64,
@@ -63,6 +65,7 @@ pub struct Observed<'a> {
     maps: MapsReader,
     truth: &'a Truth,
     readings: Readings,
+    read: Vec<Read>,
     glances: Glances,
     glance_ns: u64,
     rounds: Rounds,
@@ -92,6 +95,7 @@ impl<'a> Observed<'a> {
             maps: MapsReader::new(),
             truth,
             readings,
+            read: Vec::new(),
             glances: Glances::default(),
             glance_ns: 0,
             rounds: Rounds::default(),
@@ -124,6 +128,7 @@ impl<'a> Observed<'a> {
     /// The process is gone, or cannot be read or cleared.
     pub fn scan(&mut self, tally: Option<&mut Tally>) -> anyhow::Result<ScanParts> {
         let begin_ns = thread_cpu_ns();
+        let stat = self.process.check()?;
         self.vmas.read_by(&mut self.maps, self.process.pid())?;
         let seen: Vec<&Vma> = self
             .vmas
@@ -147,7 +152,8 @@ impl<'a> Observed<'a> {
             vmas: &seen,
             truth: self.truth,
             readings: &mut self.readings,
-            fresh: Vec::new(),
+            read: std::mem::take(&mut self.read),
+            in_batch: 0,
             glances: &mut self.glances,
             tally,
             left_out: Vec::new(),
@@ -157,14 +163,17 @@ impl<'a> Observed<'a> {
             ranges: &ranges,
             may: &may_leave_out,
             now_ns: monotonic_ns(),
-            resident_pages: &|| Some(self.process.rss_bytes().ok()? / PAGE_BYTES),
+            resident_pages: Some(stat.rss_pages),
         };
         let report = self.rounds.scan(self.eye, &target, &terms, &mut sink)?;
-        let present = sink.finish()?.present + report.left_out_pages;
+        let (counts, read) = sink.finish()?;
+        let present = counts.present + report.left_out_pages;
         self.glances.end(&ranges);
         let cleared = self.clearer.finish(&mut self.hand)?;
         self.map.advance(monotonic_ns() / 1_000_000);
         let total_ns = thread_cpu_ns() - begin_ns;
+        self.read = read;
+        self.note_readings();
         Ok(ScanParts {
             maps_ns,
             walk_ns: report.cost.cpu_ns,
@@ -179,6 +188,34 @@ impl<'a> Observed<'a> {
     }
 }
 
+impl Observed<'_> {
+    fn note_readings(&mut self) {
+        for Read {
+            va,
+            begin_ns,
+            end_ns,
+        } in self.read.drain(..)
+        {
+            for (number, region) in self.truth.regions().iter().enumerate() {
+                let first_table = region.address & !(TABLE_BYTES - 1);
+                let region_end = region.address + region.pages * PAGE_BYTES;
+                if va >= first_table && va < region_end {
+                    let table = ((va - first_table) / TABLE_BYTES) as usize;
+                    self.readings[number][table] = Some((begin_ns, end_ns));
+                }
+            }
+        }
+    }
+}
+
+/// When the table at `va` was read; a batch is read at once.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    va: u64,
+    begin_ns: u64,
+    end_ns: u64,
+}
+
 /// Takes the sights of one scan.
 struct Sink<'a, 'h> {
     clearer: &'a mut Clearer,
@@ -187,8 +224,9 @@ struct Sink<'a, 'h> {
     vmas: &'a [&'a Vma],
     truth: &'a Truth,
     readings: &'a mut Readings,
-    /// Tables of this batch, region and index, whose reading has not ended yet.
-    fresh: Vec<(usize, usize)>,
+    /// What was read, in order; the last of them are of this batch, whose reading has not ended yet.
+    read: Vec<Read>,
+    in_batch: usize,
     glances: &'a mut Glances,
     tally: Option<&'a mut Tally>,
     /// What was left out and when. Judged at the end: tables of this batch wait for their clear.
@@ -204,7 +242,7 @@ impl SightSink for Sink<'_, '_> {
         let young: PageBits = std::array::from_fn(|word| judged.young[word] | glanced[word]);
         let bits = TableBits {
             young,
-            ..sight.bits
+            ..*sight.bits
         };
         let facts = Facts {
             index: sight.va / TABLE_BYTES,
@@ -219,7 +257,27 @@ impl SightSink for Sink<'_, '_> {
         if let Err(error) = self.look.table(facts) {
             self.error.get_or_insert(error.into());
         }
-        self.compare(sight, &young);
+        self.note_read(sight.va);
+        if self.tally.is_some() {
+            self.compare(sight, &young);
+        }
+    }
+
+    fn leaves(&mut self, run: &LeafRun<'_>) {
+        let kind = self.vmas[run.first().range].kind;
+        if self.tally.is_some() || kind == VmaKind::FilePrivate {
+            return run.sights().for_each(|sight| self.table(&sight));
+        }
+        let mut from = 0;
+        for at in 0..run.tables() {
+            let sight = run.sight(at);
+            if !run.is_young() && self.glances.has_seen(sight.va) {
+                self.plain_leaves(&run.part(from, at), kind);
+                self.table(&sight);
+                from = at + 1;
+            }
+        }
+        self.plain_leaves(&run.part(from, run.tables()), kind);
     }
 
     fn left_out(&mut self, range: AddressRange, pages: u64) {
@@ -230,8 +288,9 @@ impl SightSink for Sink<'_, '_> {
     }
 
     fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
-        for (region, table) in self.fresh.drain(..) {
-            self.readings[region][table] = Some((batch.begin_ns, batch.end_ns));
+        let before = self.read.len() - std::mem::take(&mut self.in_batch);
+        for read in &mut self.read[before..] {
+            (read.begin_ns, read.end_ns) = (batch.begin_ns, batch.end_ns);
         }
         match self.clearer.clear(self.hand, batch) {
             Ok(()) => ControlFlow::Continue(()),
@@ -244,14 +303,47 @@ impl SightSink for Sink<'_, '_> {
 }
 
 impl Sink<'_, '_> {
+    fn plain_leaves(&mut self, run: &LeafRun<'_>, kind: VmaKind) {
+        if run.tables() == 0 {
+            return;
+        }
+        self.clearer.judge_leaves(run);
+        self.glances.take_in(run.first(), kind);
+        let taken = self.look.leaves(Leaves {
+            first: run.first().va / TABLE_BYTES,
+            tables: run.tables(),
+            young: run.is_young(),
+            page_type: match kind.is_swap_backed() {
+                true => PageType::Anon,
+                false => PageType::File,
+            },
+        });
+        if let Err(error) = taken {
+            self.error.get_or_insert(error.into());
+        }
+        for at in 0..run.tables() {
+            self.note_read(run.first().va + at * TABLE_BYTES);
+        }
+    }
+
+    /// The times come when the batch has ended.
+    fn note_read(&mut self, va: u64) {
+        self.read.push(Read {
+            va,
+            begin_ns: 0,
+            end_ns: 0,
+        });
+        self.in_batch += 1;
+    }
+
     /// Ends the look.
-    fn finish(mut self) -> anyhow::Result<LookCounts> {
+    fn finish(mut self) -> anyhow::Result<(LookCounts, Vec<Read>)> {
         for (range, now_ns) in std::mem::take(&mut self.left_out) {
             self.compare_left_out(range, now_ns);
         }
         match self.error {
             Some(error) => Err(error),
-            None => Ok(self.look.finish()),
+            None => Ok((self.look.finish(), self.read)),
         }
     }
 
@@ -296,7 +388,6 @@ impl Sink<'_, '_> {
             let first_table = region.address & !(TABLE_BYTES - 1);
             let table = ((sight.va - first_table) / TABLE_BYTES) as usize;
             let before = self.readings[number][table];
-            self.fresh.push((number, table));
             let (Some((before_begin_ns, before_end_ns)), Some(tally)) = (before, &mut self.tally)
             else {
                 continue;
