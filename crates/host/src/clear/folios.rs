@@ -7,6 +7,8 @@
 //! 6.18). So ranges of files grow to whole folios. Their bounds are not told to anybody, but a folio
 //! lies in memory as in the file: in one piece, at a multiple of its size.
 
+use std::ops::Range;
+
 use agewise_engine::table::{PAGES_PER_TABLE, PageBits};
 
 /// Orders of folios, the largest first; 2 MiB and less.
@@ -16,41 +18,49 @@ const ORDERS: std::ops::RangeInclusive<u32> = 1..=9;
 /// frame number of each page, or `None` of one that is not there.
 pub fn whole(wanted: &PageBits, frames: impl Fn(usize) -> Option<u64>) -> PageBits {
     let mut whole = *wanted;
-    let mut done = 0;
-    for page in 0..PAGES_PER_TABLE {
-        let is_wanted = wanted[page / 64] >> (page % 64) & 1 == 1;
-        if !is_wanted || page < done {
-            continue;
+    let frames: [Option<u64>; PAGES_PER_TABLE] = std::array::from_fn(frames);
+    let mut end = 0;
+    while end < PAGES_PER_TABLE {
+        let piece = piece_from(&frames, end);
+        end = piece.end;
+        let mut at = piece.start;
+        while let Some(page) = next_wanted(wanted, at..piece.end) {
+            let block = frames[page].and_then(|frame| block(frame, page, &piece));
+            let block = block.unwrap_or(page..page + 1);
+            at = block.end;
+            block.for_each(|page| whole[page / 64] |= 1 << (page % 64));
         }
-        let Some((first, end)) = ORDERS
-            .rev()
-            .find_map(|order| block(&frames, page, 1 << order))
-        else {
-            continue;
-        };
-        for page in first..end {
-            whole[page / 64] |= 1 << (page % 64);
-        }
-        done = end;
     }
     whole
 }
 
-/// The pages of the aligned block of `size` frames that `page` lies in, if all of it is mapped here
-/// in one piece.
-fn block(frames: &impl Fn(usize) -> Option<u64>, page: usize, size: u64) -> Option<(usize, usize)> {
-    let frame = frames(page)?;
-    let before = frame % size;
-    let first = page.checked_sub(before as usize)?;
-    let end = first + size as usize;
-    if end > PAGES_PER_TABLE {
-        return None;
+/// From page `first` on, the pages whose frames follow each other.
+fn piece_from(frames: &[Option<u64>; PAGES_PER_TABLE], first: usize) -> Range<usize> {
+    let pairs = frames[first..].windows(2);
+    let follow = pairs.take_while(|pair| pair[0].is_some_and(|frame| pair[1] == Some(frame + 1)));
+    first..first + 1 + follow.count()
+}
+
+fn next_wanted(wanted: &PageBits, pages: Range<usize>) -> Option<usize> {
+    let mut at = pages.start;
+    while at < pages.end {
+        let rest = wanted[at / 64] >> (at % 64);
+        if rest != 0 {
+            let page = at + rest.trailing_zeros() as usize;
+            return (page < pages.end).then_some(page);
+        }
+        at = (at / 64 + 1) * 64;
     }
-    // Where it is not, its ends tell most of the time.
-    let mut pages = (first..end).zip(frame - before..);
-    let is_one_piece = frames(end - 1) == Some(frame - before + size - 1)
-        && pages.all(|(page, wanted)| frames(page) == Some(wanted));
-    is_one_piece.then_some((first, end))
+    None
+}
+
+/// The largest aligned block of frames around `page` that lies in its piece.
+fn block(frame: u64, page: usize, piece: &Range<usize>) -> Option<Range<usize>> {
+    ORDERS.rev().find_map(|order| {
+        let first = page.checked_sub((frame % (1 << order)) as usize)?;
+        let end = first + (1 << order);
+        (piece.start <= first && end <= piece.end).then_some(first..end)
+    })
 }
 
 #[cfg(test)]

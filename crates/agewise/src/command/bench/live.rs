@@ -23,6 +23,9 @@ use crate::signal::Stop;
 /// Scans before anything counts: the first ones learn what clearing costs here.
 const WARM_UP: usize = 3;
 
+/// How often the files of `/proc` are read for comparison.
+const PROC_READINGS: usize = 5;
+
 /// What watching one exerciser costs, and how true it is. CPU time for each GiB present.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Watching {
@@ -92,6 +95,9 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     let process = lean::open_target(exerciser.pid())?;
     let truth = exerciser.truth();
     let mut observed = Observed::new(&process, &mut eye, truth, ClearPolicy::default(), 600_000);
+    if setup.huge {
+        observed = observed.of_workload_only();
+    }
     let mut tally = Tally::default();
     let mut parts: Vec<ScanParts> = Vec::new();
     let (mut smaps, mut pagemap, mut totals) = (Vec::new(), Vec::new(), Vec::new());
@@ -102,27 +108,36 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
         .collect();
     let glance_every = glance::period(&Roots::default(), setup.interval);
     let mut next = Instant::now();
-    // Scans that are judged and scans that are timed take turns: judging costs time of its own.
+    // First the scans that are timed, then those that are judged, then the files of /proc: judging and
+    // reading those takes the caches from what comes after it, and nobody who watches does so.
     for number in 0..WARM_UP + 2 * setup.scans {
         if pause::glancing(glance_every, stop, next, || observed.glance())? {
             bail!("told to end");
         }
         next = Instant::now().max(next + setup.interval);
-        let counts = number >= WARM_UP;
-        if counts && number % 2 == 0 {
-            observed.scan(Some(&mut tally))?;
-            continue;
+        match number.checked_sub(WARM_UP) {
+            Some(counted) if counted >= setup.scans => {
+                observed.scan(Some(&mut tally))?;
+            }
+            counted => {
+                let scan = observed.scan(None)?;
+                if counted.is_some() {
+                    let resident = process.rss_bytes()?;
+                    totals.push(scan.present_bytes as f64 / resident as f64);
+                    parts.push(scan);
+                }
+            }
         }
-        let scan = observed.scan(None)?;
-        if counts {
-            let resident = process.rss_bytes()?;
-            totals.push(scan.present_bytes as f64 / resident as f64);
-            parts.push(scan);
-            let reading = proc_files::smaps(process.pid())?;
-            smaps.push(scan.ms_per_gib(reading.cpu_ns));
-            let reading = proc_files::pagemap(process.pid(), &ranges)?;
-            pagemap.push(scan.ms_per_gib(reading.cpu_ns));
+    }
+    for scan in parts.iter().take(PROC_READINGS) {
+        // As seldom as the scans, so that their caches are as cold.
+        if stop.wait_until(Instant::now() + setup.interval) {
+            bail!("told to end");
         }
+        let reading = proc_files::smaps(process.pid())?;
+        smaps.push(scan.ms_per_gib(reading.cpu_ns));
+        let reading = proc_files::pagemap(process.pid(), &ranges)?;
+        pagemap.push(scan.ms_per_gib(reading.cpu_ns));
     }
     let of = |part: fn(&ScanParts) -> u64| {
         median(
@@ -150,7 +165,8 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     Ok(watching)
 }
 
-/// All of `agewise bench live`. Names with `thp_` are those of huge pages.
+/// All of `agewise bench live`. Names with `thp_` are those of huge pages: of the mapping in huge pages
+/// alone, not of the program around it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Live {
     #[serde(flatten)]

@@ -69,6 +69,7 @@ pub struct Observed<'a> {
     glances: Glances,
     glance_ns: u64,
     rounds: Rounds,
+    workload_only: bool,
 }
 
 impl<'a> Observed<'a> {
@@ -99,6 +100,16 @@ impl<'a> Observed<'a> {
             glances: Glances::default(),
             glance_ns: 0,
             rounds: Rounds::default(),
+            workload_only: false,
+        }
+    }
+
+    /// Looks at nothing but the memory that has a truth: not at the program itself, its libraries and
+    /// stacks, which are in base pages whatever the workload is in.
+    pub fn of_workload_only(self) -> Self {
+        Self {
+            workload_only: true,
+            ..self
         }
     }
 
@@ -135,6 +146,7 @@ impl<'a> Observed<'a> {
             .vmas()
             .iter()
             .filter(|vma| vma.kind != VmaKind::Special)
+            .filter(|vma| !self.workload_only || is_of_workload(self.truth, vma.range))
             .collect();
         let ranges: Vec<AddressRange> = seen.iter().map(|vma| vma.range).collect();
         let maps_ns = thread_cpu_ns() - begin_ns;
@@ -186,6 +198,12 @@ impl<'a> Observed<'a> {
             present_bytes: present * PAGE_BYTES,
         })
     }
+}
+
+fn is_of_workload(truth: &Truth, range: AddressRange) -> bool {
+    truth.regions().iter().any(|region| {
+        region.address < range.end && region.address + region.pages * PAGE_BYTES > range.start
+    })
 }
 
 impl Observed<'_> {
