@@ -367,8 +367,7 @@ impl SightSink for Turn<'_> {
         self.pass_gaps(first.va);
         let of = self.range_of(first.range);
         for at in 0..run.tables() {
-            let va = first.va + at * TABLE_BYTES;
-            self.note(va, of, PAGES_PER_TABLE as u64, true);
+            self.note(run.va(at), of, PAGES_PER_TABLE as u64, true);
         }
         self.sink.leaves(&run.of_range(of));
     }

@@ -16,6 +16,8 @@ const SPECS: [&str; 4] = [
     "budget:8M,step=100ms",
 ];
 const VOLUNTARY: usize = 3;
+/// Most of the accesses that may refault under each of these, where pages are read less than once in 12 s.
+const SELDOM_READ_SHARES: [f64; VOLUNTARY] = [0.09, 0.01, 0.02];
 
 fn mixed(hot: usize, cold: usize, hazard: f64) -> Vec<(usize, Habit)> {
     vec![
@@ -108,10 +110,8 @@ proptest! {
         world.run(600_000, 500);
         let accesses = 4000.0 * 600.0 * (1.0 - (-hazard * 0.5).exp()) * 2.0;
         let share = world.refaults as f64 / accesses;
-        prop_assert!(
-            share < 0.01 || hazard < 0.08,
-            "{share} of the accesses refault: {}", world.refaults
-        );
+        let share_max = if hazard < 0.08 { SELDOM_READ_SHARES[which] } else { 0.01 };
+        prop_assert!(share < share_max, "{share} of the accesses refault: {}", world.refaults);
         let moved_pages = world.moved_bytes() / PAGE;
         prop_assert!(moved_pages < 4000, "{moved_pages}");
     }

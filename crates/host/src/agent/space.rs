@@ -503,7 +503,7 @@ impl SightSink for Sink<'_> {
         // What was accessed anyway, or never glanced, is as it was seen.
         let mut from = 0;
         for at in 0..run.tables() {
-            if !run.is_young() && self.glances.has_seen(run.sight(at).va) {
+            if !run.is_young() && self.glances.has_seen(run.va(at)) {
                 self.plain_leaves(&run.part(from, at), page_type);
                 self.table(&run.sight(at));
                 from = at + 1;

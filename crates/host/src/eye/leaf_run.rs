@@ -49,6 +49,11 @@ impl<'a> LeafRun<'a> {
         self.first.bits.young[0] != 0
     }
 
+    /// First address of number `at` of them.
+    pub fn va(&self, at: u64) -> u64 {
+        self.first.va + at * TABLE_BYTES
+    }
+
     /// Number `at` of them.
     pub fn sight(&self, at: u64) -> TableSight<'a> {
         let raw = self.entries.and_then(|(entries, format)| {
@@ -56,7 +61,7 @@ impl<'a> LeafRun<'a> {
             Some(Entries::Leaf(entry, format.huge_pfn(entry)))
         });
         TableSight {
-            va: self.first.va + at * TABLE_BYTES,
+            va: self.va(at),
             entries: raw.unwrap_or(Entries::Unknown),
             ..self.first
         }

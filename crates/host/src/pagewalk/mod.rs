@@ -153,9 +153,8 @@ impl PageWalk {
         let mut joined = self.joined.iter().peekable();
         let mut entries = self.program.entries(found.n_entries);
         while let Some((entry, rest)) = entries.split_first() {
-            let alike = self.leaves_alike(entries, cursor);
-            if alike > 1 {
-                self.show_leaves(cursor, &entries[..alike], report, sink);
+            if let Some((range, alike)) = leaves_alike(entries, cursor) {
+                self.show_leaves(range, &entries[..alike], report, sink);
                 entries = &entries[alike..];
                 continue;
             }
@@ -190,47 +189,19 @@ impl PageWalk {
         }
     }
 
-    /// How many of `entries`, from the first, are neighbouring 2 MiB leaves of which the same is seen,
-    /// whole in one range. 0 where the first is none.
-    fn leaves_alike(&self, entries: &[Entry], cursor: &mut Cursor<'_>) -> usize {
-        let first = match entries {
-            [first, second, ..] if [first.kind, second.kind] == [layout::KIND_PMD; 2] => first,
-            _ => return 0,
-        };
-        let seen = leaf_bits(first.entry);
-        let Some(range) = cursor
-            .whole(first.va)
-            .filter(|_| is_every(&seen.bits.present))
-        else {
-            return 0;
-        };
-        let within = cursor.ranges[range].end.saturating_sub(first.va) / TABLE_BYTES;
-        let places = (first.va..).step_by(TABLE_BYTES as usize);
-        let candidates = entries.iter().zip(places).take(within as usize);
-        let alike = candidates.take_while(|(entry, va)| {
-            entry.kind == layout::KIND_PMD
-                && entry.va == *va
-                && std::ptr::eq(leaf_bits(entry.entry), seen)
-        });
-        alike.count()
-    }
-
+    /// Several leaves of which the same is seen, whole in the range number `range`.
     fn show_leaves(
         &self,
-        cursor: &mut Cursor<'_>,
+        range: usize,
         leaves: &[Entry],
         report: &mut ScanReport,
         sink: &mut Shown<'_>,
     ) {
-        let va = leaves[0].va;
-        let Some(range) = cursor.whole(va) else {
-            return;
-        };
         let tables = leaves.len() as u64;
         let Extract { bits, other } = leaf_bits(leaves[0].entry);
         let format = self.machine.format;
         let first = TableSight {
-            va,
+            va: leaves[0].va,
             range,
             leaf: Leaf::Huge,
             covered: [u64::MAX; 8],
@@ -470,6 +441,30 @@ fn join(ranges: &[AddressRange], out: &mut Vec<Range>) {
             }),
         }
     }
+}
+
+/// How many of `entries`, from the first, are neighbouring 2 MiB leaves of which the same is seen, whole in
+/// one range, and the number of that range. `None` where that is not even two.
+fn leaves_alike(entries: &[Entry], cursor: &mut Cursor<'_>) -> Option<(usize, usize)> {
+    let first = match entries {
+        [first, second, ..] if [first.kind, second.kind] == [layout::KIND_PMD; 2] => first,
+        _ => return None,
+    };
+    let seen = leaf_bits(first.entry);
+    if !is_every(&seen.bits.present) {
+        return None;
+    }
+    let range = cursor.whole(first.va)?;
+    let within = cursor.ranges[range].end.saturating_sub(first.va) / TABLE_BYTES;
+    let places = (first.va..).step_by(TABLE_BYTES as usize);
+    let candidates = entries.iter().zip(places).take(within as usize);
+    let alike = candidates.take_while(|(entry, va)| {
+        entry.kind == layout::KIND_PMD
+            && entry.va == *va
+            && std::ptr::eq(leaf_bits(entry.entry), seen)
+    });
+    let alike = alike.count();
+    (alike > 1).then_some((range, alike))
 }
 
 /// Behind the last address of the slot of `span` bytes in which `va` lies.

@@ -288,10 +288,9 @@ impl SightSink for Sink<'_, '_> {
         }
         let mut from = 0;
         for at in 0..run.tables() {
-            let sight = run.sight(at);
-            if !run.is_young() && self.glances.has_seen(sight.va) {
+            if !run.is_young() && self.glances.has_seen(run.va(at)) {
                 self.plain_leaves(&run.part(from, at), kind);
-                self.table(&sight);
+                self.table(&run.sight(at));
                 from = at + 1;
             }
         }
@@ -340,7 +339,7 @@ impl Sink<'_, '_> {
             self.error.get_or_insert(error.into());
         }
         for at in 0..run.tables() {
-            self.note_read(run.first().va + at * TABLE_BYTES);
+            self.note_read(run.va(at));
         }
     }
 
