@@ -109,6 +109,10 @@ pub struct TickReport {
     pub refaulted_pages: u64,
     /// Present pages whose accessed bits could not be cleared: they seem accessed all the time.
     pub uncleared_pages: u64,
+    /// Page tables with young pages.
+    pub young_tables: u64,
+    /// Those of them whose clear was put off.
+    pub put_off_tables: u64,
     /// There are more cgroups or processes than the limits allow.
     pub truncated: bool,
     /// CPU time, ns.
@@ -139,6 +143,8 @@ pub struct Agent {
     /// Processes that may not be looked at: their subjects, and why.
     refused: Vec<(Vec<usize>, String)>,
     ticks: u64,
+    /// The first tick whose cost counts.
+    pace_from_tick: u64,
     /// When the last tick began, and when it had looked at everything.
     began_ms: u64,
     last_tick_ms: u64,
@@ -192,6 +198,7 @@ impl Agent {
             kernel_threads: HashSet::new(),
             refused: Vec::new(),
             ticks: 0,
+            pace_from_tick: 2,
             began_ms: now_ms,
             last_tick_ms: now_ms,
             glance_every: None,
@@ -319,7 +326,7 @@ impl Agent {
         if first {
             self.cost.first_ns = report.cpu_ns;
         }
-        if self.ticks <= 2 {
+        if self.ticks <= self.pace_from_tick {
             // What is paid once is no part of the pace: the steady state begins now.
             self.cost = Cost {
                 first_ns: self.cost.first_ns,
@@ -356,6 +363,11 @@ impl Agent {
         }
         self.cost.walk_ns += walk_ns;
         self.cost.total_ns += thread_cpu_ns() - began_ns;
+    }
+
+    /// Costs count from the next tick on: what was paid to get this far is no part of the pace.
+    pub fn count_costs_anew(&mut self) {
+        self.pace_from_tick = self.ticks + 1;
     }
 
     /// Opens processes that are new, and forgets those that are gone or are of no target any more.
@@ -510,6 +522,8 @@ impl Agent {
                     report.young_pages += look.counts.young;
                     report.refaulted_pages += look.counts.refaulted;
                     report.uncleared_pages += look.clear.uncleared_pages;
+                    report.young_tables += look.clear.tables_young;
+                    report.put_off_tables += look.clear.tables_put_off;
                     cost.walk_ns += look.walk_ns;
                     cost.classify_ns += look.classify_ns;
                     cost.clear_ns += look.clear_ns;

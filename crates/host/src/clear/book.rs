@@ -16,28 +16,39 @@
 //!
 //! A page whose bit is clear is always exact: only what was seen young can be wrong, and only by
 //! being taken for young too long.
+//!
+//! Who only counts how much memory is how old can have the same for fewer clears ([`PutOff::turns`]):
+//! tables that are not steady take turns too, and of one whose turn it is not as many pages are taken for
+//! accessed as its first look after the clear has found (see `counted`).
 
 use std::collections::VecDeque;
 
-use agewise_engine::table::PageBits;
+use agewise_engine::table::{PageBits, pages_in};
+
+use super::counted::Counted;
 
 /// Tables of a group.
 pub(super) const GROUP: usize = 32;
+/// Neighbouring tables whose turn comes together: 16 MiB, as much as is cleared at once.
+const TURN_TABLES: u64 = 8;
 /// Young pages a table must have to serve as a sample.
-const SAMPLE_MIN: u32 = 64;
+const SAMPLE_MIN: u64 = 64;
 /// Sampled pages remembered before old ones count half.
 const EVIDENCE_MAX: u32 = 8192;
 /// Scans whose times are kept: no clear is put off longer.
 const SCANS_KEPT: usize = 128;
 
 /// How far a clear may be put off.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PutOff {
     /// Share of the pages of a table that may wrongly be taken for young, averaged over scans. 0: put
     /// off nothing.
     pub tolerance: f64,
     /// Longest time.
     pub max_ns: u64,
+    /// Clear a table in one of this many scans only, and count in the others how many of its pages
+    /// were accessed instead of telling which. 1: off.
+    pub turns: u32,
     /// Clear a table in one of this many scans only, tolerance or not (a CPU budget). 1: off.
     pub rotate: u32,
 }
@@ -52,6 +63,8 @@ pub struct Verdict {
     pub since_ns: Option<u64>,
     /// The young bits are old and no longer believed: do not take them for accesses.
     pub stale: bool,
+    /// The pages to take for accessed since `since_ns`.
+    pub accessed: PageBits,
 }
 
 /// A table of a mapping. What one mapping does says nothing of its neighbour, so tables of two are
@@ -78,11 +91,13 @@ impl Place {
 /// Number of the group in the address space, and the mapping: rising as tables rise.
 type Key = (u64, u64);
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Group {
     key: Key,
     /// Number of the scan that last cleared each table; 0: none.
     cleared: [u32; GROUP],
+    /// What is known of each table in use besides, where tables take turns; else empty.
+    counted: Vec<Option<Box<Counted>>>,
     /// The sample cleared by the last scan, and which pages.
     sample: Option<(u8, PageBits)>,
     /// The sample of this scan.
@@ -104,11 +119,13 @@ pub struct Book {
     scan: u32,
     /// Times of the last scans that cleared; the last one is this scan's.
     times: VecDeque<u64>,
+    put_off: PutOff,
 }
 
 impl Book {
     /// A new scan, at `now_ns`.
-    pub fn begin(&mut self, now_ns: u64) {
+    pub fn begin(&mut self, now_ns: u64, put_off: &PutOff) {
+        self.put_off = *put_off;
         // Groups not reached in the last scan are gone, with the memory they stood for.
         std::mem::swap(&mut self.old, &mut self.new);
         self.new.clear();
@@ -154,6 +171,7 @@ impl Book {
         let now_ns = self.times.back().copied();
         *self = Book {
             scan: self.scan,
+            put_off: self.put_off,
             ..Book::default()
         };
         self.times.extend(now_ns);
@@ -186,10 +204,13 @@ impl Book {
             || self.old.get(self.at).is_some_and(|group| group.key == key);
         if is_known {
             let index = self.group(key);
-            let scan = self.scan;
+            let (scan, put_off) = (self.scan, self.put_off);
             let group = &mut self.new[index];
             let at = place.at();
-            group.measure(at, &[u64::MAX; 8], &[0; 8], 0.0);
+            group.measure(at, &[u64::MAX; 8], &[0; 8], &put_off);
+            if let Some(counted) = group.counted.get_mut(at) {
+                *counted = None;
+            }
             group.cleared[at] = scan;
         }
     }
@@ -202,36 +223,37 @@ impl Book {
 
     /// Bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
+        let counted = |group: &Group| {
+            group.counted.capacity() * size_of::<Option<Box<Counted>>>()
+                + group.counted.iter().flatten().count() * size_of::<Counted>()
+        };
         (self.old.capacity() + self.new.capacity()) * size_of::<Group>()
+            + self.new.iter().map(counted).sum::<usize>()
     }
 
     /// Judge the table at `place`, which has young pages and belongs to one mapping alone. Tables come
     /// in rising order.
-    pub fn judge(
-        &mut self,
-        place: Place,
-        present: &PageBits,
-        young: &PageBits,
-        put_off: &PutOff,
-    ) -> Verdict {
-        let scan = self.scan;
+    pub fn judge(&mut self, place: Place, present: &PageBits, young: &PageBits) -> Verdict {
+        let (scan, put_off) = (self.scan, self.put_off);
         let at = place.at();
         let index = self.group(place.key());
         let group = &mut self.new[index];
-        group.measure(at, present, young, put_off.tolerance);
+        group.measure(at, present, young, &put_off);
         let known = group.cleared[at] != 0;
         let lag = if known { scan - group.cleared[at] } else { 1 };
-        let since_ns = time_of(&self.times, scan, scan - lag);
-        let sample = group.next.is_none() && count(young) >= SAMPLE_MIN;
+        let cleared_ns = time_of(&self.times, scan, scan - lag);
+        let sample = group.next.is_none() && pages_in(young) >= SAMPLE_MIN;
         let stale = group.broken && lag > 1;
-        let mut clear = stale || sample || !known;
-        if !clear {
-            let now_ns = self.times.back().copied().unwrap_or(0);
-            let within_time =
-                since_ns.is_some_and(|since| now_ns.saturating_sub(since) < put_off.max_ns);
-            let may_wait = lag <= group.patience(put_off.tolerance);
-            clear = !(within_time && may_wait);
-        }
+        let counted = (put_off.turns > 1 && known && !stale)
+            .then(|| group.count(at, lag, present, young, u64::from(scan)))
+            .flatten();
+        let now_ns = self.times.back().copied().unwrap_or(0);
+        let within_time =
+            cleared_ns.is_some_and(|then| now_ns.saturating_sub(then) < put_off.max_ns);
+        let may_take_turns = counted.is_some() && group.may_take_turns(at, lag);
+        let may_wait = lag <= group.patience(put_off.tolerance)
+            || may_take_turns && !put_off.is_turn_of(place.table, scan, lag);
+        let mut clear = stale || sample || !known || !within_time || !may_wait;
         // A budget overrules everything but the age of what the bits tell.
         if clear && put_off.rotate > 1 && known {
             let turn = (place.key().0 + u64::from(scan)).is_multiple_of(u64::from(put_off.rotate));
@@ -245,8 +267,16 @@ impl Book {
         }
         Verdict {
             clear,
-            since_ns,
+            since_ns: match counted {
+                Some(_) => time_of(&self.times, scan, scan - 1),
+                None => cleared_ns,
+            },
             stale,
+            accessed: match counted {
+                Some(accessed) => accessed,
+                None if stale => PageBits::default(),
+                None => *young,
+            },
         }
     }
 
@@ -258,26 +288,86 @@ impl Book {
         while self.old.get(self.at).is_some_and(|group| group.key < key) {
             self.at += 1;
         }
-        let group = match self.old.get(self.at) {
-            Some(group) if group.key == key => group.clone(),
-            _ => Group {
-                key,
-                cleared: [0; GROUP],
-                sample: None,
-                next: None,
-                asked: 0,
-                kept: 0,
-                broken: false,
-            },
+        let group = match self.old.get_mut(self.at) {
+            Some(group) if group.key == key => std::mem::replace(group, Group::new(key)),
+            _ => Group::new(key),
         };
         self.new.push(group);
         self.new.len() - 1
     }
 }
 
+impl PutOff {
+    /// Whether the table is to be cleared in this scan, the last clear being `lag` scans ago, as far as
+    /// turns go.
+    fn is_turn_of(&self, table: u64, scan: u32, lag: u32) -> bool {
+        let turn = table / TURN_TABLES + u64::from(scan);
+        lag >= self.turns || turn.is_multiple_of(u64::from(self.turns))
+    }
+
+    /// How many of `asked` sampled pages may fail to come back, where a share `leave` is known not to:
+    /// above that it is another workload than before. `None`: whatever number, nothing is known yet.
+    fn missing_max(&self, asked: u32, leave: Option<f64>) -> Option<f64> {
+        let usual = match self.turns {
+            ..=1 => 0.0,
+            // Turns do not need a table to be steady, only to be as it was.
+            _ => 2.0 * leave?,
+        };
+        Some(((usual + 8.0 * self.tolerance) * f64::from(asked)).max(8.0))
+    }
+}
+
 impl Group {
+    fn new(key: Key) -> Self {
+        Group {
+            key,
+            cleared: [0; GROUP],
+            counted: Vec::new(),
+            sample: None,
+            next: None,
+            asked: 0,
+            kept: 0,
+            broken: false,
+        }
+    }
+
+    /// The pages of a table accessed since the last scan, by number: exact at the first look after its
+    /// clear. `None` where that cannot be told.
+    fn count(
+        &mut self,
+        at: usize,
+        lag: u32,
+        present: &PageBits,
+        young: &PageBits,
+        scan: u64,
+    ) -> Option<PageBits> {
+        if self.counted.is_empty() {
+            self.counted.resize(GROUP, None);
+        }
+        let counted = self.counted[at].get_or_insert_default();
+        if lag <= 1 {
+            counted.first(present, young);
+            return Some(*young);
+        }
+        let place = self.key.0 * GROUP as u64 + at as u64;
+        counted.again(present, young, place << 32 | scan)
+    }
+
+    /// Whether the clear of a table counted may be put off.
+    fn may_take_turns(&self, at: usize, lag: u32) -> bool {
+        let counted = self.counted.get(at).and_then(Option::as_ref);
+        counted.is_some_and(|counted| counted.may_wait(lag))
+    }
+
+    /// The share of sampled young pages that is not accessed in the next interval. By Laplace's rule:
+    /// little evidence is little trust.
+    fn leave(&self) -> Option<f64> {
+        let missing = f64::from(self.asked - self.kept + 1);
+        (self.asked > 0).then(|| missing / f64::from(self.asked + 2))
+    }
+
     /// If this table is the sample: how much of it came back?
-    fn measure(&mut self, at: usize, present: &PageBits, young: &PageBits, tolerance: f64) {
+    fn measure(&mut self, at: usize, present: &PageBits, young: &PageBits, put_off: &PutOff) {
         let Some((sample_at, sampled)) = self.sample else {
             return;
         };
@@ -292,7 +382,8 @@ impl Group {
             kept += (sampled[word] & young[word]).count_ones();
         }
         let missing = asked.saturating_sub(kept);
-        if f64::from(missing) > (8.0 * tolerance * f64::from(asked)).max(8.0) {
+        let missing_max = put_off.missing_max(asked, self.leave());
+        if missing_max.is_some_and(|max| f64::from(missing) > max) {
             // Another workload than before: begin anew, without this miss counting against it.
             self.broken = true;
             (self.asked, self.kept) = (0, 0);
@@ -311,21 +402,15 @@ impl Group {
     /// young pages is not accessed in the next interval; from one clear to the next, `scans + 1`
     /// looks later, the error grows from 0 to `scans` times that.
     fn patience(&self, tolerance: f64) -> u32 {
-        if self.asked == 0 || tolerance <= 0.0 {
+        let Some(leave) = self.leave().filter(|_| tolerance > 0.0) else {
             return 0;
-        }
-        // Laplace's rule: little evidence is little trust.
-        let leave = f64::from(self.asked - self.kept + 1) / f64::from(self.asked + 2);
+        };
         let scans = (2.0 * tolerance / leave).min(SCANS_KEPT as f64 - 2.0);
         let scans = scans as u32;
         // In turn: each group its own part of the upper half.
         let spread = self.key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         scans - (spread % u64::from(scans / 2 + 1)) as u32
     }
-}
-
-fn count(bits: &PageBits) -> u32 {
-    bits.iter().map(|word| word.count_ones()).sum()
 }
 
 /// The time of scan number `of`, or of the oldest remembered after it.
@@ -342,298 +427,5 @@ fn time_of(times: &VecDeque<u64>, scan: u32, of: u32) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HOT: PageBits = [u64::MAX; 8];
-    const IDLE: PageBits = [0; 8];
-    /// All of one mapping.
-    fn place(table: usize) -> Place {
-        Place {
-            table: table as u64,
-            mapping: 0,
-        }
-    }
-
-    const SECOND: u64 = 1_000_000_000;
-    const PUT_OFF: PutOff = PutOff {
-        tolerance: 0.005,
-        max_ns: 60 * SECOND,
-        rotate: 1,
-    };
-
-    /// Scan `tables` with the bits a machine would show: pages set theirs again when accessed.
-    struct Machine {
-        young: Vec<PageBits>,
-        book: Book,
-        now_ns: u64,
-    }
-
-    impl Machine {
-        fn new(tables: usize) -> Self {
-            Machine {
-                young: vec![IDLE; tables],
-                book: Book::default(),
-                now_ns: SECOND,
-            }
-        }
-
-        /// One interval with accesses to `hot`, then a scan. Tables cleared, tables called stale,
-        /// and tables called accessed.
-        fn scan(&mut self, hot: impl Fn(usize) -> PageBits, put_off: &PutOff) -> [usize; 3] {
-            self.now_ns += SECOND;
-            self.book.begin(self.now_ns);
-            let mut tally = [0; 3];
-            for table in 0..self.young.len() {
-                let young = &mut self.young[table];
-                for (word, accessed) in hot(table).iter().enumerate() {
-                    young[word] |= accessed;
-                }
-                if *young == IDLE {
-                    self.book.idle(place(table));
-                    continue;
-                }
-                let verdict = self.book.judge(place(table), &HOT, young, put_off);
-                tally[1] += usize::from(verdict.stale);
-                tally[2] += usize::from(!verdict.stale);
-                if verdict.clear {
-                    *young = IDLE;
-                    tally[0] += 1;
-                }
-            }
-            tally
-        }
-    }
-
-    #[test]
-    fn steady_tables_are_cleared_ever_more_rarely() {
-        let mut machine = Machine::new(256);
-        assert_eq!(
-            machine.scan(|_| HOT, &PUT_OFF)[0],
-            256,
-            "nothing is known at first"
-        );
-        let first: usize = (0..5).map(|_| machine.scan(|_| HOT, &PUT_OFF)[0]).sum();
-        let settled: usize = (0..60).map(|_| machine.scan(|_| HOT, &PUT_OFF)[0]).sum();
-        assert!(first < 5 * 256, "{first}");
-        // The samples alone are 8 a scan.
-        assert!((8 * 60..60 * 256 / 5).contains(&settled), "{settled}");
-        assert_eq!(machine.scan(|_| HOT, &PUT_OFF)[2], 256);
-    }
-
-    /// Random accesses: each page with a probability of 98.8 % in an interval. Nothing is steady but
-    /// the average, and the average of what is wrong stays within the tolerance.
-    #[test]
-    fn what_is_wrong_on_average_stays_within_the_tolerance() {
-        let put_off = PutOff {
-            tolerance: 0.01,
-            ..PUT_OFF
-        };
-        let mut machine = Machine::new(64);
-        let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let mut accessed = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % 1000 >= 12
-        };
-        let (mut wrong, mut judged, mut cleared) = (0u32, 0u32, 0usize);
-        for scan in 0..60 {
-            let loads: Vec<PageBits> = (0..64)
-                .map(|_| {
-                    std::array::from_fn(|_| {
-                        (0..64).fold(0, |word, bit| word | u64::from(accessed()) << bit)
-                    })
-                })
-                .collect();
-            let before = machine.young.clone();
-            let tally = machine.scan(|table| loads[table], &put_off);
-            if scan < 10 {
-                continue;
-            }
-            cleared += tally[0];
-            for (old, load) in before.iter().zip(&loads) {
-                judged += 512;
-                wrong += old
-                    .iter()
-                    .zip(load)
-                    .map(|(old, load)| (old & !load).count_ones())
-                    .sum::<u32>();
-            }
-        }
-        let share = f64::from(wrong) / f64::from(judged);
-        assert!(share > 0.0 && share <= 0.01, "{share}");
-        assert!(cleared < 50 * 64 * 2 / 3, "{cleared}");
-    }
-
-    #[test]
-    fn what_one_mapping_does_says_nothing_of_its_neighbour() {
-        let mut book = Book::default();
-        let steady = Place {
-            table: 3,
-            mapping: 0,
-        };
-        let other = Place {
-            table: 4,
-            mapping: 4 << 21,
-        };
-        for scan in 1..40u64 {
-            book.begin(scan * SECOND);
-            book.judge(steady, &HOT, &HOT, &PUT_OFF);
-            // Other pages each time: whatever is not cleared is wrong.
-            let mut young = IDLE;
-            young[scan as usize % 8] = 0xffff;
-            assert!(book.judge(other, &HOT, &young, &PUT_OFF).clear, "{scan}");
-        }
-    }
-
-    #[test]
-    fn without_tolerance_every_table_is_cleared_every_time() {
-        let put_off = PutOff {
-            tolerance: 0.0,
-            ..PUT_OFF
-        };
-        let mut machine = Machine::new(64);
-        for _ in 0..20 {
-            assert_eq!(machine.scan(|_| HOT, &put_off), [64, 0, 64]);
-        }
-    }
-
-    #[test]
-    fn memory_that_turns_cold_is_noticed_in_two_scans() {
-        let mut machine = Machine::new(64);
-        for _ in 0..40 {
-            machine.scan(|_| HOT, &PUT_OFF);
-        }
-        // Nothing is accessed any more. The samples come back empty at once.
-        let [cleared, stale, accessed] = machine.scan(|_| IDLE, &PUT_OFF);
-        assert!(stale + accessed <= 64 - 2);
-        let [more, _, accessed_then] = machine.scan(|_| IDLE, &PUT_OFF);
-        let [_, _, at_last] = machine.scan(|_| IDLE, &PUT_OFF);
-        assert!(cleared + more > 0);
-        assert!(accessed_then <= accessed);
-        assert_eq!(at_last, 0, "after {cleared} and {more} cleared");
-    }
-
-    #[test]
-    fn trust_returns_after_a_change() {
-        let mut machine = Machine::new(64);
-        for _ in 0..20 {
-            machine.scan(|_| HOT, &PUT_OFF);
-        }
-        for _ in 0..3 {
-            machine.scan(|_| IDLE, &PUT_OFF);
-        }
-        let cleared: Vec<usize> = (0..6).map(|_| machine.scan(|_| HOT, &PUT_OFF)[0]).collect();
-        assert!(
-            cleared[1..].iter().sum::<usize>() < 5 * 64 / 2,
-            "{cleared:?}"
-        );
-    }
-
-    #[test]
-    fn flickering_memory_is_never_put_off() {
-        let mut machine = Machine::new(64);
-        for scan in 0..30u64 {
-            // Half of the pages, another half each time.
-            let pattern = [if scan % 2 == 0 {
-                0x5555_5555_5555_5555
-            } else {
-                !0x5555_5555_5555_5555
-            }; 8];
-            assert_eq!(
-                machine.scan(|_| pattern, &PUT_OFF),
-                [64, 0, 64],
-                "scan {scan}"
-            );
-        }
-    }
-
-    #[test]
-    fn no_clear_is_put_off_beyond_its_time() {
-        let put_off = PutOff {
-            max_ns: 3 * SECOND,
-            ..PUT_OFF
-        };
-        let mut machine = Machine::new(64);
-        for _ in 0..50 {
-            machine.scan(|_| HOT, &put_off);
-        }
-        let cleared: usize = (0..30).map(|_| machine.scan(|_| HOT, &put_off)[0]).sum();
-        assert!(cleared >= 30 * 64 / 4, "{cleared}");
-    }
-
-    #[test]
-    fn a_budget_takes_turns() {
-        let put_off = PutOff {
-            tolerance: 0.0,
-            rotate: 4,
-            ..PUT_OFF
-        };
-        let mut machine = Machine::new(256);
-        machine.scan(|_| HOT, &put_off);
-        for _ in 0..12 {
-            assert_eq!(machine.scan(|_| HOT, &put_off)[0], 64);
-        }
-    }
-
-    #[test]
-    fn bits_carry_the_time_they_tell_of() {
-        let put_off = PutOff {
-            tolerance: 0.0,
-            ..PUT_OFF
-        };
-        let mut book = Book::default();
-        book.begin(10);
-        assert_eq!(
-            book.judge(place(5), &HOT, &HOT, &put_off).since_ns,
-            None,
-            "the first scan"
-        );
-        book.begin(20);
-        assert_eq!(
-            book.judge(place(5), &HOT, &HOT, &put_off).since_ns,
-            Some(10)
-        );
-        assert_eq!(book.since_ns(place(5)), Some(20), "between scans");
-        book.begin(30);
-        book.idle(place(5));
-        book.begin(40);
-        assert_eq!(
-            book.judge(place(5), &HOT, &HOT, &put_off).since_ns,
-            Some(30),
-            "seen idle"
-        );
-        assert_eq!(
-            book.judge(place(500), &HOT, &HOT, &put_off).since_ns,
-            Some(30),
-            "mapped since"
-        );
-        book.forget();
-        assert_eq!(book.judge(place(501), &HOT, &HOT, &put_off).since_ns, None);
-    }
-
-    #[test]
-    fn put_off_bits_tell_since_their_own_clear() {
-        let mut machine = Machine::new(16);
-        for _ in 0..40 {
-            machine.scan(|_| HOT, &PUT_OFF);
-        }
-        machine.book.begin(machine.now_ns + SECOND);
-        let since: Vec<_> = (0..16)
-            .map(|table| {
-                machine
-                    .book
-                    .judge(place(table), &HOT, &HOT, &PUT_OFF)
-                    .since_ns
-                    .unwrap()
-            })
-            .collect();
-        assert!(since.iter().any(|&ns| ns < machine.now_ns));
-        assert!(
-            since
-                .iter()
-                .all(|&ns| ns + PUT_OFF.max_ns >= machine.now_ns)
-        );
-    }
-}
+#[path = "book_tests.rs"]
+mod tests;

@@ -18,7 +18,8 @@
 //! | needs | CAP_SYS_NICE and the right to trace the target (not for ourselves) | to be its user |
 //!
 //! And the target pays too, whatever the means: some 400 ns for each page whose bit it sets again.
-//! So the [`book`] puts clears off where they would tell nothing.
+//! So the [`book`] puts clears off where they would tell nothing, and lets tables take turns for those who
+//! only count ([`ClearPolicy::counts`]).
 //!
 //! One [`Clearer`] serves one process. In each scan: [`begin`](Clearer::begin), then
 //! [`judge`](Clearer::judge) every sight as it comes (it says what the young bits mean) and
@@ -31,7 +32,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use agewise_engine::table::{PageBits, is_every, is_none, pages_in};
+use agewise_engine::table::{is_every, is_none, pages_in};
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::eye::{AddressRange, Batch, Leaf, LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight};
@@ -46,6 +47,7 @@ use shared::MapCounts;
 
 pub mod book;
 pub mod cost;
+mod counted;
 mod folios;
 pub mod hand;
 mod notes;
@@ -157,6 +159,7 @@ impl Clearer {
             put_off: PutOff {
                 tolerance: policy.tolerance,
                 max_ns: policy.max_put_off_ns,
+                turns: policy.turns,
                 rotate: 1,
             },
             scan: 0,
@@ -211,9 +214,9 @@ impl Clearer {
         self.runs.set_bridge(self.cost.worth_bridging());
         if due {
             self.scan += 1;
-            self.book.begin(now_ns);
             self.by_refs = self.choose_refs(now_ns);
-            self.put_off.rotate = self.turns();
+            self.put_off.rotate = self.rotate();
+            self.book.begin(now_ns, &self.put_off);
         }
         self.mappings.clear();
         for vma in vmas {
@@ -309,7 +312,7 @@ impl Clearer {
     }
 
     /// In how many turns the tables are cleared, to stay within the budget.
-    fn turns(&self) -> u32 {
+    fn rotate(&self) -> u32 {
         let Some(budget) = self.policy.budget_ns else {
             return 1;
         };
@@ -414,9 +417,7 @@ impl Clearer {
 
     fn judge_by_book(&mut self, sight: &TableSight<'_>, place: Place) -> Judged {
         let bits = &sight.bits;
-        let verdict = self
-            .book
-            .judge(place, &bits.present, &bits.young, &self.put_off);
+        let verdict = self.book.judge(place, &bits.present, &bits.young);
         if verdict.clear {
             self.note(sight, 1);
         } else {
@@ -424,13 +425,8 @@ impl Clearer {
             self.notes.close();
         }
         self.report.tables_stale += u64::from(verdict.stale);
-        let young = if verdict.stale {
-            PageBits::default()
-        } else {
-            bits.young
-        };
         Judged {
-            young,
+            young: verdict.accessed,
             since_ns: verdict.since_ns,
             stale: verdict.stale,
         }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, AgentConfig, Subject, Targets};
+use agewise_host::clear::ClearPolicy;
 use agewise_host::root::ProcRoot;
 use anyhow::{Context, bail};
 use rand::{RngExt, SeedableRng};
@@ -12,7 +13,7 @@ use rand_pcg::Pcg64;
 use serde::Serialize;
 
 use super::statistics::{Change, median};
-use super::{HarmArgs, half_idle};
+use super::{HarmArgs, ages, half_idle};
 use crate::command::exercise::spawned::Spawned;
 use crate::command::observe;
 use crate::pause;
@@ -42,7 +43,12 @@ pub struct Harm {
     cpu_change_low_ratio: f64,
     /// Upper end.
     cpu_change_high_ratio: f64,
+    /// Pages that the histogram has in a wrong bin, of all: the mean of some scans after the spans.
+    histogram_error_ratio: f64,
 }
+
+/// Scans in which the histogram is held against the truth.
+const JUDGED: usize = 10;
 
 /// Operations a second of one span: of time, and of the exerciser's CPU time.
 type Rates = (f64, f64);
@@ -54,11 +60,16 @@ pub(super) fn measure(program: &Path, args: &HarmArgs, stop: &Stop) -> anyhow::R
     let exerciser = Spawned::start(program, arguments, Some(stop))?;
     let subject = Subject::process(&ProcRoot::default(), exerciser.pid())?;
     let mut config = AgentConfig::new("1s,5s,30s,2m,10m".parse()?);
+    if !args.pages {
+        config.clear = ClearPolicy::counts();
+    }
     config.scan_interval_ms = Some(observe::millis(args.interval));
     let (mut agent, _) = observe::open_agent(Targets::Listed(vec![subject]), config)?;
     // The first scan clears all of memory; that happens once and not at any pace.
     agent.tick()?;
-    agent.tick()?;
+    ages::scans(&mut agent, args.interval, ages::SETTLING, stop, |_, _| {
+        Ok(())
+    })?;
     let mut rng = Pcg64::seed_from_u64(1);
     let (mut by_time, mut by_cpu) = (Vec::new(), Vec::new());
     let (mut alone, mut watched) = (Vec::new(), Vec::new());
@@ -74,6 +85,8 @@ pub(super) fn measure(program: &Path, args: &HarmArgs, stop: &Stop) -> anyhow::R
         alone.push(rates[0].0);
         watched.push(rates[1].0);
     }
+    let histogram_error_ratio =
+        ages::mean_error_ratio(&mut agent, &exerciser, args.interval, JUDGED, stop)?;
     exerciser.finish()?;
     let change = Change::of_pairs(&by_time).context("at least three pairs are needed")?;
     let cpu_change = Change::of_pairs(&by_cpu).context("the exerciser's CPU time is not known")?;
@@ -88,6 +101,7 @@ pub(super) fn measure(program: &Path, args: &HarmArgs, stop: &Stop) -> anyhow::R
         cpu_change_ratio: cpu_change.change_ratio,
         cpu_change_low_ratio: cpu_change.change_low_ratio,
         cpu_change_high_ratio: cpu_change.change_high_ratio,
+        histogram_error_ratio,
     })
 }
 

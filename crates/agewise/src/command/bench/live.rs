@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use agewise_engine::workingset::Intervals;
 use agewise_host::clear::ClearPolicy;
 use agewise_host::glance;
 use agewise_host::pagewalk::PageWalk;
@@ -14,13 +15,14 @@ use serde::Serialize;
 use super::parts::{Observed, ScanParts};
 use super::statistics::median;
 use super::tally::Tally;
-use super::{PAGE_BYTES, evict, half_idle, hotcold, proc_files};
+use super::{PAGE_BYTES, ages, evict, half_idle, hotcold, proc_files};
 use crate::command::exercise::spawned::Spawned;
+use crate::command::exercise::truth::now_ns;
 use crate::lean;
 use crate::pause;
 use crate::signal::Stop;
 
-/// Scans before anything counts: the first ones learn what clearing costs here.
+/// Scans before anything counts, for who tells every page: the first ones learn what clearing costs here.
 const WARM_UP: usize = 3;
 
 /// How often the files of `/proc` are read for comparison.
@@ -47,6 +49,8 @@ pub struct Watching {
     pub judged_pages: u64,
     /// Sum of the histogram to resident memory.
     pub histogram_ratio: f64,
+    /// Pages that the histogram has in a wrong bin, of all, mean. For memory in base pages.
+    pub histogram_error_ratio: f64,
     /// Reading `/proc/PID/smaps`.
     pub smaps_ms_per_gib: f64,
     /// Reading `/proc/PID/pagemap`.
@@ -66,6 +70,8 @@ pub struct Setup<'a> {
     pub file_directory: PathBuf,
     /// In huge pages.
     pub huge: bool,
+    /// How accessed bits are cleared.
+    pub policy: ClearPolicy,
     /// Time from scan to scan.
     pub interval: Duration,
     /// Scans that count.
@@ -94,13 +100,15 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     let exerciser = Spawned::start(setup.program, arguments, Some(stop))?;
     let process = lean::open_target(exerciser.pid())?;
     let truth = exerciser.truth();
-    let mut observed = Observed::new(&process, &mut eye, truth, ClearPolicy::default(), 600_000);
+    let bounds: Intervals = "1s,5s,30s,2m,10m".parse()?;
+    let mut observed = Observed::new(&process, &mut eye, truth, setup.policy, bounds.horizon_ms());
     if setup.huge {
         observed = observed.of_workload_only();
     }
     let mut tally = Tally::default();
     let mut parts: Vec<ScanParts> = Vec::new();
     let (mut smaps, mut pagemap, mut totals) = (Vec::new(), Vec::new(), Vec::new());
+    let mut errors = 0.0;
     let ranges: Vec<(u64, u64)> = truth
         .regions()
         .iter()
@@ -110,14 +118,19 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     let mut next = Instant::now();
     // First the scans that are timed, then those that are judged, then the files of /proc: judging and
     // reading those takes the caches from what comes after it, and nobody who watches does so.
-    for number in 0..WARM_UP + 2 * setup.scans {
+    let warm_up = match setup.policy.turns {
+        1 => WARM_UP,
+        _ => ages::SETTLING,
+    };
+    for number in 0..=warm_up + 2 * setup.scans {
         if pause::glancing(glance_every, stop, next, || observed.glance())? {
             bail!("told to end");
         }
         next = Instant::now().max(next + setup.interval);
-        match number.checked_sub(WARM_UP) {
+        match number.checked_sub(warm_up) {
             Some(counted) if counted >= setup.scans => {
                 observed.scan(Some(&mut tally))?;
+                errors += ages::error_ratio(observed.map(), truth, &bounds, now_ns() / 1_000_000);
             }
             counted => {
                 let scan = observed.scan(None)?;
@@ -158,6 +171,7 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
         false_ratio: tally.false_ratio(),
         judged_pages: tally.judged(),
         histogram_ratio: median(&totals),
+        histogram_error_ratio: errors / (setup.scans + 1) as f64,
         smaps_ms_per_gib: median(&smaps),
         pagemap_ms_per_gib: median(&pagemap),
     };
@@ -181,6 +195,13 @@ pub struct Live {
     cold_taken_ratio: f64,
     /// Of a hot half, how much reclaim took.
     hot_taken_ratio: f64,
+    /// The same scans for who counts only (`report`, `watch`): clearing, and what is told of single pages
+    /// and of all together.
+    counting_clear_ms_per_gib: f64,
+    counting_classify_ms_per_gib: f64,
+    counting_missed_ratio: f64,
+    counting_false_ratio: f64,
+    counting_histogram_error_ratio: f64,
     thp_walk_ms_per_gib: f64,
     thp_classify_ms_per_gib: f64,
     thp_clear_ms_per_gib: f64,
@@ -199,10 +220,18 @@ pub(super) fn measure(program: &Path, args: &super::LiveArgs, stop: &Stop) -> an
         file_bytes: args.file_size,
         file_directory: args.directory.clone(),
         huge: false,
+        policy: ClearPolicy::default(),
         interval: args.interval,
         scans: args.scans,
     };
     let base = watch(&setup, stop)?;
+    let counting = watch(
+        &Setup {
+            policy: ClearPolicy::counts(),
+            ..setup.clone()
+        },
+        stop,
+    )?;
     let huge = watch(
         &Setup {
             huge: true,
@@ -224,6 +253,11 @@ pub(super) fn measure(program: &Path, args: &super::LiveArgs, stop: &Stop) -> an
         evict_us_per_page,
         cold_taken_ratio: taken.cold_ratio,
         hot_taken_ratio: taken.hot_ratio,
+        counting_clear_ms_per_gib: counting.clear_ms_per_gib,
+        counting_classify_ms_per_gib: counting.classify_ms_per_gib,
+        counting_missed_ratio: counting.missed_ratio,
+        counting_false_ratio: counting.false_ratio,
+        counting_histogram_error_ratio: counting.histogram_error_ratio,
         thp_walk_ms_per_gib: huge.walk_ms_per_gib,
         thp_classify_ms_per_gib: huge.classify_ms_per_gib,
         thp_clear_ms_per_gib: huge.clear_ms_per_gib,

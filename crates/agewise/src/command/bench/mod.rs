@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise bench`: what agewise costs on this machine, how true it sees, and whether it harms.
 
+pub mod ages;
 pub mod daemon;
 pub mod evict;
 pub mod harm;
@@ -66,16 +67,20 @@ enum What {
     /// least 0.99, hot_taken_ratio at most 0.005.
     ///
     /// A look costs some 0.1 ms besides, whatever the size: with `--size 4G` that is less of each GiB.
-    /// Names with `thp_` are of the mapping in huge pages alone.
+    /// Names with `thp_` are of the mapping in huge pages alone. Names with `counting_` are of the same load as
+    /// `report` and `watch` look at it, who count pages instead of telling each: of them the histogram has to
+    /// be right (counting_histogram_error_ratio), single pages need not be.
     Live(LiveArgs),
     /// Operations a second of an exerciser with and without agewise watching it every second.
     ///
     /// Many short spans of both kinds, in pairs of random order; the change is told with its 95 %
-    /// confidence interval. Bar: at most 2 % fewer.
+    /// confidence interval. Bar: at most 2 % fewer. What is told meanwhile is held against the truth, too
+    /// (histogram_error_ratio).
     Harm(HarmArgs),
     /// Share of a core and memory that watching much memory at a slow pace takes.
     ///
-    /// Bars: at most 0.3 % of a core for 8 GiB every 10 s, and 40 MiB + 1.1 byte a page.
+    /// Bars: at most 0.3 % of a core for 8 GiB every 10 s, and 40 MiB + 1.1 byte a page. The first 18 scans,
+    /// until memory takes turns, are not timed.
     Steady(SteadyArgs),
     /// Operations a second of an exerciser with and without `agewise trace record`, and the
     /// recorded working sets of a second beside the true ones.
@@ -199,6 +204,10 @@ struct HarmArgs {
     /// Time from scan to scan while watching.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = units::positive_duration)]
     interval: Duration,
+    /// Tell every page, as `reclaim`, `run` and the daemon do, instead of counting, as `report` and
+    /// `watch` do.
+    #[arg(long)]
+    pages: bool,
     /// How to print.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -215,6 +224,10 @@ struct SteadyArgs {
     /// Scans after the first.
     #[arg(long, value_name = "N", default_value_t = 6)]
     scans: usize,
+    /// Tell every page, as `reclaim`, `run` and the daemon do, instead of counting, as `report` and
+    /// `watch` do.
+    #[arg(long)]
+    pages: bool,
     /// How to print.
     #[arg(long, value_enum, default_value_t)]
     format: Format,

@@ -51,7 +51,8 @@ impl ScanParts {
     }
 }
 
-/// When the reading of each table began and ended in the last scan, by region and table.
+/// When the reading of each table began and ended in the last scan, by region and table; `None` where that
+/// scan was not judged.
 type Readings = Vec<Vec<Option<(u64, u64)>>>;
 
 /// One process under observation.
@@ -65,6 +66,7 @@ pub struct Observed<'a> {
     maps: MapsReader,
     truth: &'a Truth,
     readings: Readings,
+    has_readings: bool,
     read: Vec<Read>,
     glances: Glances,
     glance_ns: u64,
@@ -96,6 +98,7 @@ impl<'a> Observed<'a> {
             maps: MapsReader::new(),
             truth,
             readings,
+            has_readings: false,
             read: Vec::new(),
             glances: Glances::default(),
             glance_ns: 0,
@@ -133,11 +136,15 @@ impl<'a> Observed<'a> {
         Ok(())
     }
 
-    /// One scan. With `tally`, every page with a truth is judged, which the costs then include.
+    /// One scan. With `tally`, every page with a truth is judged if the scan before was one with a tally too:
+    /// the costs then include that, and what is noted for it.
     ///
     /// # Errors
     /// The process is gone, or cannot be read or cleared.
     pub fn scan(&mut self, tally: Option<&mut Tally>) -> anyhow::Result<ScanParts> {
+        if tally.is_none() {
+            self.forget_readings();
+        }
         let begin_ns = thread_cpu_ns();
         let stat = self.process.check()?;
         self.vmas.read_by(&mut self.maps, self.process.pid())?;
@@ -207,7 +214,16 @@ fn is_of_workload(truth: &Truth, range: AddressRange) -> bool {
 }
 
 impl Observed<'_> {
+    fn forget_readings(&mut self) {
+        if std::mem::take(&mut self.has_readings) {
+            self.readings
+                .iter_mut()
+                .for_each(|region| region.fill(None));
+        }
+    }
+
     fn note_readings(&mut self) {
+        self.has_readings |= !self.read.is_empty();
         for Read {
             va,
             begin_ns,
@@ -301,7 +317,9 @@ impl SightSink for Sink<'_, '_> {
         self.look
             .keep(range.start / TABLE_BYTES..range.end / TABLE_BYTES);
         self.clearer.left_out(range, pages);
-        self.left_out.push((range, monotonic_ns()));
+        if self.tally.is_some() {
+            self.left_out.push((range, monotonic_ns()));
+        }
     }
 
     fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
@@ -345,6 +363,9 @@ impl Sink<'_, '_> {
 
     /// The times come when the batch has ended.
     fn note_read(&mut self, va: u64) {
+        if self.tally.is_none() {
+            return;
+        }
         self.read.push(Read {
             va,
             begin_ns: 0,

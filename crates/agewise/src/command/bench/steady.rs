@@ -2,19 +2,21 @@
 //! `agewise bench steady`: much memory, watched slowly.
 
 use std::path::Path;
-use std::time::Instant;
 
 use agewise_host::agent::{AgentConfig, Subject, Targets};
+use agewise_host::clear::ClearPolicy;
 use agewise_host::root::ProcRoot;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde::Serialize;
 
-use super::{PAGE_BYTES, SteadyArgs, half_idle};
+use super::{PAGE_BYTES, SteadyArgs, ages, half_idle};
 use crate::command::exercise::spawned::Spawned;
 use crate::command::observe;
 use crate::lean;
-use crate::pause;
 use crate::signal::Stop;
+
+/// Scans in which the histogram is held against the truth, after those that are timed.
+const JUDGED: usize = 3;
 
 /// What it takes.
 #[derive(Clone, Debug, Serialize)]
@@ -37,6 +39,8 @@ pub struct Steady {
     classify_ms_per_gib: f64,
     /// Clearing, for each GiB.
     clear_ms_per_gib: f64,
+    /// Pages that the histogram has in a wrong bin, of all: the mean of a few scans more.
+    histogram_error_ratio: f64,
     /// Most resident memory of agewise.
     resident_peak_bytes: u64,
     /// What the bar allows for so many pages: 40 MiB + 1.1 byte a page.
@@ -50,37 +54,41 @@ pub(super) fn measure(program: &Path, args: &SteadyArgs, stop: &Stop) -> anyhow:
     let exerciser = Spawned::start(program, arguments, Some(stop))?;
     let subject = Subject::process(&ProcRoot::default(), exerciser.pid())?;
     let mut config = AgentConfig::new("10s,1m,5m,30m".parse()?);
+    if !args.pages {
+        config.clear = ClearPolicy::counts();
+    }
     config.scan_interval_ms = Some(observe::millis(args.interval));
     let (mut agent, _) = observe::open_agent(Targets::Listed(vec![subject]), config)?;
-    let mut next = Instant::now();
     let mut cpu_before = lean::own_cpu();
-    let mut first_scan_cpu = None;
+    agent.tick()?;
+    let first_scan_cpu = lean::own_cpu() - cpu_before;
+    ages::scans(&mut agent, args.interval, ages::SETTLING, stop, |_, _| {
+        Ok(())
+    })?;
+    agent.count_costs_anew();
+    cpu_before = lean::own_cpu();
     let mut watched_bytes = 0;
-    for _ in 0..=args.scans {
-        if pause::until(Some(&mut agent), stop, next) {
-            bail!("told to end");
-        }
-        watched_bytes = agent.tick()?.present_pages * PAGE_BYTES;
-        if first_scan_cpu.is_none() {
-            first_scan_cpu = Some(lean::own_cpu() - cpu_before);
-            cpu_before = lean::own_cpu();
-        }
-        next += args.interval;
-    }
+    ages::scans(&mut agent, args.interval, args.scans, stop, |_, tick| {
+        watched_bytes = tick.present_pages * PAGE_BYTES;
+        Ok(())
+    })?;
     let scan_cpu = (lean::own_cpu() - cpu_before) / args.scans.max(1) as u32;
     let cost = agent.cost();
     let resident_peak_bytes = peak_bytes().context("/proc/self/status has no VmHWM")?;
+    let histogram_error_ratio =
+        ages::mean_error_ratio(&mut agent, &exerciser, args.interval, JUDGED, stop)?;
     exerciser.finish()?;
     Ok(Steady {
         watched_bytes,
         interval_ms: observe::millis(args.interval),
         scans: args.scans,
-        first_scan_cpu_ms: first_scan_cpu.unwrap_or_default().as_secs_f64() * 1e3,
+        first_scan_cpu_ms: first_scan_cpu.as_secs_f64() * 1e3,
         scan_cpu_ms: scan_cpu.as_secs_f64() * 1e3,
         core_ratio: scan_cpu.as_secs_f64() / args.interval.as_secs_f64(),
         walk_ms_per_gib: cost.walk_ms_per_gib,
         classify_ms_per_gib: cost.classify_ms_per_gib,
         clear_ms_per_gib: cost.clear_ms_per_gib,
+        histogram_error_ratio,
         resident_peak_bytes,
         resident_bar_bytes: (40 << 20) + (watched_bytes / PAGE_BYTES) * 11 / 10,
     })
