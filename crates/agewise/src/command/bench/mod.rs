@@ -13,6 +13,7 @@ pub mod parts;
 pub mod proc_files;
 pub mod reclaim;
 pub mod record;
+pub mod service;
 pub mod sort;
 pub mod statistics;
 pub mod steady;

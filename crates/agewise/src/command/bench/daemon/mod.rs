@@ -5,25 +5,23 @@
 pub mod nest;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use agewise_host::cgroup::Hierarchy;
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use nest::Nest;
 use serde::Serialize;
 
 use super::memcg::OwnMemcg;
+use super::service::{self, Service};
 use super::statistics::median;
 use super::{DaemonArgs, PAGE_BYTES};
 use crate::signal::Stop;
 
 /// Before anything is measured: the first looks find everything new.
 const WARM_UP: Duration = Duration::from_secs(10);
-/// How long the daemon may take to begin or to end.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// What the daemon may hold besides a byte a page.
 const FIXED_BYTES: u64 = 64 << 20;
 /// And for each page that is mapped.
@@ -68,89 +66,6 @@ pub struct Daemonized {
     restart_ms: f64,
     /// Mounts, sockets and ledgers that were there after its orderly end.
     left_behind: u64,
-}
-
-/// A daemon; killed when dropped.
-struct Running {
-    child: Child,
-    directory: PathBuf,
-}
-
-impl Running {
-    fn start(program: &Path, directory: &Path) -> anyhow::Result<Self> {
-        let child = Command::new(program)
-            .args(["daemon", "--config"])
-            .arg(directory.join("agewise.toml"))
-            .stderr(Stdio::null())
-            .spawn()
-            .context("cannot start the daemon")?;
-        Ok(Running {
-            child,
-            directory: directory.to_owned(),
-        })
-    }
-
-    /// Its latest snapshot; `None` before the first.
-    fn snapshot(&self) -> Option<serde_json::Value> {
-        use std::io::{Read, Write};
-        let mut socket =
-            std::os::unix::net::UnixStream::connect(self.directory.join("socket")).ok()?;
-        socket.set_read_timeout(Some(PATIENCE)).ok()?;
-        socket
-            .write_all(
-                b"GET /api/snapshot HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-            )
-            .ok()?;
-        let mut text = String::new();
-        socket.read_to_string(&mut text).ok()?;
-        let (_, body) = text.split_once("\r\n\r\n")?;
-        serde_json::from_str(body).ok()
-    }
-
-    /// Waits for a look at all of it.
-    fn wait_for_look(&mut self, stop: &Stop) -> anyhow::Result<serde_json::Value> {
-        let began = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("the daemon has ended: {status}");
-            }
-            let snapshot = self.snapshot();
-            if let Some(snapshot) = snapshot.filter(|s| s["sequence"].as_u64() > Some(0)) {
-                return Ok(snapshot);
-            }
-            ensure!(
-                began.elapsed() < PATIENCE,
-                "the daemon did not look in time"
-            );
-            ensure!(
-                !stop.wait_until(Instant::now() + Duration::from_millis(20)),
-                "interrupted"
-            );
-        }
-    }
-
-    fn process(&self) -> anyhow::Result<Process> {
-        Ok(Process::open(self.child.id())?)
-    }
-
-    fn end(&mut self) -> anyhow::Result<()> {
-        let pid = i32::try_from(self.child.id()).ok();
-        let pid = pid.and_then(rustix::process::Pid::from_raw);
-        rustix::process::kill_process(pid.context("no pid")?, rustix::process::Signal::TERM)?;
-        let began = Instant::now();
-        while self.child.try_wait()?.is_none() {
-            ensure!(began.elapsed() < PATIENCE, "the daemon did not end in time");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// Processes in cgroups that come and go.
@@ -294,8 +209,8 @@ pub(super) fn measure(
         at("files"),
         at("socket"),
     );
-    std::fs::write(directory.path().join("agewise.toml"), config)?;
-    let mut daemon = Running::start(program, directory.path())?;
+    std::fs::write(directory.path().join(service::CONFIG), config)?;
+    let mut daemon = Service::start(program, directory.path())?;
     daemon.wait_for_look(stop)?;
     ensure!(!stop.wait_until(Instant::now() + WARM_UP), "interrupted");
 
@@ -336,10 +251,9 @@ pub(super) fn measure(
     };
     let growth_bytes = (quarter(3) - quarter(1)) as i64;
 
-    daemon.child.kill()?;
-    daemon.child.wait()?;
+    daemon.kill()?;
     let restarted = Instant::now();
-    let mut daemon = Running::start(program, directory.path())?;
+    let mut daemon = Service::start(program, directory.path())?;
     daemon.wait_for_look(stop)?;
     let restart_ms = restarted.elapsed().as_secs_f64() * 1e3;
     daemon.end()?;

@@ -3,15 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use agewise_host::process::Process;
-use anyhow::Context;
 use serde::Serialize;
 use tempfile::TempDir;
 
+use super::super::service::{self, Service};
 use super::group::Group;
 use super::keys::{Choice, Keys, VALUE_BYTES};
 use super::server::Server;
@@ -101,29 +100,22 @@ fn us_per_op(cpu_ns: u64, operations: u64) -> f64 {
 
 /// The daemon of one run; ended when dropped.
 struct Daemon {
-    child: Child,
+    service: Service,
     directory: TempDir,
 }
 
 impl Daemon {
     fn start(program: &Path, group: &Group, policy: &str) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
-        let config = directory.path().join("agewise.toml");
         let path = group.cgroup().path();
         let text = format!(
             "[observe]\ncgroups = ['{path}']\n[journal]\nfile = '{}'\n[[act]]\ncgroups = ['{path}']\n\
              policy = '{policy}'\ndry_run = false\n",
             directory.path().join("journal").display()
         );
-        std::fs::write(&config, text)?;
-        let child = Command::new(program)
-            .arg("daemon")
-            .arg("--config")
-            .arg(&config)
-            .stdin(Stdio::null())
-            .spawn()
-            .context("the daemon does not start")?;
-        Ok(Daemon { child, directory })
+        std::fs::write(directory.path().join(service::CONFIG), text)?;
+        let service = Service::start(program, directory.path())?;
+        Ok(Daemon { service, directory })
     }
 
     /// Keeps the journal for whoever wants to know why.
@@ -132,16 +124,6 @@ impl Daemon {
             let to = PathBuf::from(directory).join(name);
             let _ = std::fs::copy(self.directory.path().join("journal"), to);
         }
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let pid = i32::try_from(self.child.id()).ok();
-        if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        }
-        let _ = self.child.wait();
     }
 }
 
@@ -231,7 +213,7 @@ impl<'a> Bench<'a> {
         let of_daemon = |daemon: &Option<Daemon>| {
             daemon
                 .as_ref()
-                .map_or_else(Counters::default, |daemon| counters(daemon.child.id()))
+                .map_or_else(Counters::default, |daemon| counters(daemon.service.pid()))
         };
         let end = AtomicBool::new(false);
         let sampler = Sampler { group, end: &end };
@@ -304,7 +286,7 @@ impl<'a> Bench<'a> {
             let operations = self.args.files as u64;
             let of_daemon = daemon
                 .as_ref()
-                .map_or_else(Counters::default, |daemon| counters(daemon.child.id()));
+                .map_or_else(Counters::default, |daemon| counters(daemon.service.pid()));
             let (mean, peak) = mean_since(&samples, began);
             let stat = group.cgroup().stat()?;
             let program_us = cpu.as_secs_f64() * 1e6 / operations as f64;
