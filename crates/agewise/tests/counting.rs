@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counting how much memory is how old, with a third of the clears, on a program that knows when it touched
+//! Counting how much memory is how old, with a quarter of the clears, on a program that knows when it touched
 //! each of its pages. Needs root and BPF; says so where one is missing.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
@@ -72,7 +72,7 @@ fn counting_clears_less_and_tells_the_same() {
         })
         .unwrap();
     }
-    // Two in three take their turn later, but for the samples.
+    // Three in four take their turn later, but for the samples.
     assert!(most > TABLES / 2, "{most}");
     let counted =
         ages::mean_error_ratio(&mut counting, &exerciser, INTERVAL, JUDGED, &stop).unwrap();

@@ -40,10 +40,10 @@ pub struct AgeArgs {
 
     /// Read everything and clear every accessed bit at every look.
     ///
-    /// Otherwise memory that is in use takes turns: of what goes on as it did for 16 looks a third is cleared
+    /// Otherwise memory that is in use takes turns: of what goes on as it did for 24 looks a quarter is cleared
     /// at each look, and in the rest accesses are counted instead of told page by page. How much memory is
-    /// how old stays right (within 0.1 % of memory where that was measured), at a third of the cost,
-    /// for the program that is watched as well; single pages and small mappings may seem up to two looks
+    /// how old stays right (within 0.1 to 0.7 % of memory where that was measured), at less than half of the cost,
+    /// for the program that is watched as well; single pages and small mappings may seem up to three looks
     /// older or younger. Memory that was idle for long is read more rarely: an access to it may be noticed up
     /// to seven looks late.
     #[arg(long)]

@@ -9,8 +9,8 @@
 //!
 //! Which one is a matter of chance, but not of even chance: pages that were not young before the clear
 //! either are accessed rarely, and rest first; those that were young at once then rest last. If all
-//! were picked alike, what ceases to be accessed for good would seem too young for ever after (3 times
-//! the error, see the test of the book).
+//! were picked alike, what ceases to be accessed for good would seem too young for ever after
+//! (seven times the error, on memory accessed by chance).
 //!
 //! All of that holds for what goes on as it did. A table is trusted to do so by how long it has
 //! ([`Counted::may_wait`]): one that is touched once, by a scan or a garbage collector, never is.

@@ -58,11 +58,11 @@ impl Default for ClearPolicy {
 }
 
 impl ClearPolicy {
-    /// For those who count how much memory is how old, and do nothing to single pages: a third of the
+    /// For those who count how much memory is how old, and do nothing to single pages: a quarter of the
     /// clears, and of what they cost whoever is watched.
     pub fn counts() -> Self {
         ClearPolicy {
-            turns: 3,
+            turns: 4,
             ..Self::default()
         }
     }

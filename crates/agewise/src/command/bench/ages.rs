@@ -16,8 +16,8 @@ use crate::pause;
 use crate::signal::Stop;
 
 /// Scans until an agent that counts works as it will go on to: the first ones learn what clearing costs,
-/// and memory is trusted to go on as it did when it has done so 16 times.
-pub const SETTLING: usize = 18;
+/// and memory is trusted to go on as it did when it has done so 24 times.
+pub const SETTLING: usize = 26;
 /// Scans after spans without any, before something is judged: by then no page is told by what was before.
 const RESUMING: usize = 4;
 

@@ -80,7 +80,7 @@ enum What {
     Harm(HarmArgs),
     /// Share of a core and memory that watching much memory at a slow pace takes.
     ///
-    /// Bars: at most 0.3 % of a core for 8 GiB every 10 s, and 40 MiB + 1.1 byte a page. The first 18 scans,
+    /// Bars: at most 0.3 % of a core for 8 GiB every 10 s, and 40 MiB + 1.1 byte a page. The first 26 scans,
     /// until memory takes turns, are not timed.
     Steady(SteadyArgs),
     /// Operations a second of an exerciser with and without `agewise trace record`, and the
@@ -197,7 +197,7 @@ struct HarmArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     rate: u64,
     /// Pairs of spans.
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(long, value_name = "N", default_value_t = 40)]
     pairs: usize,
     /// Length of a span.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = units::positive_duration)]

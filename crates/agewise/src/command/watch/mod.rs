@@ -48,8 +48,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", default_value = "2s,10s,1m,5m,30m")]
     intervals: Intervals,
 
-    /// Clear every accessed bit at every look: single pages and small mappings are told exactly, at three
-    /// times the cost.
+    /// Clear every accessed bit at every look: single pages and small mappings are told exactly, at more
+    /// than twice the cost.
     #[arg(long)]
     exact: bool,
 
