@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::daemon::service::{self, Options};
+use crate::daemon::options::Options;
+use crate::daemon::service;
 
 /// Run as a service: know the age of all memory at any time, and act where told to.
 ///

@@ -12,6 +12,7 @@ pub mod http;
 pub mod journal;
 pub mod metrics;
 pub mod observer;
+pub mod options;
 pub mod outlet;
 pub mod pace;
 pub mod page;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::demo;
 use super::journal::unix_ms;
+use super::options::Options;
 use super::outlet::Outlet;
-use super::service::Options;
 use super::state::{Hub, Snapshot};
 use crate::command::observe;
 use crate::signal::Stop;

@@ -250,12 +250,12 @@ impl Files {
             (false, Some(error)) => format!(
                 "working-set reports in {dir} as plain files, rewritten after each look, written and \
                  waited for through {dir}/{}: no FUSE here ({error})",
-                plain::CONTROL
+                mount::CONTROL
             ),
             (false, None) => format!(
                 "working-set reports in {dir} as plain files, written and waited for through \
                  {dir}/{}",
-                plain::CONTROL
+                mount::CONTROL
             ),
         }
     }

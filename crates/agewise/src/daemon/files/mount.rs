@@ -10,10 +10,14 @@ use std::path::{Path, PathBuf};
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::FilesError;
-use super::plain::{CONTROL, MARKER};
 
 /// What mounts of this program call themselves.
 pub const SOURCE: &str = "agewise";
+
+/// Says that a directory of plain files is ours.
+pub const MARKER: &str = ".agewise";
+/// The socket in it.
+pub const CONTROL: &str = "control";
 
 /// What is mounted somewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]

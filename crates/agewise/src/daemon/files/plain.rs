@@ -24,15 +24,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::Access;
 use super::handles::Handles;
+use super::mount::{CONTROL, MARKER, remove_contents};
 use super::source::{ReportFile, Source};
 use super::tree::Entry;
-use super::{Access, mount};
-
-/// Says that the directory is ours.
-pub const MARKER: &str = ".agewise";
-/// The socket.
-pub const CONTROL: &str = "control";
 
 const LINE_BYTES_MAX: u64 = 4096;
 const CLIENTS_MAX: usize = 16;
@@ -191,7 +187,7 @@ impl Drop for Plain {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        if let Err(error) = mount::remove_contents(&self.dir) {
+        if let Err(error) = remove_contents(&self.dir) {
             eprintln!(
                 "agewise: cannot remove the files in {}: {error}",
                 self.dir.display()

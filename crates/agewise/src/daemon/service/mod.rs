@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon as a program: starts, ticks until told to end, reads its configuration again.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, SCAN_INTERVAL_MIN_MS};
@@ -10,6 +9,7 @@ use anyhow::Context;
 
 use super::config::Config;
 use super::files::{Files, FilesConfig};
+use super::options::Options;
 use super::outlet::Outlet;
 use super::record::Privileges;
 use super::state::{Hub, Settings};
@@ -23,32 +23,6 @@ mod publish;
 mod tick;
 
 pub use tick::Daemon;
-
-/// How the daemon was started.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// The configuration; none: the defaults.
-    pub config: Option<PathBuf>,
-    /// Nothing is moved, whatever the configuration says.
-    pub dry_run: bool,
-    /// End after this many ticks.
-    pub ticks: Option<u64>,
-    /// Show a machine that is made up.
-    pub demo: bool,
-}
-
-impl Options {
-    /// Reads the configuration.
-    ///
-    /// # Errors
-    /// It cannot be read, or makes no sense.
-    pub fn read(&self) -> anyhow::Result<Config> {
-        Ok(match &self.config {
-            Some(path) => Config::read(path)?,
-            None => Config::default(),
-        })
-    }
-}
 
 /// Takes back what a killed daemon left: cgroups that are frozen or squeezed. Returns whether all of
 /// it could be.
