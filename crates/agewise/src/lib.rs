@@ -2,6 +2,7 @@
 //! The `agewise` command as a library, so that its tests can reach what it is made of: the file
 //! in which an exerciser keeps its truth, the plans, the tables. Not a stable interface.
 
+pub mod children;
 pub mod cli;
 pub mod command;
 pub mod daemon;

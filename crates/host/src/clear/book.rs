@@ -250,7 +250,7 @@ impl Book {
         let now_ns = self.times.back().copied().unwrap_or(0);
         let within_time =
             cleared_ns.is_some_and(|then| now_ns.saturating_sub(then) < put_off.max_ns);
-        let may_take_turns = counted.is_some() && group.may_take_turns(at, lag);
+        let may_take_turns = counted.is_some_and(|(_, may_wait)| may_wait);
         let may_wait = lag <= group.patience(put_off.tolerance)
             || may_take_turns && !put_off.is_turn_of(place.table, scan, lag);
         let mut clear = stale || sample || !known || !within_time || !may_wait;
@@ -273,7 +273,7 @@ impl Book {
             },
             stale,
             accessed: match counted {
-                Some(accessed) => accessed,
+                Some((accessed, _)) => accessed,
                 None if stale => PageBits::default(),
                 None => *young,
             },
@@ -331,8 +331,8 @@ impl Group {
         }
     }
 
-    /// The pages of a table accessed since the last scan, by number: exact at the first look after its
-    /// clear. `None` where that cannot be told.
+    /// The pages of a table accessed since the last scan, by number (exact at the first look after its
+    /// clear), and whether its clear may be put off. `None` where that cannot be told.
     fn count(
         &mut self,
         at: usize,
@@ -340,23 +340,19 @@ impl Group {
         present: &PageBits,
         young: &PageBits,
         scan: u64,
-    ) -> Option<PageBits> {
+    ) -> Option<(PageBits, bool)> {
         if self.counted.is_empty() {
             self.counted.resize(GROUP, None);
         }
         let counted = self.counted[at].get_or_insert_default();
         if lag <= 1 {
             counted.first(present, young);
-            return Some(*young);
+            return Some((*young, counted.may_wait(lag)));
         }
         let place = self.key.0 * GROUP as u64 + at as u64;
-        counted.again(present, young, place << 32 | scan)
-    }
-
-    /// Whether the clear of a table counted may be put off.
-    fn may_take_turns(&self, at: usize, lag: u32) -> bool {
-        let counted = self.counted.get(at).and_then(Option::as_ref);
-        counted.is_some_and(|counted| counted.may_wait(lag))
+        // Neighbours and looks have nothing in common; no bit of either is lost.
+        let accessed = counted.again(present, young, place.rotate_left(32) ^ scan)?;
+        Some((accessed, counted.may_wait(lag)))
     }
 
     /// The share of sampled young pages that is not accessed in the next interval. By Laplace's rule:

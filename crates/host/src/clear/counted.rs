@@ -19,7 +19,7 @@
 //! clear was put off, both ways. That is for who counts, not for who acts on pages.
 
 use agewise_engine::table::{PageBits, pages_in};
-use rand::Rng;
+use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 /// For each look that a clear is put off a table must have gone on as it did for so many looks: if it
@@ -110,7 +110,7 @@ impl Counted {
         let second = u64::from(self.second_pages);
         let after_second = pages_in(young).saturating_sub(pages_in(&self.first) + second);
         let rested = and_not(&self.last, &self.accessed);
-        let mut random = Pcg64Mcg::new(u128::from(chance));
+        let mut random = Pcg64Mcg::seed_from_u64(chance);
         let again = self.without(&self.accessed, second, &mut random);
         let awake = self.without(&rested, after_second, &mut random);
         self.last = *young;
@@ -255,6 +255,17 @@ mod tests {
         counted.first(&ALL, &young);
         assert_eq!(counted.again(&ALL, &young, 1), Some([0; 8]));
         assert!(!counted.may_wait(2));
+    }
+
+    /// Successive looks at one table, and neighbours at one look, do not pick the same pages.
+    #[test]
+    fn each_chance_is_another_one() {
+        let more = [0xffff_ffff_ffff; 8];
+        let picked = |chance| after(&[0xffff_ffff; 8]).again(&ALL, &more, chance).unwrap();
+        for chance in 0..64 {
+            assert_ne!(picked(chance), picked(chance + 1), "{chance}");
+            assert_ne!(picked(chance), picked(chance | 1 << 32), "{chance}");
+        }
     }
 
     #[test]

@@ -115,7 +115,8 @@ pub struct Clearer {
     counts: Arc<MapCounts>,
     sharing: HashMap<u64, Sharing>,
     mappings: Vec<Mapping>,
-    put_off: PutOff,
+    /// Scans among which tables take turns, for the budget.
+    rotate: u32,
     scan: u32,
     last_clear_ns: Option<u64>,
     last_refs_ns: Option<u64>,
@@ -156,12 +157,7 @@ impl Clearer {
             counts,
             sharing: HashMap::new(),
             mappings: Vec::new(),
-            put_off: PutOff {
-                tolerance: policy.tolerance,
-                max_ns: policy.max_put_off_ns,
-                turns: policy.turns,
-                rotate: 1,
-            },
+            rotate: 1,
             scan: 0,
             last_clear_ns: None,
             last_refs_ns: None,
@@ -215,8 +211,14 @@ impl Clearer {
         if due {
             self.scan += 1;
             self.by_refs = self.choose_refs(now_ns);
-            self.put_off.rotate = self.rotate();
-            self.book.begin(now_ns, &self.put_off);
+            self.rotate = self.next_rotate();
+            let put_off = PutOff {
+                tolerance: self.policy.tolerance,
+                max_ns: self.policy.max_put_off_ns,
+                turns: self.policy.turns,
+                rotate: self.rotate,
+            };
+            self.book.begin(now_ns, &put_off);
         }
         self.mappings.clear();
         for vma in vmas {
@@ -312,18 +314,15 @@ impl Clearer {
     }
 
     /// In how many turns the tables are cleared, to stay within the budget.
-    fn rotate(&self) -> u32 {
+    fn next_rotate(&self) -> u32 {
         let Some(budget) = self.policy.budget_ns else {
             return 1;
         };
         if self.last.ranges == 0 {
-            return self.put_off.rotate;
+            return self.rotate;
         }
         // What the last scan cost, as if it had not taken turns.
-        let whole = self
-            .last
-            .cpu_ns
-            .saturating_mul(u64::from(self.put_off.rotate));
+        let whole = self.last.cpu_ns.saturating_mul(u64::from(self.rotate));
         whole.div_ceil(budget.max(1)).clamp(1, 64) as u32
     }
 

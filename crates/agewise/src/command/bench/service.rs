@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use agewise_host::process::Process;
 use anyhow::{Context, bail, ensure};
 
+use crate::children;
 use crate::signal::Stop;
 
 /// How long it may take to begin or to end.
@@ -103,14 +104,8 @@ impl Service {
     /// # Errors
     /// It does not end in time.
     pub fn end(&mut self) -> anyhow::Result<()> {
-        let pid = i32::try_from(self.child.id()).ok();
-        let pid = pid.and_then(rustix::process::Pid::from_raw);
-        rustix::process::kill_process(pid.context("no pid")?, rustix::process::Signal::TERM)?;
-        let began = Instant::now();
-        while self.child.try_wait()?.is_none() {
-            ensure!(began.elapsed() < PATIENCE, "the daemon did not end in time");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let in_time = children::end(&mut self.child, PATIENCE);
+        ensure!(in_time, "the daemon did not end in time, and was killed");
         Ok(())
     }
 
@@ -127,9 +122,6 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // One that has ended is waited for in vain, and killed in vain.
-        if self.end().is_err() {
-            let _ = self.kill();
-        }
+        children::end(&mut self.child, PATIENCE);
     }
 }

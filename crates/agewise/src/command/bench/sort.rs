@@ -15,15 +15,17 @@ use agewise_host::root::ProcRoot;
 use agewise_host::swap::{ZramDevice, ZramOptions};
 use agewise_lab::reproduce::{Change, Pair};
 use anyhow::{Context, bail};
-use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
 use super::SortArgs;
 use super::memcg::OwnMemcg;
+use crate::children;
 use crate::command::exercise::spawned::Spawned;
 use crate::lean;
 use crate::signal::Stop;
 
+/// How long it may take to end.
+const END_MAX: Duration = Duration::from_secs(60);
 /// What sorting calls cold, and how often it looks.
 const OLDER_THAN: Duration = Duration::from_secs(3);
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -314,7 +316,8 @@ impl Sorter {
     }
 
     fn finish(mut self) -> anyhow::Result<SortTotal> {
-        self.terminate();
+        // Not yet waited for.
+        children::terminate(&self.child);
         let mut said = String::new();
         if let Some(mut out) = self.child.stdout.take() {
             out.read_to_string(&mut said)?;
@@ -323,18 +326,10 @@ impl Sorter {
         let last = said.lines().last().unwrap_or_default();
         serde_json::from_str(last).with_context(|| format!("sort ended ({status}) saying: {last}"))
     }
-
-    fn terminate(&self) {
-        // Not yet waited for, so the pid is still its own.
-        let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
-    }
 }
 
 impl Drop for Sorter {
     fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            self.terminate();
-            let _ = self.child.wait();
-        }
+        children::end(&mut self.child, END_MAX);
     }
 }

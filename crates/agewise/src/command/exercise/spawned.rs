@@ -8,12 +8,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 
 use super::truth::{State, Truth};
+use crate::children;
 use crate::signal::Stop;
 
 /// How long an exerciser may take to end after it was told to: it reads all its pages once more,
@@ -94,7 +95,7 @@ impl Spawned {
         let mapped = Self::map(&mut child, &path, stop);
         if mapped.is_err() {
             // First it ends: it may be about to make the file.
-            end(&mut child);
+            children::end(&mut child, END_MAX);
         }
         let _ = std::fs::remove_file(&path);
         mapped.map(|truth| Self { child, truth })
@@ -139,7 +140,8 @@ impl Spawned {
     /// # Errors
     /// It found a page changed, or did not end in an orderly way.
     pub fn finish(mut self) -> anyhow::Result<String> {
-        terminate(&self.child);
+        // Not yet waited for.
+        children::terminate(&self.child);
         let mut said = String::new();
         if let Some(mut out) = self.child.stdout.take() {
             out.read_to_string(&mut said)
@@ -155,32 +157,6 @@ impl Spawned {
 
 impl Drop for Spawned {
     fn drop(&mut self) {
-        end(&mut self.child);
+        children::end(&mut self.child, END_MAX);
     }
-}
-
-fn terminate(child: &Child) {
-    // Not yet waited for, so the pid is still its own.
-    let _ = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
-    // A stopped process would not notice.
-    let _ = rustix::process::kill_process(Pid::from_child(child), Signal::CONT);
-}
-
-/// Ends `child`: in an orderly way if it does so in time.
-fn end(child: &mut Child) {
-    if matches!(child.try_wait(), Ok(Some(_))) {
-        return;
-    }
-    // What it would say must not block it.
-    drop(child.stdout.take());
-    terminate(child);
-    let deadline = Instant::now() + END_MAX;
-    while Instant::now() < deadline {
-        if !matches!(child.try_wait(), Ok(None)) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let _ = child.kill();
-    let _ = child.wait();
 }

@@ -10,11 +10,11 @@ use agewise_host::process::Process;
 use serde::Serialize;
 use tempfile::TempDir;
 
-use super::super::service::{self, Service};
 use super::group::Group;
 use super::keys::{Choice, Keys, VALUE_BYTES};
 use super::server::Server;
 use super::{Load, ReclaimArgs, compile};
+use crate::command::bench::service::{self, Service};
 use crate::signal::Stop;
 
 /// Share of the keys that are never read again.
