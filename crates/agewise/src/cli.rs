@@ -25,13 +25,13 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
 pub enum Command {
-    Bench(command::bench::Args),
+    Bench(agewise_bench::Args),
     Completions(command::completions::Args),
     Config(command::config::Args),
     Daemon(command::daemon::Args),
     Demo(command::demo::Args),
     Doctor(command::doctor::Args),
-    Exercise(command::exercise::Args),
+    Exercise(agewise_bench::exercise::Args),
     Lab(command::lab::Args),
     Man(command::man::Args),
     Reclaim(command::reclaim::Args),

@@ -2,17 +2,8 @@
 //! The `agewise` command as a library, so that its tests can reach what it is made of: the file
 //! in which an exerciser keeps its truth, the plans, the tables. Not a stable interface.
 
-pub mod children;
 pub mod cli;
 pub mod command;
-pub mod daemon;
-pub mod lean;
-pub mod output;
-pub mod pause;
-pub mod progress;
-pub mod record;
-pub mod signal;
-pub mod units;
 
 use std::process::ExitCode;
 
@@ -22,7 +13,7 @@ use clap::Parser;
 pub fn main() -> ExitCode {
     match command::run(cli::Cli::parse()) {
         Ok(code) => code,
-        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if agewise_cli::output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("agewise: {error:#}");
             ExitCode::FAILURE

@@ -8,10 +8,10 @@ mod support;
 use std::path::Path;
 use std::time::Duration;
 
-use agewise::command::bench::ages;
-use agewise::command::exercise::spawned::Spawned;
-use agewise::command::observe;
-use agewise::signal::Stop;
+use agewise_bench::ages;
+use agewise_bench::exercise::spawned::Spawned;
+use agewise_cli::observe;
+use agewise_cli::signal::Stop;
 use agewise_host::agent::{Agent, AgentConfig, Subject, Targets};
 use agewise_host::clear::ClearPolicy;
 use agewise_host::root::ProcRoot;

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use agewise::daemon::config::{Config, Matcher};
-use agewise::daemon::demo;
-use agewise::daemon::files::Source;
-use agewise::daemon::journal::Journal;
-use agewise::daemon::metrics::families::families;
-use agewise::daemon::metrics::shown::{Chooser, Limits};
-use agewise::daemon::metrics::text::{Syntax, render};
-use agewise::daemon::observer::Seen;
-use agewise::daemon::pace::Pace;
-use agewise::daemon::protect::{Counters, Protector};
-use agewise::daemon::state::{Event, Hub, Scope, Snapshot};
-use agewise_engine::workingset::report::{File, GroupFile};
+use agewise_daemon::config::{Config, Matcher};
+use agewise_daemon::demo;
+use agewise_daemon::files::Source;
+use agewise_daemon::journal::Journal;
+use agewise_daemon::metrics::families::families;
+use agewise_daemon::metrics::shown::{Chooser, Limits};
+use agewise_daemon::metrics::text::{Syntax, render};
+use agewise_daemon::observer::Seen;
+use agewise_daemon::pace::Pace;
+use agewise_daemon::protect::{Counters, Protector};
+use agewise_daemon::state::{Event, Hub, Scope, Snapshot};
+use agewise_policy::workingset::report::{File, GroupFile};
 
 /// Bytes that are allocated now.
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
@@ -151,7 +151,7 @@ impl Daemon {
         // Every hour there are some minutes in which the protected one suffers.
         let bad = u64::from(tick % TICKS_PER_HOUR < 60);
         self.protector.follow(&seen, &views, &self.matcher, &[1]);
-        let read = |watched: &agewise::daemon::protect::Watched| {
+        let read = |watched: &agewise_daemon::protect::Watched| {
             let is_web = &*watched.name == "/web";
             Some(Counters {
                 used_bytes: (1 << 30) + if is_web { 0 } else { tick << 20 },

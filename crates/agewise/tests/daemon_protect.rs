@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use agewise::command::exercise::spawned::Spawned;
+use agewise_bench::exercise::spawned::Spawned;
 use agewise_host::cgroup::{Hierarchy, Version};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;

@@ -10,8 +10,8 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use agewise::command::exercise::spawned::Spawned;
-use agewise::command::exercise::truth::{Truth, now_ns};
+use agewise_bench::exercise::spawned::Spawned;
+use agewise_bench::exercise::truth::{Truth, now_ns};
 use agewise_host::process::Process;
 use rustix::process::Signal;
 use support::{AGEWISE, Daemon, Group, blind, one};

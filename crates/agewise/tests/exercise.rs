@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use agewise::command::exercise::spawned::Spawned;
-use agewise::command::exercise::truth::{Kind, State, now_ns};
+use agewise_bench::exercise::spawned::Spawned;
+use agewise_bench::exercise::truth::{Kind, State, now_ns};
 use assert_cmd::prelude::*;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

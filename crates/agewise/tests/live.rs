@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use agewise::command::exercise::spawned::Spawned;
+use agewise_bench::exercise::spawned::Spawned;
 use agewise_host::swap::{ZramDevice, ZramOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

@@ -10,7 +10,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits};
+use agewise_policy::table::{PAGES_PER_TABLE, PageBits, TableBits};
 use serde::Serialize;
 
 use crate::pagewalk::entry::{EntryFormat, SwapEntry};

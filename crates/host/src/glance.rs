@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use agewise_engine::table::{PageBits, is_none};
+use agewise_policy::table::{PageBits, is_none};
 
 use crate::error;
 use crate::eye::{AccessSource, AddressRange, EyeError, Leaf, TABLE_BYTES, TableSight, Target};

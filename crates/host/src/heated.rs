@@ -9,8 +9,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-use agewise_engine::heat::{Candidates, HeatMap};
-use agewise_engine::table::{PAGES_PER_TABLE, PageBits, WORDS_PER_TABLE, pages_in};
+use agewise_policy::heat::{Candidates, HeatMap};
+use agewise_policy::table::{PAGES_PER_TABLE, PageBits, WORDS_PER_TABLE, pages_in};
 use rustix::io::Errno;
 
 use crate::clear::hand::{ClearHand, KernelHand, RefsScope};
@@ -302,7 +302,7 @@ fn failed(pid: u32, error: &crate::eye::EyeError) -> PageoutError {
 /// One table of a scan, of all ranges in it.
 struct SeenTable {
     index: u64,
-    bits: agewise_engine::table::TableBits,
+    bits: agewise_policy::table::TableBits,
     /// Pages mapped one by one: parts of huge pages do not go.
     small: PageBits,
 }
@@ -371,7 +371,7 @@ impl SightSink for Idle {
 mod tests {
     use std::process::{Child, Command};
 
-    use agewise_engine::table::TableBits;
+    use agewise_policy::table::TableBits;
 
     use super::*;
     use crate::eye::fake::{FakeSource, FakeTable};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Eyes and hands on a real Linux machine. Readers hold no policy; what to do with what they see
-//! is decided in `agewise-engine`.
+//! is decided in `agewise-policy`.
 
 pub mod agent;
 pub mod capability;
@@ -23,6 +23,7 @@ pub mod pagewalk;
 pub mod pressure;
 pub mod process;
 pub mod raise;
+pub mod recorder;
 pub mod restrain;
 pub mod root;
 pub mod rounds;

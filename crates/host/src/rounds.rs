@@ -16,7 +16,7 @@
 
 use std::ops::ControlFlow;
 
-use agewise_engine::table::{PAGES_PER_TABLE, is_none, pages_in};
+use agewise_policy::table::{PAGES_PER_TABLE, is_none, pages_in};
 
 use crate::eye::{
     AccessSource, AddressRange, Batch, EyeError, Leaf, LeafRun, Resolution, ScanReport, SightSink,
@@ -387,7 +387,7 @@ impl SightSink for Turn<'_> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use agewise_engine::table::{PageBits, TableBits};
+    use agewise_policy::table::{PageBits, TableBits};
     use proptest::prelude::*;
 
     use super::*;

@@ -2,14 +2,13 @@
 //! The lab: a simulated machine, its workloads, the field's traces and the experiments on them.
 //! Same build and same seed give the same bytes out.
 
-pub mod curve;
 pub mod experiment;
-pub mod heat;
+pub mod heatmap;
+mod kernel_pool;
 pub mod machine;
-pub mod policy;
+pub mod plot;
 pub mod proactive;
 pub mod reference;
 pub mod reproduce;
-pub mod sizing;
-pub mod trace;
 pub mod workload;
+pub mod yardstick;

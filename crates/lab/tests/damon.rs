@@ -4,18 +4,18 @@
 
 use std::sync::Arc;
 
-use agewise_engine::damon::action::Action;
-use agewise_engine::damon::attrs::Attrs;
-use agewise_engine::damon::filter::{Filter, FilterKind};
-use agewise_engine::damon::monitor::Monitor;
-use agewise_engine::damon::profile::Profile;
-use agewise_engine::damon::quota::Quota;
-use agewise_engine::damon::scheme::{AccessPattern, Scheme};
-use agewise_engine::damon::target::TargetId;
-use agewise_engine::folio::{Flag, Pfn};
-use agewise_engine::ids::MemcgId;
+use agewise_damon::action::Action;
+use agewise_damon::attrs::Attrs;
+use agewise_damon::filter::{Filter, FilterKind};
+use agewise_damon::monitor::Monitor;
+use agewise_damon::profile::Profile;
+use agewise_damon::quota::Quota;
+use agewise_damon::scheme::{AccessPattern, Scheme};
+use agewise_damon::target::TargetId;
+use agewise_kernel::folio::{Flag, Pfn};
+use agewise_kernel::ids::MemcgId;
 use agewise_lab::experiment::machine_run::{MEASURES, Plan, Run, RunError, Subject, run};
-use agewise_lab::heat;
+use agewise_lab::heatmap;
 use agewise_lab::machine::address_space::MapOptions;
 use agewise_lab::machine::damon::Watched;
 use agewise_lab::machine::device::DeviceKind;
@@ -74,7 +74,7 @@ fn keep_hot(machine: &mut Machine, process: ProcessId, start: u64, hot: u64, ms:
     }
 }
 
-fn folio(machine: &Machine, process: ProcessId, vpn: u64) -> agewise_engine::folio::Folio {
+fn folio(machine: &Machine, process: ProcessId, vpn: u64) -> agewise_kernel::folio::Folio {
     machine.lru.folios[Pfn(machine.frame_of(process, vpn).unwrap())]
 }
 
@@ -210,7 +210,7 @@ fn each_action_does_what_its_kernel_does() {
         let (machine, process, start, _) = act(policy, profile, Action::LruDeprio);
         let page = folio(&machine, process, start + 7);
         let max_seq = machine.lru.lruvecs[page.lruvec.index()].mglru.max_seq;
-        let expected = agewise_engine::mglru::generation_of(max_seq - 1);
+        let expected = agewise_kernel::mglru::generation_of(max_seq - 1);
         assert_eq!(page.generation(), Some(expected), "{policy}");
     }
 }
@@ -399,7 +399,7 @@ fn heat_is_recorded_beside_what_the_monitor_sees() {
         let mut run = Run::new(&plan("mglru:7.2", &damon)).unwrap();
         run.record_heat();
         run.run_until(u64::MAX).unwrap();
-        let summary = heat::summarize(run.heat()).unwrap();
+        let summary = heatmap::summarize(run.heat()).unwrap();
         assert!(summary.windows > 20, "{damon}: {summary:?}");
         assert!(summary.true_heat > 0.0 && summary.seen_heat > 0.0);
         assert!(

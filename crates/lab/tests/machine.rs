@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use agewise_engine::ids::MemcgId;
+use agewise_kernel::ids::MemcgId;
 use agewise_lab::experiment::machine_run::{Plan, RunError, Subject, run};
 use agewise_lab::experiment::matrix::{run_all, summarize};
 use agewise_lab::machine::address_space::{Advice, MapOptions};

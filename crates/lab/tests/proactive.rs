@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use agewise_engine::ids::MemcgId;
-use agewise_engine::proactive::{Decision, Reason};
+use agewise_kernel::ids::MemcgId;
 use agewise_lab::experiment::machine_run::{MEASURES, Plan, Run, Subject, run};
 use agewise_lab::machine::address_space::MapOptions;
 use agewise_lab::machine::device::DeviceKind;
 use agewise_lab::machine::{Limits, Machine, MachineConfig, Policy, SwapConfig};
 use agewise_lab::proactive::{ProactivePlan, Sight};
 use agewise_lab::workload::spec::Workload;
+use agewise_policy::proactive::{Decision, Reason};
 use proptest::prelude::*;
 
 const POLICIES: [&str; 3] = ["classic", "mglru:6.12", "mglru:7.2"];

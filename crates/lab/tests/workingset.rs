@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use agewise_engine::ids::MemcgId;
-use agewise_engine::thrashing::{Act, Config, GroupSample, Guard, Sample, Step};
-use agewise_engine::workingset::Histogram;
-use agewise_engine::workingset::report::Notice;
+use agewise_kernel::ids::MemcgId;
 use agewise_lab::experiment::balloon::{Host, Sharing, run_host};
 use agewise_lab::experiment::machine_run::{Plan, Run, Subject};
 use agewise_lab::machine::address_space::MapOptions;
 use agewise_lab::machine::{FileError, Limits, Machine, MachineConfig, Policy};
 use agewise_lab::workload::library;
+use agewise_policy::thrashing::{Act, Config, GroupSample, Guard, Sample, Step};
+use agewise_policy::workingset::Histogram;
+use agewise_policy::workingset::report::Notice;
 
 const NODE: &str = "/sys/devices/system/node/node0/workingset_report";
 const GROUP: &str = "/sys/fs/cgroup/web/memory.workingset";

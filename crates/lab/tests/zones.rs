@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use agewise_engine::folio::FolioType;
-use agewise_engine::ids::MemcgId;
+use agewise_kernel::folio::FolioType;
+use agewise_kernel::ids::MemcgId;
 use agewise_lab::experiment::machine_run::{Plan, Run, RunError, Subject};
 use agewise_lab::machine::address_space::{Advice, MapOptions};
 use agewise_lab::machine::device::DeviceKind;

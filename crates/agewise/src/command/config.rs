@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use crate::daemon::config::{Config, DEFAULT_TEXT};
+use agewise_daemon::config::{Config, DEFAULT_TEXT};
 
 /// The configuration of `agewise daemon`: print the defaults, check a file, print the schema.
 #[derive(Debug, clap::Args)]

@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::daemon::options::Options;
-use crate::daemon::service;
+use agewise_daemon::options::Options;
+use agewise_daemon::service;
 
 /// Run as a service: know the age of all memory at any time, and act where told to.
 ///
@@ -72,6 +72,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let signal = service::run(&options)?;
     Ok(match signal {
         None | Some(libc::SIGTERM) => ExitCode::SUCCESS,
-        Some(signal) => ExitCode::from(crate::signal::Stop::exit_code(signal)),
+        Some(signal) => ExitCode::from(agewise_cli::signal::Stop::exit_code(signal)),
     })
 }

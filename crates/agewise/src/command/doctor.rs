@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use agewise_host::capability::{Capabilities, Capability, Group, State};
 
-use crate::output::{self, Format};
+use agewise_cli::output::{self, Format};
 
 /// Say what agewise can do on this machine, and what to do about what it cannot.
 ///

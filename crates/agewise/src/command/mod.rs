@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One subcommand a file: its arguments and what it does.
 
-pub mod bench;
 pub mod completions;
 pub mod config;
 pub mod daemon;
 pub mod demo;
 pub mod doctor;
-pub mod exercise;
 pub mod lab;
 pub mod man;
-pub mod observe;
 pub mod reclaim;
 pub mod report;
 pub mod run;
@@ -26,13 +23,13 @@ use crate::cli::{Cli, Command};
 /// Runs the subcommand asked for.
 pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
-        Command::Bench(args) => bench::run(&args),
+        Command::Bench(args) => agewise_bench::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Daemon(args) => daemon::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Exercise(args) => exercise::run(&args),
+        Command::Exercise(args) => agewise_bench::exercise::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Reclaim(args) => reclaim::run(&args),

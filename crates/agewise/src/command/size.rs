@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 use agewise_host::cgroup::{Cgroup, Hierarchy};
 use agewise_host::root::Roots;
 use agewise_host::swap::SwapArea;
-use agewise_lab::curve::{IntervalDistances, StackDistances};
-use agewise_lab::sizing::{self, CostModel, Need, Reuse, SizePoint};
-use agewise_lab::trace::{Access, DenseTrace, TraceSource};
+use agewise_trace::curve::{IntervalDistances, StackDistances};
+use agewise_trace::sizing::{self, CostModel, Need, Reuse, SizePoint};
+use agewise_trace::{Access, DenseTrace, TraceSource};
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use crate::output::{self, Format};
-use crate::record::{self, Recorder};
-use crate::signal::Stop;
-use crate::units;
+use agewise_cli::output::{self, Format};
+use agewise_cli::signal::Stop;
+use agewise_cli::units;
+use agewise_host::recorder::{self, Recorder};
 
 /// Tell how much memory a program needs.
 ///
@@ -164,7 +164,7 @@ fn swap_kind(roots: &Roots) -> &'static str {
 
 /// Records the live program. False when nothing was touched.
 fn record(args: &Args, path: &Path) -> anyhow::Result<bool> {
-    let mut eye = record::open_eye().context("cannot read page tables")?;
+    let mut eye = recorder::open_eye().context("cannot read page tables")?;
     let out = BufWriter::new(File::create_new(path)?);
     let mut recorder = Recorder::new(&mut eye, path, out, args.interval, String::new())?;
     let stop = Stop::install()?;
@@ -196,7 +196,7 @@ fn record(args: &Args, path: &Path) -> anyhow::Result<bool> {
 /// The processes to watch now.
 fn members(args: &Args) -> anyhow::Result<Vec<u32>> {
     if let Some(pid) = args.pid {
-        crate::lean::open_target(pid)?;
+        agewise_cli::lean::open_target(pid)?;
         return Ok(vec![pid]);
     }
     let Some(path) = &args.cgroup else {

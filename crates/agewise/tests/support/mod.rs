@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use agewise::command::exercise::spawned::Spawned;
+use agewise_bench::exercise::spawned::Spawned;
 use agewise_host::cgroup::Hierarchy;
 use agewise_host::root::ProcRoot;
 use rustix::process::{Pid, Signal, kill_process};

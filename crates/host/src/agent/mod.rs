@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agewise_engine::table::PageBits;
-use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
+use agewise_policy::table::PageBits;
+use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use crate::cgroup::CgroupError;
 use crate::clear::ClearPolicy;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the agent knows after a tick, in the terms of the working-set report.
 
-use agewise_engine::agemap::PartSizes;
-use agewise_engine::generations::{ByType, LABEL_UNSEEN, LABELS, Sizes};
-use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
+use agewise_policy::agemap::PartSizes;
+use agewise_policy::generations::{ByType, LABEL_UNSEEN, LABELS, Sizes};
+use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 use serde::Serialize;
 
 use super::space::Space;

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use agewise_engine::agemap::{AgeMap, Facts, Leaves, Look, LookCounts, Part};
-use agewise_engine::generations::PageType;
-use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits};
-use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
+use agewise_policy::agemap::{AgeMap, Facts, Leaves, Look, LookCounts, Part};
+use agewise_policy::generations::PageType;
+use agewise_policy::table::{PAGES_PER_TABLE, PageBits, TableBits};
+use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::share::{self, FrameSet};
 use crate::clear::hand::KernelHand;

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::process::{Child, Command};
 use std::rc::Rc;
 
-use agewise_engine::table::TableBits;
-use agewise_engine::workingset::Intervals;
+use agewise_policy::table::TableBits;
+use agewise_policy::workingset::Intervals;
 
 use super::*;
 use crate::clear::Means;
@@ -237,7 +237,7 @@ fn nodes_and_shared_pages_add_up() {
     ];
     let parts = [&[(1, second)][..], &counted[..]].concat();
     let mut look = space.map.look();
-    let facts = agewise_engine::agemap::Facts {
+    let facts = agewise_policy::agemap::Facts {
         index: 7,
         bits: &bits,
         files: [0; 8],

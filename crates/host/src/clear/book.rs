@@ -23,7 +23,7 @@
 
 use std::collections::VecDeque;
 
-use agewise_engine::table::{PageBits, pages_in};
+use agewise_policy::table::{PageBits, pages_in};
 
 use super::counted::Counted;
 

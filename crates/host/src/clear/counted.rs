@@ -18,7 +18,7 @@
 //! Sums by age come out right that way; the age of a single page may be wrong by as many looks as its
 //! clear was put off, both ways. That is for who counts, not for who acts on pages.
 
-use agewise_engine::table::{PageBits, pages_in};
+use agewise_policy::table::{PageBits, pages_in};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use agewise_engine::table::{PAGES_PER_TABLE, PageBits};
+use agewise_policy::table::{PAGES_PER_TABLE, PageBits};
 
 /// Orders of folios, the largest first; 2 MiB and less.
 const ORDERS: std::ops::RangeInclusive<u32> = 1..=9;

@@ -32,7 +32,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use agewise_engine::table::{is_every, is_none, pages_in};
+use agewise_policy::table::{is_every, is_none, pages_in};
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::eye::{AddressRange, Batch, Leaf, LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight};

@@ -3,7 +3,7 @@
 //! of it is part of clearing, and the less is done between the read of a table and its clear the
 //! fewer accesses are lost.
 
-use agewise_engine::table::PageBits;
+use agewise_policy::table::PageBits;
 
 use super::runs::Runs;
 use crate::eye::TABLE_BYTES;

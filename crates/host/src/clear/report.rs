@@ -3,7 +3,7 @@
 
 use std::io;
 
-use agewise_engine::table::PageBits;
+use agewise_policy::table::PageBits;
 use serde::Serialize;
 
 /// What the young bits of a sight mean.

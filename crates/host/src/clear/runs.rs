@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From young bits to address ranges worth a call. Pure.
 
-use agewise_engine::table::{PAGES_PER_TABLE, PageBits};
+use agewise_policy::table::{PAGES_PER_TABLE, PageBits};
 
 use crate::eye::{AddressRange, PAGE_BYTES, TABLE_BYTES};
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use agewise_engine::table::{PageBits, TableBits};
+use agewise_policy::table::{PageBits, TableBits};
 
 use super::*;
 use crate::eye::fake::{FakeSource, FakeTable};

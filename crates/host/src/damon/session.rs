@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use agewise_engine::damon::scheme::Stats;
+use agewise_damon::scheme::Stats;
 
 use super::{DamonError, Setup, setup};
 use crate::error::{self as file, FileError};

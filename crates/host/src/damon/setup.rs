@@ -4,10 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
-use agewise_engine::damon::attrs::Attrs;
-use agewise_engine::damon::filter::{Filter, FilterKind};
-use agewise_engine::damon::goal::{Goal, GoalMetric};
-use agewise_engine::damon::scheme::Scheme;
+use agewise_damon::attrs::Attrs;
+use agewise_damon::filter::{Filter, FilterKind};
+use agewise_damon::goal::{Goal, GoalMetric};
+use agewise_damon::scheme::Scheme;
 
 use super::DamonError;
 use crate::error::{self as file, FileError};

@@ -3,15 +3,15 @@
 
 use std::path::PathBuf;
 
-use agewise_engine::damon::action::Action;
-use agewise_engine::damon::attrs::Attrs;
-use agewise_engine::damon::filter::{Filter, FilterKind};
-use agewise_engine::damon::lru_sort;
-use agewise_engine::damon::module::Module;
-use agewise_engine::damon::profile::Profile;
-use agewise_engine::damon::quota::Quota;
-use agewise_engine::damon::scheme::{AccessPattern, Scheme};
-use agewise_engine::damon::target::TargetId;
+use agewise_damon::action::Action;
+use agewise_damon::attrs::Attrs;
+use agewise_damon::filter::{Filter, FilterKind};
+use agewise_damon::lru_sort;
+use agewise_damon::module::Module;
+use agewise_damon::profile::Profile;
+use agewise_damon::quota::Quota;
+use agewise_damon::scheme::{AccessPattern, Scheme};
+use agewise_damon::target::TargetId;
 
 use super::*;
 use crate::root::Roots;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use agewise_engine::table::{PageBits, TableBits, is_every, pages_in};
+use agewise_policy::table::{PageBits, TableBits, is_every, pages_in};
 
 use super::{
     Abilities, AccessSource, AddressRange, Batch, Entries, EyeError, Leaf, LeafRun, Resolution,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Leaves shown together.
 
-use agewise_engine::table::is_every;
+use agewise_policy::table::is_every;
 
 use super::{Entries, TABLE_BYTES, TableSight};
 use crate::pagewalk::entry::EntryFormat;

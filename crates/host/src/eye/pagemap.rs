@@ -17,7 +17,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use agewise_engine::table::{PageBits, TableBits};
+use agewise_policy::table::{PageBits, TableBits};
 
 use super::{
     Abilities, AccessSource, AddressRange, Batch, Entries, EyeError, Leaf, PAGE_BYTES, Resolution,

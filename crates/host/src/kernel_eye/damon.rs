@@ -6,14 +6,14 @@
 //! (`damon_region.age`, mm/damon/core.c). That is an estimate: DAMON looks at one page of a region
 //! at a time, and a few accesses (a tenth of the most that can be seen) do not end an age.
 
-use agewise_engine::damon::action::Action;
-use agewise_engine::damon::attrs::Attrs;
-use agewise_engine::damon::filter::{Filter, FilterKind};
-use agewise_engine::damon::quota::Quota;
-use agewise_engine::damon::scheme::{AccessPattern, Scheme};
-use agewise_engine::damon::target::TargetId;
-use agewise_engine::generations::PageType;
-use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
+use agewise_damon::action::Action;
+use agewise_damon::attrs::Attrs;
+use agewise_damon::filter::{Filter, FilterKind};
+use agewise_damon::quota::Quota;
+use agewise_damon::scheme::{AccessPattern, Scheme};
+use agewise_damon::target::TargetId;
+use agewise_policy::generations::PageType;
+use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::{KernelEye, KernelEyeError};
 use crate::agent::{Subject, SubjectReport, Targets};
@@ -407,7 +407,7 @@ fn count_resident(
     let mut at = 0;
     let mut sink = |sight: &TableSight<'_>| {
         counted.swapped_pages += ones(&sight.bits.swapped);
-        for page in 0..agewise_engine::table::PAGES_PER_TABLE {
+        for page in 0..agewise_policy::table::PAGES_PER_TABLE {
             if sight.bits.present[page / 64] >> (page % 64) & 1 == 0 {
                 continue;
             }
@@ -430,7 +430,7 @@ fn ones(words: &[u64]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use agewise_engine::table::TableBits;
+    use agewise_policy::table::TableBits;
 
     use super::*;
     use crate::eye::Leaf;

@@ -9,8 +9,8 @@
 //! told apart, and at the look. A kernel keeps four generations, of which the youngest is then
 //! empty and the oldest holds everything older: two ages can be told apart.
 
-use agewise_engine::generations::PageType;
-use agewise_engine::workingset::{Intervals, OldestPages, Slice};
+use agewise_policy::generations::PageType;
+use agewise_policy::workingset::{Intervals, OldestPages, Slice};
 
 use super::{KernelEye, KernelEyeError};
 use crate::agent::{Subject, SubjectReport, Targets};

@@ -2,7 +2,7 @@
 //! The second look, right before the call: MADV_PAGEOUT evicts young pages as well (mm/madvise.c,
 //! `reclaim_pages` ignores references).
 
-use agewise_engine::table::PageBits;
+use agewise_policy::table::PageBits;
 
 use super::runs::{Run, RunSet};
 use super::target::PageoutError;
@@ -103,7 +103,7 @@ impl SightSink for IdleSink {
 
 #[cfg(test)]
 mod tests {
-    use agewise_engine::table::TableBits;
+    use agewise_policy::table::TableBits;
 
     use super::*;
     use crate::eye::Leaf;

@@ -2,7 +2,7 @@
 //! From a raw last-level table to bitmaps: 512 entries at a time, with the widest vectors the CPU
 //! has. The portable version is the meaning; the others must agree with it (a test says so).
 
-use agewise_engine::table::{PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE};
+use agewise_policy::table::{PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE};
 
 use super::entry::{
     ACCESSED, DIRTY, EntryFormat, FIRST_SPECIAL_SWAP, PRESENT, PROTNONE, SAVED_DIRTY, SPECIAL, USER,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the BPF program and this side exchange: the mirror of `bpf/layout.h`.
 
-use agewise_engine::table::PAGES_PER_TABLE;
+use agewise_policy::table::PAGES_PER_TABLE;
 
 /// Most ranges one call takes.
 pub const MAX_RANGES: usize = 1024;

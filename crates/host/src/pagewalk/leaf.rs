@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Entries above the last level that map memory themselves.
 
-use agewise_engine::table::{PageBits, TableBits};
+use agewise_policy::table::{PageBits, TableBits};
 
 use super::entry::{ACCESSED, DIRTY, HUGE, PRESENT, PROTNONE, SAVED_DIRTY, SPECIAL};
 use super::extract::Extract;

@@ -16,7 +16,7 @@
 
 use std::fs;
 
-use agewise_engine::table::{PAGES_PER_TABLE, is_every, pages_in};
+use agewise_policy::table::{PAGES_PER_TABLE, is_every, pages_in};
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::eye::{

@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-use agewise_engine::ids::MemcgId;
-use agewise_engine::workingset::balloon::{Balloon, Notify, Report};
-use agewise_engine::workingset::divide::{Claim, Division};
-use agewise_engine::workingset::{IntervalError, Intervals};
+use agewise_kernel::ids::MemcgId;
+use agewise_policy::workingset::balloon::{Balloon, Notify, Report};
+use agewise_policy::workingset::divide::{Claim, Division};
+use agewise_policy::workingset::{IntervalError, Intervals};
 
 use super::machine_run::{MIN_MEMORY_PAGES, Plan, Run, RunError, Subject};
 use crate::machine::{Limits, Policy};

@@ -11,12 +11,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-use agewise_engine::ids::MemcgId;
+use agewise_kernel::ids::MemcgId;
 
 use super::damon::Damon;
 use super::histogram::Histogram;
 use super::task::Task;
-use crate::heat::{Recorder, Window};
+use crate::heatmap::{Recorder, Window};
 use crate::machine::{FileId, Limits, Machine, ProcessId};
 use crate::proactive::{Agent, Truth};
 use crate::workload::random::{XorShift64Star, Zipf};

@@ -15,9 +15,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::trace::page_trace::Order;
-use crate::trace::{Access, AccessKind, AccessStream, Evidence, PageClass, PageIndex, TraceError};
 use crate::workload::random::XorShift64Star;
+use agewise_trace::page_trace::Order;
+use agewise_trace::{Access, AccessKind, AccessStream, Evidence, PageClass, PageIndex, TraceError};
 
 /// How pages are accessed that are of files, or of which the trace does not say what they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,7 +255,7 @@ impl Reading {
                 .to_owned()
         };
         let page = self.index.number(access.page).ok_or_else(too_long)?;
-        if self.items.len() >= crate::trace::ACCESSES_MAX {
+        if self.items.len() >= agewise_trace::ACCESSES_MAX {
             return Err(too_long());
         }
         let next = self.processes.len();
@@ -518,8 +518,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::trace::page_trace::{Header, PageTraceWriter};
-    use crate::trace::{Input, ReadOptions, Request, format};
+    use agewise_trace::page_trace::{Header, PageTraceWriter};
+    use agewise_trace::{Input, ReadOptions, Request, format};
 
     fn recorded(order: Order, requests: &[Request]) -> Vec<u8> {
         let header = Header {

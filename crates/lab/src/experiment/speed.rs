@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the simulator itself is timed with: one process on half the memory it touches.
 
-use agewise_engine::ids::MemcgId;
+use agewise_kernel::ids::MemcgId;
 
 use crate::machine::address_space::MapOptions;
 use crate::machine::device::DeviceKind;

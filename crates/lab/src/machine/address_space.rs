@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Address spaces: their mapped ranges and what they count.
 
-use agewise_engine::ids::{MemcgId, MmId};
-use agewise_engine::page_table::{PAGES_PER_PMD, Vma};
+use agewise_kernel::ids::{MemcgId, MmId};
+use agewise_kernel::page_table::{PAGES_PER_PMD, Vma};
 
 use super::page_tables::MAX_VPN;
 

@@ -2,10 +2,10 @@
 //! What runs beside the processes: kswapd, the flusher, the end of writeback, the flush of memcg
 //! statistics, and the throttling of writers.
 
-use agewise_engine::classic::flush_stats;
-use agewise_engine::folio::{Flag, FolioType, Pfn};
-use agewise_engine::ids::{MemcgId, NodeId};
-use agewise_engine::reclaim::kswapd::{NAP_NS, Next};
+use agewise_kernel::classic::flush_stats;
+use agewise_kernel::folio::{Flag, FolioType, Pfn};
+use agewise_kernel::ids::{MemcgId, NodeId};
+use agewise_kernel::reclaim::kswapd::{NAP_NS, Next};
 
 use super::events::Event;
 use super::frames::Owner;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Making, changing and removing memory cgroups.
 
-use agewise_engine::ids::{MemcgId, NodeId};
-use agewise_engine::reclaim::memcg_limit::{CgroupRequest, try_to_free_mem_cgroup_pages};
+use agewise_kernel::ids::{MemcgId, NodeId};
+use agewise_kernel::reclaim::memcg_limit::{CgroupRequest, try_to_free_mem_cgroup_pages};
 use thiserror::Error;
 
 use super::memcg::{Limits, UNLIMITED};

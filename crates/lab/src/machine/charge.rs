@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Charging pages to a cgroup at its limit (`try_charge_memcg`), kernel memory included.
 
-use agewise_engine::ids::MemcgId;
-use agewise_engine::reclaim::charge::{CHARGE_BATCH, ChargeRetry, ChargeStep};
-use agewise_engine::world::World;
+use agewise_kernel::ids::MemcgId;
+use agewise_kernel::reclaim::charge::{CHARGE_BATCH, ChargeRetry, ChargeStep};
+use agewise_kernel::world::World;
 
 use super::memcg::UNLIMITED;
 use super::{Machine, ProcessId};

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use agewise_engine::classic::List;
-use agewise_engine::folio::{Flag, Pfn};
-use agewise_engine::ids::{LruvecId, MemcgId};
-use agewise_engine::page_table::{PAGES_PER_PMD, Pte};
+use agewise_kernel::classic::List;
+use agewise_kernel::folio::{Flag, Pfn};
+use agewise_kernel::ids::{LruvecId, MemcgId};
+use agewise_kernel::page_table::{PAGES_PER_PMD, Pte};
 
 use super::Machine;
 use super::frames::Owner;
@@ -207,7 +207,7 @@ impl Machine {
         self.check_zones()?;
         for (index, &found) in on_lists.iter().enumerate() {
             let id = LruvecId(index as u32);
-            let kept: u64 = agewise_engine::folio::FolioType::ALL
+            let kept: u64 = agewise_kernel::folio::FolioType::ALL
                 .into_iter()
                 .flat_map(|of| [true, false].map(|active| self.lru.lru_pages(id, of, active)))
                 .sum();

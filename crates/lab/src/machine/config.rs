@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a simulated machine is made of.
 
-use agewise_engine::lru::Mode;
-use agewise_engine::mglru::profile::{PROFILES, Profile, V7_2};
-use agewise_engine::reclaim::scope::ListScope;
-use agewise_engine::refault_distance::Rule;
+use agewise_kernel::lru::Mode;
+use agewise_kernel::mglru::profile::{PROFILES, Profile, V7_2};
+use agewise_kernel::reclaim::scope::ListScope;
+use agewise_kernel::refault_distance::Rule;
 use thiserror::Error;
 
 use super::cost::CostModel;

@@ -23,7 +23,7 @@
 //! device and 0.5 to 0.8 us for the policy, against 7 us a page measured for paging out to zram
 //! (lz4) on a 2-core machine with Linux 6.18.
 
-use agewise_engine::work::Work;
+use agewise_kernel::work::Work;
 
 use super::page_alloc::AllocWork;
 

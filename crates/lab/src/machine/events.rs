@@ -4,8 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use agewise_engine::folio::Pfn;
-use agewise_engine::ids::NodeId;
+use agewise_kernel::folio::Pfn;
+use agewise_kernel::ids::NodeId;
 
 /// Something that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Page faults: anonymous memory, swap, mapped files, copy on write.
 
-use agewise_engine::folio::{Flag, FolioType, Pfn};
-use agewise_engine::ids::{MemcgId, NodeId};
-use agewise_engine::lru::AddContext;
-use agewise_engine::mglru::profile::UsageCount;
-use agewise_engine::page_table::{Mapping, PAGES_PER_PMD, Pte, Vma};
+use agewise_kernel::folio::{Flag, FolioType, Pfn};
+use agewise_kernel::ids::{MemcgId, NodeId};
+use agewise_kernel::lru::AddContext;
+use agewise_kernel::mglru::profile::UsageCount;
+use agewise_kernel::page_table::{Mapping, PAGES_PER_PMD, Pte, Vma};
 
 use super::address_space::{Backing, Range};
 use super::charge::{ChargeError, Effort};

@@ -2,11 +2,11 @@
 //! Page frames: nodes, zones, free lists and watermarks, and for each frame in use its owner and
 //! where it is mapped.
 
-use agewise_engine::folio::Pfn;
-use agewise_engine::ids::{MmId, NodeId};
-use agewise_engine::page_table::Mapping;
-use agewise_engine::reclaim::watermark::{ZoneSpan, lowmem_reserves, min_free_kb, watermarks};
-use agewise_engine::world::ZoneState;
+use agewise_kernel::folio::Pfn;
+use agewise_kernel::ids::{MmId, NodeId};
+use agewise_kernel::page_table::Mapping;
+use agewise_kernel::reclaim::watermark::{ZoneSpan, lowmem_reserves, min_free_kb, watermarks};
+use agewise_kernel::world::ZoneState;
 
 use super::page_alloc::AllocWork;
 use super::zone::Zone;

@@ -2,15 +2,15 @@
 //! The kernel's files as the simulated machine has them: read and written by path, with the
 //! kernel's formats and error numbers.
 
-use agewise_engine::ids::MemcgId;
-use agewise_engine::mglru::{self, MemcgNames, WriteError, sysfs};
-use agewise_engine::workingset::report::{File, GroupFile, NodeFile, ReportError};
+use agewise_kernel::ids::MemcgId;
+use agewise_kernel::mglru::{self, MemcgNames, WriteError, sysfs};
+use agewise_policy::workingset::report::{File, GroupFile, NodeFile, ReportError};
 use thiserror::Error;
 
 use super::Machine;
 use super::memcg::UNLIMITED;
 use crate::workload::size::parse_size_bytes;
-use agewise_engine::reclaim::scope::ListScope;
+use agewise_kernel::reclaim::scope::ListScope;
 
 const LRU_GEN_DIR: &str = "/sys/kernel/mm/lru_gen/";
 const DEBUG_DIR: &str = "/sys/kernel/debug/";

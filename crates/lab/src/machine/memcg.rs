@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory cgroups as counters: usage along the tree, limits, protection and the per-CPU stock.
 
-use agewise_engine::ids::MemcgId;
-use agewise_engine::reclaim::charge::CHARGE_BATCH;
-use agewise_engine::world::Protection;
+use agewise_kernel::ids::MemcgId;
+use agewise_kernel::reclaim::charge::CHARGE_BATCH;
+use agewise_kernel::world::Protection;
 
 /// No limit.
 pub const UNLIMITED: u64 = u64::MAX;

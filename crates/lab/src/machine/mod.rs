@@ -37,12 +37,12 @@ pub mod zone;
 mod zone_info;
 mod zram;
 
-use agewise_engine::classic;
-use agewise_engine::ids::{MemcgId, MmId, NodeId};
-use agewise_engine::lru::{Lru, LruConfig};
-use agewise_engine::mglru;
-use agewise_engine::reclaim::kswapd::Kswapd;
-use agewise_engine::work::Work;
+use agewise_kernel::classic;
+use agewise_kernel::ids::{MemcgId, MmId, NodeId};
+use agewise_kernel::lru::{Lru, LruConfig};
+use agewise_kernel::mglru;
+use agewise_kernel::reclaim::kswapd::Kswapd;
+use agewise_kernel::work::Work;
 
 pub use cgroup::{CgroupError, Resize};
 pub use config::{Arrangement, MachineConfig, Policy, SwapConfig};
@@ -279,7 +279,7 @@ impl Machine {
             .iter()
             .map(|file| file.cache.footprint_bytes())
             .sum();
-        self.lru.folios.len() * size_of::<agewise_engine::folio::Folio>()
+        self.lru.folios.len() * size_of::<agewise_kernel::folio::Folio>()
             + self.sys.frames.footprint_bytes()
             + self.sys.tables.footprint_bytes()
             + self.sys.swap.footprint_bytes()

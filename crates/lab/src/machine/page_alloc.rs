@@ -6,8 +6,8 @@
 //! the local node gives pages up to its batch, the distance of its low and high watermarks, which is
 //! in proportion to its size; a zone whose batch is used up is passed over until all are.
 
-use agewise_engine::folio::Pfn;
-use agewise_engine::ids::NodeId;
+use agewise_kernel::folio::Pfn;
+use agewise_kernel::ids::NodeId;
 
 use super::frames::Frames;
 use super::zone::BLOCK;

@@ -5,7 +5,7 @@
 //! The kernel keeps both in an xarray of 64 slots a node. The lab keeps a flat array, and counts
 //! beside it, per node, what the kernel's shadow shrinker needs to know.
 
-use agewise_engine::folio::Pfn;
+use agewise_kernel::folio::Pfn;
 
 /// Entries of one tree node (`XA_CHUNK_SIZE`).
 pub const NODE_ENTRIES: u32 = 64;

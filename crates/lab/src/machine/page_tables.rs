@@ -5,8 +5,8 @@
 //! an entry that names a table. A small direct-mapped cache of tables, the paging-structure cache
 //! of the simulated MMU, makes a hit cost two loads.
 
-use agewise_engine::ids::MmId;
-use agewise_engine::page_table::{PAGES_PER_PMD, PAGES_PER_PUD, Pmd, Pte, PteTable};
+use agewise_kernel::ids::MmId;
+use agewise_kernel::page_table::{PAGES_PER_PMD, PAGES_PER_PUD, Pmd, Pte, PteTable};
 
 /// Entries of the paging-structure cache. 512 tables span 1 GiB of recently used memory.
 const CACHE_SLOTS: usize = 512;
@@ -426,7 +426,7 @@ pub fn swap_slot(pte: Pte) -> Option<u32> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use agewise_engine::folio::Pfn;
+    use agewise_kernel::folio::Pfn;
     use proptest::prelude::*;
 
     use super::*;

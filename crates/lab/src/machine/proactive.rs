@@ -12,13 +12,13 @@
 
 use std::ops::Range;
 
-use agewise_engine::folio::{Flag, FolioType, Pfn};
-use agewise_engine::generations::ByType;
-use agewise_engine::ids::MemcgId;
-use agewise_engine::mglru::{self, Command, MemcgNames};
-use agewise_engine::page_table::{PAGES_PER_PMD, Pmd};
-use agewise_engine::reclaim::chosen::reclaim_chosen;
-use agewise_engine::table::{PageBits, TableBits, WORDS_PER_TABLE};
+use agewise_kernel::folio::{Flag, FolioType, Pfn};
+use agewise_kernel::ids::MemcgId;
+use agewise_kernel::mglru::{self, Command, MemcgNames};
+use agewise_kernel::page_table::{PAGES_PER_PMD, Pmd};
+use agewise_kernel::reclaim::chosen::reclaim_chosen;
+use agewise_policy::generations::ByType;
+use agewise_policy::table::{PageBits, TableBits, WORDS_PER_TABLE};
 
 use super::page_tables::swap_slot;
 use super::{Machine, ProcessId};
@@ -65,7 +65,7 @@ impl Machine {
 
     /// Processes that run in a cgroup or below it.
     pub fn live_processes(&self, memcg: MemcgId) -> Vec<ProcessId> {
-        let lives = |mm: &agewise_engine::ids::MmId| {
+        let lives = |mm: &agewise_kernel::ids::MmId| {
             let space = &self.sys.spaces[*mm];
             space.alive && self.sys.memcgs.is_descendant(space.memcg, memcg)
         };
@@ -255,7 +255,7 @@ impl Machine {
         let before = self.lru.work;
         for at in self.lru.tree_order(memcg) {
             for node in 0..self.config.nodes {
-                let lruvec = self.lru.lruvec_id(at, agewise_engine::ids::NodeId(node));
+                let lruvec = self.lru.lruvec_id(at, agewise_kernel::ids::NodeId(node));
                 let seq = self.lru.lruvecs[lruvec.index()].mglru.max_seq;
                 let command = Command {
                     verb: b'+',

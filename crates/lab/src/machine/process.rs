@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Processes: their address space, and what happens to memory when they map, fork and end.
 
-use agewise_engine::folio::{Flag, FolioType, Pfn};
-use agewise_engine::ids::{MemcgId, MmId};
-use agewise_engine::page_table::{Mapping, PAGES_PER_PMD, Pte};
-use agewise_engine::reclaim::TOP_ZONE;
+use agewise_kernel::folio::{Flag, FolioType, Pfn};
+use agewise_kernel::ids::{MemcgId, MmId};
+use agewise_kernel::page_table::{Mapping, PAGES_PER_PMD, Pte};
+use agewise_kernel::reclaim::TOP_ZONE;
 
 use super::address_space::MapOptions;
 use super::frames::Owner;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where allocations and charges meet reclaim: frames, limits, requests, pressure.
 
-use agewise_engine::classic::List;
-use agewise_engine::folio::{FolioType, Pfn};
-use agewise_engine::ids::{MemcgId, NodeId};
-use agewise_engine::reclaim::Reclaimer;
-use agewise_engine::reclaim::direct::{DirectRequest, try_to_free_pages};
-use agewise_engine::reclaim::memcg_limit::{
+use agewise_kernel::classic::List;
+use agewise_kernel::folio::{FolioType, Pfn};
+use agewise_kernel::ids::{MemcgId, NodeId};
+use agewise_kernel::reclaim::Reclaimer;
+use agewise_kernel::reclaim::direct::{DirectRequest, try_to_free_pages};
+use agewise_kernel::reclaim::memcg_limit::{
     CgroupRequest, ShortOfTarget, reclaim_proactively, try_to_free_mem_cgroup_pages,
 };
-use agewise_engine::reclaim::oom::AllocRetry;
-use agewise_engine::world::World;
+use agewise_kernel::reclaim::oom::AllocRetry;
+use agewise_kernel::world::World;
 
 use super::charge::ChargeError;
 use super::page_alloc::Reserve;

@@ -4,7 +4,7 @@
 //! Where reclaim is fair, a page stays as long whatever zone it came from. With lists per zone that
 //! depends on how allocations are spread; the spread between the zones' means is the measure.
 
-use agewise_engine::folio::{FolioType, Pfn};
+use agewise_kernel::folio::{FolioType, Pfn};
 
 /// Mean and spread of a number of durations, updated one by one (Welford).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Counters of the machine under the names of `/proc/vmstat` and `memory.stat`.
 
-use agewise_engine::folio::FolioType;
-use agewise_engine::ids::{LruvecId, MemcgId};
-use agewise_engine::work::{Events, Work};
+use agewise_kernel::folio::FolioType;
+use agewise_kernel::ids::{LruvecId, MemcgId};
+use agewise_kernel::work::{Events, Work};
 
 use super::memcg::{Limits, MemcgEvents};
 use super::stall::Pressure;

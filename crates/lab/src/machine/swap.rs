@@ -2,8 +2,8 @@
 //! Swap slots: who refers to them, what the page looked like when it left, and whether the page is
 //! still in memory (swap cache).
 
-use agewise_engine::folio::Pfn;
-use agewise_engine::ids::MemcgId;
+use agewise_kernel::folio::Pfn;
+use agewise_kernel::ids::MemcgId;
 
 /// One slot in use: 16 bytes.
 #[derive(Clone, Copy, Debug)]

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The mechanism of the machine: everything the policies act on, and the [`World`] they see.
 
-use agewise_engine::folio::{Flag, FolioTable, FolioType, Pfn};
-use agewise_engine::ids::{LruvecId, MemcgId, MmId, NodeId};
-use agewise_engine::page_table::{Mapping, PAGES_PER_PMD, Pmd, Pte, Vma};
-use agewise_engine::reclaim::oom::badness;
-use agewise_engine::reclaim::scope::ListScope;
-use agewise_engine::world::{PageoutOutcome, Protection, Throttle, World, ZoneState};
+use agewise_kernel::folio::{Flag, FolioTable, FolioType, Pfn};
+use agewise_kernel::ids::{LruvecId, MemcgId, MmId, NodeId};
+use agewise_kernel::page_table::{Mapping, PAGES_PER_PMD, Pmd, Pte, Vma};
+use agewise_kernel::reclaim::oom::badness;
+use agewise_kernel::reclaim::scope::ListScope;
+use agewise_kernel::world::{PageoutOutcome, Protection, Throttle, World, ZoneState};
 
 use super::address_space::AddressSpaces;
 use super::config::MachineConfig;

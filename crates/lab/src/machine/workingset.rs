@@ -2,11 +2,11 @@
 //! Working-set reports of the simulated kernel: the engine's, over the lruvecs of the machine, with
 //! their aging thread among the events.
 
-use agewise_engine::generations::PageType;
-use agewise_engine::ids::{MemcgId, NodeId};
-use agewise_engine::mglru::age_for_report;
-use agewise_engine::workingset::report::{File, Lruvecs, Notice, ReportError, Reports, Tick};
-use agewise_engine::workingset::{Histogram, OldestPages, Slice};
+use agewise_kernel::ids::{MemcgId, NodeId};
+use agewise_kernel::mglru::age_for_report;
+use agewise_policy::generations::PageType;
+use agewise_policy::workingset::report::{File, Lruvecs, Notice, ReportError, Reports, Tick};
+use agewise_policy::workingset::{Histogram, OldestPages, Slice};
 
 use super::Machine;
 use super::events::Event;
@@ -133,7 +133,7 @@ impl Lruvecs for Machine {
         let state = &self.lru.lruvecs[lruvec.index()].mglru;
         for (page_type, folio_type) in PageType::ALL
             .into_iter()
-            .zip(agewise_engine::folio::FolioType::ALL)
+            .zip(agewise_kernel::folio::FolioType::ALL)
         {
             let slices = (state.min_seq[folio_type.index()]..=state.max_seq)
                 .rev()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One zone of a node: its free frames, watermarks, lowmem reserve and allocation batch.
 
-use agewise_engine::world::ZoneState;
+use agewise_kernel::world::ZoneState;
 
 /// Frames of one 2 MiB block.
 pub(super) const BLOCK: u32 = 512;

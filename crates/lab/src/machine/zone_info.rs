@@ -4,10 +4,10 @@
 
 use std::fmt::Write;
 
-use agewise_engine::classic::List;
-use agewise_engine::folio::{FolioType, Pfn};
-use agewise_engine::ids::{LruvecId, NodeId};
-use agewise_engine::world::ZoneState;
+use agewise_kernel::classic::List;
+use agewise_kernel::folio::{FolioType, Pfn};
+use agewise_kernel::ids::{LruvecId, NodeId};
+use agewise_kernel::world::ZoneState;
 use serde::Serialize;
 
 use super::Machine;

@@ -3,9 +3,9 @@
 
 use super::frames::Frames;
 use super::page_alloc::Reserve;
-use agewise_engine::folio::Pfn;
-use agewise_engine::ids::NodeId;
-use agewise_engine::reclaim::TOP_ZONE;
+use agewise_kernel::folio::Pfn;
+use agewise_kernel::ids::NodeId;
+use agewise_kernel::reclaim::TOP_ZONE;
 
 /// Frames that hold compressed pages.
 #[derive(Clone, Debug)]

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use agewise_engine::agemap::{AgeMap, Facts};
-use agewise_engine::generations::PageType;
-use agewise_engine::heat::HeatMap;
-use agewise_engine::ids::MemcgId;
-use agewise_engine::proactive::Pace;
-use agewise_engine::workingset::{Bin, Histogram, Intervals, OldestPages, Slice};
+use agewise_kernel::ids::MemcgId;
+use agewise_policy::agemap::{AgeMap, Facts};
+use agewise_policy::generations::PageType;
+use agewise_policy::heat::HeatMap;
+use agewise_policy::proactive::Pace;
+use agewise_policy::workingset::{Bin, Histogram, Intervals, OldestPages, Slice};
 
 use super::PAGE_BYTES;
 use super::truth::{Truth, earth_mover};

@@ -3,11 +3,11 @@
 
 use std::ops::{ControlFlow, Range};
 
-use agewise_engine::generations::{ByType, LABEL_OLDEST, LABEL_UNSEEN, LABELS, Label};
-use agewise_engine::heat::Candidates;
-use agewise_engine::ids::MemcgId;
-use agewise_engine::proactive::Action;
-use agewise_engine::table::WORDS_PER_TABLE;
+use agewise_kernel::ids::MemcgId;
+use agewise_policy::generations::{ByType, LABEL_OLDEST, LABEL_UNSEEN, LABELS, Label};
+use agewise_policy::heat::Candidates;
+use agewise_policy::proactive::Action;
+use agewise_policy::table::WORDS_PER_TABLE;
 
 use super::PAGE_BYTES;
 use super::eye::{Eye, Space};

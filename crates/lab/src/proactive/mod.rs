@@ -10,9 +10,9 @@ mod eye;
 mod hand;
 mod truth;
 
-use agewise_engine::generations::ByType;
-use agewise_engine::ids::MemcgId;
-use agewise_engine::proactive::{
+use agewise_kernel::ids::MemcgId;
+use agewise_policy::generations::ByType;
+use agewise_policy::proactive::{
     Action, Backend, Controller, Decision, Facts, Faults, Hands, Looked, Outcome, Psi, Reason,
     Refaults, Spec, SwapRoom,
 };

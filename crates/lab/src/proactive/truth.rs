@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use agewise_engine::table::{PAGES_PER_TABLE, PageBits};
+use agewise_policy::table::{PAGES_PER_TABLE, PageBits};
 
 use crate::machine::ProcessId;
 
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn bounds_belong_to_the_younger_bin() {
         let mut machine = crate::machine::Machine::new(crate::machine::MachineConfig::new(4096));
-        let process = machine.add_process(agewise_engine::ids::MemcgId::ROOT);
+        let process = machine.add_process(agewise_kernel::ids::MemcgId::ROOT);
         let mut truth = Truth::default();
         truth.note(process, 512, 5_000_000_000);
         truth.note(process, 513, 8_999_000_000);

@@ -8,3 +8,4 @@
 pub mod replay;
 pub mod rows;
 pub mod verify;
+pub mod yardsticks;

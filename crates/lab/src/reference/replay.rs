@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use agewise_engine::ids::MemcgId;
+use agewise_kernel::ids::MemcgId;
 use thiserror::Error;
 
 use super::rows::{Cell, Phase};

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use agewise_engine::ids::MemcgId;
+use agewise_kernel::ids::MemcgId;
 
 use super::{Benchmark, Case, Document, Expectation, Figure, Measured, Pair, Variant};
 use crate::experiment::machine_run::{Plan, Run, RunError, Subject};

@@ -19,7 +19,7 @@
 //!
 //! Hits are those of the loop's reads, in the second half of the rounds.
 
-use agewise_engine::ids::MemcgId;
+use agewise_kernel::ids::MemcgId;
 
 use super::refault_distance::Family;
 use super::{Benchmark, Case, Expectation, Figure, Measured, Pair};

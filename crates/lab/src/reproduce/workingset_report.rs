@@ -216,7 +216,7 @@ mod tests {
             for agent in ["age", "pressure", "cost"] {
                 let (spec, _) = agent_of(&load, agent);
                 assert!(
-                    spec.parse::<agewise_engine::proactive::Spec>().is_ok(),
+                    spec.parse::<agewise_policy::proactive::Spec>().is_ok(),
                     "{spec}"
                 );
             }

@@ -4,9 +4,10 @@
 use std::io::{Cursor, Write};
 use std::path::Path;
 
-use agewise_lab::curve::{exact, plot};
-use agewise_lab::policy;
-use agewise_lab::trace::{AccessStream, DenseTrace, Input, ReadOptions, format};
+use agewise_lab::plot;
+use agewise_lab::yardstick;
+use agewise_trace::curve::exact;
+use agewise_trace::{AccessStream, DenseTrace, Input, ReadOptions, format};
 use anyhow::Context;
 
 use super::{heading, say};
@@ -37,7 +38,7 @@ pub(super) fn show() -> anyhow::Result<()> {
     )?;
     let policies = POLICIES
         .iter()
-        .map(|name| policy::by_name(name).with_context(|| format!("there is no policy {name}")))
+        .map(|name| yardstick::by_name(name).with_context(|| format!("there is no policy {name}")))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let sizes = PERCENT.map(|percent| trace.page_count() * percent / 100);
     let curves = exact("redis", &trace, &policies, &sizes);

@@ -17,14 +17,15 @@ use agewise_host::root::ProcRoot;
 use agewise_host::swap::{self, ZramDevice, ZramOptions};
 use anyhow::{Context, bail};
 
-use super::bench::hotcold;
-use super::exercise::spawned::Spawned;
+use super::doctor;
 use super::report::print::Printer;
-use super::{doctor, observe};
-use crate::lean;
-use crate::output::Format;
-use crate::signal::Stop;
-use crate::units::{bytes_text, duration_text};
+use agewise_bench::exercise::spawned::Spawned;
+use agewise_bench::hotcold;
+use agewise_cli::lean;
+use agewise_cli::observe;
+use agewise_cli::output::Format;
+use agewise_cli::signal::Stop;
+use agewise_cli::units::{bytes_text, duration_text};
 use program::Program;
 
 /// Show agewise at work on this machine, in less than a minute.

@@ -11,7 +11,7 @@ use agewise_lab::workload::size::parse_size_bytes;
 use anyhow::anyhow;
 use serde::Serialize;
 
-use crate::output;
+use agewise_cli::output;
 
 /// Divide the memory of a host among guests by the working-set reports they send.
 ///

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use agewise_lab::experiment::machine_run::Run;
-use agewise_lab::heat::{self, Summary, Window};
+use agewise_lab::heatmap::{self, Summary, Window};
 use anyhow::{Context, bail};
 use serde::Serialize;
 
 use super::inspect::parse_time_ns;
 use super::setup::{Setup, parse_policy};
-use crate::output::{self, Format};
+use agewise_cli::output::{self, Format};
 
 /// Hold what DAMON says is hot against what is: the simulator knows every access.
 ///
@@ -79,8 +79,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let draw: Option<fn(&str, &[Window]) -> String> = match &args.plot {
         None => None,
         Some(path) => match path.extension().and_then(|ending| ending.to_str()) {
-            Some("svg") => Some(heat::svg),
-            Some("html") => Some(heat::html),
+            Some("svg") => Some(heatmap::svg),
+            Some("html") => Some(heatmap::html),
             _ => bail!(
                 "--plot {}: the name must end in .svg or .html",
                 path.display()
@@ -100,7 +100,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     run.record_heat();
     run.run_until(stop_ns.unwrap_or(u64::MAX))?;
     let windows = run.heat();
-    let summary = heat::summarize(windows).with_context(|| {
+    let summary = heatmap::summarize(windows).with_context(|| {
         format!(
             "no aggregation ended in {:.1} ms: the watermarks keep it asleep (wmarks_high=1000:\
              wmarks_mid=1001:wmarks_low=0 lets it run always), or it needs a shorter aggr_interval",
@@ -171,7 +171,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 args.policy,
                 args.seed
             )?;
-            write!(out, "{}", heat::text(windows, 38, 16))?;
+            write!(out, "{}", heatmap::text(windows, 38, 16))?;
             writeln!(
                 out,
                 "\n{} aggregations to {:.1} ms, {:.0} regions on average, {samples} samples\n\

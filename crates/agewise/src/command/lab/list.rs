@@ -12,7 +12,7 @@ use agewise_lab::machine::device::DeviceKind;
 use agewise_lab::workload::library;
 use serde::Serialize;
 
-use crate::output::{self, Format};
+use agewise_cli::output::{self, Format};
 
 /// List the workloads, policies, swap devices, settings, uses of DAMON with their parameters, and
 /// measures of the lab, each described.

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use agewise_lab::reproduce::{self, Better, DOCUMENTS, Document, Row};
 use serde::Serialize;
 
-use crate::output::{self, Format};
-use crate::progress::Progress;
+use agewise_cli::output::{self, Format};
+use agewise_cli::progress::Progress;
 
 /// Run the benchmarks of a source document again in the lab, and judge its claims.
 ///

@@ -4,19 +4,19 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use agewise_engine::proactive::Spec;
 use agewise_lab::experiment::machine_run::Subject;
 use agewise_lab::experiment::matrix::{MeasureSummary, PolicyResult, run_with_agents, summarize};
 use agewise_lab::experiment::replay::Arrangement;
 use agewise_lab::machine::Policy;
 use agewise_lab::proactive::{ProactivePlan, Sight};
+use agewise_policy::proactive::Spec;
 use anyhow::Context;
 use clap::ValueEnum;
 
 use super::setup::{Setup, parse_policy};
-use crate::output;
-use crate::progress::Progress;
-use crate::units;
+use agewise_cli::output;
+use agewise_cli::progress::Progress;
+use agewise_cli::units;
 
 /// Run workloads or traces on simulated memory under several policies, side by side.
 ///

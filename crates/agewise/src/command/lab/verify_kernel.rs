@@ -11,8 +11,8 @@ use agewise_lab::reference::verify::{CellReport, Comparison, Effort, deviation, 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 
-use crate::output;
-use crate::progress::Progress;
+use agewise_cli::output;
+use agewise_cli::progress::Progress;
 
 /// Hold the simulated machine against counts taken from real kernels.
 ///

@@ -5,13 +5,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use agewise_lab::policy::reference::{self, Standing, Verdict};
-use agewise_lab::policy::{self, PolicySpec};
-use agewise_lab::trace::Manifest;
+use agewise_lab::reference::yardsticks::{self, Standing, Verdict};
+use agewise_lab::yardstick;
+use agewise_trace::Manifest;
+use agewise_trace::yardstick::PolicySpec;
 use anyhow::Context;
 use serde::Serialize;
 
-use crate::output::{self, Format};
+use agewise_cli::output::{self, Format};
 
 /// Count the misses of every row of a reference table, and tell how far they are from it.
 ///
@@ -95,17 +96,21 @@ impl<'a> Record<'a> {
 /// # Errors
 /// The names there are.
 pub fn known_policy(name: &str) -> Result<&'static PolicySpec, String> {
-    policy::by_name(name)
-        .ok_or_else(|| format!("there is no policy '{name}'; there are {}", policy::names()))
+    yardstick::by_name(name).ok_or_else(|| {
+        format!(
+            "there is no policy '{name}'; there are {}",
+            yardstick::names()
+        )
+    })
 }
 
 /// Counts, compares and prints.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let manifest = Manifest::read(&args.manifest, &args.traces)?;
-    let mut rows = reference::read_reference(&args.reference)?;
+    let mut rows = yardsticks::read_reference(&args.reference)?;
     if !args.policy.is_empty() {
         rows.retain(|row| {
-            policy::by_name(&row.policy)
+            yardstick::by_name(&row.policy)
                 .is_some_and(|spec| args.policy.iter().any(|wanted| wanted.name == spec.name))
         });
     }
@@ -124,7 +129,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .build()
         .context("cannot start the threads")?;
     let verdicts =
-        pool.install(|| reference::verify(&rows, &manifest, &|done| progress.inc(done as u64)));
+        pool.install(|| yardsticks::verify(&rows, &manifest, &|done| progress.inc(done as u64)));
     progress.finish_and_clear();
     let verdicts = verdicts?;
 

@@ -8,8 +8,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use agewise_engine::workingset::Intervals;
-use agewise_host::agent::{Agent, AgentConfig};
+use agewise_host::agent::Agent;
 use agewise_host::eye::Target;
 use agewise_host::pageout::{EyeRecheck, PageoutLimits, ProcessMover, RefaultWatch};
 use agewise_host::process::Process;
@@ -18,12 +17,12 @@ use agewise_host::swap;
 use anyhow::{anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::observe;
-use crate::lean::{self, Cold};
-use crate::output::Format;
-use crate::pause;
-use crate::signal::Stop;
-use crate::units::{self, bytes_text, duration_text};
+use agewise_cli::lean::{self, Cold};
+use agewise_cli::observe;
+use agewise_cli::output::Format;
+use agewise_cli::pause;
+use agewise_cli::signal::Stop;
+use agewise_cli::units::{self, bytes_text, duration_text};
 use record::{Planned, Reclaimed};
 
 /// Move memory out that has not been touched for a while, once.
@@ -115,7 +114,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pids: Vec<u32> = args.targets.pid.into_iter().collect();
     let cgroups: Vec<String> = args.targets.cgroup.clone().into_iter().collect();
     let targets = observe::listed(&pids, &cgroups)?;
-    let (mut agent, note) = observe::open_agent(targets, config(args.older_than, interval)?)?;
+    let (mut agent, note) =
+        observe::open_agent(targets, lean::cold_config(args.older_than, interval)?)?;
     lean::require_page_ages(&mut agent)?;
     let free_swap_bytes = swap::free_bytes(&ProcRoot::default())?;
     for note in note.into_iter().chain(swap_note(free_swap_bytes)) {
@@ -143,15 +143,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None if total.failed => Ok(ExitCode::FAILURE),
         None => Ok(ExitCode::SUCCESS),
     }
-}
-
-/// How to observe so that memory older than `older_than` is known.
-pub fn config(older_than: Duration, interval: Duration) -> anyhow::Result<AgentConfig> {
-    let mut bounds_ms = vec![observe::millis(interval), observe::millis(older_than)];
-    bounds_ms.dedup();
-    let mut config = AgentConfig::new(Intervals::new(bounds_ms)?);
-    config.scan_interval_ms = Some(observe::millis(interval));
-    Ok(config)
 }
 
 /// What to say when there is no swap.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use agewise_host::pageout::{PageoutReport, SkipReason};
 use serde::Serialize;
 
-use crate::output::{self, Format};
-use crate::units::{bytes_text, duration_text};
+use agewise_cli::output::{self, Format};
+use agewise_cli::units::{bytes_text, duration_text};
 
 /// Lines of text for single processes; the sum covers the rest.
 const LINES_MAX: usize = 20;

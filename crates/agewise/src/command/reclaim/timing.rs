@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::units::duration_text;
+use agewise_cli::units::duration_text;
 
 /// The shortest time between two looks: below this the looking is most of what happens.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);

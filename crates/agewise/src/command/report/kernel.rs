@@ -11,8 +11,8 @@ use agewise_host::root::Roots;
 
 use super::print::{KernelLook, Printer, Source};
 use super::{Args, EXIT_TARGETS_GONE, Eye, Left, later, progress, sort_and_cut, wait};
-use crate::command::observe::{ScanInterval, millis};
-use crate::signal::Stop;
+use agewise_cli::observe::{ScanInterval, millis};
+use agewise_cli::signal::Stop;
 
 /// Observes through an eye of the kernel's; `period` is the time from one look to the next.
 pub fn run(

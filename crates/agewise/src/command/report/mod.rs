@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use agewise_host::agent::{Agent, SubjectReport};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::observe::{self, AgeArgs, AgentEye, millis};
-use crate::output::Format;
-use crate::pause;
-use crate::signal::Stop;
-use crate::units;
+use agewise_cli::observe::{self, AgeArgs, AgentEye, millis};
+use agewise_cli::output::Format;
+use agewise_cli::pause;
+use agewise_cli::signal::Stop;
+use agewise_cli::units;
 
 /// Say how old the memory of processes or cgroups is.
 ///

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use agewise_host::agent::{CostReport, SubjectReport};
 use serde::Serialize;
 
-use crate::output::{self, Format};
-use crate::units::{bytes_text, duration_text};
+use agewise_cli::output::{self, Format};
+use agewise_cli::units::{bytes_text, duration_text};
 
 /// Prints reports, one set after the other.
 pub struct Printer<W> {
@@ -383,7 +383,7 @@ fn text_of(out: &mut impl Write, report: &SubjectReport, source: Source) -> io::
 impl<'a> AgesRecord<'a> {
     fn new(report: &'a SubjectReport, source: Source, time_ms: u64) -> Self {
         let [anon_bytes, file_bytes] = report.resident_bytes;
-        let bin = |bin: &agewise_engine::workingset::Bin| BinRecord {
+        let bin = |bin: &agewise_policy::workingset::Bin| BinRecord {
             upper_ms: bin.upper_ms,
             anon_bytes: bin.amounts[0],
             file_bytes: bin.amounts[1],

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Golden output, and that what we print can be read back.
 
-use agewise_engine::generations::PageType;
-use agewise_engine::workingset::{Histogram, Intervals, OldestPages};
+use agewise_policy::generations::PageType;
+use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::*;
 

@@ -146,7 +146,7 @@ impl Drop for Child {
 pub fn exit_code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
-        (None, Some(signal)) => crate::signal::Stop::exit_code(signal),
+        (None, Some(signal)) => agewise_cli::signal::Stop::exit_code(signal),
         (None, None) => 1,
     }
 }

@@ -16,8 +16,8 @@ use serde::Serialize;
 use super::family::Family;
 use super::meter::Meter;
 use super::summary::Summary;
-use crate::command::{observe, reclaim};
-use crate::lean;
+use agewise_cli::lean;
+use agewise_cli::observe;
 
 /// Notes kept; what stands in the way of many processes is said of a few.
 const NOTES_MAX: usize = 5;
@@ -68,7 +68,7 @@ impl Keeper {
     /// # Errors
     /// No eye works here.
     pub fn new(limits: Limits, interval: Duration) -> anyhow::Result<Self> {
-        let config = reclaim::config(limits.older_than, interval)?;
+        let config = lean::cold_config(limits.older_than, interval)?;
         let (mut agent, note) = observe::open_agent(Targets::Listed(Vec::new()), config)?;
         lean::require_page_ages(&mut agent)?;
         let mut keeper = Self {
@@ -235,7 +235,7 @@ impl Keeper {
         self.meter.end(Instant::now());
         let children = lean::children_usage();
         if self.limits.rehearse {
-            let would = crate::units::bytes_text(self.done.rehearsed_bytes);
+            let would = agewise_cli::units::bytes_text(self.done.rehearsed_bytes);
             self.note(Some(format!(
                 "nothing was moved (--dry-run); {would} would have been tried"
             )));

@@ -18,8 +18,8 @@ use agewise_host::swap;
 use anyhow::Context;
 
 use super::reclaim::{swap_note, timing};
-use crate::output;
-use crate::units;
+use agewise_cli::output;
+use agewise_cli::units;
 use child::Child;
 use keeper::{Keeper, Limits};
 use summary::Summary;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::units::{bytes_text, duration_text};
+use agewise_cli::units::{bytes_text, duration_text};
 
 /// One run of a command. Memory is that of the command and all that came from it; pages that
 /// several of them share count in each.

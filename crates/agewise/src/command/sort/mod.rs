@@ -15,13 +15,13 @@ use anyhow::{anyhow, bail};
 use serde::Serialize;
 
 use self::sorter::Sorter;
-use super::observe;
-use super::reclaim::{config, timing};
-use crate::lean;
-use crate::output::{self, Format};
-use crate::pause;
-use crate::signal::Stop;
-use crate::units::{self, bytes_text, duration_text};
+use super::reclaim::timing;
+use agewise_cli::lean;
+use agewise_cli::observe;
+use agewise_cli::output::{self, Format};
+use agewise_cli::pause;
+use agewise_cli::signal::Stop;
+use agewise_cli::units::{self, bytes_text, duration_text};
 
 /// Sort memory by age for the kernel's own reclaim.
 ///
@@ -148,7 +148,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let pids: Vec<u32> = args.pid.into_iter().collect();
     let cgroups: Vec<String> = args.cgroup.clone().into_iter().collect();
-    let mut config = config(args.older_than, interval)?;
+    let mut config = lean::cold_config(args.older_than, interval)?;
     config.clear.means = Means::Refs;
     let (mut agent, note) = observe::open_agent(observe::listed(&pids, &cgroups)?, config)?;
     if let Some(note) = note {

@@ -5,8 +5,6 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use agewise_engine::agemap::AgeMap;
-use agewise_engine::generations::{LABEL_OLDEST, Label};
 use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, Hierarchy};
 use agewise_host::clear::hand::{ClearHand, KernelHand, MAX_RANGES};
@@ -16,10 +14,12 @@ use agewise_host::pageout::{Plan, Run, RunSet, TokenBucket};
 use agewise_host::process::Process;
 use agewise_host::raise::{self, PAGES_MAX};
 use agewise_host::vma::VmaTable;
+use agewise_policy::agemap::AgeMap;
+use agewise_policy::generations::{LABEL_OLDEST, Label};
 
 use super::{Limits, Sorted};
-use crate::lean::{self, Wanted};
-use crate::signal::Stop;
+use agewise_cli::lean::{self, Wanted};
+use agewise_cli::signal::Stop;
 
 /// Most runs of pages of one age taken up in one process and pass; what lies beyond waits.
 const RUNS_MAX: usize = 1 << 20;

@@ -5,15 +5,15 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use agewise_lab::trace::{
+use agewise_trace::{
     AccessKind, AccessStream, Evidence, PageClass, Request, TraceSource, page_trace,
 };
 use anyhow::ensure;
 use serde::Serialize;
 
 use super::input::InputArgs;
-use crate::output::{self, Format};
-use crate::units;
+use agewise_cli::output::{self, Format};
+use agewise_cli::units;
 
 /// Print the requests of a trace.
 #[derive(Debug, clap::Args)]

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use agewise_lab::trace::page_trace::Header;
-use agewise_lab::trace::{
+use agewise_trace::page_trace::Header;
+use agewise_trace::{
     AccessKind, DenseTrace, NEVER, OutputFormat, PageClass, Request, TraceSource, TraceWriter,
 };
 use anyhow::{Context, ensure};

@@ -5,12 +5,12 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use agewise_lab::trace::{QUANTILES, Summary};
+use agewise_trace::{QUANTILES, Summary};
 use serde::Serialize;
 
 use super::input::{InputArgs, short_name};
-use crate::output::{self, Format};
-use crate::units;
+use agewise_cli::output::{self, Format};
+use agewise_cli::units;
 
 /// Tell what is in traces: requests, footprint, reuse distances, sequentiality, types.
 ///

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use agewise_lab::trace::reader::csv::Column;
-use agewise_lab::trace::{Format, Manifest, ReadOptions, TraceSource, format};
+use agewise_trace::reader::csv::Column;
+use agewise_trace::{Format, Manifest, ReadOptions, TraceSource, format};
 use anyhow::Context;
 
 /// How traces are read.

@@ -10,16 +10,17 @@ use std::time::{Duration, Instant};
 
 use agewise_host::root::ProcRoot;
 use anyhow::{Context, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::command::run::child::{self, Child};
 use crate::command::run::family::Family;
-use crate::output::{self, Format};
-use crate::record::faults::{self, FaultMode};
-use crate::record::{self, Recorder, Totals};
-use crate::signal::Stop;
-use crate::units;
+use agewise_cli::output::{self, Format};
+use agewise_cli::signal::Stop;
+use agewise_cli::units;
+use agewise_host::recorder::faults::{self, FaultMode};
+use agewise_host::recorder::{self, Recorder, Totals};
 
 /// Record which pages a live program touches.
 ///
@@ -70,12 +71,12 @@ pub struct Args {
 
     /// What recording may cost the program, as a share of its time (5%); `none` sees every access,
     /// whatever it costs.
-    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = slowdown)]
+    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = units::slowdown)]
     pub max_slowdown: f64,
 
     /// Record page faults with exact time and order: where the kernel allows it (auto; one line says so
     /// when it does not), on (or fail), off. Costs the program 0.1 to 0.2 us a fault.
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = FaultMode::Auto)]
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = fault_mode())]
     pub faults: FaultMode,
 
     /// Stop after this time. Without it, until the program ends or SIGINT.
@@ -94,23 +95,6 @@ pub struct Args {
     /// The program to start and record, and its arguments.
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
-}
-
-/// A share such as `5%` or `0.05`; `none` is infinite.
-pub fn slowdown(text: &str) -> Result<f64, String> {
-    if text == "none" {
-        return Ok(f64::INFINITY);
-    }
-    let (number, scale) = match text.strip_suffix('%') {
-        Some(number) => (number, 0.01),
-        None => (text, 1.0),
-    };
-    match number.trim().parse::<f64>() {
-        Ok(number) if number > 0.0 && number * scale <= 1.0 => Ok(number * scale),
-        _ => Err(format!(
-            "'{text}' is no share above 0 and up to 100%, nor `none`"
-        )),
-    }
 }
 
 /// Shortest interval: below it the looks themselves are what is measured.
@@ -146,7 +130,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             args.interval
         );
     }
-    let mut eye = record::open_eye().context("cannot read page tables")?;
+    let mut eye = recorder::open_eye().context("cannot read page tables")?;
     let (source, why_not) = faults::open(args.faults).context("--faults on")?;
     if let Some(why_not) = why_not {
         eprintln!("agewise: {why_not}");
@@ -232,7 +216,7 @@ impl Subject {
     fn start(args: &Args) -> anyhow::Result<Subject> {
         match args.pid {
             Some(pid) => {
-                crate::lean::open_target(pid)?;
+                agewise_cli::lean::open_target(pid)?;
                 Ok(Subject::Process {
                     pid,
                     children: args.children,
@@ -408,4 +392,8 @@ fn print(out: &mut impl Write, format: Format, summary: &Summary) -> anyhow::Res
         )?;
     }
     Ok(())
+}
+fn fault_mode() -> impl TypedValueParser<Value = FaultMode> {
+    PossibleValuesParser::new(["auto", "on", "off"])
+        .try_map(|text| text.parse::<FaultMode>().map_err(std::io::Error::other))
 }

@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use agewise_lab::curve::{StackDistances, spread_sizes};
-use agewise_lab::trace::page_trace::Header;
-use agewise_lab::trace::{DenseTrace, OutputFormat, PageSample, TraceSource, TraceWriter};
+use agewise_trace::curve::{StackDistances, spread_sizes};
+use agewise_trace::page_trace::Header;
+use agewise_trace::{DenseTrace, OutputFormat, PageSample, TraceSource, TraceWriter};
 
 use super::convert::ensure_different;
 use super::input::InputArgs;

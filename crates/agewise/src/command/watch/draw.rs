@@ -12,7 +12,7 @@ use ratatui::widgets::{Block, Clear, Paragraph};
 use super::bar;
 use super::sample::{Place, Row};
 use super::view::View;
-use crate::units::{bytes_text, duration_text};
+use agewise_cli::units::{bytes_text, duration_text};
 
 /// Width of a column of bytes.
 const BYTES_WIDTH: usize = 11;

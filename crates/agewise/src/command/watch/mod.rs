@@ -10,12 +10,12 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use agewise_engine::workingset::Intervals;
 use agewise_host::agent::Agent;
+use agewise_policy::workingset::Intervals;
 use crossterm::event::{self, Event, KeyEventKind};
 
-use super::observe::{self, AgeArgs, ScanInterval, Unseen};
-use crate::signal::Stop;
+use agewise_cli::observe::{self, AgeArgs, ScanInterval, Unseen};
+use agewise_cli::signal::Stop;
 use view::{Outcome, View};
 
 /// Watch how old memory is, live, in the terminal.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is shown at one moment, taken from the agent: rows of names, sizes and ages.
 
-use agewise_engine::workingset::{Histogram, OldestPages};
 use agewise_host::agent::{Agent, Space, SubjectReport};
 use agewise_host::eye::PAGE_BYTES;
+use agewise_policy::workingset::{Histogram, OldestPages};
 
 /// Most mappings shown of a process: the largest.
 pub const MAPPINGS_MAX: usize = 1000;

@@ -3,14 +3,14 @@
 
 mod scheme;
 
-use agewise_engine::damon::lru_sort;
-use agewise_engine::damon::module::Module;
-use agewise_engine::damon::monitor::Monitor;
-use agewise_engine::damon::params::{Errno, ParamsError};
-use agewise_engine::damon::profile::Profile;
-use agewise_engine::damon::reclaim;
-use agewise_engine::damon::scheme::Stats;
-use agewise_engine::damon::target::TargetId;
+use agewise_damon::lru_sort;
+use agewise_damon::module::Module;
+use agewise_damon::monitor::Monitor;
+use agewise_damon::params::{Errno, ParamsError};
+use agewise_damon::profile::Profile;
+use agewise_damon::reclaim;
+use agewise_damon::scheme::Stats;
+use agewise_damon::target::TargetId;
 use thiserror::Error;
 
 use crate::machine::damon::{Kdamond, Watched};

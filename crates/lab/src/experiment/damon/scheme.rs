@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One scheme of the user's own (`--damon scheme:action=…`): what `DAMON_SYSFS` would be set up for.
 
-use agewise_engine::damon::action::Action;
-use agewise_engine::damon::filter::{Filter, FilterKind};
-use agewise_engine::damon::module::{Common, Module};
-use agewise_engine::damon::monitor::Monitor;
-use agewise_engine::damon::params::{Errno, Param, ParamsError, number, number32, put};
-use agewise_engine::damon::profile::Profile;
-use agewise_engine::damon::quota::{Limits, Quota};
-use agewise_engine::damon::scheme::{AccessPattern, Scheme};
-use agewise_engine::damon::score::Weights;
-use agewise_engine::damon::target::TargetId;
+use agewise_damon::action::Action;
+use agewise_damon::filter::{Filter, FilterKind};
+use agewise_damon::module::{Common, Module};
+use agewise_damon::monitor::Monitor;
+use agewise_damon::params::{Errno, Param, ParamsError, number, number32, put};
+use agewise_damon::profile::Profile;
+use agewise_damon::quota::{Limits, Quota};
+use agewise_damon::scheme::{AccessPattern, Scheme};
+use agewise_damon::score::Weights;
+use agewise_damon::target::TargetId;
 
 /// Which pages a filter of one kind lets the scheme have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

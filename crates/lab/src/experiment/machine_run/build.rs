@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use agewise_engine::ids::MemcgId;
+use agewise_kernel::ids::MemcgId;
 
 use super::super::task::{Area, Driver, Phase, Place, Script, Stream, Task, TraceScript};
 use super::{Run, RunError};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a run measures.
 
-use agewise_engine::ids::MemcgId;
+use agewise_kernel::ids::MemcgId;
 
 use super::{Plan, Run, RunError};
 use crate::machine::zone::ZONE_NAMES;

@@ -7,14 +7,14 @@
 
 mod space;
 
-use agewise_engine::damon::action::Action;
-use agewise_engine::damon::monitor::{Monitor, Wait};
-use agewise_engine::damon::profile::Profile;
-use agewise_engine::damon::region::Region;
-use agewise_engine::folio::Pfn;
-use agewise_engine::ids::MmId;
-use agewise_engine::mglru;
-use agewise_engine::page_table::Pmd;
+use agewise_damon::action::Action;
+use agewise_damon::monitor::{Monitor, Wait};
+use agewise_damon::profile::Profile;
+use agewise_damon::region::Region;
+use agewise_kernel::folio::Pfn;
+use agewise_kernel::ids::MmId;
+use agewise_kernel::mglru;
+use agewise_kernel::page_table::Pmd;
 
 use super::events::Event;
 use super::page_cache::Entry;
@@ -202,7 +202,7 @@ impl Machine {
     pub fn frame_of(&self, process: ProcessId, vpn: u64) -> Option<u32> {
         let mm: MmId = process.mm();
         if let Some(leaf) = self.sys.tables.huge_leaf(mm, vpn) {
-            return Some(leaf.pfn().0 + (vpn % agewise_engine::page_table::PAGES_PER_PMD) as u32);
+            return Some(leaf.pfn().0 + (vpn % agewise_kernel::page_table::PAGES_PER_PMD) as u32);
         }
         let leaf = self.sys.tables.leaf(mm, vpn)?;
         (leaf.present() && !leaf.is_special()).then(|| leaf.pfn().0)

@@ -2,16 +2,16 @@
 //! The memory of the machine as DAMON sees it: physical (mm/damon/paddr.c) or that of processes
 //! (mm/damon/vaddr.c).
 
-use agewise_engine::damon::action::Action;
-use agewise_engine::damon::filter::{FilterKind, PageFilters};
-use agewise_engine::damon::profile::Profile;
-use agewise_engine::damon::space::{Applied, Space};
-use agewise_engine::damon::target::TargetId;
-use agewise_engine::folio::{Flag, FolioType, Pfn};
-use agewise_engine::ids::{LruvecId, MemcgId};
-use agewise_engine::page_table::{PAGES_PER_PMD, Pmd};
-use agewise_engine::reclaim::chosen::reclaim_chosen;
-use agewise_engine::work::Work;
+use agewise_damon::action::Action;
+use agewise_damon::filter::{FilterKind, PageFilters};
+use agewise_damon::profile::Profile;
+use agewise_damon::space::{Applied, Space};
+use agewise_damon::target::TargetId;
+use agewise_kernel::folio::{Flag, FolioType, Pfn};
+use agewise_kernel::ids::{LruvecId, MemcgId};
+use agewise_kernel::page_table::{PAGES_PER_PMD, Pmd};
+use agewise_kernel::reclaim::chosen::reclaim_chosen;
+use agewise_kernel::work::Work;
 
 use super::super::address_space::Backing;
 use super::super::page_cache::Entry;

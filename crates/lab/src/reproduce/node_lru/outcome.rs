@@ -4,8 +4,8 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use agewise_engine::folio::FolioType;
-use agewise_engine::ids::MemcgId;
+use agewise_kernel::folio::FolioType;
+use agewise_kernel::ids::MemcgId;
 
 use crate::experiment::machine_run::{Lap, Plan, Run, Subject};
 use crate::machine::Policy;

@@ -7,8 +7,8 @@
 //! of 186 another 110; a block of two, which has no such list, 350 and 373. Only differences between
 //! before and after are found.
 
-use agewise_engine::folio::Pfn;
-use agewise_engine::ids::NodeId;
+use agewise_kernel::folio::Pfn;
+use agewise_kernel::ids::NodeId;
 
 use crate::machine::cost::CostModel;
 use crate::machine::frames::Frames;

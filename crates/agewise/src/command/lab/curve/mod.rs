@@ -9,17 +9,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use agewise_lab::curve::{
-    self, Curve, Point, SamplingPlan, SizeSpec, exact, plot, read_samples, spread_sizes,
+use agewise_lab::plot;
+use agewise_trace::DenseTrace;
+use agewise_trace::curve::{
+    self, Curve, Point, SamplingPlan, SizeSpec, exact, read_samples, spread_sizes,
 };
-use agewise_lab::policy::PolicySpec;
-use agewise_lab::trace::DenseTrace;
+use agewise_trace::yardstick::PolicySpec;
 use anyhow::Context;
 use serde::Serialize;
 
 use super::verify_policies::known_policy;
 use crate::command::trace::input::{InputArgs, short_name};
-use crate::output::{self, Format};
+use agewise_cli::output::{self, Format};
 
 /// Draw miss-ratio curves: the share of accesses that miss, by the pages of memory there are.
 ///

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How much of an exerciser's memory is how old, as told, held against the truth.
+
+use std::time::{Duration, Instant};
+
+use agewise_host::agent::{Agent, TickReport};
+use agewise_policy::agemap::AgeMap;
+use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
+use anyhow::{Context, bail};
+
+use super::PAGE_BYTES;
+use super::tally::ratio;
+use crate::exercise::spawned::Spawned;
+use crate::exercise::truth::Truth;
+use agewise_cli::pause;
+use agewise_cli::signal::Stop;
+
+/// Scans until an agent that counts works as it will go on to: the first ones learn what clearing costs,
+/// and memory is trusted to go on as it did when it has done so 24 times.
+pub const SETTLING: usize = 26;
+/// Scans after spans without any, before something is judged: by then no page is told by what was before.
+const RESUMING: usize = 4;
+
+/// So many scans, each `interval` after the one before; `after` each of them.
+///
+/// # Errors
+/// Those of the agent and of `after`, or a signal came.
+pub fn scans(
+    agent: &mut Agent,
+    interval: Duration,
+    count: usize,
+    stop: &Stop,
+    mut after: impl FnMut(&Agent, &TickReport) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut next = Instant::now();
+    for _ in 0..count {
+        next += interval;
+        if pause::until(Some(agent), stop, next) {
+            bail!("told to end");
+        }
+        let report = agent.tick()?;
+        after(agent, &report)?;
+    }
+    Ok(())
+}
+
+/// The mean of [`error_ratio`] over so many scans of an agent.
+///
+/// # Errors
+/// As [`scans`], or the exerciser is gone.
+pub fn mean_error_ratio(
+    agent: &mut Agent,
+    exerciser: &Spawned,
+    interval: Duration,
+    judged: usize,
+    stop: &Stop,
+) -> anyhow::Result<f64> {
+    let bounds = agent.config().intervals.clone();
+    let mut sum = 0.0;
+    scans(agent, interval, RESUMING, stop, |_, _| Ok(()))?;
+    scans(agent, interval, judged, stop, |agent, _| {
+        let space = agent.space(exerciser.pid());
+        let space = space.context("the exerciser is not observed any more")?;
+        sum += error_ratio(space.map(), exerciser.truth(), &bounds, Agent::now_ms());
+        Ok(())
+    })?;
+    Ok(sum / judged as f64)
+}
+
+/// Pages that the histogram has in a wrong bin, at the least, of all: half the sum of the differences
+/// of all bins. For memory in base pages; `now_ms` on the clock of both.
+pub fn error_ratio(map: &AgeMap, truth: &Truth, bounds: &Intervals, now_ms: u64) -> f64 {
+    let mut told = Histogram::new(bounds);
+    for region in truth.regions() {
+        let first = region.address / PAGE_BYTES;
+        let found = map.sizes_within(first..first + region.pages);
+        told.add_window(
+            map.generations(),
+            &found.sizes,
+            now_ms,
+            OldestPages::AtLeast,
+        );
+    }
+    let told: Vec<u64> = told
+        .bins()
+        .iter()
+        .map(|bin| bin.amounts.iter().sum())
+        .collect();
+    // What was not seen accessed is told to be as old as it has been observed, which is true.
+    let since_ms = map.generations().unseen_since_ms().unwrap_or(0);
+    let is = true_bins(truth, bounds, since_ms, now_ms);
+    let off: u64 = told
+        .iter()
+        .zip(&is)
+        .map(|(told, is)| told.abs_diff(*is))
+        .sum();
+    ratio(off, 2 * is.iter().sum::<u64>())
+}
+
+/// Pages by the true age: up to each bound, and above the last. What was accessed before `since_ms`
+/// counts as accessed then.
+fn true_bins(truth: &Truth, bounds: &Intervals, since_ms: u64, now_ms: u64) -> Vec<u64> {
+    let bounds_ms = bounds.bounds_ms();
+    let mut bins = vec![0; bounds_ms.len() + 1];
+    for slot in 0..truth.pages() {
+        let accessed_ms = (truth.last_access_ns(slot) / 1_000_000).max(since_ms);
+        let age_ms = now_ms.saturating_sub(accessed_ms);
+        bins[bounds_ms.partition_point(|bound| *bound < age_ms)] += 1;
+    }
+    bins
+}
+
+#[cfg(test)]
+mod tests {
+    use agewise_policy::agemap::Facts;
+    use agewise_policy::table::{PageBits, TableBits};
+
+    use super::*;
+    use crate::exercise::truth::{Kind, Region};
+
+    #[test]
+    fn a_page_in_a_wrong_bin_counts_once() {
+        let region = Region {
+            address: 512 * PAGE_BYTES,
+            pages: 512,
+            kind: Kind::Anon,
+            first_slot: 0,
+        };
+        let truth = Truth::create(None, &[region], PAGE_BYTES).unwrap();
+        let bounds: Intervals = "1s,5s".parse().unwrap();
+        let mut map = AgeMap::new(0, 10_000);
+        let mut look = |young: PageBits, now_ms| {
+            let bits = TableBits {
+                present: [u64::MAX; 8],
+                young,
+                ..TableBits::default()
+            };
+            let mut looking = map.look();
+            looking
+                .table(Facts {
+                    index: 1,
+                    bits: &bits,
+                    files: [0; 8],
+                    parts: &[],
+                })
+                .unwrap();
+            looking.finish();
+            map.advance(now_ms);
+        };
+        // All are accessed in the first second, 64 of them in the third.
+        look([u64::MAX; 8], 1000);
+        look([0; 8], 2000);
+        let mut young = [0; 8];
+        young[2] = u64::MAX;
+        look(young, 3000);
+        let stamp = |slots: std::ops::Range<u64>, ms: u64| {
+            slots.for_each(|slot| truth.stamp(slot, ms * 1_000_000));
+        };
+        stamp(0..512, 500);
+        stamp(128..192, 2500);
+        assert_eq!(error_ratio(&map, &truth, &bounds, 3000), 0.0);
+        // In truth 4 more.
+        stamp(0..4, 2600);
+        let error = error_ratio(&map, &truth, &bounds, 3000);
+        assert!((error - 4.0 / 512.0).abs() < 1e-9, "{error}");
+    }
+}

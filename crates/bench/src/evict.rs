@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What moving a page out costs, to a zram device of our own: the cold half of an exerciser, which
+//! is known to be cold, so nothing is looked for and nothing looked at again.
+
+use std::path::Path;
+
+use agewise_host::pageout::{NoRecheck, PageoutLimits, PageoutReport, Plan, ProcessMover, Run};
+use agewise_host::swap::{ZramDevice, ZramOptions};
+use anyhow::{Context, bail};
+
+use super::PAGE_BYTES;
+use crate::exercise::spawned::Spawned;
+use agewise_cli::lean;
+use agewise_cli::signal::Stop;
+
+/// Moves the cold half of an exerciser of `size_bytes` out.
+///
+/// # Errors
+/// No zram here, no privilege, or the exerciser found a page changed afterwards.
+pub fn measure(
+    program: &Path,
+    size_bytes: u64,
+    huge: bool,
+    stop: &Stop,
+) -> anyhow::Result<PageoutReport> {
+    let device = ZramDevice::create(&ZramOptions::new(size_bytes))
+        .context("eviction is measured to a zram device")?;
+    let size = size_bytes.to_string();
+    let mut arguments = vec![
+        "--size",
+        &size,
+        "--pattern",
+        "hotcold:0.5",
+        "--rate",
+        "20000",
+    ];
+    if huge {
+        arguments.push("--thp");
+    }
+    let exerciser = Spawned::start(program, arguments, Some(stop))?;
+    let region = *exerciser
+        .truth()
+        .regions()
+        .first()
+        .context("the exerciser has no memory")?;
+    let hot = region.pages.div_ceil(2);
+    let cold = Run::new(
+        region.address + hot * PAGE_BYTES,
+        (region.pages - hot) * PAGE_BYTES,
+    );
+    let plan = if huge {
+        Plan::new([], [cold], false)
+    } else {
+        Plan::of_base([cold])
+    };
+    let process = lean::open_target(exerciser.pid())?;
+    let mut mover = ProcessMover::open(&process, false)?;
+    let moved = lean::move_out(
+        &mut mover,
+        &plan,
+        PageoutLimits::default(),
+        &mut NoRecheck,
+        stop.flag(),
+        |_| (),
+        |_| (),
+    );
+    if let Some(error) = moved.error {
+        return Err(error.into());
+    }
+    if stop.requested().is_some() {
+        bail!("told to end");
+    }
+    exerciser
+        .finish()
+        .context("after its cold half was moved out and brought back")?;
+    device.remove()?;
+    Ok(moved.report)
+}

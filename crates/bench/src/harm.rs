@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise bench harm`: what being watched costs the one who is watched.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use agewise_host::agent::{Agent, AgentConfig, Subject, Targets};
+use agewise_host::clear::ClearPolicy;
+use agewise_host::root::ProcRoot;
+use anyhow::{Context, bail};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+use serde::Serialize;
+
+use super::statistics::{Change, median};
+use super::tally::ratio;
+use super::{HarmArgs, ages, half_idle};
+use crate::exercise::spawned::Spawned;
+use agewise_cli::observe;
+use agewise_cli::pause;
+use agewise_cli::signal::Stop;
+
+/// What being watched changes. Negative is fewer operations.
+#[derive(Clone, Debug, Serialize)]
+pub struct Harm {
+    /// Time from scan to scan.
+    interval_ms: u64,
+    /// Pairs of spans.
+    pairs: usize,
+    /// Median of the spans without agewise.
+    alone_ops_per_second: f64,
+    /// Median of the spans with agewise.
+    watched_ops_per_second: f64,
+    /// Operations a second.
+    change_ratio: f64,
+    /// Lower end of its 95 % interval.
+    change_low_ratio: f64,
+    /// Upper end.
+    change_high_ratio: f64,
+    /// Operations for each second of the exerciser's CPU time: what other programs on the machine
+    /// take from it is not in this.
+    cpu_change_ratio: f64,
+    /// Lower end of its 95 % interval.
+    cpu_change_low_ratio: f64,
+    /// Upper end.
+    cpu_change_high_ratio: f64,
+    /// Page tables with accessed pages whose clear was put off, of all such: what is not cleared costs nobody
+    /// anything.
+    put_off_ratio: f64,
+    /// Pages that the histogram has in a wrong bin, of all: the mean of some scans after the spans.
+    histogram_error_ratio: f64,
+}
+
+/// Scans in which the histogram is held against the truth.
+const JUDGED: usize = 10;
+
+/// Page tables with accessed pages, over all scans, and those whose clear was put off.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tables {
+    young: u64,
+    put_off: u64,
+}
+
+/// Operations a second of one span: of time, and of the exerciser's CPU time.
+type Rates = (f64, f64);
+
+/// Measures.
+pub(super) fn measure(program: &Path, args: &HarmArgs, stop: &Stop) -> anyhow::Result<Harm> {
+    let mut arguments = half_idle(args.size);
+    arguments.extend(["--rate".to_owned(), args.rate.to_string()]);
+    let exerciser = Spawned::start(program, arguments, Some(stop))?;
+    let subject = Subject::process(&ProcRoot::default(), exerciser.pid())?;
+    let mut config = AgentConfig::new("1s,5s,30s,2m,10m".parse()?);
+    if !args.pages {
+        config.clear = ClearPolicy::counts();
+    }
+    config.scan_interval_ms = Some(observe::millis(args.interval));
+    let (mut agent, _) = observe::open_agent(Targets::Listed(vec![subject]), config)?;
+    // The first scan clears all of memory; that happens once and not at any pace.
+    agent.tick()?;
+    ages::scans(&mut agent, args.interval, ages::SETTLING, stop, |_, _| {
+        Ok(())
+    })?;
+    let mut rng = Pcg64::seed_from_u64(1);
+    let (mut by_time, mut by_cpu) = (Vec::new(), Vec::new());
+    let (mut alone, mut watched) = (Vec::new(), Vec::new());
+    let mut tables = Tables::default();
+    for _ in 0..args.pairs {
+        let watched_first: bool = rng.random();
+        let mut rates = [(0.0, 0.0); 2];
+        for is_watched in [watched_first, !watched_first] {
+            let watcher = is_watched.then_some((&mut agent, args.interval, &mut tables));
+            rates[usize::from(is_watched)] = span(&exerciser, args.span, watcher, stop)?;
+        }
+        by_time.push((rates[0].0, rates[1].0));
+        by_cpu.push((rates[0].1, rates[1].1));
+        alone.push(rates[0].0);
+        watched.push(rates[1].0);
+    }
+    let histogram_error_ratio =
+        ages::mean_error_ratio(&mut agent, &exerciser, args.interval, JUDGED, stop)?;
+    exerciser.finish()?;
+    let change = Change::of_pairs(&by_time).context("at least three pairs are needed")?;
+    let cpu_change = Change::of_pairs(&by_cpu).context("the exerciser's CPU time is not known")?;
+    Ok(Harm {
+        interval_ms: observe::millis(args.interval),
+        pairs: args.pairs,
+        alone_ops_per_second: median(&alone),
+        watched_ops_per_second: median(&watched),
+        change_ratio: change.change_ratio,
+        change_low_ratio: change.change_low_ratio,
+        change_high_ratio: change.change_high_ratio,
+        cpu_change_ratio: cpu_change.change_ratio,
+        cpu_change_low_ratio: cpu_change.change_low_ratio,
+        cpu_change_high_ratio: cpu_change.change_high_ratio,
+        put_off_ratio: ratio(tables.put_off, tables.young),
+        histogram_error_ratio,
+    })
+}
+
+/// One span, with somebody watching or not.
+fn span(
+    exerciser: &Spawned,
+    length: Duration,
+    mut watcher: Option<(&mut Agent, Duration, &mut Tables)>,
+    stop: &Stop,
+) -> anyhow::Result<Rates> {
+    let read = || {
+        (
+            Instant::now(),
+            exerciser.truth().ops(),
+            exerciser.cpu_ns().unwrap_or(0),
+        )
+    };
+    let (start, ops, cpu_ns) = read();
+    let end = start + length;
+    let mut next = start;
+    while Instant::now() < end {
+        if let Some((agent, interval, tables)) = &mut watcher {
+            let tick = agent.tick()?;
+            tables.young += tick.young_tables;
+            tables.put_off += tick.put_off_tables;
+            next += *interval;
+        } else {
+            next = end;
+        }
+        let agent = watcher.as_mut().map(|(agent, ..)| &mut **agent);
+        if pause::until(agent, stop, next.min(end)) {
+            bail!("told to end");
+        }
+    }
+    let (now, ops_now, cpu_now) = read();
+    let done = (ops_now - ops) as f64;
+    let cpu = cpu_now.saturating_sub(cpu_ns) as f64 / 1e9;
+    Ok((
+        done / (now - start).as_secs_f64(),
+        if cpu > 0.0 { done / cpu } else { 0.0 },
+    ))
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether reclaim takes what is cold and nothing else: an exerciser of which one half is hot, aged
+//! by the agent, moved out to a zram device of our own, and judged page by page.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use agewise_host::agent::{Agent, Subject, Targets};
+use agewise_host::eye::Target;
+use agewise_host::pageout::{EyeRecheck, PageoutLimits, ProcessMover, Run, RunSet};
+use agewise_host::root::ProcRoot;
+use agewise_host::swap::{ZramDevice, ZramOptions};
+use anyhow::{Context, bail};
+
+use super::PAGE_BYTES;
+use super::tally::ratio;
+use crate::exercise::spawned::Spawned;
+use agewise_cli::lean;
+use agewise_cli::observe;
+use agewise_cli::pause;
+use agewise_cli::signal::Stop;
+
+/// What is called cold.
+const OLDER_THAN: Duration = Duration::from_secs(4);
+/// Time from scan to scan.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Which pages were taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// Of the cold half, how much.
+    pub cold_ratio: f64,
+    /// Of the hot half, how much.
+    pub hot_ratio: f64,
+}
+
+/// Observes, reclaims and judges.
+///
+/// # Errors
+/// No zram here, no privilege, or the exerciser found a page changed afterwards.
+pub fn measure(program: &Path, size_bytes: u64, stop: &Stop) -> anyhow::Result<Taken> {
+    let device = ZramDevice::create(&ZramOptions::new(size_bytes.saturating_mul(2)))
+        .context("eviction is measured to a zram device")?;
+    let size = size_bytes.to_string();
+    let arguments = [
+        "--size",
+        &size,
+        "--pattern",
+        "hotcold:0.5",
+        "--rate",
+        "200000",
+    ];
+    let exerciser = Spawned::start(program, arguments, Some(stop))?;
+    let region = *exerciser
+        .truth()
+        .regions()
+        .first()
+        .context("the exerciser has no memory")?;
+    let subject = Subject::process(&ProcRoot::default(), exerciser.pid())?;
+    let config = lean::cold_config(OLDER_THAN, INTERVAL)?;
+    let (mut agent, _) = observe::open_agent(Targets::Listed(vec![subject]), config)?;
+    age(&mut agent, OLDER_THAN + 2 * INTERVAL, stop)?;
+    let process = lean::open_target(exerciser.pid())?;
+    let mut mover = ProcessMover::open(&process, false)?;
+    let cold = lean::find_cold(&mut agent, exerciser.pid(), OLDER_THAN)?
+        .context("the exerciser is gone")?;
+    let target = Target {
+        pid: cold.pid,
+        start_ticks: Some(cold.start_ticks),
+    };
+    let moved = lean::move_out(
+        &mut mover,
+        &cold.plan,
+        PageoutLimits::default(),
+        &mut EyeRecheck::new(agent.eye(), target),
+        stop.flag(),
+        |_| (),
+        |_| (),
+    );
+    if let Some(error) = moved.error {
+        return Err(error.into());
+    }
+    let hot_pages = (region.pages as f64 * 0.5).round() as u64;
+    let middle = region.address + hot_pages * PAGE_BYTES;
+    let end = region.address + region.pages * PAGE_BYTES;
+    let part = |start, end| {
+        let whole = RunSet::from_runs([Run { start, end }]);
+        ratio(moved.evicted.anon.intersect(&whole).bytes(), whole.bytes())
+    };
+    let taken = Taken {
+        cold_ratio: part(middle, end),
+        hot_ratio: part(region.address, middle),
+    };
+    exerciser
+        .finish()
+        .context("after its cold half was moved out and brought back")?;
+    device.remove()?;
+    Ok(taken)
+}
+
+/// Ticks for `duration`.
+pub fn age(agent: &mut Agent, duration: Duration, stop: &Stop) -> anyhow::Result<()> {
+    let interval = Duration::from_millis(agent.config().scan_interval_ms());
+    let mut next = Instant::now();
+    let end = next + duration;
+    loop {
+        agent.tick()?;
+        next += interval;
+        if next > end {
+            return Ok(());
+        }
+        if pause::until(Some(&mut *agent), stop, next) {
+            bail!("told to end");
+        }
+    }
+}

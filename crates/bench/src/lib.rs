@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise bench`: what agewise costs on this machine, how true it sees, and whether it harms.
+
+pub mod ages;
+pub mod daemon;
+pub mod evict;
+pub mod exercise;
+pub mod harm;
+pub mod hotcold;
+pub mod lab;
+pub mod live;
+pub mod memcg;
+pub mod parts;
+pub mod proc_files;
+pub mod reclaim;
+pub mod record;
+pub mod service;
+pub mod sort;
+pub mod statistics;
+pub mod steady;
+pub mod tally;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use serde::Serialize;
+
+use agewise_cli::output::{self, Format};
+use agewise_cli::signal::Stop;
+use agewise_cli::units;
+
+/// Bytes in a base page.
+const PAGE_BYTES: u64 = agewise_host::eye::PAGE_BYTES;
+
+/// Arguments of an exerciser that uses half of its memory, by zipf 0.99, and leaves the other half
+/// alone.
+fn half_idle(size_bytes: u64) -> Vec<String> {
+    let size = size_bytes.to_string();
+    ["--size", &size, "--pattern", "zipf:0.99", "--active", "0.5"]
+        .map(str::to_owned)
+        .into()
+}
+
+/// Measure what agewise costs on this machine, how true it sees, and whether it harms.
+///
+/// Every measurement runs on exercisers of its own (`agewise exercise`), which know when they
+/// touched each of their pages, and on a zram device of its own where something has to leave. All
+/// of it is removed again. Figures of CPU time are medians and depend on what else the machine
+/// does; the ratios to smaps and pagemap, measured in the same minute, depend less.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Cost of each part of a scan and of eviction, and the truth of what is seen.
+    ///
+    /// The exerciser touches half of its memory by zipf 0.99 and leaves the other half alone; a
+    /// mapped file beside it likewise. Bars: walk_ms_per_gib + classify_ms_per_gib at most 0.6 (huge
+    /// pages: 0.05), agemap_bytes_per_page at most 1.1, evict_us_per_page at most 8, missed_ratio at
+    /// most 0.005, false_ratio at most 0.01, histogram_ratio within 0.01 of 1, cold_taken_ratio at
+    /// least 0.99, hot_taken_ratio at most 0.005.
+    ///
+    /// A look costs some 0.1 ms besides, whatever the size: with `--size 4G` that is less of each GiB.
+    /// Names with `thp_` are of the mapping in huge pages alone. Names with `counting_` are of the same load as
+    /// `report` and `watch` look at it, who count pages instead of telling each: of them the histogram has to
+    /// be right (counting_histogram_error_ratio), single pages need not be.
+    Live(LiveArgs),
+    /// Operations a second of an exerciser with and without agewise watching it every second.
+    ///
+    /// Many short spans of both kinds, in pairs of random order; the change is told with its 95 %
+    /// confidence interval. Bar: at most 2 % fewer. What is told meanwhile is held against the truth, too
+    /// (histogram_error_ratio).
+    Harm(HarmArgs),
+    /// Share of a core and memory that watching much memory at a slow pace takes.
+    ///
+    /// Bars: at most 0.3 % of a core for 8 GiB every 10 s, and 40 MiB + 1.1 byte a page. The first 26 scans,
+    /// until memory takes turns, are not timed.
+    Steady(SteadyArgs),
+    /// Operations a second of an exerciser with and without `agewise trace record`, and the
+    /// recorded working sets of a second beside the true ones.
+    ///
+    /// Bars: at most 5 % fewer operations; working sets within 2 %.
+    Record(RecordArgs),
+    /// What the daemon's policies save on real programs, and what that costs them.
+    ///
+    /// redis with keys of which 60 % are never read again, redis with all keys read alike, a
+    /// parallel compile, and redis under a limit; each without a daemon and under each policy, in
+    /// alternating runs, with counts for each operation. Bars: cost saves 45 % of resident memory at
+    /// no more than 2 % more CPU time an operation (program and daemon together); where all is read
+    /// alike, at most 0.01 faults more an operation; under a limit, no more major faults than the
+    /// kernel's reclaim alone, a 99th percentile 40 % lower, at most 5 % more CPU time. Needs
+    /// redis-server and cc; what is missing is skipped and said.
+    Reclaim(ReclaimArgs),
+    /// Refaults after sudden pressure with and without `agewise sort`.
+    ///
+    /// An exerciser runs in a memory cgroup of its own, v1 or v2, whose limit is then lowered at
+    /// once, to 60 % of its memory, or 75 % for the uniform load. Counted are refaults for each
+    /// operation in the 3 s from there. Loads: hot half and cold half, the same with hot pages
+    /// scattered, and every page alike. Runs with and without sorting take turns; the change is told
+    /// with its 95 % interval (Fieller's, for the ratio of paired means). Bars: hotcold_change_ratio
+    /// at most -0.3, core_ratio at most 0.01, and 0 within the interval of the uniform load or below.
+    Sort(SortArgs),
+    /// Speed of the simulated machine: accesses a second of one thread, and memory a page.
+    ///
+    /// One process touches twice what its cgroup may hold, by zipf 0.99 (most accesses hit) and with
+    /// all pages equally likely (half of them miss), with page tables, reclaim and compressed swap
+    /// simulated. Bars with mglru:7.2: 20 million accesses a second by zipf, 5 million otherwise, 64
+    /// bytes a page.
+    Lab(lab::Args),
+    /// What `agewise daemon` takes where many processes in many cgroups come and go, and what it leaves
+    /// when it is killed.
+    ///
+    /// Starts processes of its own in cgroups of its own, and a daemon with files, metrics and
+    /// protection; replaces processes and cgroups by others all the time; kills the daemon and starts
+    /// it again. Bars: cpu_ratio at most granted_ratio (a minute of that may have been saved up before:
+    /// measure for minutes), resident_max_bytes at most granted_bytes, growth_bytes about 0,
+    /// left_behind 0. Takes mapped times touched of memory.
+    Daemon(DaemonArgs),
+    /// Many processes, at the command of `bench daemon`.
+    #[command(hide = true)]
+    Nest,
+}
+
+#[derive(Debug, clap::Args)]
+struct DaemonArgs {
+    /// Processes at a time.
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=30_000))]
+    processes: u64,
+    /// Cgroups at a time.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=4000))]
+    cgroups: u64,
+    /// Memory that they map, all together.
+    #[arg(long, value_name = "SIZE", default_value = "16G", value_parser = units::positive_size)]
+    mapped: u64,
+    /// How much of that they touch, so that it takes memory.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.25, value_parser = share)]
+    touched: f64,
+    /// How long it is measured.
+    #[arg(long, value_name = "DURATION", default_value = "3m", value_parser = units::positive_duration)]
+    time: Duration,
+    /// Processes replaced a minute, besides those that go with their cgroup.
+    #[arg(long, value_name = "N", default_value_t = 3000.0)]
+    processes_per_minute: f64,
+    /// Cgroups replaced a minute.
+    #[arg(long, value_name = "N", default_value_t = 120.0)]
+    cgroups_per_minute: f64,
+    /// observe.cpu_percent of the daemon.
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    cpu_percent: f64,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("a number from 0 to 1".to_owned()),
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct LiveArgs {
+    /// Anonymous memory of the exerciser.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::positive_size)]
+    size: u64,
+    /// Its mapped file.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = units::size)]
+    file_size: u64,
+    /// Where that file is made; not on tmpfs.
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    directory: PathBuf,
+    /// Time from scan to scan.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = units::positive_duration)]
+    interval: Duration,
+    /// Scans that are judged, and as many that are timed.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    scans: usize,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+struct HarmArgs {
+    /// Memory of the exerciser.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::positive_size)]
+    size: u64,
+    /// Operations a second of the exerciser; 0 for as many as it can.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    rate: u64,
+    /// Pairs of spans.
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pairs: usize,
+    /// Length of a span.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = units::positive_duration)]
+    span: Duration,
+    /// Time from scan to scan while watching.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = units::positive_duration)]
+    interval: Duration,
+    /// Tell every page, as `reclaim`, `run` and the daemon do, instead of counting, as `report` and
+    /// `watch` do.
+    #[arg(long)]
+    pages: bool,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+struct SteadyArgs {
+    /// Memory of the exerciser.
+    #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = units::positive_size)]
+    size: u64,
+    /// Time from scan to scan.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = units::positive_duration)]
+    interval: Duration,
+    /// Scans after the first.
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    scans: usize,
+    /// Tell every page, as `reclaim`, `run` and the daemon do, instead of counting, as `report` and
+    /// `watch` do.
+    #[arg(long)]
+    pages: bool,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+struct RecordArgs {
+    /// Memory of the exerciser, all of it touched alike.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::positive_size)]
+    size: u64,
+    /// Operations a second of the exerciser; 0 for as many as it can.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    rate: u64,
+    /// Pairs of spans.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pairs: usize,
+    /// Length of a span.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = units::positive_duration)]
+    span: Duration,
+    /// Time from look to look while recording.
+    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = units::positive_duration)]
+    interval: Duration,
+    /// As of `agewise trace record`; `none` sees every access.
+    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = units::slowdown)]
+    max_slowdown: f64,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+struct ReclaimArgs {
+    /// What runs.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "cold,uniform,compile,budget"
+    )]
+    load: Vec<reclaim::Load>,
+    /// Policies, but for the budget.
+    #[arg(long, num_args = 1.., default_values = ["age:10s/40s", "pressure", "cost"])]
+    policy: Vec<String>,
+    /// More parameters of the budget: `,step=8ms`.
+    #[arg(long, value_name = "TEXT", default_value = "", hide = true)]
+    budget_options: String,
+    /// Memory of redis.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::positive_size)]
+    size: u64,
+    /// Operations measured.
+    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    operations: u64,
+    /// Operations before, in which the daemon settles.
+    #[arg(long, value_name = "N", default_value_t = 2_500_000)]
+    warm_operations: u64,
+    /// Files compiled.
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    files: usize,
+    /// Runs of each.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    repeats: usize,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+struct SortArgs {
+    /// Memory of the exerciser.
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = units::positive_size)]
+    size: u64,
+    /// Pairs of runs for each load, 3 or more; a pair takes half a minute.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(3..))]
+    pairs: u16,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Runs the measurement asked for.
+///
+/// # Errors
+/// Missing privileges, no BPF or zram here, or an exerciser that found a page changed.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let program = std::env::current_exe().context("cannot find agewise itself")?;
+    if matches!(args.what, What::Nest) {
+        return daemon::nest::serve();
+    }
+    let stop = Stop::install()?;
+    let done = match &args.what {
+        What::Live(args) => live::measure(&program, args, &stop)
+            .and_then(|record| print("live", args.format, &record)),
+        What::Harm(args) => harm::measure(&program, args, &stop)
+            .and_then(|record| print("harm", args.format, &record)),
+        What::Steady(args) => steady::measure(&program, args, &stop)
+            .and_then(|record| print("steady", args.format, &record)),
+        What::Record(args) => record::measure(&program, args, &stop)
+            .and_then(|record| print("record", args.format, &record)),
+        What::Reclaim(args) => reclaim::measure(&program, args, &stop),
+        What::Sort(args) => sort::measure(&program, args, &stop)
+            .and_then(|record| print("sort", args.format, &record)),
+        What::Lab(args) => lab::measure(args).and_then(|record| print("lab", args.format, &record)),
+        What::Daemon(args) => daemon::measure(&program, args, &stop)
+            .and_then(|record| print("daemon", args.format, &record)),
+        What::Nest => Ok(()),
+    };
+    match stop.requested() {
+        Some(signal) => {
+            eprintln!("agewise: interrupted; nothing was measured to the end");
+            Ok(ExitCode::from(Stop::exit_code(signal)))
+        }
+        None => done.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// Prints a flat record: a line of JSON, a table, or two lines of CSV.
+fn print(name: &str, format: Format, record: &impl Serialize) -> anyhow::Result<()> {
+    let serde_json::Value::Object(fields) = serde_json::to_value(record)? else {
+        bail!("a record has fields");
+    };
+    let mut out = std::io::stdout().lock();
+    match format {
+        Format::Json => {
+            let mut whole = serde_json::Map::new();
+            whole.insert("record".into(), name.into());
+            whole.extend(fields);
+            output::json_line(&mut out, &whole)?;
+        }
+        Format::Text => {
+            writeln!(out, "bench {name}")?;
+            for (field, value) in &fields {
+                writeln!(out, "  {field:<32} {}", value_text(value))?;
+            }
+        }
+        Format::Csv => {
+            let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+            let values: Vec<String> = fields.values().map(ToString::to_string).collect();
+            writeln!(out, "{}\n{}", names.join(","), values.join(","))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whole numbers as they are, others with four digits that count.
+fn value_text(value: &serde_json::Value) -> String {
+    match value.as_f64() {
+        Some(number) if !value.is_u64() && number != 0.0 => {
+            let digits = (3 - number.abs().log10().floor() as i32).clamp(0, 8) as usize;
+            format!("{number:.digits$}")
+        }
+        _ => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_four_digits_that_count() {
+        assert_eq!(value_text(&0.123_456.into()), "0.1235");
+        assert_eq!(value_text(&1234.567.into()), "1235");
+        assert_eq!(value_text(&0.0.into()), "0.0");
+        assert_eq!(value_text(&42u64.into()), "42");
+        assert_eq!(value_text(&serde_json::Value::Null), "null");
+    }
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise bench live`: cost and truth on a running exerciser.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use agewise_host::clear::ClearPolicy;
+use agewise_host::glance;
+use agewise_host::pagewalk::PageWalk;
+use agewise_host::root::Roots;
+use agewise_policy::workingset::Intervals;
+use anyhow::bail;
+use serde::Serialize;
+
+use super::parts::{Observed, ScanParts};
+use super::statistics::median;
+use super::tally::Tally;
+use super::{PAGE_BYTES, ages, evict, half_idle, hotcold, proc_files};
+use crate::exercise::spawned::Spawned;
+use crate::exercise::truth::now_ns;
+use agewise_cli::lean;
+use agewise_cli::pause;
+use agewise_cli::signal::Stop;
+
+/// Scans before anything counts, for who tells every page: the first ones learn what clearing costs here.
+const WARM_UP: usize = 3;
+
+/// How often the files of `/proc` are read for comparison.
+const PROC_READINGS: usize = 5;
+
+/// What watching one exerciser costs, and how true it is. CPU time for each GiB present.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Watching {
+    /// Reading page tables.
+    pub walk_ms_per_gib: f64,
+    /// From bits to ages.
+    pub classify_ms_per_gib: f64,
+    /// Clearing accessed bits.
+    pub clear_ms_per_gib: f64,
+    /// Glances between two scans: none where nobody else clears accessed bits.
+    pub glance_ms_per_gib: f64,
+    /// Memory of the age map for each page it covers.
+    pub agemap_bytes_per_page: f64,
+    /// Accessed pages not seen, of all accessed.
+    pub missed_ratio: f64,
+    /// Pages called accessed that were not, of all that were not.
+    pub false_ratio: f64,
+    /// Pages judged, over all scans.
+    pub judged_pages: u64,
+    /// Sum of the histogram to resident memory.
+    pub histogram_ratio: f64,
+    /// Pages that the histogram has in a wrong bin, of all, mean. For memory in base pages.
+    pub histogram_error_ratio: f64,
+    /// Reading `/proc/PID/smaps`.
+    pub smaps_ms_per_gib: f64,
+    /// Reading `/proc/PID/pagemap`.
+    pub pagemap_ms_per_gib: f64,
+}
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct Setup<'a> {
+    /// agewise itself.
+    pub program: &'a Path,
+    /// Anonymous memory of the exerciser.
+    pub size_bytes: u64,
+    /// Mapped file of the exerciser; none if 0.
+    pub file_bytes: u64,
+    /// Where that file is made.
+    pub file_directory: PathBuf,
+    /// In huge pages.
+    pub huge: bool,
+    /// How accessed bits are cleared.
+    pub policy: ClearPolicy,
+    /// Time from scan to scan.
+    pub interval: Duration,
+    /// Scans that count.
+    pub scans: usize,
+}
+
+/// Watches an exerciser: zipf 0.99 over half of its memory, the other half cold.
+///
+/// # Errors
+/// Missing privileges, no BPF, or the exerciser failed.
+pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
+    let mut eye = PageWalk::open()?;
+    let file = setup
+        .file_directory
+        .join(format!("agewise-bench-{}", std::process::id()));
+    let words = half_idle(setup.size_bytes).into_iter();
+    let mut arguments: Vec<std::ffi::OsString> = words.map(Into::into).collect();
+    arguments.extend(["--rate".into(), "100000".into()]);
+    if setup.huge {
+        arguments.push("--thp".into());
+    }
+    if setup.file_bytes > 0 {
+        arguments.extend(["--file".into(), file.into(), "--file-size".into()]);
+        arguments.push(setup.file_bytes.to_string().into());
+    }
+    let exerciser = Spawned::start(setup.program, arguments, Some(stop))?;
+    let process = lean::open_target(exerciser.pid())?;
+    let truth = exerciser.truth();
+    let bounds: Intervals = "1s,5s,30s,2m,10m".parse()?;
+    let mut observed = Observed::new(&process, &mut eye, truth, setup.policy, bounds.horizon_ms());
+    if setup.huge {
+        observed = observed.of_workload_only();
+    }
+    let mut tally = Tally::default();
+    let mut parts: Vec<ScanParts> = Vec::new();
+    let (mut smaps, mut pagemap, mut totals) = (Vec::new(), Vec::new(), Vec::new());
+    let mut errors = 0.0;
+    let ranges: Vec<(u64, u64)> = truth
+        .regions()
+        .iter()
+        .map(|region| (region.address, region.pages))
+        .collect();
+    let glance_every = glance::period(&Roots::default(), setup.interval);
+    let mut next = Instant::now();
+    // First the scans that are timed, then those that are judged, then the files of /proc: judging and
+    // reading those takes the caches from what comes after it, and nobody who watches does so.
+    let warm_up = match setup.policy.turns {
+        1 => WARM_UP,
+        _ => ages::SETTLING,
+    };
+    for number in 0..=warm_up + 2 * setup.scans {
+        if pause::glancing(glance_every, stop, next, || observed.glance())? {
+            bail!("told to end");
+        }
+        next = Instant::now().max(next + setup.interval);
+        match number.checked_sub(warm_up) {
+            Some(counted) if counted >= setup.scans => {
+                observed.scan(Some(&mut tally))?;
+                errors += ages::error_ratio(observed.map(), truth, &bounds, now_ns() / 1_000_000);
+            }
+            counted => {
+                let scan = observed.scan(None)?;
+                if counted.is_some() {
+                    let resident = process.rss_bytes()?;
+                    totals.push(scan.present_bytes as f64 / resident as f64);
+                    parts.push(scan);
+                }
+            }
+        }
+    }
+    for scan in parts.iter().take(PROC_READINGS) {
+        // As seldom as the scans, so that their caches are as cold.
+        if stop.wait_until(Instant::now() + setup.interval) {
+            bail!("told to end");
+        }
+        let reading = proc_files::smaps(process.pid())?;
+        smaps.push(scan.ms_per_gib(reading.cpu_ns));
+        let reading = proc_files::pagemap(process.pid(), &ranges)?;
+        pagemap.push(scan.ms_per_gib(reading.cpu_ns));
+    }
+    let of = |part: fn(&ScanParts) -> u64| {
+        median(
+            &parts
+                .iter()
+                .map(|scan| scan.ms_per_gib(part(scan)))
+                .collect::<Vec<_>>(),
+        )
+    };
+    let map = observed.map();
+    let watching = Watching {
+        walk_ms_per_gib: of(|scan| scan.walk_ns),
+        classify_ms_per_gib: of(|scan| scan.classify_ns),
+        clear_ms_per_gib: of(|scan| scan.clear_ns),
+        glance_ms_per_gib: of(|scan| scan.glance_ns),
+        agemap_bytes_per_page: map.memory_bytes() as f64 / map.page_slots().max(1) as f64,
+        missed_ratio: tally.missed_ratio(),
+        false_ratio: tally.false_ratio(),
+        judged_pages: tally.judged(),
+        histogram_ratio: median(&totals),
+        histogram_error_ratio: errors / (setup.scans + 1) as f64,
+        smaps_ms_per_gib: median(&smaps),
+        pagemap_ms_per_gib: median(&pagemap),
+    };
+    exerciser.finish()?;
+    Ok(watching)
+}
+
+/// All of `agewise bench live`. Names with `thp_` are those of huge pages: of the mapping in huge pages
+/// alone, not of the program around it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Live {
+    #[serde(flatten)]
+    base: Watching,
+    /// What smaps costs, to reading and classifying.
+    smaps_ratio: f64,
+    /// What pagemap costs, which tells nothing about access, to reading and classifying.
+    pagemap_ratio: f64,
+    /// Moving a page to zram.
+    evict_us_per_page: f64,
+    /// Of a cold half, how much reclaim took.
+    cold_taken_ratio: f64,
+    /// Of a hot half, how much reclaim took.
+    hot_taken_ratio: f64,
+    /// The same scans for who counts only (`report`, `watch`): clearing, and what is told of single pages
+    /// and of all together.
+    counting_clear_ms_per_gib: f64,
+    counting_classify_ms_per_gib: f64,
+    counting_missed_ratio: f64,
+    counting_false_ratio: f64,
+    counting_histogram_error_ratio: f64,
+    thp_walk_ms_per_gib: f64,
+    thp_classify_ms_per_gib: f64,
+    thp_clear_ms_per_gib: f64,
+    thp_glance_ms_per_gib: f64,
+    thp_agemap_bytes_per_page: f64,
+    thp_missed_ratio: f64,
+    thp_false_ratio: f64,
+    thp_evict_us_per_page: f64,
+}
+
+/// Measures.
+pub(super) fn measure(program: &Path, args: &super::LiveArgs, stop: &Stop) -> anyhow::Result<Live> {
+    let setup = Setup {
+        program,
+        size_bytes: args.size,
+        file_bytes: args.file_size,
+        file_directory: args.directory.clone(),
+        huge: false,
+        policy: ClearPolicy::default(),
+        interval: args.interval,
+        scans: args.scans,
+    };
+    let base = watch(&setup, stop)?;
+    let counting = watch(
+        &Setup {
+            policy: ClearPolicy::counts(),
+            ..setup.clone()
+        },
+        stop,
+    )?;
+    let huge = watch(
+        &Setup {
+            huge: true,
+            file_bytes: 0,
+            ..setup.clone()
+        },
+        stop,
+    )?;
+    let evict_us = |huge: bool| -> anyhow::Result<f64> {
+        let report = evict::measure(program, args.size / 2, huge, stop)?;
+        Ok(report.cpu_ns_per_page(PAGE_BYTES).unwrap_or(0.0) / 1e3)
+    };
+    let looking = base.walk_ms_per_gib + base.classify_ms_per_gib;
+    let (evict_us_per_page, thp_evict_us_per_page) = (evict_us(false)?, evict_us(true)?);
+    let taken = hotcold::measure(program, args.size / 2, stop)?;
+    Ok(Live {
+        smaps_ratio: base.smaps_ms_per_gib / looking,
+        pagemap_ratio: base.pagemap_ms_per_gib / looking,
+        evict_us_per_page,
+        cold_taken_ratio: taken.cold_ratio,
+        hot_taken_ratio: taken.hot_ratio,
+        counting_clear_ms_per_gib: counting.clear_ms_per_gib,
+        counting_classify_ms_per_gib: counting.classify_ms_per_gib,
+        counting_missed_ratio: counting.missed_ratio,
+        counting_false_ratio: counting.false_ratio,
+        counting_histogram_error_ratio: counting.histogram_error_ratio,
+        thp_walk_ms_per_gib: huge.walk_ms_per_gib,
+        thp_classify_ms_per_gib: huge.classify_ms_per_gib,
+        thp_clear_ms_per_gib: huge.clear_ms_per_gib,
+        thp_glance_ms_per_gib: huge.glance_ms_per_gib,
+        thp_agemap_bytes_per_page: huge.agemap_bytes_per_page,
+        thp_missed_ratio: huge.missed_ratio,
+        thp_false_ratio: huge.false_ratio,
+        thp_evict_us_per_page,
+        base,
+    })
+}

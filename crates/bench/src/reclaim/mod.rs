@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise bench reclaim`: what the daemon's policies save on real programs, and what that costs them.
+//!
+//! Every run has a memory cgroup, a program and, but for the runs without, a daemon of its own; one
+//! zram device serves all. Runs of all policies alternate, and what is told are counts for each
+//! operation, which repeat from run to run where times do not.
+
+mod compile;
+mod group;
+mod keys;
+mod run;
+mod server;
+
+use std::io::Write;
+use std::path::Path;
+
+use agewise_host::swap::{ZramDevice, ZramOptions};
+use anyhow::Context;
+use serde::Serialize;
+
+use super::ReclaimArgs;
+use super::statistics::median;
+use agewise_cli::output::{self, Format};
+use agewise_cli::signal::Stop;
+use run::{Bench, Run};
+
+/// What runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Load {
+    /// redis, of whose keys the first 60 % are never read again; the others by zipf 0.99.
+    Cold,
+    /// redis, all keys read alike: nothing is cold.
+    Uniform,
+    /// A parallel compile.
+    Compile,
+    /// redis by zipf 0.99 under a limit of 55 % of its peak.
+    Budget,
+}
+
+/// The median of the runs of one load under one policy, beside those without.
+#[derive(Clone, Debug, Serialize)]
+struct Verdict {
+    load: Load,
+    policy: String,
+    runs: usize,
+    /// Mean resident memory less than without, as a share of it.
+    saved_ratio: f64,
+    /// The same of the highest resident memory.
+    saved_peak_ratio: f64,
+    /// CPU time of program and daemon for each operation: change from without.
+    cpu_per_op_change: f64,
+    /// Of the program alone.
+    program_cpu_per_op_change: f64,
+    /// Faults for each operation more than without.
+    faults_per_op_more: f64,
+    /// Major faults for each operation, as a share of those without; 0 where those have none.
+    major_faults_per_op_ratio: f64,
+    /// 99th percentile of latency: change from without.
+    p99_change: f64,
+    /// What the bars say: met, missed, or none.
+    verdict: &'static str,
+}
+
+/// Runs all and prints each run and the medians.
+///
+/// # Errors
+/// Not root, no zram, no memory cgroups, a program that failed.
+pub(super) fn measure(program: &Path, args: &ReclaimArgs, stop: &Stop) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let device = ZramDevice::create(&ZramOptions::new(args.size.saturating_mul(2)))
+        .context("memory is moved to a zram device")?;
+    let bench = Bench::new(program, args, stop)?;
+    let mut runs: Vec<Run> = Vec::new();
+    for load in &args.load {
+        if let Err(reason) = run::is_possible(*load) {
+            let skipped = serde_json::json!({"record": "skipped", "load": load, "reason": reason});
+            output::json_line(&mut out, &skipped)?;
+            continue;
+        }
+        let policies = policies_of(args, *load);
+        for round in 0..args.repeats {
+            for policy in &policies {
+                if stop.requested().is_some() {
+                    return Ok(());
+                }
+                let run = match bench.run(*load, policy, round) {
+                    // What was measured until then is printed.
+                    Err(_) if stop.requested().is_some() => return Ok(()),
+                    run => run?,
+                };
+                print_run(&mut out, args.format, &run)?;
+                runs.push(run);
+            }
+        }
+        for policy in policies.iter().skip(1) {
+            print_verdict(&mut out, args.format, &judge(&runs, *load, policy))?;
+        }
+    }
+    device.remove()?;
+    Ok(())
+}
+
+/// `none` first: the others are held against it.
+fn policies_of(args: &ReclaimArgs, load: Load) -> Vec<String> {
+    let wanted = match load {
+        Load::Budget => vec!["budget".to_owned()],
+        _ => args.policy.clone(),
+    };
+    std::iter::once("none".to_owned()).chain(wanted).collect()
+}
+
+fn print_run(out: &mut impl Write, format: Format, run: &Run) -> anyhow::Result<()> {
+    match format {
+        Format::Json => output::json_line(
+            out,
+            &Record {
+                record: "reclaim_run",
+                fields: run,
+            },
+        )?,
+        _ => writeln!(
+            out,
+            "{:?} {:<10} {:>9} ops  resident {:.0} MiB mean {:.0} MiB peak  {:.3} us CPU/op + {:.3} \
+             daemon  {:.4} faults/op {:.4} major {:.5} limit hits  p50 {:.0} us p99 {:.0} us \
+             p99.9 {:.0} us",
+            run.load,
+            run.policy,
+            run.operations,
+            run.resident_mean_bytes / f64::from(1 << 20),
+            run.resident_peak_bytes as f64 / f64::from(1 << 20),
+            run.program_cpu_us_per_op,
+            run.daemon_cpu_us_per_op,
+            run.faults_per_op,
+            run.major_faults_per_op,
+            run.limit_hits_per_op,
+            run.p50_us,
+            run.p99_us,
+            run.p999_us,
+        )?,
+    }
+    Ok(out.flush()?)
+}
+
+#[derive(Serialize)]
+struct Record<'a, T> {
+    record: &'static str,
+    #[serde(flatten)]
+    fields: &'a T,
+}
+
+fn print_verdict(out: &mut impl Write, format: Format, verdict: &Verdict) -> anyhow::Result<()> {
+    match format {
+        Format::Json => {
+            let record = Record {
+                record: "reclaim",
+                fields: verdict,
+            };
+            output::json_line(out, &record)?;
+        }
+        _ => writeln!(
+            out,
+            "== {:?} {}: saved {:.1} % (peak {:.1} %), CPU/op {:+.1} % (program {:+.1} %), faults/op \
+             {:+.4}, major faults x{:.2}, p99 {:+.0} %: {}",
+            verdict.load,
+            verdict.policy,
+            verdict.saved_ratio * 100.0,
+            verdict.saved_peak_ratio * 100.0,
+            verdict.cpu_per_op_change * 100.0,
+            verdict.program_cpu_per_op_change * 100.0,
+            verdict.faults_per_op_more,
+            verdict.major_faults_per_op_ratio,
+            verdict.p99_change * 100.0,
+            verdict.verdict,
+        )?,
+    }
+    Ok(out.flush()?)
+}
+
+fn judge(runs: &[Run], load: Load, policy: &str) -> Verdict {
+    let of = |policy: &str, value: &dyn Fn(&Run) -> f64| {
+        let values: Vec<f64> = runs
+            .iter()
+            .filter(|run| run.load == load && run.policy == policy)
+            .map(value)
+            .collect();
+        median(&values)
+    };
+    let change = |value: &dyn Fn(&Run) -> f64| {
+        let without = of("none", value);
+        if without > 0.0 {
+            of(policy, value) / without - 1.0
+        } else {
+            0.0
+        }
+    };
+    let cpu = |run: &Run| run.program_cpu_us_per_op + run.daemon_cpu_us_per_op;
+    let major = of("none", &|run| run.major_faults_per_op);
+    let mut verdict = Verdict {
+        load,
+        policy: policy.to_owned(),
+        runs: runs
+            .iter()
+            .filter(|run| run.load == load && run.policy == policy)
+            .count(),
+        saved_ratio: -change(&|run| run.resident_mean_bytes),
+        saved_peak_ratio: -change(&|run| run.resident_peak_bytes as f64),
+        cpu_per_op_change: change(&cpu),
+        program_cpu_per_op_change: change(&|run| run.program_cpu_us_per_op),
+        faults_per_op_more: of(policy, &|run| run.faults_per_op)
+            - of("none", &|run| run.faults_per_op),
+        major_faults_per_op_ratio: if major > 0.0 {
+            of(policy, &|run| run.major_faults_per_op) / major
+        } else {
+            0.0
+        },
+        p99_change: change(&|run| run.p99_us),
+        verdict: "none",
+    };
+    let is_met = match (load, policy.split(':').next().unwrap_or("")) {
+        (Load::Cold, "cost") => {
+            Some(verdict.saved_ratio >= 0.45 && verdict.cpu_per_op_change <= 0.02)
+        }
+        (Load::Uniform, _) => Some(verdict.faults_per_op_more <= 0.01),
+        (Load::Budget, _) => Some(
+            verdict.major_faults_per_op_ratio <= 1.0
+                && verdict.p99_change <= -0.4
+                && verdict.cpu_per_op_change <= 0.05,
+        ),
+        _ => None,
+    };
+    verdict.verdict = match is_met {
+        Some(true) => "met",
+        Some(false) => "missed",
+        None => "none",
+    };
+    verdict
+}

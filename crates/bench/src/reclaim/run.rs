@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One run: a program in its cgroup, a daemon beside it, counters before and after.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use agewise_host::process::Process;
+use serde::Serialize;
+use tempfile::TempDir;
+
+use super::group::Group;
+use super::keys::{Choice, Keys, VALUE_BYTES};
+use super::server::Server;
+use super::{Load, ReclaimArgs, compile};
+use crate::service::{self, Service};
+use agewise_cli::signal::Stop;
+
+/// Share of the keys that are never read again.
+const COLD_SHARE: f64 = 0.6;
+/// The limit as a share of what the program takes without one.
+const LIMIT_SHARE: f64 = 0.55;
+/// What redis takes for each key besides its value.
+const KEY_OVERHEAD_BYTES: u64 = 130;
+/// Time between two samples of resident memory.
+const SAMPLE: Duration = Duration::from_millis(200);
+
+/// What one run measured. The measured phase follows the warm-up; `*_whole` is both together.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    pub load: Load,
+    pub policy: String,
+    pub round: usize,
+    pub operations: u64,
+    pub elapsed_ms: u64,
+    pub resident_mean_bytes: f64,
+    pub resident_peak_bytes: u64,
+    /// Warm-up included, from when the daemon began.
+    pub resident_mean_whole_bytes: f64,
+    pub limit_bytes: u64,
+    pub program_cpu_us_per_op: f64,
+    pub daemon_cpu_us_per_op: f64,
+    pub program_cpu_us_per_op_whole: f64,
+    pub daemon_cpu_us_per_op_whole: f64,
+    pub faults_per_op: f64,
+    pub major_faults_per_op: f64,
+    /// How often a program ran into the limit, and reclaimed itself: direct reclaim.
+    pub limit_hits_per_op: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+}
+
+/// What all runs have in common.
+pub struct Bench<'a> {
+    program: &'a Path,
+    args: &'a ReclaimArgs,
+    stop: &'a Stop,
+}
+
+/// Whether a load can run here.
+pub fn is_possible(load: Load) -> Result<(), String> {
+    let program = match load {
+        Load::Compile => "cc",
+        _ => "redis-server",
+    };
+    let found = std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+    });
+    match found {
+        true => Ok(()),
+        false => Err(format!("{program} is not installed")),
+    }
+}
+
+/// Counters of one process: CPU time, faults.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    cpu_ns: u64,
+    faults: u64,
+    major_faults: u64,
+}
+
+fn counters(pid: u32) -> Counters {
+    let stat = Process::open(pid).and_then(|process| process.stat());
+    stat.map_or_else(
+        |_| Counters::default(),
+        |stat| Counters {
+            cpu_ns: stat.cpu_ns(),
+            faults: stat.minor_faults + stat.major_faults,
+            major_faults: stat.major_faults,
+        },
+    )
+}
+
+fn us_per_op(cpu_ns: u64, operations: u64) -> f64 {
+    cpu_ns as f64 / 1e3 / operations.max(1) as f64
+}
+
+/// The daemon of one run; ended when dropped.
+struct Daemon {
+    service: Service,
+    directory: TempDir,
+}
+
+impl Daemon {
+    fn start(program: &Path, group: &Group, policy: &str) -> anyhow::Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let path = group.cgroup().path();
+        let text = format!(
+            "[observe]\ncgroups = ['{path}']\n[journal]\nfile = '{}'\n[[act]]\ncgroups = ['{path}']\n\
+             policy = '{policy}'\ndry_run = false\n",
+            directory.path().join("journal").display()
+        );
+        std::fs::write(directory.path().join(service::CONFIG), text)?;
+        let service = Service::start(program, directory.path())?;
+        Ok(Daemon { service, directory })
+    }
+
+    /// Keeps the journal for whoever wants to know why.
+    fn keep_journal(&self, name: &str) {
+        if let Some(directory) = std::env::var_os("AGEWISE_BENCH_JOURNALS") {
+            let to = PathBuf::from(directory).join(name);
+            let _ = std::fs::copy(self.directory.path().join("journal"), to);
+        }
+    }
+}
+
+/// Samples resident memory of a cgroup's processes while it lives.
+struct Sampler<'a> {
+    group: &'a Group,
+    end: &'a AtomicBool,
+}
+
+impl Sampler<'_> {
+    /// Time and bytes, until the end.
+    fn run(&self) -> Vec<(Instant, u64)> {
+        let mut samples = Vec::new();
+        let mut known: BTreeMap<u32, Process> = BTreeMap::new();
+        while !self.end.load(Ordering::Relaxed) {
+            let pids = self.group.cgroup().procs(false).unwrap_or_default();
+            known.retain(|pid, _| pids.contains(pid));
+            for pid in pids {
+                if let std::collections::btree_map::Entry::Vacant(entry) = known.entry(pid)
+                    && let Ok(process) = Process::open(pid)
+                {
+                    entry.insert(process);
+                }
+            }
+            let bytes = known.values().filter_map(|p| p.rss_bytes().ok()).sum();
+            samples.push((Instant::now(), bytes));
+            std::thread::sleep(SAMPLE);
+        }
+        samples
+    }
+}
+
+fn mean_since(samples: &[(Instant, u64)], since: Instant) -> (f64, u64) {
+    let of: Vec<u64> = samples
+        .iter()
+        .filter(|(at, _)| *at >= since)
+        .map(|(_, bytes)| *bytes)
+        .collect();
+    let sum: f64 = of.iter().map(|bytes| *bytes as f64).sum();
+    (
+        sum / of.len().max(1) as f64,
+        of.iter().copied().max().unwrap_or(0),
+    )
+}
+
+impl<'a> Bench<'a> {
+    pub fn new(program: &'a Path, args: &'a ReclaimArgs, stop: &'a Stop) -> anyhow::Result<Self> {
+        Ok(Bench {
+            program,
+            args,
+            stop,
+        })
+    }
+
+    pub fn run(&self, load: Load, policy: &str, round: usize) -> anyhow::Result<Run> {
+        anyhow::ensure!(self.stop.requested().is_none(), "told to end");
+        let group = Group::create(&format!("{load:?}-{round}").to_lowercase())?;
+        match load {
+            Load::Compile => self.compile(&group, policy, round),
+            _ => self.redis(&group, load, policy, round),
+        }
+    }
+
+    fn redis(&self, group: &Group, load: Load, policy: &str, round: usize) -> anyhow::Result<Run> {
+        let count = self.args.size / (VALUE_BYTES as u64 + KEY_OVERHEAD_BYTES);
+        let server = Server::start(group)?;
+        let mut keys = Keys::connect(&server.socket(), round as u64)?;
+        keys.load(count, self.stop)?;
+        let (range, choice) = match load {
+            Load::Cold => ((count as f64 * COLD_SHARE) as u64..count, Choice::Zipf),
+            Load::Uniform => (0..count, Choice::Uniform),
+            Load::Budget | Load::Compile => (0..count, Choice::Zipf),
+        };
+        let mut limit_bytes = 0;
+        let mut spec = policy.to_owned();
+        if load == Load::Budget {
+            limit_bytes = (group.usage_bytes() as f64 * LIMIT_SHARE) as u64;
+            group.limit(limit_bytes)?;
+            if policy == "budget" {
+                spec = format!("budget:{limit_bytes}{}", self.args.budget_options);
+            }
+        }
+        let daemon = match policy {
+            "none" => None,
+            _ => Some(Daemon::start(self.program, group, &spec)?),
+        };
+        let of_daemon = |daemon: &Option<Daemon>| {
+            daemon
+                .as_ref()
+                .map_or_else(Counters::default, |daemon| counters(daemon.service.pid()))
+        };
+        let end = AtomicBool::new(false);
+        let sampler = Sampler { group, end: &end };
+        std::thread::scope(|scope| {
+            let samples = scope.spawn(|| sampler.run());
+            let whole = Instant::now();
+            let before_whole = (counters(server.pid()), of_daemon(&daemon));
+            let measured = (|| {
+                keys.run(self.args.warm_operations, range.clone(), choice, self.stop)?;
+                let began = Instant::now();
+                let before = (counters(server.pid()), of_daemon(&daemon));
+                let hits = group.limit_hits();
+                let phase = keys.run(self.args.operations, range, choice, self.stop)?;
+                let hits = group.limit_hits().saturating_sub(hits);
+                let after = (counters(server.pid()), of_daemon(&daemon));
+                anyhow::Ok((began, before, phase, after, hits))
+            })();
+            end.store(true, Ordering::Relaxed);
+            let samples = samples.join().expect("the sampler does not panic");
+            let (began, before, phase, after, hits) = measured?;
+            if let Some(daemon) = &daemon {
+                daemon.keep_journal(&format!("{load:?}-{policy}-{round}").replace(['/', ':'], "_"));
+            }
+            let (mean, peak) = mean_since(&samples, began);
+            let operations = phase.operations;
+            let all = operations + self.args.warm_operations;
+            let us = |quantile: f64| phase.latency.value_at_quantile(quantile) as f64 / 1e3;
+            let per_op = |n: u64| n as f64 / operations as f64;
+            Ok(Run {
+                load,
+                policy: policy.to_owned(),
+                round,
+                operations,
+                elapsed_ms: began.elapsed().as_millis() as u64,
+                resident_mean_bytes: mean,
+                resident_peak_bytes: peak,
+                resident_mean_whole_bytes: mean_since(&samples, whole).0,
+                limit_bytes,
+                program_cpu_us_per_op: us_per_op(after.0.cpu_ns - before.0.cpu_ns, operations),
+                daemon_cpu_us_per_op: us_per_op(after.1.cpu_ns - before.1.cpu_ns, operations),
+                program_cpu_us_per_op_whole: us_per_op(after.0.cpu_ns - before_whole.0.cpu_ns, all),
+                daemon_cpu_us_per_op_whole: us_per_op(after.1.cpu_ns - before_whole.1.cpu_ns, all),
+                faults_per_op: per_op(after.0.faults - before.0.faults),
+                major_faults_per_op: per_op(after.0.major_faults - before.0.major_faults),
+                limit_hits_per_op: per_op(hits),
+                p50_us: us(0.5),
+                p99_us: us(0.99),
+                p999_us: us(0.999),
+            })
+        })
+    }
+
+    fn compile(&self, group: &Group, policy: &str, round: usize) -> anyhow::Result<Run> {
+        let daemon = match policy {
+            "none" => None,
+            _ => Some(Daemon::start(self.program, group, policy)?),
+        };
+        let end = AtomicBool::new(false);
+        let sampler = Sampler { group, end: &end };
+        std::thread::scope(|scope| {
+            let samples = scope.spawn(|| sampler.run());
+            let before = agewise_cli::lean::children_usage();
+            let began = Instant::now();
+            let done = compile::run(group, self.args.files, self.stop);
+            end.store(true, Ordering::Relaxed);
+            let samples = samples.join().expect("the sampler does not panic");
+            done?;
+            let elapsed = began.elapsed();
+            let cpu = agewise_cli::lean::children_usage()
+                .cpu
+                .saturating_sub(before.cpu);
+            let operations = self.args.files as u64;
+            let of_daemon = daemon
+                .as_ref()
+                .map_or_else(Counters::default, |daemon| counters(daemon.service.pid()));
+            let (mean, peak) = mean_since(&samples, began);
+            let stat = group.cgroup().stat()?;
+            let program_us = cpu.as_secs_f64() * 1e6 / operations as f64;
+            let daemon_us = us_per_op(of_daemon.cpu_ns, operations);
+            Ok(Run {
+                load: Load::Compile,
+                policy: policy.to_owned(),
+                round,
+                operations,
+                elapsed_ms: elapsed.as_millis() as u64,
+                resident_mean_bytes: mean,
+                resident_peak_bytes: peak,
+                resident_mean_whole_bytes: mean,
+                limit_bytes: 0,
+                program_cpu_us_per_op: program_us,
+                daemon_cpu_us_per_op: daemon_us,
+                program_cpu_us_per_op_whole: program_us,
+                daemon_cpu_us_per_op_whole: daemon_us,
+                faults_per_op: stat.faults as f64 / operations as f64,
+                major_faults_per_op: stat.major_faults as f64 / operations as f64,
+                limit_hits_per_op: 0.0,
+                p50_us: 0.0,
+                p99_us: 0.0,
+                p999_us: 0.0,
+            })
+        })
+    }
+}

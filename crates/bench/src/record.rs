@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise bench record`: what recording costs the one who is recorded, and how true the trace is.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use agewise_trace::{Access, TraceSource};
+use anyhow::{Context, bail};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+
+use super::statistics::{Change, median};
+use super::{PAGE_BYTES, RecordArgs};
+use crate::exercise::spawned::Spawned;
+use crate::exercise::truth::Region;
+use agewise_cli::observe;
+use agewise_cli::signal::Stop;
+use agewise_host::recorder::{self, Recorder};
+
+/// The window over which working sets are compared.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// How long is recorded before anything is measured.
+const WARM_UP: Duration = Duration::from_secs(4);
+
+/// What recording changes, and how far its working sets are from the truth.
+#[derive(Clone, Debug, Serialize)]
+pub struct Recorded {
+    /// Time from look to look.
+    interval_ms: u64,
+    /// Pairs of spans.
+    pairs: usize,
+    /// Median of the spans without recording.
+    alone_ops_per_second: f64,
+    /// Median of the spans with recording.
+    recorded_ops_per_second: f64,
+    /// Operations a second.
+    change_ratio: f64,
+    /// Lower end of its 95 % interval.
+    change_low_ratio: f64,
+    /// Upper end.
+    change_high_ratio: f64,
+    /// Operations for each second of the exerciser's CPU time.
+    cpu_change_ratio: f64,
+    /// Lower end of its 95 % interval.
+    cpu_change_low_ratio: f64,
+    /// Upper end.
+    cpu_change_high_ratio: f64,
+    /// Seconds for which the working set was compared.
+    working_sets: usize,
+    /// Median of the true working sets of a second.
+    working_set_bytes: u64,
+    /// Median of how far the recorded ones are from the true ones.
+    working_set_deviation_ratio: f64,
+    /// The farthest of them.
+    working_set_deviation_max_ratio: f64,
+    /// Share of the recorded accesses that were inferred, not seen.
+    inferred_share: f64,
+    /// CPU time of looking, as a share of one core.
+    cpu_share: f64,
+}
+
+/// A true working set: the pages touched between two looks about a second apart.
+#[derive(Clone, Copy, Debug)]
+struct TrueSet {
+    /// The look at its beginning, in ns since the recording began.
+    from_ns: u64,
+    /// The look at its end.
+    to_ns: u64,
+    pages: u64,
+}
+
+/// Measures.
+pub(super) fn measure(program: &Path, args: &RecordArgs, stop: &Stop) -> anyhow::Result<Recorded> {
+    let (size, rate) = (args.size.to_string(), args.rate.to_string());
+    let arguments = ["--size", &size, "--pattern", "uniform", "--rate", &rate];
+    let exerciser = Spawned::start(program, arguments, Some(stop))?;
+    let dir = tempfile::tempdir().context("a place for the trace")?;
+    let path = dir.path().join("trace");
+    let mut eye = recorder::open_eye().context("cannot read page tables")?;
+    let out = BufWriter::new(File::create_new(&path)?);
+    let mut recorder = Recorder::new(&mut eye, &path, out, args.interval, String::new())?;
+    recorder.set_max_slowdown(args.max_slowdown);
+    recorder.add(exerciser.pid(), false)?;
+    // The first look clears all of memory; that happens once and not at any pace.
+    recorder.interval()?;
+    // Nor does finding out whether the program has to be spared, and how steady it is.
+    look_for(&mut recorder, args, WARM_UP, stop)?;
+    let mut rng = Pcg64::seed_from_u64(1);
+    let (mut by_time, mut by_cpu, mut true_sets) = (Vec::new(), Vec::new(), Vec::new());
+    let mut recorded_for = WARM_UP;
+    for _ in 0..args.pairs {
+        let recorded_first: bool = rng.random();
+        let mut rates = [(0.0, 0.0); 2];
+        for is_recorded in [recorded_first, !recorded_first] {
+            if is_recorded {
+                // What was touched while nobody looked is no interval of this span.
+                recorder.interval()?;
+            }
+            let (begin, ops) = (Instant::now(), exerciser.truth().ops());
+            let cpu_ns = exerciser.cpu_ns().unwrap_or(0);
+            let mut looks = Vec::new();
+            if is_recorded {
+                looks = look_for(&mut recorder, args, args.span, stop)?;
+            } else if stop.wait(args.span) {
+                bail!("told to end");
+            }
+            let (length, done) = (begin.elapsed(), (exerciser.truth().ops() - ops) as f64);
+            let cpu_ns = exerciser.cpu_ns().unwrap_or(0).saturating_sub(cpu_ns);
+            rates[usize::from(is_recorded)] = (
+                done / length.as_secs_f64(),
+                done * 1e9 / (cpu_ns as f64).max(1.0),
+            );
+            if is_recorded {
+                recorded_for += length;
+                true_sets.extend(true_set(&mut recorder, &exerciser, &looks)?);
+            }
+        }
+        by_time.push((rates[0].0, rates[1].0));
+        by_cpu.push((rates[0].1, rates[1].1));
+    }
+    let regions = exerciser.truth().regions().to_vec();
+    exerciser.finish()?;
+    let (totals, _) = recorder.finish()?;
+    let deviations = deviations(&path, &true_sets, &regions)?;
+    let change = Change::of_pairs(&by_time).context("at least three pairs are needed")?;
+    let cpu_change = Change::of_pairs(&by_cpu).context("the exerciser's CPU time is not known")?;
+    let pages: Vec<f64> = true_sets.iter().map(|set| set.pages as f64).collect();
+    let rates =
+        |which: fn(&(f64, f64)) -> f64| median(&by_time.iter().map(which).collect::<Vec<_>>());
+    Ok(Recorded {
+        interval_ms: observe::millis(args.interval),
+        pairs: args.pairs,
+        alone_ops_per_second: rates(|pair| pair.0),
+        recorded_ops_per_second: rates(|pair| pair.1),
+        change_ratio: change.change_ratio,
+        change_low_ratio: change.change_low_ratio,
+        change_high_ratio: change.change_high_ratio,
+        cpu_change_ratio: cpu_change.change_ratio,
+        cpu_change_low_ratio: cpu_change.change_low_ratio,
+        cpu_change_high_ratio: cpu_change.change_high_ratio,
+        working_sets: deviations.len(),
+        working_set_bytes: median(&pages) as u64 * PAGE_BYTES,
+        working_set_deviation_ratio: median(&deviations),
+        working_set_deviation_max_ratio: deviations.iter().copied().fold(0.0, f64::max),
+        inferred_share: totals.inferred as f64 / totals.accesses.max(1) as f64,
+        cpu_share: totals.cpu_ns as f64 / 1e9 / recorded_for.as_secs_f64().max(1e-9),
+    })
+}
+
+/// One span of recording; gives the times of its looks.
+fn look_for(
+    recorder: &mut Recorder<'_, BufWriter<File>>,
+    args: &RecordArgs,
+    span: Duration,
+    stop: &Stop,
+) -> anyhow::Result<Vec<u64>> {
+    let begin = Instant::now();
+    let mut next = begin;
+    let mut looks = Vec::new();
+    while begin.elapsed() < span {
+        next = (next + args.interval).max(Instant::now());
+        if stop.wait_until(next) {
+            bail!("told to end");
+        }
+        recorder.interval()?;
+        looks.push(recorder.last_look_ns());
+    }
+    Ok(looks)
+}
+
+/// One more look at an exerciser that stands still, and what it touched in the second before.
+fn true_set(
+    recorder: &mut Recorder<'_, BufWriter<File>>,
+    exerciser: &Spawned,
+    looks: &[u64],
+) -> anyhow::Result<Option<TrueSet>> {
+    let pid = Pid::from_raw(exerciser.pid() as i32).context("a pid is positive")?;
+    kill_process(pid, Signal::STOP)?;
+    let looked = recorder.interval();
+    let to_ns = recorder.last_look_ns();
+    let window_ns = WINDOW.as_nanos() as u64;
+    let from_ns = looks
+        .iter()
+        .rev()
+        .copied()
+        .find(|&look| look + window_ns <= to_ns);
+    let truth = exerciser.truth();
+    let pages = from_ns.map(|from_ns| {
+        let from = recorder.start_ns() + from_ns;
+        (0..truth.pages())
+            .filter(|&slot| truth.last_access_ns(slot) >= from)
+            .count() as u64
+    });
+    kill_process(pid, Signal::CONT)?;
+    looked?;
+    Ok(from_ns.zip(pages).map(|(from_ns, pages)| TrueSet {
+        from_ns,
+        to_ns,
+        pages,
+    }))
+}
+
+/// How far the recorded working sets are from the true ones.
+fn deviations(path: &Path, sets: &[TrueSet], regions: &[Region]) -> anyhow::Result<Vec<f64>> {
+    let mut stream = TraceSource::new(path).open()?;
+    let mut found: Vec<HashSet<u64>> = vec![HashSet::new(); sets.len()];
+    let mut batch = Vec::<Access>::new();
+    while stream.next_batch(&mut batch)? {
+        for access in &batch {
+            let known = regions.iter().any(|region| {
+                let first = region.address / PAGE_BYTES;
+                (first..first + region.pages).contains(&access.page)
+            });
+            if !known {
+                continue;
+            }
+            for (set, pages) in sets.iter().zip(&mut found) {
+                if set.from_ns < access.time_ns && access.time_ns <= set.to_ns {
+                    pages.insert(access.page);
+                }
+            }
+        }
+    }
+    Ok(sets
+        .iter()
+        .zip(&found)
+        .map(|(set, pages)| (pages.len() as f64 / set.pages.max(1) as f64 - 1.0).abs())
+        .collect())
+}

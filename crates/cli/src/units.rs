@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sizes, durations and rates as people type and read them. Bytes are IEC (1 MiB = 2^20); JSON and
+//! CSV carry raw integers and never come through here.
+
+use std::time::Duration;
+
+/// What a suffix of a size multiplies by.
+const SIZE_UNITS: [(&str, u64); 5] = [
+    ("", 1),
+    ("K", 1 << 10),
+    ("M", 1 << 20),
+    ("G", 1 << 30),
+    ("T", 1 << 40),
+];
+
+/// What a suffix of a duration is in nanoseconds.
+const DURATION_UNITS: [(&str, u64); 7] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("d", 86_400_000_000_000),
+];
+
+/// Splits `1.5GiB` into `1.5` and `GiB`.
+fn number_and_unit(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let number: f64 = text[..end].parse().ok()?;
+    Some((number, text[end..].trim()))
+}
+
+/// Multiplies exactly where `number` is whole, and refuses what a u64 cannot hold.
+fn scale(number: f64, unit: u64) -> Option<u64> {
+    let product = number * unit as f64;
+    (product.is_finite() && (0.0..u64::MAX as f64).contains(&product))
+        .then(|| product.round() as u64)
+}
+
+/// Parses a size in bytes: `4096`, `512M`, `1.5G`, `64KiB`. Units are powers of two.
+pub fn size(text: &str) -> Result<u64, String> {
+    let bad = || format!("'{text}' is not a size; write it like 512M or 1.5G (powers of two)");
+    let (number, unit) = number_and_unit(text).ok_or_else(bad)?;
+    let unit = unit.to_ascii_uppercase();
+    let unit = unit
+        .strip_suffix("IB")
+        .or(unit.strip_suffix('B'))
+        .unwrap_or(&unit);
+    let (_, factor) = SIZE_UNITS
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .ok_or_else(bad)?;
+    scale(number, *factor).ok_or_else(|| format!("'{text}' is more bytes than 64 bits can count"))
+}
+
+/// Parses a size that must be more than nothing.
+pub fn positive_size(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err("a size of zero leaves nothing to do; give at least 1 byte".into()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Parses a rate in bytes a second: `256M/s` or `256M`. Zero is refused: it would never end.
+pub fn byte_rate(text: &str) -> Result<u64, String> {
+    match size(text.trim().strip_suffix("/s").unwrap_or(text))? {
+        0 => Err("a rate of zero would never end; give at least 1 byte a second".into()),
+        rate => Ok(rate),
+    }
+}
+
+/// Parses a duration: `500ms`, `30s`, `2m`, `1.5h`, `1d`. The unit is required, so that nobody has
+/// to guess whether `30` is seconds or milliseconds.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let bad = || format!("'{text}' is not a duration; write it with its unit: 500ms, 30s, 2m, 1h");
+    let (number, unit) = number_and_unit(text).ok_or_else(bad)?;
+    let (_, factor) = DURATION_UNITS
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .ok_or_else(bad)?;
+    let nanoseconds = scale(number, *factor).ok_or_else(|| format!("'{text}' is too long"))?;
+    Ok(Duration::from_nanos(nanoseconds))
+}
+
+/// Parses a duration that must be more than nothing.
+pub fn positive_duration(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("a duration of zero; give at least 1ms".into()),
+        duration => Ok(duration),
+    }
+}
+
+/// Bytes for people: `0 B`, `4.0 KiB`, `1.5 GiB`.
+pub fn bytes_text(bytes: u64) -> String {
+    const NAMES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < NAMES.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ => format!("{value:.1} {}", NAMES[unit]),
+    }
+}
+
+/// A duration for people, in its largest whole-number unit or with one decimal: `250 ms`, `1.5 s`,
+/// `30 s`, `2 m 5 s`.
+pub fn duration_text(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    if duration < Duration::from_millis(1) {
+        format!("{} us", duration.as_micros())
+    } else if duration < Duration::from_secs(1) {
+        format!("{} ms", duration.as_millis())
+    } else if duration < Duration::from_secs(60) {
+        let text = format!("{seconds:.1}");
+        format!("{} s", text.strip_suffix(".0").unwrap_or(&text))
+    } else if duration < Duration::from_secs(3600) {
+        format!(
+            "{} m {} s",
+            duration.as_secs() / 60,
+            duration.as_secs() % 60
+        )
+    } else {
+        format!(
+            "{} h {} m",
+            duration.as_secs() / 3600,
+            duration.as_secs() % 3600 / 60
+        )
+    }
+}
+
+/// A share such as `5%` or `0.05`; `none` is infinite.
+pub fn slowdown(text: &str) -> Result<f64, String> {
+    if text == "none" {
+        return Ok(f64::INFINITY);
+    }
+    let (number, scale) = match text.strip_suffix('%') {
+        Some(number) => (number, 0.01),
+        None => (text, 1.0),
+    };
+    match number.trim().parse::<f64>() {
+        Ok(number) if number > 0.0 && number * scale <= 1.0 => Ok(number * scale),
+        _ => Err(format!(
+            "'{text}' is no share above 0 and up to 100%, nor `none`"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn sizes_are_powers_of_two() {
+        assert_eq!(size("0"), Ok(0));
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("64K"), Ok(65536));
+        assert_eq!(size("512M"), Ok(512 << 20));
+        assert_eq!(size("1.5G"), Ok(3 << 29));
+        assert_eq!(size("2 GiB"), Ok(2 << 30));
+        assert_eq!(size("1tb"), Ok(1 << 40));
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in [
+            "",
+            "M",
+            "-1",
+            "12Q",
+            "1.2.3G",
+            "0x10",
+            "M512",
+            "99999999999T",
+        ] {
+            assert!(size(text).is_err(), "{text}");
+        }
+        assert!(positive_size("0").is_err());
+    }
+
+    #[test]
+    fn durations_need_a_unit() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("1.5h"), Ok(Duration::from_secs(5400)));
+        for text in ["30", "", "s", "-1s", "1w", "1e3s"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+        assert!(positive_duration("0s").is_err());
+    }
+
+    #[test]
+    fn rates_may_name_the_second() {
+        assert_eq!(byte_rate("256M/s"), Ok(256 << 20));
+        assert_eq!(byte_rate("1G"), Ok(1 << 30));
+        assert!(byte_rate("0/s").is_err());
+        assert!(byte_rate("1M/m").is_err());
+    }
+
+    #[test]
+    fn text_is_short() {
+        assert_eq!(bytes_text(0), "0 B");
+        assert_eq!(bytes_text(1023), "1023 B");
+        assert_eq!(bytes_text(4096), "4.0 KiB");
+        assert_eq!(bytes_text((1 << 20) - 1), "1.0 MiB");
+        assert_eq!(bytes_text(u64::MAX), "16.0 EiB");
+        assert_eq!(duration_text(Duration::from_micros(12)), "12 us");
+        assert_eq!(duration_text(Duration::from_millis(250)), "250 ms");
+        assert_eq!(duration_text(Duration::from_secs(30)), "30 s");
+        assert_eq!(duration_text(Duration::from_secs(125)), "2 m 5 s");
+    }
+
+    proptest! {
+        #[test]
+        fn whole_sizes_come_back(number in 0u64..1 << 40, unit in 0usize..3) {
+            let (name, factor) = SIZE_UNITS[unit];
+            prop_assert_eq!(size(&format!("{number}{name}")), Ok(number * factor));
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC{0,12}") {
+            let _ = (size(&text), duration(&text), byte_rate(&text));
+        }
+    }
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One target that a policy acts on: gathers its facts, asks its controller, counts what became of it.
+
+use agewise_host::agent::SubjectAges;
+use agewise_host::cgroup::Cgroup;
+use agewise_policy::proactive::{
+    Action, Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Reason as Why,
+    Refaults, Spec, SwapRoom,
+};
+
+use super::hand::Done;
+use super::state::{self, Machine, Reclaimed};
+use super::world;
+
+/// Counters as they were when last asked.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    refaulted_bytes: u64,
+    some_us: u64,
+    full_us: u64,
+}
+
+/// What an actor is told of the machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Around {
+    /// The machine.
+    pub machine: Machine,
+    /// Where anonymous memory goes.
+    pub backend: Backend,
+    /// What a refault costs, ns, where that was measured.
+    pub refault_ns: Option<u64>,
+}
+
+/// A target under a policy.
+#[derive(Debug)]
+pub struct Actor {
+    /// The rule it follows.
+    pub rule: usize,
+    /// The name of its policy.
+    pub reason: state::Reason,
+    /// Nothing is moved.
+    pub dry_run: bool,
+    /// What left by our doing.
+    pub reclaimed: Reclaimed,
+    /// What would have left.
+    pub rehearsed_bytes: u64,
+    controller: Controller,
+    counters: Option<Counters>,
+    outcome: Option<Outcome>,
+    /// When it wants to be asked again, ms.
+    pub next_ms: u64,
+    last_why: Option<std::mem::Discriminant<Why>>,
+}
+
+/// The reason of a policy's name.
+pub fn reason_of(spec: &Spec) -> state::Reason {
+    state::Reason::ALL
+        .into_iter()
+        .find(|reason| reason.name() == spec.name())
+        .unwrap_or(state::Reason::Cost)
+}
+
+impl Actor {
+    /// A controller that has seen nothing yet.
+    pub fn new(rule: usize, spec: &Spec, dry_run: bool) -> Self {
+        Actor {
+            rule,
+            reason: reason_of(spec),
+            dry_run,
+            reclaimed: Reclaimed::default(),
+            rehearsed_bytes: 0,
+            controller: Controller::new(spec),
+            counters: None,
+            outcome: None,
+            next_ms: 0,
+            last_why: None,
+        }
+    }
+
+    /// How often it wants memory looked at, ms.
+    pub fn look_ms(&self) -> Option<u64> {
+        let pace = self.controller.pace();
+        pace.look_ms.filter(|_| !pace.heat)
+    }
+
+    /// Whether it is held by heat, in steps of its own, beside the ticks.
+    pub fn wants_heat(&self) -> bool {
+        self.controller.pace().heat
+    }
+
+    /// Asks its controller after a look.
+    pub fn decide(
+        &mut self,
+        now_ms: u64,
+        cgroup: Option<&Cgroup>,
+        ages: &SubjectAges,
+        around: &Around,
+    ) -> Decision {
+        let psi = cgroup.and_then(world::psi_of).or(around.machine.psi);
+        let now = Counters {
+            refaulted_bytes: ages.refaulted_bytes,
+            some_us: psi.map_or(0, |psi| psi.some.total_us),
+            full_us: psi.map_or(0, |psi| psi.full.total_us),
+        };
+        // What was counted before is nobody's doing.
+        let before = self.counters.replace(now).unwrap_or(now);
+        let limits = cgroup.and_then(|cgroup| cgroup.limits().ok());
+        let facts = Facts {
+            time_ms: now_ms,
+            resident_bytes: ages.resident.total(),
+            charged_bytes: cgroup.and_then(|cgroup| cgroup.usage_bytes().ok().flatten()),
+            out_bytes: [ages.out_bytes, 0],
+            looked: Some(Looked {
+                time_ms: ages.looked_ms,
+                watched_ms: ages.watched_ms,
+                bins: ages.resident.bins(),
+                returned: ages.returned.bins(),
+            }),
+            refaults: Refaults {
+                bytes: [
+                    now.refaulted_bytes.saturating_sub(before.refaulted_bytes),
+                    0,
+                ],
+                latency_ns: [around.refault_ns.unwrap_or(0), 0],
+            },
+            psi: psi.map(|_| Psi {
+                some_us: now.some_us.saturating_sub(before.some_us),
+                full_us: now.full_us.saturating_sub(before.full_us),
+                io_some_us: 0,
+            }),
+            swap: Some(SwapRoom {
+                free_bytes: around.machine.swap_free_bytes,
+                total_bytes: around.machine.swap_total_bytes,
+            }),
+            backend: around.backend,
+            limit_bytes: limits.and_then(|limits| limits.max_bytes),
+            floor_bytes: limits.map_or(0, |limits| limits.min_bytes.max(limits.low_bytes)),
+            hands: Hands {
+                page_out: true,
+                reclaim: cgroup.is_some_and(Cgroup::can_reclaim),
+                sort: true,
+                coldest: false,
+            },
+            outcome: self.outcome.take(),
+            ..Facts::default()
+        };
+        let decision = self.controller.decide(&facts);
+        self.next_ms = decision.next_ms;
+        decision
+    }
+
+    /// Whether a decision to do nothing has another reason than the one before: worth a line.
+    pub fn is_news(&mut self, decision: &Decision) -> bool {
+        let why = std::mem::discriminant(&decision.reason);
+        self.last_why.replace(why) != Some(why)
+    }
+
+    /// What became of a decision.
+    pub fn done(&mut self, action: &Action, done: &Done) {
+        self.reclaimed.add(self.reason, done.left_bytes());
+        self.rehearsed_bytes = self.rehearsed_bytes.saturating_add(done.rehearsed_bytes);
+        if self.dry_run {
+            // As if it had worked, or the rehearsal would stop where reality would not.
+            self.outcome = None;
+            return;
+        }
+        self.outcome = Some(Outcome {
+            asked_bytes: action.bytes(),
+            tried_bytes: done.tried_bytes,
+            left_bytes: [done.left_anon_bytes, done.left_file_bytes],
+            cpu_ns: done.cpu_ns,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_has_a_reason() {
+        for policy in agewise_policy::proactive::POLICIES {
+            let known = state::Reason::ALL.iter().any(|r| r.name() == policy.name);
+            assert!(known, "{} has no reason", policy.name);
+        }
+        let spec: Spec = "budget:512M".parse().unwrap();
+        assert_eq!(reason_of(&spec), state::Reason::Budget);
+    }
+}

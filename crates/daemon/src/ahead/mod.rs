@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Holding targets under a budget, in steps of milliseconds: a thread beside the ticks, with an eye
+//! of its own.
+//!
+//! It is the only one that clears accessed bits of the processes it serves often, so what it saw is
+//! handed to the agent ([`Seen`]), whose ages stay right.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use agewise_host::agent::AlsoYoung;
+use agewise_host::clock;
+use agewise_host::eye::{AccessSource, Target};
+use agewise_host::seat::Seat;
+use agewise_policy::table::PageBits;
+
+use super::observer::Key;
+use holder::{Holder, Tools};
+
+mod holder;
+mod told;
+
+pub use told::{Announce, Begun, Held, Report};
+
+/// Pages seen accessed, by table.
+type Young = HashMap<u64, PageBits>;
+
+#[derive(Default)]
+struct Shared {
+    held: Mutex<Option<Vec<Held>>>,
+    reports: Mutex<HashMap<Key, Report>>,
+    /// By pid, with the start time of the process.
+    young: Mutex<HashMap<u32, (u64, Young)>>,
+    end: AtomicBool,
+    /// CPU time of the thread, ns.
+    cpu_ns: AtomicU64,
+}
+
+fn now_us() -> u64 {
+    clock::monotonic_ns() / 1000
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread. Dropping it ends it.
+pub struct Ahead {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Hands what the thread saw accessed to the agent.
+pub struct Seen(Arc<Shared>);
+
+impl AlsoYoung for Seen {
+    fn take(&mut self, target: &Target) -> Option<Young> {
+        let mut young = lock(&self.0.young);
+        let (start_ticks, seen) = young.get_mut(&target.pid)?;
+        (Some(*start_ticks) == target.start_ticks).then(|| std::mem::take(seen))
+    }
+}
+
+impl Ahead {
+    /// Starts the thread with an eye of its own. What it is about to do is told to `announce`, once
+    /// for all steps until the reports are taken: they are hundreds a second.
+    ///
+    /// # Errors
+    /// No thread to be had.
+    pub fn start(eye: Box<dyn AccessSource + Send>, announce: Announce) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("agewise-ahead".into())
+            .spawn(move || Runner::new(of_thread, eye, announce).run())?;
+        Ok(Ahead {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// What it saw, for the agent.
+    pub fn seen(&self) -> Box<dyn AlsoYoung> {
+        Box::new(Seen(Arc::clone(&self.shared)))
+    }
+
+    /// CPU time of the thread so far.
+    pub fn cpu(&self) -> Duration {
+        Duration::from_nanos(self.shared.cpu_ns.load(Ordering::Relaxed))
+    }
+
+    /// Holds these from now on; those that are no longer among them are let go.
+    pub fn hold(&self, held: Vec<Held>) {
+        *lock(&self.shared.held) = Some(held);
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+
+    /// What was done since the last call. Scans after which nothing had to go yet wait for the steps
+    /// that they are for, so that what was announced and what is told come in pairs.
+    pub fn take_reports(&self) -> Vec<(Key, Report)> {
+        let mut reports = lock(&self.shared.reports);
+        let done = |_: &Key, report: &mut Report| report.steps > 0 || report.trouble.is_some();
+        reports.extract_if(done).collect()
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.shared.end.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Runner {
+    shared: Arc<Shared>,
+    eye: Box<dyn AccessSource + Send>,
+    announce: Announce,
+    holders: BTreeMap<Key, Holder>,
+    seat: Seat,
+}
+
+impl Runner {
+    fn new(shared: Arc<Shared>, eye: Box<dyn AccessSource + Send>, announce: Announce) -> Self {
+        Runner {
+            shared,
+            eye,
+            announce,
+            holders: BTreeMap::new(),
+            seat: Seat::new(),
+        }
+    }
+
+    fn run(mut self) {
+        // A request that is being answered is answered first. Without it they only wait longer.
+        let _ = agewise_host::seat::be_patient();
+        while !self.shared.end.load(Ordering::SeqCst) {
+            self.take_held();
+            let now_us = now_us();
+            let mut next_us = now_us + 1_000_000;
+            for (key, holder) in &mut self.holders {
+                if now_us >= holder.next_us() {
+                    let mut report = Report::default();
+                    let told = lock(&self.shared.reports);
+                    let is_told = told.get(key).is_some_and(|report| report.steps > 0);
+                    drop(told);
+                    let announce = (!is_told).then_some(&self.announce);
+                    let mut tools = Tools {
+                        eye: &mut *self.eye,
+                        seat: &mut self.seat,
+                    };
+                    holder.turn(&mut tools, now_us, announce, &mut report);
+                    hand_over(&self.shared, holder);
+                    let mut told = lock(&self.shared.reports);
+                    told.entry(key.clone()).or_default().add(report);
+                }
+                next_us = next_us.min(holder.next_us());
+            }
+            let cpu_ns = clock::thread_cpu_ns();
+            self.shared.cpu_ns.store(cpu_ns, Ordering::Relaxed);
+            let left = next_us.saturating_sub(self::now_us());
+            if left > 0 {
+                std::thread::park_timeout(Duration::from_micros(left));
+            }
+        }
+    }
+
+    fn take_held(&mut self) {
+        let Some(held) = lock(&self.shared.held).take() else {
+            return;
+        };
+        let mut before = std::mem::take(&mut self.holders);
+        for held in held {
+            let holder = match before.remove(&held.key) {
+                Some(mut holder) if holder.held.spec == held.spec => {
+                    holder.held = held;
+                    holder
+                }
+                _ => Holder::new(held),
+            };
+            self.holders.insert(holder.held.key.clone(), holder);
+        }
+        let pids: Vec<u32> = self
+            .holders
+            .values()
+            .flat_map(|holder| holder.held.pids.iter().copied())
+            .collect();
+        lock(&self.shared.young).retain(|pid, _| pids.contains(pid));
+        // What was done for one that is gone has been told, or nobody asks any more.
+        let holders = &self.holders;
+        lock(&self.shared.reports).retain(|key, _| holders.contains_key(key));
+    }
+}
+
+/// Hands what was seen accessed to the agent.
+fn hand_over(shared: &Shared, holder: &mut Holder) {
+    for (pid, heated) in holder.heated() {
+        let seen = heated.take_young();
+        if seen.is_empty() {
+            continue;
+        }
+        let start_ticks = heated.process().start_ticks();
+        let mut young = lock(&shared.young);
+        let (of, sum) = young
+            .entry(*pid)
+            .or_insert_with(|| (start_ticks, HashMap::new()));
+        if *of != start_ticks {
+            (*of, *sum) = (start_ticks, HashMap::new());
+        }
+        for (table, bits) in seen {
+            let all = sum.entry(table).or_insert([0; 8]);
+            for (all, bits) in all.iter_mut().zip(bits) {
+                *all |= bits;
+            }
+        }
+    }
+}

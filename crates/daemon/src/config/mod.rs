@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The configuration: one TOML file. Every value is checked where it is read, so that an error
+//! carries its line and key; a key that is not known is an error too.
+//!
+//! Nothing in it names a program to run, and nothing ever will: a daemon with these privileges must
+//! not be a way to run commands.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+mod matcher;
+mod values;
+
+pub use matcher::Matcher;
+pub use values::{
+    Bounds, Count, Depth, Listen, PathGlob, Pause, Percent, PolicySpec, Size, SocketMode, Span,
+};
+
+/// The defaults with what there is to say about each, as `agewise config default` prints them.
+pub const DEFAULT_TEXT: &str = include_str!("../../../../packaging/agewise.toml");
+
+/// Rules and globs are matched for every cgroup at every tick.
+const RULES_MAX: usize = 64;
+const GLOBS_MAX: usize = 64;
+
+/// The whole configuration.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// What is observed, and how often.
+    pub observe: Observe,
+    /// What is done to whom; the first rule that fits a cgroup or process counts. None: nothing is
+    /// done.
+    pub act: Vec<Act>,
+    /// Whose working set is to be kept.
+    pub protect: Protect,
+    /// Where actions are written down.
+    pub journal: Journal,
+    /// Working-set report files.
+    pub files: Files,
+    /// Metrics and the page.
+    pub metrics: Metrics,
+}
+
+/// What is observed, and how often.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Observe {
+    /// Cgroups, by patterns of their path below the hierarchy that accounts memory: `*` is any part
+    /// of one name, `**` any number of names.
+    pub cgroups: Vec<PathGlob>,
+    /// Processes, by pid: whichever process has it.
+    pub pids: BTreeSet<u32>,
+    /// Levels of cgroups looked through.
+    pub depth_max: Count<64>,
+    /// Cgroups looked through.
+    pub cgroups_max: Count<65536>,
+    /// Time from look to look.
+    pub tick: Span,
+    /// Share of one core that all of the daemon may take, percent. When it is short of that it looks
+    /// less often.
+    pub cpu_percent: Percent,
+    /// Upper bounds of the age bins.
+    pub intervals: Bounds,
+}
+
+/// A rule.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Act {
+    /// Cgroups it is for, by patterns as above. Of cgroups below one another the lowest that fits a
+    /// rule is acted upon.
+    #[serde(default)]
+    pub cgroups: Vec<PathGlob>,
+    /// Processes it is for.
+    #[serde(default)]
+    pub pids: BTreeSet<u32>,
+    /// The policy with its parameters: `age:10s/40s`, `pressure`, `cost`, `budget:512M`.
+    pub policy: PolicySpec,
+    /// Do everything but move memory, and write down what would have been done. On unless switched
+    /// off.
+    #[serde(default = "yes")]
+    pub dry_run: bool,
+    /// Mark memory as the first to go some time before it is moved out, so that the kernel, should
+    /// it need memory before, takes this and not what is in use.
+    #[serde(default)]
+    pub sort_first: bool,
+}
+
+/// Whose working set is to be kept, and what is done when it cannot be.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Protect {
+    /// Cgroups, by patterns. None: nothing is watched for.
+    pub cgroups: Vec<PathGlob>,
+    /// Over this time it is measured what comes back: memory that was used within it belongs to the
+    /// working set.
+    pub min_ttl: Span,
+    /// The hardest step that may be taken; the gentler ones come first.
+    pub up_to: UpTo,
+    /// How long the guilty is frozen.
+    pub freeze: Pause,
+    /// Cgroups that are named but never acted upon, by patterns; nor what holds one of them.
+    pub spare: Vec<PathGlob>,
+    /// Do everything but act, and write down what would have been done.
+    pub dry_run: bool,
+    /// Where it is noted what has to be taken back, for the case that the daemon is killed. Its
+    /// directory is made if there is none.
+    pub ledger: PathBuf,
+}
+
+/// The hardest step allowed.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum UpTo {
+    /// Say who it is.
+    Report,
+    /// Hold the memory of the guilty lower, and move its coldest out.
+    Squeeze,
+    /// Stop its tasks for a while.
+    Freeze,
+    /// Kill its tasks.
+    Kill,
+}
+
+/// Where actions are written down, one JSON object a line.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Journal {
+    /// `-` for standard output, or a file.
+    pub file: PathBuf,
+    /// A file larger than this is renamed to `FILE.1`, that to `FILE.2`, and so on.
+    pub size_max: Size,
+    /// Renamed files kept.
+    pub keep: Count<100>,
+}
+
+/// Working-set report files.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Files {
+    /// Whether there are any.
+    pub enabled: bool,
+    /// The directory; it must be empty or missing.
+    pub directory: PathBuf,
+}
+
+/// Metrics and the page.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Whether they are served.
+    pub enabled: bool,
+    /// `ADDRESS:PORT` (loopback unless `allow_remote`), or `unix:PATH`.
+    pub listen: Listen,
+    /// Allow an address that other machines reach. Nothing served can change anything, but names of
+    /// cgroups and sizes are told to whoever asks.
+    pub allow_remote: bool,
+    /// Names of this machine under which it may be asked for, besides localhost and bare addresses.
+    /// A request for another name is refused: it may come from a page of another site.
+    pub hosts: Vec<String>,
+    /// Who may use the socket of `unix:PATH`: its mode.
+    pub socket_mode: SocketMode,
+    /// Cgroups shown: the largest.
+    pub cgroups_max: Count<4096>,
+    /// Levels of cgroups shown.
+    pub depth_max: Depth,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Default for Observe {
+    fn default() -> Self {
+        Observe {
+            cgroups: vec![PathGlob::new("/**").expect("a pattern")],
+            pids: BTreeSet::new(),
+            depth_max: Count(8),
+            cgroups_max: Count(1024),
+            tick: Span(Duration::from_secs(5)),
+            cpu_percent: Percent(1.0),
+            intervals: Bounds("1s,5s,30s,2m,10m".parse().expect("a list of ages")),
+        }
+    }
+}
+
+impl Default for Protect {
+    fn default() -> Self {
+        Protect {
+            cgroups: Vec::new(),
+            min_ttl: Span(Duration::from_secs(1)),
+            up_to: UpTo::Report,
+            freeze: Pause(Duration::from_secs(10)),
+            spare: Vec::new(),
+            dry_run: false,
+            ledger: "/run/agewise-undo/ledger".into(),
+        }
+    }
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        Journal {
+            file: "-".into(),
+            size_max: Size(16 << 20),
+            keep: Count(4),
+        }
+    }
+}
+
+impl Default for Files {
+    fn default() -> Self {
+        Files {
+            enabled: false,
+            directory: "/run/agewise".into(),
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics {
+            enabled: false,
+            listen: Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 9779))),
+            allow_remote: false,
+            hosts: Vec::new(),
+            socket_mode: SocketMode(0o600),
+            cgroups_max: Count(50),
+            depth_max: Depth(3),
+        }
+    }
+}
+
+/// Why a configuration was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is larger than any configuration.
+    #[error("{} is larger than 1 MiB, which is no configuration", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// What it says makes no sense; the message has line and key.
+    #[error("{}: {message}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, where.
+        message: String,
+    },
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        use std::io::Read;
+        const SIZE_MAX: u64 = 1 << 20;
+        let unreadable = |source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        let mut text = String::new();
+        let read = file
+            .take(SIZE_MAX + 1)
+            .read_to_string(&mut text)
+            .map_err(unreadable)?;
+        if read as u64 > SIZE_MAX {
+            return Err(ConfigError::TooLarge {
+                path: path.to_owned(),
+            });
+        }
+        Self::parse(&text).map_err(|message| ConfigError::Invalid {
+            path: path.to_owned(),
+            message,
+        })
+    }
+
+    /// Reads and checks the text of a configuration.
+    ///
+    /// # Errors
+    /// What is wrong, with line and key where it is a matter of one key.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let config: Config =
+            toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// What no key can tell by itself.
+    fn check(&self) -> Result<(), String> {
+        if self.act.len() > RULES_MAX {
+            return Err(format!(
+                "act: {} rules, at most {RULES_MAX}",
+                self.act.len()
+            ));
+        }
+        for (number, act) in (1..).zip(&self.act) {
+            if act.cgroups.is_empty() && act.pids.is_empty() {
+                return Err(format!(
+                    "act: rule {number} (policy = \"{}\") is for nobody: give it cgroups or pids",
+                    act.policy
+                ));
+            }
+        }
+        if self.protect.up_to != UpTo::Report && self.protect.cgroups.is_empty() {
+            return Err(
+                "protect.up_to: acts for nobody: give protect.cgroups the cgroups to protect"
+                    .to_owned(),
+            );
+        }
+        if !self.protect.ledger.is_absolute() || self.protect.ledger.file_name().is_none() {
+            return Err(format!(
+                "protect.ledger: {} is no absolute path of a file",
+                self.protect.ledger.display()
+            ));
+        }
+        let protect = &self.protect;
+        let lists = [&self.observe.cgroups, &protect.cgroups, &protect.spare]
+            .into_iter()
+            .chain(self.act.iter().map(|a| &a.cgroups));
+        for globs in lists {
+            if globs.len() > GLOBS_MAX {
+                return Err(format!(
+                    "cgroups: {} patterns in one list, at most {GLOBS_MAX}",
+                    globs.len()
+                ));
+            }
+        }
+        if let Listen::Tcp(address) = &self.metrics.listen
+            && !address.ip().is_loopback()
+            && !self.metrics.allow_remote
+        {
+            return Err(format!(
+                "metrics.listen: {address} can be reached from other machines; set \
+                 metrics.allow_remote = true if that is meant"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The schema of the file (JSON Schema 2020-12).
+    pub fn schema() -> serde_json::Value {
+        schemars::schema_for!(Config).to_value()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+use proptest::prelude::*;
+
+use super::*;
+
+fn error(text: &str) -> String {
+    Config::parse(text).unwrap_err()
+}
+
+#[test]
+fn the_commented_defaults_are_the_defaults() {
+    assert_eq!(Config::parse(DEFAULT_TEXT).unwrap(), Config::default());
+    assert_eq!(Config::parse("").unwrap(), Config::default());
+    // The example of a rule works once its comment signs are gone.
+    let rule: String = DEFAULT_TEXT
+        .lines()
+        .skip_while(|line| *line != "# [[act]]")
+        .take_while(|line| !line.is_empty())
+        .map(|line| format!("{}\n", line.strip_prefix("# ").unwrap_or(line)))
+        .collect();
+    let config = Config::parse(&rule).unwrap();
+    assert_eq!(config.act.len(), 1);
+    assert!(config.act[0].dry_run && !config.act[0].sort_first);
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let text = "observe.pids = [7, 9]\nobserve.tick = '2.5s'\nobserve.intervals = '1s, 2m'\n\
+                metrics.listen = 'unix:/run/a.sock'\njournal.size_max = '1.5M'\n\
+                [[act]]\ncgroups = ['/a/**/b*']\npolicy = 'age:10s/40s,floor=1M'\ndry_run = false\n";
+    let config = Config::parse(text).unwrap();
+    assert_eq!(config.journal.size_max, Size(3 << 19));
+    assert_eq!(config.observe.tick, Span(Duration::from_millis(2500)));
+    let again = Config::parse(&toml::to_string(&config).unwrap()).unwrap();
+    assert_eq!(again, config);
+}
+
+#[test]
+fn errors_carry_line_and_key() {
+    for (text, wanted) in [
+        ("\n[observe]\ntick = 5\n", vec!["line 3", "tick = 5"]),
+        (
+            "[observe]\ntick = '5'\n",
+            vec!["line 2", "write it with its unit"],
+        ),
+        ("[observe]\ntick = '1ms'\n", vec!["line 2", "100ms and 1d"]),
+        (
+            "[observe]\ntik = '5s'\n",
+            vec!["line 2", "unknown field `tik`", "`tick`"],
+        ),
+        ("[observ]\n", vec!["line 1", "unknown field `observ`"]),
+        (
+            "[observe]\ncgroups = ['app']\n",
+            vec!["line 2", "begin with /"],
+        ),
+        (
+            "[observe]\ncgroups = ['/a[']\n",
+            vec!["line 2", "character class"],
+        ),
+        (
+            "[observe]\ncpu_percent = 0\n",
+            vec!["line 2", "cpu_percent"],
+        ),
+        (
+            "[observe]\nintervals = '5s,1s'\n",
+            vec!["line 2", "must increase"],
+        ),
+        ("[observe]\ndepth_max = 99\n", vec!["line 2", "1 and 64"]),
+        (
+            "[[act]]\ncgroups=['/a']\npolicy = 'ages'\n",
+            vec!["line 3", "no proactive policy is called \"ages\""],
+        ),
+        (
+            "[[act]]\npolicy = 'cost:stal=1%'\npids=[1]\n",
+            vec!["line 2", "unknown key \"stal\""],
+        ),
+        (
+            "[[act]]\ncgroups=['/a']\n",
+            vec!["line 1", "missing field `policy`"],
+        ),
+        (
+            "[[act]]\npolicy='cost'\npids=[2]\n[[act]]\npolicy = 'cost'\n",
+            vec!["rule 2", "nobody"],
+        ),
+        (
+            "[metrics]\nlisten = 'here'\n",
+            vec!["line 2", "127.0.0.1:9779"],
+        ),
+        (
+            "[metrics]\nlisten = '0.0.0.0:1'\n",
+            vec!["metrics.listen", "allow_remote"],
+        ),
+        (
+            "[metrics]\nlisten = 'unix:x'\n",
+            vec!["line 2", "begins with /"],
+        ),
+        ("[journal]\nkeep = 0\n", vec!["line 2", "1 and 100"]),
+        ("[observe\n", vec!["line 1"]),
+        (
+            "[protect]\ncgroups=['/a']\nup_to = 'murder'\n",
+            vec!["line 3", "`freeze`", "`kill`"],
+        ),
+        (
+            "[protect]\ncgroups=['/a']\nfreeze = '2m'\n",
+            vec!["line 3", "100ms and 60s"],
+        ),
+        ("[protect]\nspare = ['a']\n", vec!["line 2", "begin with /"]),
+        (
+            "[protect]\nup_to = 'kill'\n",
+            vec!["protect.up_to", "protect.cgroups"],
+        ),
+        ("[protect]\nledger = 'here'\n", vec!["protect.ledger"]),
+        // What would run a command is no key.
+        (
+            "[[act]]\npolicy='cost'\npids=[2]\nexec='x'\n",
+            vec!["line 4", "unknown field `exec`"],
+        ),
+    ] {
+        let error = error(text);
+        for part in wanted {
+            assert!(error.contains(part), "{text:?}: no {part:?} in: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_missing_or_endless_says_so() {
+    let missing = Config::read(Path::new("/nonexistent/agewise.toml")).unwrap_err();
+    assert!(missing.to_string().contains("/nonexistent/agewise.toml"));
+    let endless = Config::read(Path::new("/dev/zero")).unwrap_err();
+    assert!(endless.to_string().contains("larger than"), "{endless}");
+}
+
+/// The committed schema is the one of the code. To renew it:
+/// `agewise config schema > packaging/agewise.schema.json`.
+#[test]
+fn the_committed_schema_is_that_of_the_code() {
+    let committed = include_str!("../../../../packaging/agewise.schema.json");
+    let committed: serde_json::Value = serde_json::from_str(committed).unwrap();
+    assert_eq!(committed, Config::schema());
+}
+
+#[test]
+fn the_schema_knows_every_key_of_the_defaults() {
+    fn check(
+        schema: &serde_json::Value,
+        root: &serde_json::Value,
+        value: &toml::Value,
+        path: &str,
+    ) {
+        let schema = match schema.get("$ref").and_then(|r| r.as_str()) {
+            Some(reference) => root.pointer(&reference[1..]).expect("a definition"),
+            None => schema,
+        };
+        if let toml::Value::Table(table) = value {
+            assert_eq!(schema["additionalProperties"], false, "{path}");
+            for (key, value) in table {
+                let property = &schema["properties"][key];
+                assert!(property.is_object(), "{path}.{key} is not in the schema");
+                check(property, root, value, &format!("{path}.{key}"));
+            }
+        }
+    }
+    let schema = Config::schema();
+    let defaults = toml::Value::try_from(Config::default()).unwrap();
+    check(&schema, &schema, &defaults, "");
+}
+
+#[test]
+fn rules_match_paths_by_whole_names() {
+    let config = Config::parse(
+        "[observe]\ncgroups = ['/app/*', '/x']\npids = [4]\n\
+         [[act]]\ncgroups = ['/app/**/db*']\npids = [5]\npolicy = 'cost'\n\
+         [[act]]\ncgroups = ['/app/**']\npolicy = 'pressure'\n",
+    )
+    .unwrap();
+    let matcher = Matcher::new(&config).unwrap();
+    assert!(matcher.is_observed("/app/a") && matcher.is_observed("/x"));
+    assert!(!matcher.is_observed("/app") && !matcher.is_observed("/x/y"));
+    assert_eq!(matcher.rule("/app/db1"), Some(0));
+    assert_eq!(matcher.rule("/app/a/b/db"), Some(0));
+    assert_eq!(matcher.rule("/app/a/web"), Some(1));
+    assert!(matcher.is_observed("/app/a/web"), "a rule is for it");
+    assert_eq!(matcher.rule("/other"), None);
+    assert_eq!(
+        (matcher.rule_of_pid(5), matcher.rule_of_pid(4)),
+        (Some(0), None)
+    );
+    assert_eq!(matcher.pids(), [4, 5]);
+}
+
+proptest! {
+    /// Whatever stands in the file: a configuration, or an error that says something.
+    #[test]
+    fn anything_is_read_or_refused(text in "[ -~\n]{0,200}") {
+        if let Err(error) = Config::parse(&text) {
+            prop_assert!(!error.is_empty());
+        }
+    }
+
+    #[test]
+    fn any_value_is_read_or_refused(
+        section in "observe|journal|files|metrics",
+        key in "tick|cpu_percent|cgroups|intervals|size_max|listen|directory|keep",
+        value in "('[ -&(-~]{0,30}'|-?[0-9]{1,20}|[0-9.]{1,10}|true|\\[\\])",
+    ) {
+        let _ = Config::parse(&format!("[{section}]\n{key} = {value}\n"));
+    }
+
+    #[test]
+    fn any_path_is_matched_or_not(glob in "/[ -~]{0,20}", path in "/[^\0]{0,40}") {
+        if let Ok(glob) = PathGlob::new(&glob) {
+            let mut config = Config::default();
+            config.observe.cgroups = vec![glob];
+            if let Ok(matcher) = Matcher::new(&config) {
+                matcher.is_observed(&path);
+            }
+        }
+    }
+}

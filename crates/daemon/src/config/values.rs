@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Values of the configuration: each is checked where it is read, and says in the schema what it may be.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use agewise_policy::proactive::Spec;
+use agewise_policy::workingset::Intervals;
+use globset::{Glob, GlobBuilder};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use agewise_cli::units;
+
+/// Text in the file that stands for a value: `TryFrom<String>` both ways, and a string in the
+/// schema.
+macro_rules! textual {
+    ($name:ident, $description:literal, $pattern:literal) => {
+        impl TryFrom<String> for $name {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<Self, String> {
+                Self::parse(&text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(value: $name) -> String {
+                value.to_string()
+            }
+        }
+
+        impl JsonSchema for $name {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({
+                    "type": "string",
+                    "description": $description,
+                    "pattern": $pattern,
+                })
+            }
+        }
+    };
+}
+
+/// A time with its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Span(pub Duration);
+
+impl Span {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let span = units::positive_duration(text)?;
+        if span < Duration::from_millis(100) || span > Duration::from_secs(86_400) {
+            return Err(format!("'{text}' is not within 100ms and 1d"));
+        }
+        Ok(Span(span))
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}ms", self.0.as_millis())
+    }
+}
+
+textual!(
+    Span,
+    "a time from 100ms to 1d with its unit: 500ms, 30s, 2m, 1h",
+    "^ *[0-9.]+ *(ns|us|ms|s|m|h|d) *$"
+);
+
+/// How long a cgroup may stand still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Pause(pub Duration);
+
+impl Pause {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let pause = units::positive_duration(text)?;
+        if pause < Duration::from_millis(100) || pause > Duration::from_secs(60) {
+            return Err(format!("'{text}' is not within 100ms and 60s"));
+        }
+        Ok(Pause(pause))
+    }
+}
+
+impl fmt::Display for Pause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}ms", self.0.as_millis())
+    }
+}
+
+textual!(
+    Pause,
+    "a time from 100ms to 60s with its unit: 10s",
+    "^ *[0-9.]+ *(ns|us|ms|s|m|h|d) *$"
+);
+
+/// An amount of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Size(pub u64);
+
+impl Size {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        match units::size(text)? {
+            bytes if bytes < 64 << 10 => Err(format!("'{text}' is less than 64K")),
+            bytes => Ok(Size(bytes)),
+        }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+textual!(
+    Size,
+    "bytes, at least 64K, in powers of two: 512M, 1.5G",
+    "^ *[0-9.]+ *([KMGT]i?B?|B)? *$"
+);
+
+/// Bounds of age bins.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Bounds(pub Intervals);
+
+impl Bounds {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        text.parse()
+            .map(Bounds)
+            .map_err(|error: agewise_policy::workingset::IntervalError| error.to_string())
+    }
+}
+
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bounds = self.0.bounds_ms().iter();
+        let texts: Vec<String> = bounds.map(|ms| format!("{ms}ms")).collect();
+        f.write_str(&texts.join(","))
+    }
+}
+
+textual!(
+    Bounds,
+    "upper bounds of age bins, increasing, at most 31: 1s,5s,30s",
+    "^[0-9.a-z, ]+$"
+);
+
+/// A policy with its parameters.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PolicySpec(pub Spec);
+
+impl PolicySpec {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        text.parse()
+            .map(PolicySpec)
+            .map_err(|error: agewise_policy::proactive::SpecError| error.to_string())
+    }
+}
+
+impl fmt::Display for PolicySpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+textual!(
+    PolicySpec,
+    "a policy and its parameters: age:10s/40s, pressure, cost:stall=0.1%, budget:512M",
+    "^ *(age|pressure|cost|budget)(:.*)?$"
+);
+
+/// A pattern of cgroup paths.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PathGlob(pub(super) Glob);
+
+impl PathGlob {
+    pub(super) fn new(text: &str) -> Result<Self, String> {
+        if !text.starts_with('/') {
+            return Err(format!(
+                "'{text}' is not a pattern of cgroup paths: they begin with / (the root of the \
+                 hierarchy that accounts memory)"
+            ));
+        }
+        // A name may contain anything but a slash, so that `[` and `{` need a backslash.
+        GlobBuilder::new(text)
+            .literal_separator(true)
+            .backslash_escape(true)
+            .build()
+            .map(PathGlob)
+            .map_err(|error| error.to_string())
+    }
+
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        Self::new(text)
+    }
+}
+
+impl fmt::Display for PathGlob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.glob())
+    }
+}
+
+textual!(
+    PathGlob,
+    "a pattern of cgroup paths; * is any part of a name, ** any number of names",
+    "^/"
+);
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Listen {
+    /// A port.
+    Tcp(SocketAddr),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+impl Listen {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            if !path.starts_with('/') {
+                return Err(format!("'{text}': the path of a socket begins with /"));
+            }
+            return Ok(Listen::Unix(path.into()));
+        }
+        text.parse().map(Listen::Tcp).map_err(|_| {
+            format!("'{text}' is neither ADDRESS:PORT, like 127.0.0.1:9779, nor unix:PATH")
+        })
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Tcp(address) => address.fmt(f),
+            Listen::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+textual!(
+    Listen,
+    "ADDRESS:PORT, or unix:PATH",
+    "^(unix:/.*|.*:[0-9]+)$"
+);
+
+/// Who may use a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SocketMode(pub u32);
+
+impl SocketMode {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        match u32::from_str_radix(text, 8) {
+            Ok(mode) if mode & !0o666 == 0 && !text.starts_with('+') => Ok(SocketMode(mode)),
+            _ => Err(format!(
+                "'{text}' is not the mode of a socket: 0600 is its user alone, 0660 the group too"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for SocketMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04o}", self.0)
+    }
+}
+
+textual!(
+    SocketMode,
+    "the mode of a socket in octal: 0600, 0660, 0666",
+    "^[0-6]{1,4}$"
+);
+
+/// A share of one core.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(try_from = "f64")]
+pub struct Percent(pub f64);
+
+impl TryFrom<f64> for Percent {
+    type Error = String;
+
+    fn try_from(percent: f64) -> Result<Self, String> {
+        if (0.01..=100.0).contains(&percent) {
+            Ok(Percent(percent))
+        } else {
+            Err(format!("{percent} is not within 0.01 and 100 percent"))
+        }
+    }
+}
+
+/// A number from 1 to `MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "u64")]
+pub struct Count<const MAX: u64>(pub u64);
+
+impl<const MAX: u64> TryFrom<u64> for Count<MAX> {
+    type Error = String;
+
+    fn try_from(count: u64) -> Result<Self, String> {
+        if (1..=MAX).contains(&count) {
+            Ok(Count(count))
+        } else {
+            Err(format!("{count} is not within 1 and {MAX}"))
+        }
+    }
+}
+
+/// Levels below the root; 0 is the root alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "u64")]
+pub struct Depth(pub u64);
+
+impl TryFrom<u64> for Depth {
+    type Error = String;
+
+    fn try_from(depth: u64) -> Result<Self, String> {
+        if depth <= 64 {
+            Ok(Depth(depth))
+        } else {
+            Err(format!("{depth} is more than 64 levels"))
+        }
+    }
+}
+
+/// A schema that stands where it is used.
+macro_rules! inline_schema {
+    ([$($generics:tt)*] $name:ty, $schema:tt) => {
+        impl<$($generics)*> JsonSchema for $name {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!($schema)
+            }
+        }
+    };
+}
+
+inline_schema!([] Percent, {"type": "number", "minimum": 0.01, "maximum": 100.0});
+inline_schema!([] Depth, {"type": "integer", "minimum": 0, "maximum": 64});
+inline_schema!([const MAX: u64] Count<MAX>, {"type": "integer", "minimum": 1, "maximum": MAX});

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A made-up machine, so that what shows a snapshot can be built and tested without root: two
+//! nodes, nested cgroups, a process, memory that grows old and is touched again.
+
+use std::sync::Arc;
+
+use agewise_policy::generations::PageType;
+use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
+
+use super::state::{
+    Budget, Machine, NodeView, OwnUse, Psi, Reason, Reclaimed, ReportSetting, Scope, Settings,
+    Snapshot, Stall, SubjectView,
+};
+
+const MIB: u64 = 1 << 20;
+const NODES: [u32; 2] = [0, 1];
+
+/// What is made up of a subject.
+struct Part {
+    name: &'static str,
+    is_cgroup: bool,
+    depth: usize,
+    size_mib: u64,
+    policy: Option<Reason>,
+    /// How long its memory takes to be touched again, ms.
+    period_ms: u64,
+}
+
+const fn cgroup(name: &'static str, depth: usize, size_mib: u64, period_ms: u64) -> Part {
+    Part {
+        name,
+        is_cgroup: true,
+        depth,
+        size_mib,
+        policy: None,
+        period_ms,
+    }
+}
+
+const PARTS: [Part; 6] = [
+    cgroup("/", 0, 3000, 400_000),
+    Part {
+        policy: Some(Reason::Cost),
+        ..cgroup("/batch", 1, 900, 700_000)
+    },
+    cgroup("/batch/job-1", 2, 500, 900_000),
+    cgroup("/batch/job-2", 2, 400, 120_000),
+    Part {
+        policy: Some(Reason::Age),
+        ..cgroup("/web", 1, 1500, 40_000)
+    },
+    Part {
+        is_cgroup: false,
+        ..cgroup("4711 (redis-server)", 0, 300, 90_000)
+    },
+];
+
+/// Bounds the machine reports by.
+pub fn intervals() -> Intervals {
+    "1s,5s,30s,2m,10m".parse().expect("a list of ages")
+}
+
+/// Settings with reports on both nodes and on one cgroup.
+pub fn settings() -> Settings {
+    let node = |node| Scope { cgroup: None, node };
+    let web = Scope {
+        cgroup: Some(Arc::from("/web")),
+        node: 0,
+    };
+    let setting = ReportSetting {
+        refresh_interval_ms: 2000,
+        report_threshold_ms: 10_000,
+    };
+    Settings {
+        intervals: NODES.map(|node| (node, intervals())).into(),
+        reports: [node(0), node(1), web].map(|scope| (scope, setting)).into(),
+    }
+}
+
+/// The machine `time_ms` after its start. The same arguments give the same snapshot.
+pub fn snapshot(sequence: u64, time_ms: u64) -> Snapshot {
+    let intervals = intervals();
+    let subjects = PARTS
+        .iter()
+        .enumerate()
+        .map(|(id, part)| subject(part, id as u64 + 100, time_ms, &intervals))
+        .collect();
+    Snapshot {
+        sequence,
+        time_ms,
+        unix_ms: 1_700_000_000_000 + time_ms,
+        nodes: NODES.to_vec(),
+        intervals,
+        subjects,
+        machine: Machine {
+            total_bytes: 8192 * MIB,
+            available_bytes: 4000 * MIB,
+            swap_total_bytes: 2048 * MIB,
+            swap_free_bytes: 1900 * MIB,
+            psi: Some(psi(time_ms)),
+            is_under_reclaim: time_ms % 60_000 < 5000,
+        },
+        own: OwnUse {
+            cpu_ms: time_ms as f64 * 0.004,
+            cpu_percent: 0.4,
+            resident_bytes: 20 * MIB,
+            ages_bytes: 3 * MIB,
+            ticks: sequence,
+            late_ms: time_ms % 7,
+            late_max_ms: 6,
+            scan_cpu_ms: 12.5,
+            scan_ms: 15.0,
+            scan_cpu_total_ms: 12.5 * sequence as f64,
+            move_cpu_total_ms: 3.0 * sequence as f64,
+        },
+        budget: Budget {
+            percent: 1.0,
+            tick_ms: 5000,
+            actual_ms: if time_ms % 90_000 < 10_000 {
+                8000
+            } else {
+                5000
+            },
+        },
+        is_truncated: false,
+    }
+}
+
+fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> SubjectView {
+    let nodes: Vec<NodeView> = NODES
+        .iter()
+        .map(|node| {
+            let size_bytes = part.size_mib * MIB / (u64::from(*node) + 2);
+            let ages = ages(size_bytes, part.period_ms, time_ms, intervals);
+            NodeView {
+                node: *node,
+                resident_bytes: ages.total(),
+                report: ages.clone(),
+                ages,
+            }
+        })
+        .collect();
+    let mut reclaimed = Reclaimed::default();
+    if let Some(reason) = part.policy {
+        reclaimed.add(reason, time_ms / 30_000 * 4 * MIB);
+    }
+    SubjectView {
+        name: Arc::from(part.name),
+        is_cgroup: part.is_cgroup,
+        depth: part.depth,
+        id,
+        policy: part.policy,
+        is_rehearsal: false,
+        processes: 1 + part.depth,
+        nodes,
+        looked_ms: time_ms,
+        observed_ms: time_ms,
+        swapped_bytes: reclaimed.total_bytes() / 2,
+        unmapped_cache_bytes: part.is_cgroup.then_some(part.size_mib * MIB / 10),
+        refaulted_bytes: time_ms / 45_000 * MIB,
+        reclaimed,
+        rehearsed_bytes: 0,
+        psi: part.is_cgroup.then(|| psi(time_ms)),
+        is_under_reclaim: false,
+        troubles: Vec::new(),
+    }
+}
+
+/// Memory touched piece by piece, over and over: as much of each age as of any other, up to the
+/// period. A fifth of it is never touched again.
+fn ages(size_bytes: u64, period_ms: u64, time_ms: u64, intervals: &Intervals) -> Histogram {
+    const PIECES: u64 = 50;
+    let mut ages = Histogram::new(intervals);
+    let piece_bytes = size_bytes / PIECES / 4096 * 4096;
+    for piece in 0..PIECES {
+        let page_type = PageType::ALL[usize::from(piece % 3 == 0)];
+        let age_ms = if piece % 5 == 4 {
+            time_ms
+        } else {
+            (time_ms + piece * period_ms / PIECES) % period_ms
+        };
+        ages.add_at_least(
+            page_type,
+            piece_bytes,
+            age_ms.min(time_ms),
+            OldestPages::AtLeast,
+        );
+    }
+    ages
+}
+
+fn psi(time_ms: u64) -> Psi {
+    let percent = (time_ms % 60_000) as f64 / 60_000.0;
+    let stall = |percent| Stall {
+        avg10_percent: percent,
+        avg60_percent: percent / 2.0,
+        total_us: time_ms,
+    };
+    Psi {
+        some: stall(percent),
+        full: stall(percent / 4.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_is_of_one_piece() {
+        for time_ms in [0, 1, 10_000, 3_600_000] {
+            let snapshot = snapshot(1, time_ms);
+            assert_eq!(snapshot, super::snapshot(1, time_ms));
+            for subject in &snapshot.subjects {
+                let sum = subject.ages(&snapshot.intervals).total();
+                assert_eq!(subject.resident_bytes(), sum);
+                assert!(sum[0] > 0 && sum[1] > 0);
+                assert_eq!(subject.node(1).unwrap().node, 1);
+                assert!(subject.node(7).is_none());
+            }
+        }
+    }
+}

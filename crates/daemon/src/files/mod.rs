@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Working-set reports as files, so that programs written for the kernel's proposed interface work
+//! unchanged: `DIR/nodeX/workingset_report/…` and `DIR/cgroup/PATH/memory.workingset.…`, with the
+//! formats, ranges and errors of the document; readable, writable, and pollable.
+//!
+//! The directory is a FUSE file system; where there is no FUSE, plain files that are rewritten, and
+//! a socket for writing and waiting. Nothing in it leads to memory being moved.
+
+mod fuse;
+mod handles;
+mod inodes;
+mod mount;
+mod plain;
+mod source;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use agewise_policy::workingset::report::{File, GroupFile, NodeFile, Notice};
+use fuser::{BackgroundSession, Config, MountOption, Notifier, Session, SessionACL};
+
+use self::fuse::Polled;
+use self::plain::Plain;
+use super::state::{Event, Hub};
+
+pub use source::{Group, ReportFile, Source};
+
+/// Where the files are unless said otherwise.
+pub const DEFAULT_DIR: &str = "/run/agewise";
+
+/// Threads that answer: one that waits for a look does not hold up the others.
+const THREADS: usize = 4;
+/// How long a read waits for the daemon to look again.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the aging thread sleeps at most: events wake it.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
+/// Who may read and write the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Mode of files that can be written, like 0o600 or 0o644; histograms are never writable.
+    /// Directories can be entered by whoever may read.
+    pub mode: u16,
+}
+
+impl Default for Access {
+    /// The daemon's user alone (and root).
+    fn default() -> Self {
+        Access {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            mode: 0o600,
+        }
+    }
+}
+
+impl Access {
+    fn directory_mode(self) -> u16 {
+        (self.mode & 0o444) | ((self.mode & 0o444) >> 2)
+    }
+
+    /// FUSE lets nobody in but who mounted, unless told otherwise.
+    fn acl(self) -> SessionACL {
+        match self.mode & 0o066 {
+            0 => SessionACL::RootAndOwner,
+            _ => SessionACL::All,
+        }
+    }
+}
+
+/// How the files are served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Means {
+    /// FUSE where it works, else plain files.
+    #[default]
+    Any,
+    /// FUSE or nothing.
+    Fuse,
+    /// Plain files and a socket.
+    Plain,
+}
+
+/// What is to be served.
+#[derive(Clone, Debug)]
+pub struct FilesConfig {
+    /// The directory; made if it is not there, and must be empty.
+    pub dir: PathBuf,
+    /// Who may use it.
+    pub access: Access,
+    /// By which means.
+    pub means: Means,
+}
+
+impl Default for FilesConfig {
+    fn default() -> Self {
+        FilesConfig {
+            dir: DEFAULT_DIR.into(),
+            access: Access::default(),
+            means: Means::Any,
+        }
+    }
+}
+
+/// Why there are no files.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FilesError {
+    /// Another daemon answers there.
+    #[error("another agewise daemon serves {}: stop it, or give this one another directory", dir.display())]
+    Served {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// It is not ours.
+    #[error("{} is not empty, or no directory, or mounted by another program: give another one", dir.display())]
+    Occupied {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The directory cannot be used.
+    #[error("cannot {what} {}: {source}", dir.display())]
+    Directory {
+        /// What failed.
+        what: &'static str,
+        /// The directory.
+        dir: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// FUSE does not work, and nothing else was allowed.
+    #[error("cannot mount a FUSE file system at {}: {source}; load the fuse module, make /dev/fuse \
+             accessible, or let the files be plain", dir.display())]
+    NoFuse {
+        /// The directory.
+        dir: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No thread or no subscription could be had.
+    #[error("cannot start serving files: {0}")]
+    Start(io::Error),
+}
+
+enum Server {
+    Fuse {
+        session: Option<BackgroundSession>,
+        notifier: Notifier,
+        polled: Polled,
+    },
+    Plain(Plain),
+}
+
+/// The files, as long as it lives. Dropping it unmounts, or removes them.
+pub struct Files {
+    dir: PathBuf,
+    hub: Hub,
+    is_stopped: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    fuse_trouble: Option<io::Error>,
+    is_fuse: bool,
+}
+
+impl Files {
+    /// Serves what the hub knows. `clock` is the one its ages are told by, ms.
+    ///
+    /// # Errors
+    /// [`FilesError`]; nothing is left behind then.
+    pub fn start(hub: &Hub, config: &FilesConfig, clock: fn() -> u64) -> Result<Self, FilesError> {
+        let dir = mount::prepare(&config.dir)?;
+        let source = Arc::new(Source::new(hub.clone(), clock, LOOK_TIMEOUT));
+        let mut fuse_trouble = None;
+        let server = match config.means {
+            Means::Plain => None,
+            Means::Any | Means::Fuse => match mount_fuse(&dir, &source, config.access) {
+                Ok(server) => Some(server),
+                Err(error) if config.means == Means::Fuse => {
+                    return Err(FilesError::NoFuse { dir, source: error });
+                }
+                Err(error) => {
+                    fuse_trouble = Some(error);
+                    None
+                }
+            },
+        };
+        let is_fuse = server.is_some();
+        let server = match server {
+            Some(server) => server,
+            None => {
+                let plain = Plain::new(&dir, Arc::clone(&source), config.access);
+                Server::Plain(plain.map_err(|error| FilesError::Directory {
+                    what: "fill",
+                    dir: dir.clone(),
+                    source: error,
+                })?)
+            }
+        };
+        let events = hub
+            .subscribe()
+            .ok_or_else(|| FilesError::Start(io::Error::other("too many subscribers")))?;
+        let is_stopped = Arc::new(AtomicBool::new(false));
+        let mut keeper = Keeper {
+            source,
+            server,
+            events,
+            is_stopped: Arc::clone(&is_stopped),
+            dir: dir.clone(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("files".to_owned())
+            .spawn(move || keeper.keep())
+            .map_err(FilesError::Start)?;
+        Ok(Files {
+            dir,
+            hub: hub.clone(),
+            is_stopped,
+            thread: Some(thread),
+            fuse_trouble,
+            is_fuse,
+        })
+    }
+
+    /// Where they are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// It is a FUSE file system; else plain files.
+    pub fn is_fuse(&self) -> bool {
+        self.is_fuse
+    }
+
+    /// One line for people: where the files are and by which means, and why not by FUSE.
+    pub fn describe(&self) -> String {
+        let dir = self.dir.display();
+        match (self.is_fuse, &self.fuse_trouble) {
+            (true, _) => format!("working-set reports in {dir} (FUSE)"),
+            (false, Some(error)) => format!(
+                "working-set reports in {dir} as plain files, rewritten after each look, written and \
+                 waited for through {dir}/{}: no FUSE here ({error})",
+                mount::CONTROL
+            ),
+            (false, None) => format!(
+                "working-set reports in {dir} as plain files, written and waited for through \
+                 {dir}/{}",
+                mount::CONTROL
+            ),
+        }
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        self.is_stopped.store(true, Ordering::SeqCst);
+        // Wakes the thread; to others it says nothing.
+        self.hub.tell(Event::Lost(0));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn mount_fuse(dir: &Path, source: &Arc<Source>, access: Access) -> io::Result<Server> {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(mount::SOURCE.to_owned()),
+        MountOption::Subtype(mount::SOURCE.to_owned()),
+        MountOption::DefaultPermissions,
+        MountOption::NoSuid,
+        MountOption::NoDev,
+        MountOption::NoExec,
+        MountOption::NoAtime,
+    ];
+    config.acl = access.acl();
+    config.n_threads = Some(THREADS);
+    let (tree, polled) = fuse::Tree::new(Arc::clone(source), access);
+    let session = Session::new(tree, dir, &config)?.spawn()?;
+    Ok(Server::Fuse {
+        notifier: session.notifier(),
+        session: Some(session),
+        polled,
+    })
+}
+
+/// The aging thread: refreshes what has expired, and tells pollers of pressure.
+struct Keeper {
+    source: Arc<Source>,
+    server: Server,
+    events: Receiver<Event>,
+    is_stopped: Arc<AtomicBool>,
+    dir: PathBuf,
+}
+
+impl Keeper {
+    fn keep(&mut self) {
+        let mut was_written = true;
+        while !self.is_stopped.load(Ordering::SeqCst) {
+            let sleep = self.source.age().unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+            match self.events.recv_timeout(sleep) {
+                Ok(Event::Pressure(scope)) => self.tell_pressure(&scope),
+                Ok(Event::Lost(lost)) if lost > 0 => {
+                    // Which ones is not known: ask for all that wait.
+                    for scope in self.source.hub().settings().reports.keys() {
+                        self.tell_pressure(scope);
+                    }
+                }
+                Ok(Event::Tick { .. }) => was_written = self.rewrite(was_written),
+                Ok(Event::Lost(_)) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+    }
+
+    fn tell_pressure(&self, scope: &super::state::Scope) {
+        for notice in self.source.pressure(scope) {
+            let file = match notice {
+                Notice::Node(node) => File::Node(node, NodeFile::PageAge),
+                Notice::Group(group) => File::Group(group, GroupFile::PageAge),
+                Notice::Receiver(_) => continue,
+            };
+            match &self.server {
+                Server::Fuse {
+                    notifier, polled, ..
+                } => fuse::notify(polled, notifier, &file),
+                Server::Plain(plain) => plain.notify(&file),
+            }
+        }
+    }
+
+    /// Brings plain files up to date; says so once when that fails.
+    fn rewrite(&mut self, was_written: bool) -> bool {
+        let Server::Plain(plain) = &mut self.server else {
+            return true;
+        };
+        match plain.rewrite() {
+            Ok(()) => true,
+            Err(error) => {
+                if was_written {
+                    eprintln!(
+                        "agewise: cannot write the files in {}: {error}",
+                        self.dir.display()
+                    );
+                }
+                false
+            }
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let Server::Fuse { session, .. } = &mut self.server else {
+            return;
+        };
+        // Files that are still open keep the session alive, but nobody new comes in; it ends with
+        // the process. Unmounting without detaching would fail as long as somebody reads.
+        match mount::detach(&self.dir) {
+            Ok(()) => drop(session.take()),
+            // It was unmounted by hand.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => drop(session.take()),
+            Err(error) => {
+                eprintln!("agewise: cannot unmount {}: {error}", self.dir.display());
+            }
+        }
+    }
+}

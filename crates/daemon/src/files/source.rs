@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the files say: the engine's working-set reports over what the daemon knows.
+//!
+//! The hub's settings are what counts: whoever changes them, a file or the configuration, the
+//! reports follow before the next read or write.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agewise_policy::workingset::report::{File, Lruvecs, Notice, ReportError, Reports, Tick};
+use agewise_policy::workingset::{Histogram, OldestPages};
+
+use crate::state::{Hub, ReportSetting, Scope, Snapshot, SubjectView};
+
+/// Names a cgroup: its path below the hierarchy.
+pub type Group = Arc<str>;
+/// A file of the report by place and kind.
+pub type ReportFile = File<Group>;
+
+/// The root of the hierarchy, which stands for the machine.
+const ROOT: &str = "/";
+
+/// Reads and writes files of the report, from any thread.
+pub struct Source {
+    hub: Hub,
+    reports: Mutex<Reports<Group>>,
+    clock: fn() -> u64,
+    look_timeout: Duration,
+}
+
+impl Source {
+    /// Files over a hub, whose ages are told by `clock` (ms). A histogram that needs a new look waits
+    /// for the daemon no longer than `look_timeout`, and is that of the last look then.
+    pub fn new(hub: Hub, clock: fn() -> u64, look_timeout: Duration) -> Self {
+        let nodes = hub.snapshot().nodes.clone();
+        let reports = Reports::new(
+            nodes,
+            Some(Arc::from(ROOT)),
+            Tick::default(),
+            OldestPages::AtLeast,
+        );
+        Source {
+            hub,
+            reports: Mutex::new(reports),
+            clock,
+            look_timeout,
+        }
+    }
+
+    /// The hub behind it.
+    pub fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    /// The nodes that have memory.
+    pub fn nodes(&self) -> Vec<u32> {
+        self.hub.snapshot().nodes.clone()
+    }
+
+    /// The cgroups that are observed, in the order of their paths. The root has no files.
+    pub fn groups(&self) -> Vec<Group> {
+        let snapshot = self.hub.snapshot();
+        let cgroups = snapshot.subjects.iter().filter(|subject| subject.is_cgroup);
+        cgroups
+            .map(|subject| Arc::clone(&subject.name))
+            .filter(|name| &**name != ROOT)
+            .collect()
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// Its node or cgroup is gone.
+    pub fn read(&self, file: &ReportFile) -> Result<String, ReportError> {
+        let (text, wants_look) = self.read_known(file)?;
+        if !wants_look {
+            return Ok(text);
+        }
+        // Not under the lock: others read on meanwhile, and share the look.
+        self.hub.refreshed(self.look_timeout);
+        self.read_known(file).map(|(text, _)| text)
+    }
+
+    fn read_known(&self, file: &ReportFile) -> Result<(String, bool), ReportError> {
+        let mut world = self.world();
+        let text = self.reports(&world).read(file, &mut world)?;
+        Ok((text, world.wants_look))
+    }
+
+    /// Writes a file. What is set counts at once, for this and for every other reader.
+    ///
+    /// # Errors
+    /// As the kernel's files: see [`ReportError::errno`].
+    pub fn write(&self, file: &ReportFile, text: &[u8]) -> Result<(), ReportError> {
+        let world = self.world();
+        let mut reports = self.reports(&world);
+        reports.write(file, text, &world)?;
+        let (group, nodes) = match file {
+            File::Node(node, _) => (None, vec![*node]),
+            File::Group(group, _) => (Some(group), reports.nodes().collect()),
+        };
+        for node in nodes {
+            let intervals = reports.intervals(node).cloned().unwrap_or_default();
+            if group.is_none() && self.hub.settings().intervals_of(node) != intervals {
+                self.hub.set_intervals(node, intervals);
+            }
+            let scope = Scope {
+                cgroup: group.cloned(),
+                node,
+            };
+            let setting = setting_of(&reports, group, node);
+            let before = self.hub.settings().reports.get(&scope).copied();
+            if before.unwrap_or_default() != setting {
+                self.hub.set_report(scope, |set| *set = setting);
+            }
+        }
+        Ok(())
+    }
+
+    /// The kernel reclaims from this scope: who is to be woken.
+    pub fn pressure(&self, scope: &Scope) -> Vec<Notice<Group>> {
+        let mut world = self.world();
+        let mut reports = self.reports(&world);
+        // The daemon only tells what is past the first pass.
+        reports.pressure(scope.cgroup.as_ref(), scope.node, 0, &mut world)
+    }
+
+    /// One round of the aging thread: counts anew what has expired, and asks for a look where ages
+    /// are not young enough. Returns how long it may sleep; `None`: until something is switched on.
+    pub fn age(&self) -> Option<Duration> {
+        let mut world = self.world();
+        let mut reports = self.reports(&world);
+        if reports
+            .next_aging_ms()
+            .is_some_and(|at_ms| at_ms <= world.now_ms)
+        {
+            reports.age(&mut world);
+        }
+        if world.wants_look {
+            self.hub.wake();
+        }
+        let at_ms = reports.next_aging_ms()?;
+        Some(Duration::from_millis(at_ms.saturating_sub(world.now_ms)))
+    }
+
+    fn world(&self) -> World {
+        World {
+            snapshot: self.hub.snapshot(),
+            now_ms: (self.clock)(),
+            wants_look: false,
+        }
+    }
+
+    /// The reports, brought in line with nodes, cgroups and settings as they are now.
+    fn reports(&self, world: &World) -> MutexGuard<'_, Reports<Group>> {
+        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let settings = self.hub.settings();
+        let known: Vec<u32> = reports.nodes().collect();
+        for &node in known
+            .iter()
+            .filter(|node| !world.snapshot.nodes.contains(node))
+        {
+            reports.set_online(node, false);
+        }
+        for &node in &world.snapshot.nodes {
+            reports.set_online(node, true);
+            let intervals = settings.intervals_of(node);
+            if reports.intervals(node) != Some(&intervals) {
+                // It is online: the line above made it so.
+                let _ = reports.set_intervals(node, intervals);
+            }
+        }
+        reports.retain_groups(|group| world.subject(group).is_some());
+        let mut scopes: Vec<Scope> = settings.reports.keys().cloned().collect();
+        scopes.extend(
+            world
+                .snapshot
+                .nodes
+                .iter()
+                .map(|&node| Scope { cgroup: None, node }),
+        );
+        scopes.extend(reports.groups().map(|(group, node)| Scope {
+            cgroup: Some(Arc::clone(group)),
+            node,
+        }));
+        for scope in scopes {
+            let group = scope.cgroup.as_ref();
+            if group.is_some_and(|group| world.subject(group).is_none()) {
+                continue;
+            }
+            let wanted = settings.reports.get(&scope).copied().unwrap_or_default();
+            if setting_of(&reports, group, scope.node) != wanted {
+                let (refresh_ms, threshold_ms) =
+                    (wanted.refresh_interval_ms, wanted.report_threshold_ms);
+                // A setting of a node that went offline waits for it.
+                let _ = reports.set(
+                    group,
+                    scope.node,
+                    refresh_ms.into(),
+                    threshold_ms.into(),
+                    world.now_ms,
+                );
+            }
+        }
+        reports
+    }
+}
+
+/// What is set of a report, in the hub's terms.
+fn setting_of(reports: &Reports<Group>, group: Option<&Group>, node: u32) -> ReportSetting {
+    let (refresh_ms, threshold_ms) = reports.settings(group, node);
+    let in_32_bits = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
+    ReportSetting {
+        refresh_interval_ms: in_32_bits(refresh_ms),
+        report_threshold_ms: in_32_bits(threshold_ms),
+    }
+}
+
+/// A snapshot as the engine sees it.
+struct World {
+    snapshot: Arc<Snapshot>,
+    now_ms: u64,
+    /// Something was too old to be told.
+    wants_look: bool,
+}
+
+impl World {
+    fn subject(&self, group: &str) -> Option<&SubjectView> {
+        let of_cgroups = |subject: &&SubjectView| subject.is_cgroup && &*subject.name == group;
+        self.snapshot.subjects.iter().find(of_cgroups)
+    }
+
+    /// Subjects that together are everything observed: cgroups that are below no other; processes
+    /// only where there are no cgroups, since their memory would count twice.
+    fn tops(&self) -> Vec<Group> {
+        let mut tops: Vec<Group> = Vec::new();
+        for subject in self
+            .snapshot
+            .subjects
+            .iter()
+            .filter(|subject| subject.is_cgroup)
+        {
+            let is_below = tops.iter().any(|top| {
+                let rest = subject.name.strip_prefix(&**top);
+                &**top == ROOT || rest.is_some_and(|rest| rest.starts_with('/'))
+            });
+            if !is_below {
+                tops.push(Arc::clone(&subject.name));
+            }
+        }
+        if tops.is_empty() {
+            let names = self
+                .snapshot
+                .subjects
+                .iter()
+                .map(|subject| Arc::clone(&subject.name));
+            tops.extend(names);
+        }
+        tops
+    }
+
+    fn any_subject(&self, name: &str) -> Option<&SubjectView> {
+        self.subject(name).or_else(|| self.snapshot.subject(name))
+    }
+}
+
+impl Lruvecs for World {
+    type Group = Group;
+
+    fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    fn subtree(&self, root: Option<&Group>) -> Vec<Group> {
+        match root {
+            // A subject counts what is below it already.
+            Some(group) => self
+                .subject(group)
+                .map(|s| Arc::clone(&s.name))
+                .into_iter()
+                .collect(),
+            None => self.tops(),
+        }
+    }
+
+    fn youngest_birth_ms(&self, group: &Group, node: u32) -> Option<u64> {
+        let subject = self.any_subject(group)?;
+        subject.node(node).map(|_| subject.looked_ms)
+    }
+
+    fn age(&mut self, _group: &Group, _node: u32) {
+        self.wants_look = true;
+    }
+
+    fn add_ages(&self, group: &Group, node: u32, _oldest: OldestPages, into: &mut Histogram) {
+        if let Some(view) = self
+            .any_subject(group)
+            .and_then(|subject| subject.node(node))
+        {
+            // Of the bounds of this report, unless these were set since the last tick.
+            into.add_spread(&view.report);
+        }
+    }
+
+    fn unit_bytes(&self) -> u64 {
+        1
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where connections come from: a TCP port, or a socket in the file system that only some may use.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::ServeError;
+use crate::config::Listen;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 64;
+
+/// Listens; a socket in the file system is removed when it is dropped.
+#[derive(Debug)]
+pub struct Listener(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Tcp(TcpListener, SocketAddr),
+    Unix {
+        listener: UnixListener,
+        path: PathBuf,
+        /// The inode, so that only our own socket is removed.
+        id: Option<(u64, u64)>,
+    },
+}
+
+impl Listener {
+    /// Listens there. A socket in the file system gets this mode (and the umask).
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn bind(listen: &Listen, allow_remote: bool, socket_mode: u32) -> Result<Self, ServeError> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::AddrInUse => ServeError::InUse {
+                listen: listen.clone(),
+            },
+            _ => ServeError::Listen {
+                listen: listen.clone(),
+                source,
+            },
+        };
+        let kind = match listen {
+            Listen::Tcp(address) => {
+                if !address.ip().is_loopback() && !allow_remote {
+                    return Err(ServeError::NotLoopback { address: *address });
+                }
+                let listener = TcpListener::bind(address).map_err(failed)?;
+                listener.set_nonblocking(true).map_err(failed)?;
+                let address = listener.local_addr().map_err(failed)?;
+                Kind::Tcp(listener, address)
+            }
+            Listen::Unix(path) => {
+                remove_stale(path, listen)?;
+                let listener = bind_unix(path, socket_mode).map_err(failed)?;
+                Kind::Unix {
+                    listener,
+                    path: path.clone(),
+                    id: id_of(path),
+                }
+            }
+        };
+        Ok(Listener(kind))
+    }
+
+    /// The address of a port.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match &self.0 {
+            Kind::Tcp(_, address) => Some(*address),
+            Kind::Unix { .. } => None,
+        }
+    }
+
+    /// The next connection, if one waits.
+    pub(super) fn accept(&self) -> io::Result<Option<OwnedFd>> {
+        let accepted = match &self.0 {
+            Kind::Tcp(listener, _) => listener.accept().map(|(stream, _)| OwnedFd::from(stream)),
+            Kind::Unix { listener, .. } => {
+                listener.accept().map(|(stream, _)| OwnedFd::from(stream))
+            }
+        };
+        match accepted {
+            Ok(socket) => {
+                rustix::io::ioctl_fionbio(&socket, true)?;
+                Ok(Some(socket))
+            }
+            Err(error) => match error.kind() {
+                // Who knocked may have gone again.
+                io::ErrorKind::WouldBlock
+                | io::ErrorKind::Interrupted
+                | io::ErrorKind::ConnectionAborted => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.0 {
+            Kind::Tcp(listener, _) => listener.as_fd(),
+            Kind::Unix { listener, .. } => listener.as_fd(),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Kind::Unix { path, id, .. } = &self.0
+            && id.is_some()
+            && id_of(path) == *id
+        {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn id_of(path: &Path) -> Option<(u64, u64)> {
+    let meta = std::fs::symlink_metadata(path).ok()?;
+    Some((meta.dev(), meta.ino()))
+}
+
+/// A socket that nobody listens to any more is in the way of a daemon that was killed.
+fn remove_stale(path: &Path, listen: &Listen) -> Result<(), ServeError> {
+    let Ok(meta) = std::fs::symlink_metadata(path) else {
+        return Ok(());
+    };
+    if !meta.file_type().is_socket() {
+        return Err(ServeError::NoSocket {
+            path: path.to_owned(),
+        });
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|source| ServeError::Listen {
+                listen: listen.clone(),
+                source,
+            })
+        }
+        _ => Err(ServeError::InUse {
+            listen: listen.clone(),
+        }),
+    }
+}
+
+/// The mode is set before the socket has a name: there is no moment at which others could connect.
+fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    fchmod(&socket, Mode::from_raw_mode(mode))?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(UnixListener::from(socket))
+}

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The metrics of a snapshot: names, help and values, before they are text.
+//!
+//! Names are those of the JSON fields with `agewise_` before them, in base units as Prometheus wants
+//! them: `_ms` is `_seconds` and `_percent` is `_ratio` here. Counters end in `_total`.
+
+use agewise_policy::generations::PageType;
+use agewise_policy::workingset::{Histogram, NO_UPPER_BOUND_MS};
+
+use super::shown::{Counts, OTHER, Shown};
+use crate::state::{Psi, Reason, Snapshot, SubjectView};
+
+/// What a family counts in: its name ends with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// Seconds.
+    Seconds,
+    /// A share: 1 is all.
+    Ratio,
+    /// A number of things, or yes and no as 1 and 0.
+    None,
+}
+
+/// A value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    /// A whole number.
+    Whole(u64),
+    /// Any other.
+    Real(f64),
+}
+
+impl From<u64> for Value {
+    fn from(value: u64) -> Self {
+        Value::Whole(value)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(value: f64) -> Self {
+        Value::Real(value)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(value: bool) -> Self {
+        Value::Whole(value.into())
+    }
+}
+
+/// Names and values of labels.
+pub type Labels = Vec<(&'static str, String)>;
+
+/// All values of one name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Family {
+    /// Without prefix, unit and `_total`.
+    pub name: &'static str,
+    /// What it is.
+    pub help: &'static str,
+    /// What it counts in.
+    pub unit: Unit,
+    /// It only grows, from 0 when what it is about began.
+    pub is_counter: bool,
+    /// Values by labels.
+    pub samples: Vec<(Labels, Value)>,
+}
+
+fn gauge(name: &'static str, unit: Unit, help: &'static str) -> Family {
+    Family {
+        name,
+        help,
+        unit,
+        is_counter: false,
+        samples: Vec::new(),
+    }
+}
+
+fn counter(name: &'static str, unit: Unit, help: &'static str) -> Family {
+    Family {
+        is_counter: true,
+        ..gauge(name, unit, help)
+    }
+}
+
+impl Family {
+    fn add(&mut self, labels: Labels, value: impl Into<Value>) {
+        self.samples.push((labels, value.into()));
+    }
+
+    fn single(mut self, value: impl Into<Value>) -> Self {
+        self.add(Vec::new(), value);
+        self
+    }
+}
+
+/// A row: a subject, or all that are not shown.
+struct Row<'a> {
+    label: (&'static str, String),
+    subjects: Vec<&'a SubjectView>,
+    counts: Counts,
+}
+
+fn label_of(is_cgroup: bool) -> &'static str {
+    if is_cgroup { "cgroup" } else { "process" }
+}
+
+fn rows<'a>(snapshot: &'a Snapshot, shown: &Shown) -> Vec<Row<'a>> {
+    let mut rows: Vec<Row> = shown
+        .subjects
+        .iter()
+        .map(|at| {
+            let subject = &snapshot.subjects[*at];
+            Row {
+                label: (label_of(subject.is_cgroup), subject.name.to_string()),
+                subjects: vec![subject],
+                counts: Counts {
+                    refaulted_bytes: subject.refaulted_bytes,
+                    reclaimed: subject.reclaimed,
+                    rehearsed_bytes: subject.rehearsed_bytes,
+                },
+            }
+        })
+        .collect();
+    // Once there was one, its counters have to stay.
+    if !shown.others.is_empty() || shown.other_counts != Counts::default() {
+        rows.push(Row {
+            label: ("cgroup", OTHER.to_owned()),
+            subjects: shown
+                .others
+                .iter()
+                .map(|at| &snapshot.subjects[*at])
+                .collect(),
+            counts: shown.other_counts,
+        });
+    }
+    rows
+}
+
+fn seconds(ms: f64) -> f64 {
+    ms / 1e3
+}
+
+fn type_name(page_type: PageType) -> &'static str {
+    match page_type {
+        PageType::Anon => "anon",
+        PageType::File => "file",
+    }
+}
+
+fn upper_text(upper_ms: u64) -> String {
+    match upper_ms {
+        NO_UPPER_BOUND_MS => "+Inf".to_owned(),
+        ms => ms.to_string(),
+    }
+}
+
+/// All metrics.
+#[must_use]
+pub fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
+    let rows = rows(snapshot, shown);
+    let mut all = memory(snapshot, &rows);
+    all.extend(flows(&rows));
+    all.extend(state(snapshot, &rows));
+    all.extend(machine(snapshot));
+    all.extend(own(snapshot, shown));
+    all.retain(|family| !family.samples.is_empty());
+    all
+}
+
+/// Where memory is, and how old.
+fn memory(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
+    let mut ages = gauge(
+        "age",
+        Unit::Bytes,
+        "Resident memory by the time since it was last seen used. Each series is one bin: ages below \
+         upper_ms (milliseconds) and not below the next smaller upper_ms; bins are not cumulative, \
+         and their sum is resident memory. A cgroup is counted with all below it",
+    );
+    let mut resident = gauge(
+        "resident",
+        Unit::Bytes,
+        "Memory that processes have mapped and that is in memory",
+    );
+    for row in rows {
+        for node in &snapshot.nodes {
+            let views = || {
+                row.subjects
+                    .iter()
+                    .filter_map(|subject| subject.node(*node))
+            };
+            let mut histogram = Histogram::new(&snapshot.intervals);
+            let mut sum = [0u64; 2];
+            for view in views() {
+                histogram.add(&view.ages);
+                for (sum, bytes) in sum.iter_mut().zip(view.resident_bytes) {
+                    *sum = sum.saturating_add(bytes);
+                }
+            }
+            for (at, (page_type, sum)) in PageType::ALL.into_iter().zip(sum).enumerate() {
+                let labels = vec![
+                    row.label.clone(),
+                    ("node", node.to_string()),
+                    ("type", type_name(page_type).to_owned()),
+                ];
+                for bin in histogram.bins() {
+                    let mut labels = labels.clone();
+                    labels.push(("upper_ms", upper_text(bin.upper_ms)));
+                    ages.add(labels, bin.amounts[at]);
+                }
+                resident.add(labels, sum);
+            }
+        }
+    }
+    let mut swapped = gauge("swapped", Unit::Bytes, "Memory of its processes in swap");
+    let mut cache = gauge(
+        "unmapped_cache",
+        Unit::Bytes,
+        "Page cache charged to it that no process maps; how old it is cannot be seen",
+    );
+    for row in rows {
+        let sum = |of: &dyn Fn(&SubjectView) -> Option<u64>| {
+            let known: Vec<u64> = row.subjects.iter().filter_map(|s| of(s)).collect();
+            let is_known = !known.is_empty() || row.subjects.is_empty();
+            is_known.then(|| known.iter().fold(0u64, |sum, b| sum.saturating_add(*b)))
+        };
+        let labels = vec![row.label.clone()];
+        if let Some(bytes) = sum(&|subject| Some(subject.swapped_bytes)) {
+            swapped.add(labels.clone(), bytes);
+        }
+        if let Some(bytes) = sum(&|subject| subject.unmapped_cache_bytes) {
+            cache.add(labels, bytes);
+        }
+    }
+    vec![ages, resident, swapped, cache]
+}
+
+/// What moved.
+fn flows(rows: &[Row]) -> Vec<Family> {
+    let mut refaulted = counter(
+        "refaulted",
+        Unit::Bytes,
+        "What came back from swap since the daemon began",
+    );
+    let mut reclaimed = counter(
+        "reclaimed",
+        Unit::Bytes,
+        "What left memory by the daemon's doing, by the policy that moved it",
+    );
+    let mut rehearsed = counter(
+        "rehearsed",
+        Unit::Bytes,
+        "What would have left memory, had it not been a rehearsal (dry_run)",
+    );
+    for row in rows {
+        let labels = vec![row.label.clone()];
+        refaulted.add(labels.clone(), row.counts.refaulted_bytes);
+        rehearsed.add(labels.clone(), row.counts.rehearsed_bytes);
+        for reason in Reason::ALL {
+            let mut labels = labels.clone();
+            labels.push(("reason", reason.name().to_owned()));
+            reclaimed.add(labels, row.counts.reclaimed.bytes(reason));
+        }
+    }
+    vec![refaulted, reclaimed, rehearsed]
+}
+
+/// What else is known of those shown by name.
+fn state(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
+    let mut processes = gauge("processes", Unit::None, "Processes in it");
+    let mut observed = gauge(
+        "observed",
+        Unit::Seconds,
+        "For how long it has been observed: no age in it is longer",
+    );
+    let mut unseen = gauge(
+        "looked_ago",
+        Unit::Seconds,
+        "Time since that process of it was looked at for which that is longest ago",
+    );
+    let mut reclaim = gauge(
+        "under_reclaim",
+        Unit::None,
+        "1: the kernel reclaimed from it on its own account since the look before",
+    );
+    let mut policy = gauge(
+        "policy_info",
+        Unit::None,
+        "Always 1; by its labels: the policy that acts on it, and whether that only rehearses",
+    );
+    for row in rows {
+        let labels = vec![row.label.clone()];
+        let total = row.subjects.iter().map(|s| s.processes as u64).sum::<u64>();
+        processes.add(labels.clone(), total);
+        if row.label.1 == OTHER {
+            continue;
+        }
+        for subject in &row.subjects {
+            observed.add(labels.clone(), seconds(subject.observed_ms as f64));
+            let ago_ms = snapshot.time_ms.saturating_sub(subject.looked_ms);
+            unseen.add(labels.clone(), seconds(ago_ms as f64));
+            reclaim.add(labels.clone(), subject.is_under_reclaim);
+            if let Some(reason) = subject.policy {
+                let mut labels = labels.clone();
+                labels.push(("policy", reason.name().to_owned()));
+                labels.push(("dry_run", subject.is_rehearsal.to_string()));
+                policy.add(labels, 1u64);
+            }
+        }
+    }
+    let named = rows
+        .iter()
+        .filter(|row| row.label.1 != OTHER)
+        .flat_map(|row| {
+            row.subjects
+                .iter()
+                .map(|s| (vec![row.label.clone()], s.psi))
+        });
+    let mut all = vec![processes, observed, unseen, reclaim, policy];
+    all.extend(pressure(["psi_avg10", "psi_avg60", "psi_stalled"], named));
+    all
+}
+
+fn pressure(
+    names: [&'static str; 3],
+    of: impl Iterator<Item = (Labels, Option<Psi>)>,
+) -> [Family; 3] {
+    let mut avg10 = gauge(
+        names[0],
+        Unit::Ratio,
+        "Share of the last 10 seconds in which tasks waited for memory: some of them, or all at once \
+         (full)",
+    );
+    let mut avg60 = gauge(
+        names[1],
+        Unit::Ratio,
+        "Share of the last minute in which tasks waited for memory",
+    );
+    let mut stalled = counter(
+        names[2],
+        Unit::Seconds,
+        "Time in which tasks waited for memory, as the kernel counts it",
+    );
+    for (labels, psi) in of {
+        let Some(psi) = psi else { continue };
+        for (name, stall) in [("some", psi.some), ("full", psi.full)] {
+            let mut labels = labels.clone();
+            labels.push(("stall", name.to_owned()));
+            avg10.add(labels.clone(), stall.avg10_percent / 100.0);
+            avg60.add(labels.clone(), stall.avg60_percent / 100.0);
+            stalled.add(labels, stall.total_us as f64 / 1e6);
+        }
+    }
+    [avg10, avg60, stalled]
+}
+
+fn machine(snapshot: &Snapshot) -> Vec<Family> {
+    let machine = &snapshot.machine;
+    let bytes = |name, help, value: u64| gauge(name, Unit::Bytes, help).single(value);
+    let mut all = vec![
+        bytes(
+            "machine_total",
+            "Memory of the machine",
+            machine.total_bytes,
+        ),
+        bytes(
+            "machine_available",
+            "Memory that could be had without swapping",
+            machine.available_bytes,
+        ),
+        bytes("machine_swap_total", "Swap space", machine.swap_total_bytes),
+        bytes(
+            "machine_swap_free",
+            "Free swap space",
+            machine.swap_free_bytes,
+        ),
+        gauge(
+            "machine_under_reclaim",
+            Unit::None,
+            "1: the kernel reclaimed on its own account since the look before",
+        )
+        .single(machine.is_under_reclaim),
+    ];
+    let names = [
+        "machine_psi_avg10",
+        "machine_psi_avg60",
+        "machine_psi_stalled",
+    ];
+    all.extend(pressure(names, std::iter::once((Vec::new(), machine.psi))));
+    all
+}
+
+/// What the daemon takes, and whether it keeps its pace.
+fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
+    let own = &snapshot.own;
+    let budget = &snapshot.budget;
+    let spent = |name, help, ms: f64| counter(name, Unit::Seconds, help).single(seconds(ms));
+    let time = |name, help, ms: f64| gauge(name, Unit::Seconds, help).single(seconds(ms));
+    let bytes = |name, help, value: u64| gauge(name, Unit::Bytes, help).single(value);
+    let mut build = gauge("build_info", Unit::None, "Always 1; the version as a label");
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    build.add(vec![("version", version)], 1u64);
+    vec![
+        build,
+        time(
+            "snapshot_timestamp",
+            "When these figures were taken, since 1970",
+            snapshot.unix_ms as f64,
+        ),
+        gauge(
+            "subjects_cut",
+            Unit::None,
+            "Cgroups and processes that are not shown by name (cgroups_max and depth_max of metrics)",
+        )
+        .single(shown.cut as u64),
+        gauge(
+            "truncated",
+            Unit::None,
+            "1: the machine has more cgroups or processes than are observed (observe.cgroups_max)",
+        )
+        .single(snapshot.is_truncated),
+        spent("own_cpu", "CPU time of the daemon", own.cpu_ms),
+        bytes(
+            "own_resident",
+            "Resident memory of the daemon",
+            own.resident_bytes,
+        ),
+        bytes(
+            "own_ages",
+            "Memory that the daemon keeps ages in",
+            own.ages_bytes,
+        ),
+        counter("own_ticks", Unit::None, "Looks").single(own.ticks),
+        time(
+            "own_late",
+            "How much later than planned the last look began",
+            own.late_ms as f64,
+        ),
+        time(
+            "own_late_max",
+            "How much later than planned any look began",
+            own.late_max_ms as f64,
+        ),
+        time("own_scan", "How long the last look took", own.scan_ms),
+        spent("own_scan_cpu", "CPU time of looks", own.scan_cpu_total_ms),
+        spent(
+            "own_move_cpu",
+            "CPU time of moving memory out",
+            own.move_cpu_total_ms,
+        ),
+        gauge(
+            "budget",
+            Unit::Ratio,
+            "Share of one core that looking may take",
+        )
+        .single(budget.percent / 100.0),
+        time(
+            "budget_tick",
+            "Time from look to look that was asked for",
+            budget.tick_ms as f64,
+        ),
+        time(
+            "budget_actual",
+            "Time from look to look that the budget allows",
+            budget.actual_ms as f64,
+        ),
+        gauge(
+            "budget_short",
+            Unit::None,
+            "1: the budget is too small for the pace that was asked for",
+        )
+        .single(budget.is_short()),
+    ]
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who is shown: the largest subjects within so many levels. The rest is summed, each byte once.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::state::{Reason, Reclaimed, Snapshot, SubjectView};
+
+/// The name under which the rest goes. No cgroup has it: paths begin with `/`.
+pub const OTHER: &str = "other";
+
+/// Who is shown stays until another is larger by this share, so that two of about the same size do
+/// not take turns: each turn ends one time series and begins another.
+const STAY: f64 = 1.1;
+
+/// Limits of what is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Subjects: the largest.
+    pub subjects_max: usize,
+    /// Levels below the root; what is deeper counts for those above it.
+    pub depth_max: usize,
+}
+
+/// Counters of a subject, or of all that are not shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// What came back from swap.
+    pub refaulted_bytes: u64,
+    /// What left by our doing.
+    pub reclaimed: Reclaimed,
+    /// What would have left.
+    pub rehearsed_bytes: u64,
+}
+
+impl Counts {
+    fn of(subject: &SubjectView) -> Self {
+        Counts {
+            refaulted_bytes: subject.refaulted_bytes,
+            reclaimed: subject.reclaimed,
+            rehearsed_bytes: subject.rehearsed_bytes,
+        }
+    }
+
+    /// Adds what came since `before`. A count that went back began anew.
+    fn add_since(&mut self, now: &Self, before: &Self) {
+        let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(
+            &mut self.refaulted_bytes,
+            since(now.refaulted_bytes, before.refaulted_bytes),
+        );
+        add(
+            &mut self.rehearsed_bytes,
+            since(now.rehearsed_bytes, before.rehearsed_bytes),
+        );
+        for reason in Reason::ALL {
+            let bytes = since(now.reclaimed.bytes(reason), before.reclaimed.bytes(reason));
+            self.reclaimed.add(reason, bytes);
+        }
+    }
+}
+
+/// Who is shown of one snapshot: places in [`Snapshot::subjects`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// Shown by name, in the order of the snapshot.
+    pub subjects: Vec<usize>,
+    /// Summed as [`OTHER`]. None of them is below another, nor below one in `subjects` for being
+    /// too deep.
+    pub others: Vec<usize>,
+    /// All that are not shown by name, however deep.
+    pub cut: usize,
+    /// Counters of the others. They never go back: what a subject counted before it came to be
+    /// among them is not in it, and what one counted that left them stays.
+    pub other_counts: Counts,
+}
+
+type Key = (Arc<str>, u64);
+
+/// Chooses, snapshot by snapshot.
+#[derive(Debug)]
+pub struct Chooser {
+    limits: Limits,
+    shown: HashSet<Key>,
+    counts: HashMap<Key, Counts>,
+    other_counts: Counts,
+    sequence: Option<u64>,
+    last: Arc<Shown>,
+}
+
+fn size_bytes(subject: &SubjectView) -> u64 {
+    let [anon, file] = subject.resident_bytes();
+    anon.saturating_add(file)
+}
+
+fn is_below(name: &str, above: &str) -> bool {
+    match name.strip_prefix(above) {
+        Some(rest) => (above == "/" && !rest.is_empty()) || rest.starts_with('/'),
+        None => false,
+    }
+}
+
+fn key(subject: &SubjectView) -> Key {
+    (Arc::clone(&subject.name), subject.id)
+}
+
+impl Chooser {
+    /// Nobody is shown yet.
+    pub fn new(limits: Limits) -> Self {
+        Chooser {
+            limits,
+            shown: HashSet::new(),
+            counts: HashMap::new(),
+            other_counts: Counts::default(),
+            sequence: None,
+            last: Arc::default(),
+        }
+    }
+
+    /// Who is shown of this snapshot: the same for the same snapshot.
+    pub fn choose(&mut self, snapshot: &Snapshot) -> Arc<Shown> {
+        if self.sequence == Some(snapshot.sequence) {
+            return Arc::clone(&self.last);
+        }
+        let mut shown = self.place(snapshot);
+        let subjects = &snapshot.subjects;
+        for at in &shown.others {
+            let subject = &subjects[*at];
+            let before = self.counts.get(&key(subject)).copied().unwrap_or_default();
+            self.other_counts.add_since(&Counts::of(subject), &before);
+        }
+        shown.other_counts = self.other_counts;
+        self.counts = subjects.iter().map(|s| (key(s), Counts::of(s))).collect();
+        self.shown = shown
+            .subjects
+            .iter()
+            .map(|at| key(&subjects[*at]))
+            .collect();
+        self.sequence = Some(snapshot.sequence);
+        self.last = Arc::new(shown);
+        Arc::clone(&self.last)
+    }
+
+    fn place(&self, snapshot: &Snapshot) -> Shown {
+        let subjects = &snapshot.subjects;
+        let mut ranked: Vec<(u64, usize)> = subjects
+            .iter()
+            .enumerate()
+            .filter(|(_, subject)| subject.depth <= self.limits.depth_max)
+            .map(|(at, subject)| {
+                let stays = !self.shown.is_empty() && self.shown.contains(&key(subject));
+                let weight = size_bytes(subject) as f64 * if stays { STAY } else { 1.0 };
+                (weight as u64, at)
+            })
+            .collect();
+        ranked.sort_by_key(|(weight, at)| (std::cmp::Reverse(*weight), *at));
+        ranked.truncate(self.limits.subjects_max);
+        let mut by_name: Vec<usize> = ranked.into_iter().map(|(_, at)| at).collect();
+        by_name.sort_unstable();
+        let mut others = Vec::new();
+        // Those above the one looked at, each with whether it is among the others.
+        let mut above: Vec<(&str, bool)> = Vec::new();
+        for (at, subject) in subjects.iter().enumerate() {
+            while above
+                .last()
+                .is_some_and(|(name, _)| !is_below(&subject.name, name))
+            {
+                above.pop();
+            }
+            let is_deep = subject.depth > self.limits.depth_max;
+            let is_counted = above.iter().any(|(_, is_other)| *is_other);
+            let is_other = by_name.binary_search(&at).is_err()
+                && !is_counted
+                && (!is_deep || above.is_empty());
+            if is_other {
+                others.push(at);
+            }
+            if subject.is_cgroup {
+                above.push((&subject.name, is_other));
+            }
+        }
+        Shown {
+            cut: subjects.len() - by_name.len(),
+            subjects: by_name,
+            others,
+            other_counts: Counts::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::demo;
+
+    fn limits(subjects_max: usize, depth_max: usize) -> Limits {
+        Limits {
+            subjects_max,
+            depth_max,
+        }
+    }
+
+    fn names<'a>(snapshot: &'a Snapshot, at: &[usize]) -> Vec<&'a str> {
+        at.iter().map(|at| &*snapshot.subjects[*at].name).collect()
+    }
+
+    #[test]
+    fn the_largest_are_shown_and_nobody_is_counted_twice() {
+        let snapshot = demo::snapshot(1, 100_000);
+        let all = Chooser::new(limits(50, 3)).choose(&snapshot);
+        assert_eq!((all.subjects.len(), all.others.len(), all.cut), (6, 0, 0));
+        let few = Chooser::new(limits(2, 3)).choose(&snapshot);
+        assert_eq!(names(&snapshot, &few.subjects), ["/", "/web"]);
+        // Its jobs are in /batch already.
+        assert_eq!(
+            names(&snapshot, &few.others),
+            ["/batch", "4711 (redis-server)"]
+        );
+        assert_eq!(few.cut, 4);
+        let flat = Chooser::new(limits(50, 1)).choose(&snapshot);
+        assert_eq!(
+            (flat.subjects.len(), flat.others.len(), flat.cut),
+            (4, 0, 2)
+        );
+    }
+
+    #[test]
+    fn what_is_too_deep_with_nobody_above_it_is_not_lost() {
+        let mut snapshot = demo::snapshot(1, 100_000);
+        snapshot.subjects.retain(|subject| subject.depth == 2);
+        let shown = Chooser::new(limits(50, 1)).choose(&snapshot);
+        assert!(shown.subjects.is_empty());
+        assert_eq!(shown.others.len(), 2);
+    }
+
+    #[test]
+    fn two_of_a_size_do_not_take_turns() {
+        let mut snapshot = demo::snapshot(1, 100_000);
+        let web = snapshot
+            .subjects
+            .iter()
+            .position(|s| &*s.name == "/web")
+            .unwrap();
+        let mut rival = snapshot.subjects[web].clone();
+        rival.name = "/zeb".into();
+        rival.id = 7;
+        snapshot.subjects.insert(web + 1, rival);
+        let mut chooser = Chooser::new(limits(2, 3));
+        assert_eq!(
+            names(&snapshot, &chooser.choose(&snapshot).subjects),
+            ["/", "/web"]
+        );
+        snapshot.sequence = 2;
+        snapshot.subjects[web + 1].nodes[0].resident_bytes[0] += 1 << 20;
+        assert_eq!(
+            names(&snapshot, &chooser.choose(&snapshot).subjects),
+            ["/", "/web"]
+        );
+        snapshot.sequence = 3;
+        snapshot.subjects[web + 1].nodes[0].resident_bytes[0] += 1 << 30;
+        assert_eq!(
+            names(&snapshot, &chooser.choose(&snapshot).subjects),
+            ["/", "/zeb"]
+        );
+    }
+
+    proptest! {
+        /// Counters of the rest never go back, whoever joins, leaves or begins anew; with everybody
+        /// in the rest they are the sum of what was counted.
+        #[test]
+        fn counters_of_the_rest_never_go_back(
+            steps in prop::collection::vec(
+                (1usize..7, prop::collection::vec((0u64..5000, any::<bool>()), 6)), 1..20),
+        ) {
+            let mut chooser = Chooser::new(limits(2, 3));
+            let mut before = 0;
+            for (at, (count, grown)) in (1..).zip(&steps) {
+                let mut snapshot = demo::snapshot(at, at * 1000);
+                snapshot.subjects.truncate(*count);
+                for (subject, (bytes, is_new)) in snapshot.subjects.iter_mut().zip(grown) {
+                    subject.refaulted_bytes = at * 1000 + bytes;
+                    subject.id += u64::from(*is_new);
+                    subject.nodes[0].resident_bytes[0] += bytes << 20;
+                }
+                let shown = chooser.choose(&snapshot);
+                prop_assert!(shown.subjects.len() <= 2);
+                prop_assert_eq!(shown.cut, snapshot.subjects.len() - shown.subjects.len());
+                let now = shown.other_counts.refaulted_bytes;
+                prop_assert!(now >= before);
+                before = now;
+                for (at, other) in shown.others.iter().enumerate() {
+                    let name = &snapshot.subjects[*other].name;
+                    prop_assert!(!shown.subjects.contains(other));
+                    for above in &shown.others[..at] {
+                        prop_assert!(!is_below(name, &snapshot.subjects[*above].name));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From what the agent knows after a tick to what a snapshot shows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use agewise_host::agent::{Agent, SubjectReport};
+use agewise_host::cgroup::Cgroup;
+use agewise_policy::workingset::Intervals;
+
+use super::actor::Actor;
+use super::state::{NodeView, Settings, SubjectView};
+use super::world;
+
+/// Troubles shown of a subject.
+const TROUBLES_MAX: usize = 3;
+
+/// Names a subject for as long as it lives: its name, and the inode or start time that tells it from
+/// the next of the same name.
+pub type Key = (Arc<str>, u64);
+
+/// A subject after a tick.
+#[derive(Debug)]
+pub struct Seen {
+    /// Its place in the agent's list.
+    pub at: usize,
+    /// Its name and id.
+    pub key: Key,
+    /// The cgroup, if it is one.
+    pub cgroup: Option<Cgroup>,
+    /// Its processes.
+    pub pids: Vec<u32>,
+}
+
+/// The subjects that exist after a tick.
+pub fn subjects(agent: &Agent) -> Vec<Seen> {
+    agent
+        .subjects()
+        .enumerate()
+        .filter(|(_, (subject, _))| subject.gone.is_none())
+        .map(|(at, (subject, pids))| {
+            let id = match &subject.cgroup {
+                Some(cgroup) => cgroup.id(),
+                None => subject.start_ticks.unwrap_or(0),
+            };
+            Seen {
+                at,
+                key: (Arc::from(subject.name.as_str()), id),
+                cgroup: subject.cgroup.clone(),
+                pids,
+            }
+        })
+        .collect()
+}
+
+/// Counters of cgroups, to tell what changed.
+#[derive(Debug, Default)]
+pub struct LimitHits(HashMap<Key, u64>);
+
+impl LimitHits {
+    /// Whether a cgroup ran into its limit since the last time it was asked about.
+    fn changed(&mut self, key: &Key, cgroup: &Cgroup) -> bool {
+        let Ok(Some(hits)) = cgroup.limit_hits() else {
+            return false;
+        };
+        self.0
+            .insert(key.clone(), hits)
+            .is_some_and(|before| hits > before)
+    }
+
+    /// Forgets those that are gone.
+    pub fn retain(&mut self, is_there: impl Fn(&Key) -> bool) {
+        self.0.retain(|key, _| is_there(key));
+    }
+}
+
+/// What a snapshot shows of the subjects.
+pub fn views(
+    agent: &Agent,
+    seen: &[Seen],
+    actors: &HashMap<Key, Actor>,
+    intervals: &Intervals,
+    settings: &Settings,
+    hits: &mut LimitHits,
+) -> Vec<SubjectView> {
+    let by_default = agent.report_by(|_| intervals.clone());
+    let by_node = agent.report_by(|node| settings.intervals_of(node));
+    seen.iter()
+        .map(|seen| {
+            let actor = actors.get(&seen.key);
+            let mut view = view(seen, &by_default[seen.at], &by_node[seen.at]);
+            view.looked_ms = agent.last_tick_ms();
+            if let Some(actor) = actor {
+                view.policy = Some(actor.reason);
+                view.is_rehearsal = actor.dry_run;
+                view.reclaimed = actor.reclaimed;
+                view.rehearsed_bytes = actor.rehearsed_bytes;
+            }
+            if let Some(cgroup) = &seen.cgroup {
+                view.psi = world::psi_of(cgroup);
+                view.is_under_reclaim = hits.changed(&seen.key, cgroup);
+            }
+            view
+        })
+        .collect()
+}
+
+fn view(seen: &Seen, ages: &SubjectReport, reports: &SubjectReport) -> SubjectView {
+    let nodes = ages.nodes.iter().zip(&reports.nodes);
+    let name = &seen.key.0;
+    SubjectView {
+        name: Arc::clone(name),
+        is_cgroup: seen.cgroup.is_some(),
+        depth: match &seen.cgroup {
+            Some(cgroup) if !cgroup.is_root() => name.matches('/').count(),
+            _ => 0,
+        },
+        id: seen.key.1,
+        policy: None,
+        is_rehearsal: false,
+        processes: ages.processes,
+        nodes: nodes
+            .map(|((node, ages), (_, report))| NodeView {
+                node: *node,
+                resident_bytes: ages.total(),
+                ages: ages.clone(),
+                report: report.clone(),
+            })
+            .collect(),
+        looked_ms: 0,
+        observed_ms: ages.observed_ms,
+        swapped_bytes: ages.swapped_bytes,
+        unmapped_cache_bytes: ages.unmapped_cache_bytes,
+        refaulted_bytes: ages.refaulted_bytes,
+        reclaimed: Default::default(),
+        rehearsed_bytes: 0,
+        psi: None,
+        is_under_reclaim: false,
+        troubles: ages.troubles.iter().take(TROUBLES_MAX).cloned().collect(),
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where the daemon is read over HTTP, as its configuration says: opened, moved, closed.
+
+use super::config::{Listen, Metrics};
+use super::http::{Hosts, Listener, ServeError, Server};
+use super::metrics::shown::Limits;
+use super::page::Pages;
+use super::state::Hub;
+
+/// The server, if there is to be one.
+#[derive(Debug, Default)]
+pub struct Outlet {
+    config: Option<Metrics>,
+    server: Option<Server>,
+}
+
+impl Outlet {
+    /// Does as the configuration says. One that is open and meant to be as it is stays so.
+    ///
+    /// # Errors
+    /// [`ServeError`]; then what was open before still is.
+    pub fn follow(&mut self, config: &Metrics, hub: &Hub) -> Result<(), ServeError> {
+        if self.config.as_ref() == Some(config) {
+            return Ok(());
+        }
+        if !config.enabled {
+            *self = Outlet {
+                config: Some(config.clone()),
+                server: None,
+            };
+            return Ok(());
+        }
+        let is_moved = self
+            .config
+            .as_ref()
+            .is_none_or(|old| old.listen != config.listen);
+        let before = match is_moved {
+            true => None,
+            // The same address can only be taken once it was let go of.
+            false => {
+                drop(self.server.take());
+                self.config.take()
+            }
+        };
+        match serve(config, hub) {
+            Ok(server) => {
+                *self = Outlet {
+                    config: Some(config.clone()),
+                    server: Some(server),
+                };
+                Ok(())
+            }
+            Err(error) => {
+                if let Some(before) = before.filter(|before| before.enabled) {
+                    self.server = serve(&before, hub).ok();
+                    self.config = Some(before);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// One line for people: where it can be read.
+    pub fn describe(&self) -> Option<String> {
+        let config = self.config.as_ref().filter(|_| self.server.is_some())?;
+        Some(match self.server.as_ref()?.address() {
+            Some(address) => format!("the page at http://{address}/, metrics at /metrics"),
+            None => format!("the page and metrics at {}", config.listen),
+        })
+    }
+}
+
+fn serve(config: &Metrics, hub: &Hub) -> Result<Server, ServeError> {
+    let listener = Listener::bind(&config.listen, config.allow_remote, config.socket_mode.0)?;
+    let hosts = Hosts {
+        any: matches!(config.listen, Listen::Unix(_)),
+        names: config.hosts.clone(),
+    };
+    let limits = Limits {
+        subjects_max: usize::try_from(config.cgroups_max.0).unwrap_or(usize::MAX),
+        depth_max: usize::try_from(config.depth_max.0).unwrap_or(usize::MAX),
+    };
+    Server::start(listener, hosts, Pages::new(hub.clone(), limits)).map_err(|source| {
+        ServeError::Listen {
+            listen: config.listen.clone(),
+            source,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::demo;
+
+    fn metrics(text: &str) -> Metrics {
+        Config::parse(&format!("[metrics]\nenabled = true\n{text}"))
+            .unwrap()
+            .metrics
+    }
+
+    #[test]
+    fn modes_of_sockets_are_octal_and_run_nothing() {
+        assert_eq!(metrics("socket_mode = '0660'").socket_mode.0, 0o660);
+        for wrong in ["'0755'", "'+600'", "'rw'", "''", "660"] {
+            let text = format!("[metrics]\nsocket_mode = {wrong}\n");
+            let error = Config::parse(&text).unwrap_err();
+            assert!(error.contains("line 2"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn it_moves_with_the_configuration_and_stays_when_it_cannot() {
+        let hub = Hub::new(demo::settings());
+        let mut outlet = Outlet::default();
+        outlet.follow(&Metrics::default(), &hub).unwrap();
+        assert_eq!(outlet.describe(), None, "off unless asked for");
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let at = |name: &str| metrics(&format!("listen = 'unix:{}'", path(name).display()));
+        outlet.follow(&at("a"), &hub).unwrap();
+        assert!(path("a").exists() && outlet.describe().unwrap().contains("unix:"));
+        outlet.follow(&at("b"), &hub).unwrap();
+        assert!(path("b").exists() && !path("a").exists());
+        std::fs::write(path("c"), "").unwrap();
+        assert!(outlet.follow(&at("c"), &hub).is_err());
+        assert!(path("b").exists());
+        let mut deeper = at("b");
+        deeper.depth_max.0 = 5;
+        outlet.follow(&deeper, &hub).unwrap();
+        assert!(path("b").exists());
+        outlet.follow(&Metrics::default(), &hub).unwrap();
+        assert!(!path("b").exists());
+    }
+}

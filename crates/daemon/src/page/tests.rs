@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::*;
+use crate::demo;
+
+const LIMITS: Limits = Limits {
+    subjects_max: 50,
+    depth_max: 3,
+};
+
+fn hub() -> Hub {
+    let hub = Hub::new(demo::settings());
+    for sequence in 1..=20 {
+        hub.publish(demo::snapshot(sequence, sequence * 5000));
+    }
+    hub
+}
+
+fn ask(pages: &mut Pages, path: &str, query: &str) -> Response {
+    pages.answer(&Request {
+        path: path.to_owned(),
+        query: query.to_owned(),
+        ..Request::default()
+    })
+}
+
+fn json(response: &Response) -> Value {
+    assert_eq!((response.status, response.media_type), (200, JSON));
+    serde_json::from_slice(&response.body).unwrap()
+}
+
+#[test]
+fn the_page_fetches_nothing_from_elsewhere_and_needs_nothing_the_policy_forbids() {
+    let mut pages = Pages::new(hub(), LIMITS);
+    for (path, kind) in [
+        ("/", "text/html"),
+        ("/page.js", "text/javascript"),
+        ("/page.css", "text/css"),
+        ("/icon.svg", "image/svg+xml"),
+    ] {
+        let response = ask(&mut pages, path, "");
+        assert_eq!(response.status, 200);
+        assert!(response.media_type.starts_with(kind));
+        let text = String::from_utf8(response.body.to_vec()).unwrap();
+        let text = text.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
+        for foreign in ["http:", "https:", "//cdn", "@import", "innerHTML", "eval("] {
+            assert!(!text.contains(foreign), "{path}: {foreign}");
+        }
+        if path == "/" {
+            for inline in ["style=", "onclick", "<style", "<script>"] {
+                assert!(!text.contains(inline), "{inline}");
+            }
+        }
+    }
+    assert_eq!(ask(&mut pages, "/page.html", "").status, 404);
+    assert_eq!(ask(&mut pages, "/../etc/passwd", "").status, 404);
+}
+
+#[test]
+fn a_snapshot_has_the_field_names_of_reports() {
+    let hub = hub();
+    let record = json(&ask(
+        &mut Pages::new(hub.clone(), LIMITS),
+        "/api/snapshot",
+        "",
+    ));
+    assert_eq!(record["record"], "snapshot");
+    assert_eq!(record["sequence"], 20);
+    let web = &record["targets"][4];
+    assert_eq!(
+        (&web["target"], &web["kind"]),
+        (&"/web".into(), &"cgroup".into())
+    );
+    let bins = web["nodes"][0]["bins"].as_array().unwrap();
+    assert_eq!((bins.len(), &bins[0]["upper_ms"]), (6, &1000.into()));
+    let sum: u64 = web["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|node| node["bins"].as_array().unwrap())
+        .map(|bin| bin["anon_bytes"].as_u64().unwrap() + bin["file_bytes"].as_u64().unwrap())
+        .sum();
+    assert_eq!(web["resident_bytes"], sum);
+    // With few rows the last is the rest.
+    let few = Limits {
+        subjects_max: 2,
+        ..LIMITS
+    };
+    let record = json(&ask(&mut Pages::new(hub.clone(), few), "/api/snapshot", ""));
+    let targets = record["targets"].as_array().unwrap();
+    assert_eq!((targets.len(), &record["targets_cut"]), (3, &4.into()));
+    assert_eq!(targets[2]["kind"], "other");
+    let snapshot = hub.snapshot();
+    let size = |name: &str| {
+        snapshot
+            .subject(name)
+            .unwrap()
+            .resident_bytes()
+            .iter()
+            .sum::<u64>()
+    };
+    let rest = size("/batch") + size("4711 (redis-server)");
+    assert_eq!(targets[2]["resident_bytes"], rest);
+}
+
+#[test]
+fn what_was_made_is_kept_until_the_next_look() {
+    let hub = hub();
+    let mut pages = Pages::new(hub.clone(), LIMITS);
+    let first = ask(&mut pages, "/metrics", "");
+    assert!(Arc::ptr_eq(
+        &first.body,
+        &ask(&mut pages, "/metrics", "").body
+    ));
+    hub.publish(demo::snapshot(21, 105_000));
+    assert_ne!(first, ask(&mut pages, "/metrics", ""));
+    let text = String::from_utf8(first.body.to_vec()).unwrap();
+    assert!(text.contains("# TYPE agewise_refaulted_bytes_total counter"));
+    let open = pages.answer(&Request {
+        path: "/metrics".to_owned(),
+        accept: "application/openmetrics-text".to_owned(),
+        ..Request::default()
+    });
+    assert!(open.body.ends_with(b"# EOF\n") && open.media_type.contains("openmetrics"));
+}
+
+#[test]
+fn before_the_first_look_nothing_is_claimed() {
+    let mut pages = Pages::new(Hub::new(demo::settings()), LIMITS);
+    for path in ["/metrics", "/api/snapshot"] {
+        assert_eq!(ask(&mut pages, path, "").status, 503);
+    }
+    let line = json(&ask(&mut pages, "/api/timeline", ""));
+    assert_eq!(line["moments"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn the_time_line_is_of_one_target_and_what_is_new() {
+    let mut pages = Pages::new(hub(), LIMITS);
+    let all = json(&ask(&mut pages, "/api/timeline", ""));
+    assert_eq!(
+        (&all["target"], all["moments"].as_array().unwrap().len()),
+        (&"/".into(), 20)
+    );
+    let new = json(&ask(&mut pages, "/api/timeline", "target=%2Fweb&since=18"));
+    let moments = new["moments"].as_array().unwrap();
+    assert_eq!((&new["target"], moments.len()), (&"/web".into(), 2));
+    let bounds = moments[0]["bounds_ms"].as_array().unwrap().len();
+    assert_eq!(
+        moments[0]["ages_bytes"].as_array().unwrap().len(),
+        bounds + 1
+    );
+    let process = json(&ask(
+        &mut pages,
+        "/api/timeline",
+        "target=4711+(redis-server)",
+    ));
+    assert_eq!(process["moments"].as_array().unwrap().len(), 20);
+    let nobody = json(&ask(&mut pages, "/api/timeline", "target=nobody"));
+    assert_eq!(nobody["moments"].as_array().unwrap().len(), 0);
+    for wrong in [
+        "since=",
+        "since=-1",
+        "since=99999999999999999999",
+        "since=x",
+    ] {
+        assert_eq!(
+            ask(&mut pages, "/api/timeline", wrong).status,
+            400,
+            "{wrong}"
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_address_has_an_answer(path in "/[ -~]{0,20}|/api/timeline|/metrics", query in "[ -~]{0,60}") {
+        let mut pages = Pages::new(hub(), LIMITS);
+        let response = ask(&mut pages, &path, &query);
+        prop_assert!([200, 400, 404].contains(&response.status));
+        if response.media_type == JSON {
+            prop_assert!(serde_json::from_slice::<Value>(&response.body).is_ok());
+        }
+    }
+}

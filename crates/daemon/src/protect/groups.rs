@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which cgroups are compared with each other, and which of those below the guilty it comes down to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use agewise_host::cgroup::Cgroup;
+use agewise_host::eye::PAGE_BYTES;
+
+use crate::config::Matcher;
+use crate::observer::Seen;
+use crate::state::SubjectView;
+
+/// A cgroup below the guilty that asks for this share of what the guilty asks for is meant.
+const NARROW_SHARE: f64 = 0.8;
+
+/// A cgroup that is compared with the others.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// Its path.
+    pub name: Arc<str>,
+    /// Itself; none only where there is no file system of cgroups (tests).
+    pub cgroup: Option<Cgroup>,
+    /// Its working set is to be kept.
+    pub is_protected: bool,
+    /// It is only named, never acted upon.
+    pub is_untouchable: bool,
+    /// What this daemon saw come back to it so far, pages.
+    pub refaulted_pages: u64,
+}
+
+/// Whether a path is `above` or below it.
+pub fn is_within(below: &str, above: &str) -> bool {
+    above == "/"
+        || below == above
+        || below
+            .strip_prefix(above)
+            .is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// The path itself and all those above it, up to the root.
+pub fn self_and_above(path: &str) -> impl Iterator<Item = &str> {
+    let cuts = path.match_indices('/').map(|(at, _)| at);
+    let above = cuts.filter(|at| *at > 0).map(|at| &path[..at]);
+    above.chain(std::iter::once(path))
+}
+
+/// Cgroups of which none is below another: the protected ones, and of the others the uppermost that
+/// are neither above nor below those. One that holds a process which must not be touched stands for
+/// itself only if none below it is observed: else all services of a machine would be one.
+pub fn choose(
+    seen: &[Seen],
+    views: &[SubjectView],
+    matcher: &Matcher,
+    own_line: &[u32],
+) -> Vec<Watched> {
+    let cgroups: Vec<(&Seen, &SubjectView)> = seen
+        .iter()
+        .zip(views)
+        .filter(|(_, view)| view.is_cgroup && &*view.name != "/")
+        .collect();
+    let holds_ours = |seen: &Seen| {
+        let mut pids = seen.pids.iter();
+        pids.any(|pid| *pid == 1 || own_line.contains(pid))
+    };
+    // Sorted by path: what is below a cgroup comes right after it.
+    let has_below = |at: usize| {
+        let next = cgroups.get(at + 1);
+        next.is_some_and(|(_, next)| is_within(&next.name, &cgroups[at].1.name))
+    };
+    let mut taken: Vec<Watched> = Vec::new();
+    for wants_protected in [true, false] {
+        for (at, (seen, view)) in cgroups.iter().enumerate() {
+            let name = &view.name;
+            let is_apart =
+                |other: &Watched| !is_within(name, &other.name) && !is_within(&other.name, name);
+            let is_split = !wants_protected && holds_ours(seen) && has_below(at);
+            if matcher.is_protected(name) != wants_protected
+                || is_split
+                || !taken.iter().all(is_apart)
+            {
+                continue;
+            }
+            taken.push(Watched {
+                name: Arc::clone(name),
+                cgroup: seen.cgroup.clone(),
+                is_protected: wants_protected,
+                is_untouchable: holds_ours(seen)
+                    || self_and_above(name).any(|path| matcher.is_spared(path)),
+                refaulted_pages: view.refaulted_bytes / PAGE_BYTES,
+            });
+        }
+    }
+    taken
+}
+
+/// What every observed cgroup asked for between the last two ticks.
+#[derive(Debug, Default)]
+pub struct Demands {
+    /// What it had in memory and swap, and what came back, bytes.
+    last: HashMap<Arc<str>, (u64, u64)>,
+    asked: HashMap<Arc<str>, u64>,
+    mapped: HashMap<Arc<str>, u64>,
+    cgroups: HashMap<Arc<str>, Cgroup>,
+}
+
+impl Demands {
+    /// Takes in a tick.
+    pub fn update(&mut self, seen: &[Seen], views: &[SubjectView]) {
+        let before = std::mem::take(&mut self.last);
+        self.asked.clear();
+        self.mapped.clear();
+        self.cgroups.clear();
+        for (seen, view) in seen.iter().zip(views).filter(|(_, view)| view.is_cgroup) {
+            let resident = view.resident_bytes();
+            let mapped_bytes = resident[0].saturating_add(resident[1]);
+            self.mapped.insert(Arc::clone(&view.name), mapped_bytes);
+            let held_bytes = mapped_bytes.saturating_add(view.swapped_bytes);
+            let now = (held_bytes, view.refaulted_bytes);
+            // One that is new took all it has.
+            let then = before.get(&view.name).copied().unwrap_or_default();
+            let asked = now.0.saturating_sub(then.0) + now.1.saturating_sub(then.1);
+            self.last.insert(Arc::clone(&view.name), now);
+            self.asked.insert(Arc::clone(&view.name), asked);
+            if let Some(cgroup) = &seen.cgroup {
+                self.cgroups.insert(Arc::clone(&view.name), cgroup.clone());
+            }
+        }
+    }
+
+    /// What its processes had mapped at the last tick.
+    pub fn mapped_bytes(&self, name: &str) -> u64 {
+        self.mapped.get(name).copied().unwrap_or(0)
+    }
+
+    /// The lowest cgroup at or below the guilty that asked for nearly all of what it asked for: a
+    /// slice is not held back for one of its services.
+    pub fn narrow(&self, guilty: &Arc<str>) -> Option<Cgroup> {
+        let all = self.asked.get(guilty).copied().unwrap_or(0);
+        let name = self
+            .asked
+            .iter()
+            .filter(|(name, asked)| {
+                is_within(name, guilty) && all > 0 && **asked as f64 >= all as f64 * NARROW_SHARE
+            })
+            .max_by_key(|(name, _)| name.matches('/').count())
+            .map_or(guilty, |(name, _)| name);
+        self.cgroups.get(name).cloned()
+    }
+}

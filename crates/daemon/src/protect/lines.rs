@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the journal says of thrashing and of who was held back.
+
+use std::sync::Arc;
+
+use agewise_host::error::FileError;
+use agewise_policy::thrashing::{Act, Decision};
+use serde::Serialize;
+
+use crate::record::Message;
+
+fn name(act: &Act) -> &'static str {
+    match act {
+        Act::Report => "report",
+        Act::Squeeze { .. } => "squeeze",
+        Act::Freeze { .. } => "freeze",
+        Act::Thaw => "thaw",
+        Act::Release => "release",
+        Act::Kill => "kill",
+    }
+}
+
+/// A protected cgroup suffers.
+#[derive(Debug, Serialize)]
+pub struct Thrashing<'a> {
+    protected: &'a str,
+    act: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guilty: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guilty_share: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    growth_bytes_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refaults_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    full_share: Option<f64>,
+}
+
+impl<'a> Thrashing<'a> {
+    /// Of a decision.
+    pub fn new(decision: &'a Decision<Arc<str>>) -> Self {
+        let blame = decision.blame.as_ref();
+        Thrashing {
+            protected: &decision.protected,
+            act: name(&decision.act),
+            guilty: blame.map(|blame| &*blame.group),
+            guilty_share: blame.map(|blame| blame.share),
+            growth_bytes_per_s: blame.map(|blame| blame.growth_bytes_per_s),
+            refaults_per_s: decision.suffering.map(|s| s.young_refaults_per_s),
+            full_share: decision.suffering.and_then(|s| s.full_share),
+        }
+    }
+}
+
+/// Before and after a cgroup is held back, or let go.
+#[derive(Debug, Serialize)]
+pub struct ActLine<'a> {
+    /// `before` or `after`.
+    pub phase: &'static str,
+    subject: &'a str,
+    policy: &'static str,
+    act: &'static str,
+    protected: &'a str,
+    dry_run: bool,
+    /// What its memory is held to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    for_ms: Option<u64>,
+    /// The file that holds the limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// How many were killed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub killed_processes: Option<usize>,
+    /// Why it is left alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}
+
+impl<'a> ActLine<'a> {
+    /// Before it is done.
+    pub fn before(act: &Act, subject: &'a str, protected: &'a str, dry_run: bool) -> Self {
+        ActLine {
+            phase: "before",
+            subject,
+            policy: "protect",
+            act: name(act),
+            protected,
+            dry_run,
+            limit_bytes: None,
+            for_ms: match act {
+                Act::Freeze { for_ms } => Some(*for_ms),
+                _ => None,
+            },
+            file: None,
+            killed_processes: None,
+            refused: None,
+            trouble: None,
+        }
+    }
+}
+
+/// Something is still held back.
+pub fn left(error: &FileError) -> Message {
+    Message {
+        message: format!("a cgroup could not be let go: {error}; the ledger keeps it for later"),
+    }
+}

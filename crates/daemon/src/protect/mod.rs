@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Thrashing prevention: protected cgroups whose working set cannot be kept, and who is to blame.
+//!
+//! The engine decides ([`Guard`]) from what the cgroups themselves count, between the ticks as well:
+//! when memory is short is not the time to wait for a look at all of it. Here cgroups become samples,
+//! and decisions acts: a lower limit, a pause, an end, as far as the configuration goes. What can be
+//! taken back is, when things are calm, at the end, and by the next daemon if this one is killed.
+
+mod groups;
+mod hands;
+mod lines;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use agewise_host::cgroup::Cgroup;
+use agewise_host::error::FileError;
+use agewise_host::eye::PAGE_BYTES;
+use agewise_host::restrain::RestrainError;
+use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Guard, Sample, Step};
+
+pub use groups::{Demands, Watched, choose};
+pub use hands::{Hands, LedgerError, acts, refusal};
+use lines::{ActLine, Thrashing};
+
+use super::config::{self, Matcher, UpTo};
+use super::journal::Journal;
+use super::observer::Seen;
+use super::state::SubjectView;
+use super::world;
+
+/// Shortest time between two looks at the counters.
+const POLL_MIN_MS: u64 = 1000;
+/// Each watched cgroup takes at most a tenth of a millisecond to read: with this much time for each,
+/// reading them takes 0.2 % of a core.
+const POLL_PER_GROUP_MS: u64 = 50;
+
+/// What a cgroup counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counters {
+    /// Memory charged to it.
+    pub used_bytes: u64,
+    /// What it has in swap.
+    pub swapped_bytes: u64,
+    /// What came back, pages.
+    pub refaulted_pages: u64,
+    /// Time in which all its tasks waited, us; where the kernel tells it.
+    pub full_stall_us: Option<u64>,
+}
+
+impl Counters {
+    /// Of a cgroup that exists.
+    pub fn read(cgroup: &Cgroup) -> Option<Self> {
+        let stat = cgroup.stat().ok()?;
+        let mapped_bytes = stat.anon_bytes.saturating_add(stat.file_bytes);
+        Some(Counters {
+            used_bytes: cgroup.usage_bytes().ok()?.unwrap_or(mapped_bytes),
+            swapped_bytes: cgroup.swap_bytes().ok().flatten().unwrap_or(0),
+            refaulted_pages: stat
+                .refaults_anon_pages
+                .saturating_add(stat.refaults_file_pages),
+            full_stall_us: world::psi_of(cgroup).map(|psi| psi.full.total_us),
+        })
+    }
+}
+
+/// Where a squeeze has got to.
+#[derive(Clone, Copy, Debug)]
+struct Squeeze {
+    /// What the kernel holds the cgroup to.
+    limit_bytes: u64,
+    /// The same part of what its processes map: that is what can be moved out page by page.
+    mapped_limit_bytes: u64,
+}
+
+/// One that is held back.
+#[derive(Debug)]
+struct Held {
+    /// The cgroup it came down to.
+    cgroup: Option<Cgroup>,
+    protected: Arc<str>,
+    squeeze: Option<Squeeze>,
+}
+
+/// Watches protected cgroups, and holds back who takes their memory.
+#[derive(Debug)]
+pub struct Protector {
+    guard: Guard<Arc<str>>,
+    hands: Option<Hands>,
+    dry_run: bool,
+    watched: Vec<Watched>,
+    demands: Demands,
+    held: BTreeMap<Arc<str>, Held>,
+    poll_ms: u64,
+    polled_ms: Option<u64>,
+}
+
+fn rules(config: &config::Protect) -> Rules {
+    let millis = |span: std::time::Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    Rules {
+        min_ttl_ms: millis(config.min_ttl.0),
+        up_to: match config.up_to {
+            UpTo::Report => Step::Report,
+            UpTo::Squeeze => Step::Squeeze,
+            UpTo::Freeze => Step::Freeze,
+            UpTo::Kill => Step::Kill,
+        },
+        freeze_ms: millis(config.freeze.0),
+        ..Rules::default()
+    }
+}
+
+impl Protector {
+    /// By a configuration that was checked; `None` if nothing is protected. Without `hands` what
+    /// would be done is only written down.
+    pub fn new(config: &config::Protect, hands: Option<Hands>) -> Option<Self> {
+        if config.cgroups.is_empty() {
+            return None;
+        }
+        let rules = rules(config);
+        Some(Protector {
+            dry_run: hands.is_none(),
+            hands,
+            watched: Vec::new(),
+            demands: Demands::default(),
+            held: BTreeMap::new(),
+            poll_ms: rules.min_ttl_ms.max(POLL_MIN_MS),
+            polled_ms: None,
+            guard: Guard::new(rules),
+        })
+    }
+
+    /// The hands, for another configuration.
+    pub fn into_hands(self) -> Option<Hands> {
+        self.hands
+    }
+
+    /// Takes in what a tick found: which cgroups there are.
+    pub fn follow(
+        &mut self,
+        seen: &[Seen],
+        views: &[SubjectView],
+        matcher: &Matcher,
+        own_line: &[u32],
+    ) {
+        self.watched = choose(seen, views, matcher, own_line);
+        self.demands.update(seen, views);
+        let count = u64::try_from(self.watched.len()).unwrap_or(u64::MAX);
+        let least_ms = count.saturating_mul(POLL_PER_GROUP_MS).max(POLL_MIN_MS);
+        self.poll_ms = self.guard.config().min_ttl_ms.max(least_ms);
+        let names: Vec<&str> = views.iter().map(|view| &*view.name).collect();
+        self.held.retain(|name, held| {
+            let is_there = names.contains(&&**name);
+            if let (false, Some(hands), Some(cgroup)) = (is_there, &mut self.hands, &held.cgroup) {
+                // Of a cgroup that is gone nothing has to be taken back: only the notes go.
+                let _ = hands.restraints().thaw(cgroup);
+                let _ = hands.restraints().release(cgroup);
+            }
+            is_there
+        });
+    }
+
+    /// When it wants to look at counters again, or to let one that is frozen go on.
+    pub fn next_ms(&self, now_ms: u64) -> u64 {
+        let poll_ms = self.polled_ms.map_or(now_ms, |at_ms| at_ms + self.poll_ms);
+        self.guard.next_thaw_ms().unwrap_or(u64::MAX).min(poll_ms)
+    }
+
+    /// Looks at counters if it is time to, and does what follows.
+    pub fn poll(
+        &mut self,
+        now_ms: u64,
+        read: impl Fn(&Watched) -> Option<Counters>,
+        matcher: &Matcher,
+        journal: &Journal,
+    ) {
+        let is_due = self
+            .polled_ms
+            .is_none_or(|at_ms| now_ms >= at_ms.saturating_add(self.poll_ms));
+        let decisions = if is_due {
+            self.polled_ms = Some(now_ms);
+            self.look(now_ms, read)
+        } else {
+            self.guard.thaw_due(now_ms)
+        };
+        for decision in &decisions {
+            if decision.suffering.is_some() {
+                journal.write("thrashing", &Thrashing::new(decision));
+            }
+            self.carry_out(decision, matcher, journal);
+        }
+        self.forget_free();
+    }
+
+    fn look(
+        &mut self,
+        now_ms: u64,
+        read: impl Fn(&Watched) -> Option<Counters>,
+    ) -> Vec<Decision<Arc<str>>> {
+        let groups = self
+            .watched
+            .iter()
+            .filter_map(|watched| {
+                let counters = read(watched)?;
+                Some(GroupSample {
+                    group: Arc::clone(&watched.name),
+                    is_protected: watched.is_protected,
+                    is_untouchable: watched.is_untouchable,
+                    resident_bytes: counters.used_bytes,
+                    swapped_bytes: counters.swapped_bytes,
+                    // Kernels before 5.9 count only what comes back from files.
+                    refaulted_pages: counters.refaulted_pages.max(watched.refaulted_pages),
+                    // No kernel tells how long ago they were used: all that comes back counts.
+                    young_refaulted_pages: None,
+                    full_stall_us: counters.full_stall_us,
+                })
+            })
+            .collect();
+        self.guard.look(Sample { now_ms, groups })
+    }
+
+    /// Does what was decided; a line before and one after.
+    fn carry_out(&mut self, decision: &Decision<Arc<str>>, matcher: &Matcher, journal: &Journal) {
+        let Some(blame) = decision.blame.as_ref() else {
+            return;
+        };
+        if decision.act == Act::Report {
+            return;
+        }
+        let is_back = decision.suffering.is_none();
+        if is_back && !self.held.contains_key(&blame.group) {
+            return;
+        }
+        let narrowed = self.demands.narrow(&blame.group);
+        let held = self
+            .held
+            .entry(Arc::clone(&blame.group))
+            .or_insert_with(|| Held {
+                cgroup: narrowed,
+                protected: Arc::clone(&decision.protected),
+                squeeze: None,
+            });
+        let subject: Arc<str> = match &held.cgroup {
+            Some(cgroup) => Arc::from(cgroup.path()),
+            None => Arc::clone(&blame.group),
+        };
+        let mut line = ActLine::before(&decision.act, &subject, &held.protected, self.dry_run);
+        let used_bytes = held.cgroup.as_ref().and_then(Counters::read);
+        let used_bytes = used_bytes.map_or(blame.resident_bytes, |now| now.used_bytes);
+        if let Act::Squeeze { limit_bytes } = decision.act {
+            // The limit is a share of what the blamed one has; of the one below it the same share.
+            let share = limit_bytes as f64 / blame.resident_bytes.max(1) as f64;
+            let floor_bytes = self.guard.config().squeeze_floor_bytes;
+            let limit_bytes = (used_bytes as f64 * share.min(1.0)) as u64;
+            line.limit_bytes = Some(limit_bytes.max(floor_bytes));
+        }
+        journal.write("action", &line);
+        line.phase = "after";
+        let done = match &held.cgroup {
+            None => Ok(()),
+            Some(cgroup) => do_it(&mut line, decision, cgroup, matcher, self.hands.as_mut()),
+        };
+        if let Err(error) = done {
+            line.trouble = Some(error.to_string());
+        }
+        journal.write("action", &line);
+        let is_done = line.trouble.is_none() && line.refused.is_none();
+        match (&decision.act, line.limit_bytes) {
+            (Act::Squeeze { .. }, Some(limit_bytes)) if is_done => {
+                let part = limit_bytes as f64 / used_bytes.max(1) as f64;
+                held.squeeze = Some(Squeeze {
+                    limit_bytes,
+                    mapped_limit_bytes: (self.demands.mapped_bytes(&subject) as f64 * part.min(1.0))
+                        as u64,
+                });
+            }
+            (Act::Release, _) => held.squeeze = None,
+            _ => {}
+        }
+    }
+
+    /// Forgets those of whom all was taken back.
+    fn forget_free(&mut self) {
+        let guard = &self.guard;
+        self.held
+            .retain(|name, _| guard.restrained().any(|restrained| restrained == name));
+    }
+
+    /// What is held low, and how much of what its processes map has to go; none in a rehearsal.
+    pub fn excess(&self) -> Vec<(Arc<str>, u64, u64)> {
+        self.held
+            .values()
+            .filter(|_| !self.dry_run)
+            .filter_map(|held| {
+                let (cgroup, squeeze) = (held.cgroup.as_ref()?, held.squeeze?);
+                // Where the limit is kept already there is nothing to add.
+                let used_bytes = cgroup.usage_bytes().ok().flatten()?;
+                let name: Arc<str> = Arc::from(cgroup.path());
+                let mapped_bytes = self.demands.mapped_bytes(&name);
+                let too_much = used_bytes.saturating_sub(squeeze.limit_bytes);
+                let excess_bytes =
+                    too_much.min(mapped_bytes.saturating_sub(squeeze.mapped_limit_bytes));
+                (excess_bytes >= PAGE_BYTES).then_some((name, excess_bytes, squeeze.limit_bytes))
+            })
+            .collect()
+    }
+
+    /// Takes back all that is held, for an orderly end.
+    pub fn let_go(&mut self, matcher: &Matcher, journal: &Journal) {
+        for decision in self.guard.let_go() {
+            self.carry_out(&decision, matcher, journal);
+        }
+        self.forget_free();
+        if let Some(hands) = &mut self.hands {
+            for error in hands.restraints().let_go() {
+                journal.write("trouble", &lines::left(&error));
+            }
+        }
+    }
+}
+
+/// Acts on a cgroup, or looks whether it could.
+fn do_it(
+    line: &mut ActLine<'_>,
+    decision: &Decision<Arc<str>>,
+    cgroup: &Cgroup,
+    matcher: &Matcher,
+    hands: Option<&mut Hands>,
+) -> Result<(), RestrainError> {
+    let takes_back = matches!(decision.act, Act::Thaw | Act::Release);
+    if !takes_back {
+        line.refused = refusal(cgroup, matcher)?;
+        if line.refused.is_some() {
+            return Ok(());
+        }
+    }
+    let Some(hands) = hands else {
+        return Ok(());
+    };
+    let hands = hands.restraints();
+    match decision.act {
+        Act::Report => {}
+        Act::Squeeze { .. } => {
+            let file = hands.squeeze(cgroup, line.limit_bytes.unwrap_or(u64::MAX))?;
+            line.file = file.file_name().map(|name| name.to_string_lossy().into());
+        }
+        Act::Freeze { .. } => hands.freeze(cgroup)?,
+        Act::Thaw => hands.thaw(cgroup)?,
+        Act::Release => hands.release(cgroup)?,
+        Act::Kill => line.killed_processes = Some(hands.kill(cgroup)?),
+    }
+    Ok(())
+}
+
+/// What is said of restraints that a killed daemon left.
+pub fn left_behind(failures: &[FileError]) -> String {
+    let failed: Vec<String> = failures.iter().map(ToString::to_string).collect();
+    match failed.is_empty() {
+        true => "what a killed daemon held back was let go".to_owned(),
+        false => format!(
+            "not all that a killed daemon held back could be let go: {}",
+            failed.join("; ")
+        ),
+    }
+}

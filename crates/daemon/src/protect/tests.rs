@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::groups::{is_within, self_and_above};
+use super::*;
+use crate::config::Config;
+use crate::demo;
+
+fn config(text: &str) -> (Config, Matcher) {
+    let config = Config::parse(&format!("[observe]\ncgroups = ['/**']\n{text}")).unwrap();
+    let matcher = Matcher::new(&config).unwrap();
+    (config, matcher)
+}
+
+/// Views of these paths, sorted as the agent sorts them, each with one process.
+fn machine(paths: &[&str]) -> (Vec<Seen>, Vec<SubjectView>) {
+    let like = demo::snapshot(1, 1000).subjects[0].clone();
+    let views: Vec<SubjectView> = (100..)
+        .zip(paths)
+        .map(|(id, path)| SubjectView {
+            name: Arc::from(*path),
+            id,
+            ..like.clone()
+        })
+        .collect();
+    let seen = (0..)
+        .zip(&views)
+        .map(|(at, view)| Seen {
+            at,
+            key: (Arc::clone(&view.name), view.id),
+            cgroup: None,
+            pids: views
+                .iter()
+                .filter(|other| is_within(&other.name, &view.name))
+                .map(|other| other.id as u32)
+                .collect(),
+        })
+        .collect();
+    (seen, views)
+}
+
+#[test]
+fn paths_are_within_whole_names() {
+    assert!(is_within("/a/b", "/a") && is_within("/a", "/a") && is_within("/a", "/"));
+    assert!(!is_within("/ab", "/a") && !is_within("/a", "/a/b"));
+    let above: Vec<&str> = self_and_above("/a/b/c").collect();
+    assert_eq!(above, ["/a", "/a/b", "/a/b/c"]);
+}
+
+#[test]
+fn groups_are_apart_and_what_holds_the_daemon_is_told_by_its_parts() {
+    let (_, matcher) = config("[protect]\ncgroups = ['/user/desk']\nspare = ['/vm']\n");
+    let (seen, views) = machine(&[
+        "/",
+        "/batch",
+        "/batch/a",
+        "/system",
+        "/system/agewise",
+        "/system/db",
+        "/user",
+        "/user/desk",
+        "/user/desk/tab",
+        "/user/game",
+        "/vm",
+    ]);
+    let daemon = seen
+        .iter()
+        .find(|s| &*s.key.0 == "/system/agewise")
+        .unwrap();
+    let watched = choose(&seen, &views, &matcher, &daemon.pids);
+    let told: Vec<(&str, bool, bool)> = watched
+        .iter()
+        .map(|w| (&*w.name, w.is_protected, w.is_untouchable))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("/user/desk", true, true),
+            ("/batch", false, false),
+            ("/system/agewise", false, true),
+            ("/system/db", false, false),
+            ("/user/game", false, false),
+            ("/vm", false, true),
+        ]
+    );
+}
+
+/// A machine whose `/web` is protected and whose `/batch` grows while it is bad; the lines of the
+/// journal.
+fn lines(up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool) -> Vec<Value> {
+    let (config, matcher) = config(&format!(
+        "[protect]\ncgroups = ['/web']\nup_to = '{up_to}'\nfreeze = '3s'\n"
+    ));
+    let mut protector = Protector::new(&config.protect, None).unwrap();
+    let (seen, views) = machine(&["/", "/batch", "/batch/job", "/web"]);
+    protector.follow(&seen, &views, &matcher, &[7]);
+    let directory = tempfile::tempdir().unwrap();
+    let mut journal_config = config.journal.clone();
+    journal_config.file = directory.path().join("journal");
+    let journal = Journal::open(&journal_config).unwrap();
+    let mut counters: HashMap<String, Counters> = HashMap::new();
+    for second in 0..seconds {
+        let mut count = |name: &str, grown_bytes: u64, refaults: u64, stalled_us: u64| {
+            let counters = counters.entry(name.to_owned()).or_default();
+            counters.used_bytes += grown_bytes;
+            counters.refaulted_pages += refaults;
+            let stalled = counters.full_stall_us.get_or_insert(0);
+            *stalled += stalled_us;
+        };
+        let bad = u64::from(is_bad(second));
+        count("/web", 0, 4000 * bad, 500_000 * bad);
+        count("/batch", (64 << 20) * bad, 0, 0);
+        let read = |watched: &Watched| counters.get(&*watched.name).copied();
+        protector.poll(second * 1000, read, &matcher, &journal);
+        // Asked again at once it does nothing.
+        protector.poll(second * 1000 + 1, read, &matcher, &journal);
+        assert!(protector.next_ms(second * 1000 + 1) > second * 1000 + 1);
+    }
+    protector.let_go(&matcher, &journal);
+    assert!(protector.held.is_empty() && protector.excess().is_empty());
+    let text = std::fs::read_to_string(&journal_config.file).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn acts_of(lines: &[Value]) -> Vec<(&str, &str)> {
+    lines
+        .iter()
+        .filter(|line| line["record"] == "action")
+        .map(|line| {
+            let word = |key: &str| line[key].as_str().unwrap();
+            assert_eq!((word("subject"), word("protected")), ("/batch", "/web"));
+            assert_eq!(
+                (&line["dry_run"], word("policy")),
+                (&Value::Bool(true), "protect")
+            );
+            (word("act"), word("phase"))
+        })
+        .collect()
+}
+
+fn pairs<'a>(acts: &[&'a str]) -> Vec<(&'a str, &'a str)> {
+    let both = |act: &&'a str| [(*act, "before"), (*act, "after")];
+    acts.iter().flat_map(both).collect()
+}
+
+#[test]
+fn reports_do_nothing_else() {
+    let lines = lines("report", 30, |_| true);
+    assert!(!lines.is_empty());
+    for line in &lines {
+        assert_eq!(line["record"], "thrashing");
+        assert_eq!(
+            (&line["guilty"], &line["act"]),
+            (&"/batch".into(), &"report".into())
+        );
+        assert!(line["refaults_per_s"].as_f64().unwrap() > 3999.0);
+    }
+}
+
+#[test]
+fn each_step_is_told_before_and_after_and_taken_back_when_all_is_calm() {
+    let squeezed = lines("squeeze", 60, |second| second < 8);
+    assert_eq!(
+        acts_of(&squeezed),
+        pairs(&["squeeze", "release"]),
+        "{squeezed:#?}"
+    );
+    assert!(squeezed[1]["limit_bytes"].as_u64().unwrap() >= 64 << 20);
+    let frozen = lines("freeze", 60, |second| second < 10);
+    // Thawed after its time, although it was bad until then.
+    assert_eq!(
+        acts_of(&frozen),
+        pairs(&["squeeze", "freeze", "thaw", "release"]),
+        "{frozen:#?}"
+    );
+    let at = |act: &str| {
+        let mut lines = frozen.iter();
+        let line = lines.position(|line| line["record"] == "action" && line["act"] == act);
+        frozen[line.unwrap()].clone()
+    };
+    assert_eq!(at("freeze")["for_ms"], 3000);
+    // Ended in the midst of it, all is let go; nothing kills unless it is asked for.
+    let ended = lines("freeze", 10, |_| true);
+    let acts = acts_of(&ended);
+    assert_eq!(
+        &acts[acts.len() - 4..],
+        pairs(&["thaw", "release"]),
+        "{ended:#?}"
+    );
+    let killed = lines("kill", 20, |_| true);
+    assert!(acts_of(&killed).contains(&("kill", "after")), "{killed:#?}");
+}
+
+#[test]
+fn what_is_below_the_guilty_answers_for_itself() {
+    let hierarchy = tempfile::tempdir().unwrap();
+    for below in ["slice/hog/worker", "slice/idle"] {
+        std::fs::create_dir_all(hierarchy.path().join(below)).unwrap();
+    }
+    let hierarchy =
+        agewise_host::cgroup::Hierarchy::at(agewise_host::cgroup::Version::V2, hierarchy.path());
+    let (mut seen, mut views) =
+        machine(&["/slice", "/slice/hog", "/slice/hog/worker", "/slice/idle"]);
+    for seen in &mut seen {
+        seen.cgroup = Some(Cgroup::open(&hierarchy, &seen.key.0).unwrap());
+    }
+    let mut demands = Demands::default();
+    demands.update(&seen, &views);
+    let grow = |views: &mut [SubjectView], name: &str, mib: u64| {
+        let view = views.iter_mut().find(|view| &*view.name == name).unwrap();
+        view.swapped_bytes += mib << 20;
+    };
+    for (name, mib) in [
+        ("/slice", 100),
+        ("/slice/hog", 90),
+        ("/slice/hog/worker", 50),
+    ] {
+        grow(&mut views, name, mib);
+    }
+    demands.update(&seen, &views);
+    let narrowed = |demands: &Demands| {
+        let cgroup = demands.narrow(&Arc::from("/slice")).unwrap();
+        cgroup.path().to_owned()
+    };
+    assert_eq!(narrowed(&demands), "/slice/hog");
+    for (name, mib) in [("/slice", 100), ("/slice/hog", 50), ("/slice/idle", 50)] {
+        grow(&mut views, name, mib);
+    }
+    demands.update(&seen, &views);
+    assert_eq!(narrowed(&demands), "/slice");
+    demands.update(&seen, &views);
+    assert_eq!(narrowed(&demands), "/slice", "nobody asked for anything");
+    assert!(demands.mapped_bytes("/slice") > 0 && demands.mapped_bytes("/x") == 0);
+}
+
+#[test]
+fn nobody_protected_nobody_watched() {
+    let (config, _) = config("");
+    assert!(Protector::new(&config.protect, None).is_none());
+    assert!(!acts(&config.protect, false));
+    let (config, _) = self::config("[protect]\ncgroups = ['/a']\nup_to = 'freeze'\n");
+    assert!(acts(&config.protect, false) && !acts(&config.protect, true));
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a line of the journal says, besides its time and name.
+
+use agewise_policy::proactive::Decision;
+use serde::Serialize;
+
+use super::hand::Done;
+
+/// The daemon runs.
+#[derive(Serialize)]
+pub(super) struct Started<'a> {
+    pub(super) version: &'a str,
+    pub(super) pid: u32,
+    pub(super) eye: &'a str,
+    pub(super) dry_run: bool,
+    pub(super) rules: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) note: Option<String>,
+}
+
+/// Before and after an action of a policy.
+#[derive(Serialize)]
+pub(super) struct Acted<'a> {
+    pub(super) phase: &'a str,
+    pub(super) subject: &'a str,
+    pub(super) policy: &'a str,
+    pub(super) dry_run: bool,
+    pub(super) resident_bytes: u64,
+    pub(super) swapped_bytes: u64,
+    #[serde(flatten)]
+    pub(super) decision: &'a Decision,
+    #[serde(flatten)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) done: Option<&'a Done>,
+}
+
+/// What will be done, and what was done, ahead of a budget from one tick to the next: in steps of
+/// milliseconds, of which a line each would be more writing than moving.
+#[derive(Serialize)]
+pub(super) struct AheadLine<'a, T> {
+    pub(super) phase: &'a str,
+    pub(super) subject: &'a str,
+    pub(super) policy: &'a str,
+    pub(super) dry_run: bool,
+    #[serde(flatten)]
+    pub(super) fields: &'a T,
+}
+
+/// Before and after memory of a cgroup that makes a protected one thrash is moved out.
+#[derive(Serialize)]
+pub(super) struct Squeezed<'a> {
+    pub(super) phase: &'a str,
+    pub(super) subject: &'a str,
+    pub(super) policy: &'a str,
+    pub(super) act: &'a str,
+    pub(super) dry_run: bool,
+    pub(super) excess_bytes: u64,
+    pub(super) limit_bytes: u64,
+    #[serde(flatten)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) done: Option<&'a Done>,
+}
+
+/// What is left of our privileges.
+#[derive(Serialize)]
+pub(super) struct Privileges<'a> {
+    pub(super) kept: &'a [String],
+}
+
+/// Something for people.
+#[derive(Serialize)]
+pub(super) struct Message {
+    pub(super) message: String,
+}
+
+/// A subject came or went.
+#[derive(Serialize)]
+pub(super) struct Change<'a> {
+    pub(super) subject: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) policy: Option<&'a str>,
+}

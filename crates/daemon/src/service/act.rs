@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Asking the policies, and doing what they say.
+
+use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
+
+use agewise_host::agent::Agent;
+use agewise_policy::proactive::Action;
+
+use super::Daemon;
+use crate::actor::Around;
+use crate::ahead::{Ahead, Announce, Begun, Held};
+use crate::hand::{Done, Older, PageOut};
+use crate::journal::Journal;
+use crate::observer::Seen;
+use crate::record::{Acted, AheadLine};
+
+/// In one go at most so much is moved: a tick is late by what that takes (0.3 s).
+pub(super) const MOVE_MAX_BYTES: u64 = 64 << 20;
+
+impl Daemon {
+    /// Asks every actor, and does what it says.
+    pub(super) fn act(&mut self, seen: &[Seen], cancel: &AtomicBool) {
+        let machine = self.hub.snapshot().machine;
+        if self.actors.is_empty() {
+            return self.hold(Vec::new());
+        }
+        let now_ms = Agent::now_ms();
+        let around = Around {
+            machine,
+            backend: self.world.backend(),
+            refault_ns: self.world.refault_ns(now_ms),
+        };
+        let mut held = Vec::new();
+        // Of targets below one another the lowest has its processes for itself.
+        let mut order: Vec<&Seen> = seen
+            .iter()
+            .filter(|seen| self.actors.contains_key(&seen.key))
+            .collect();
+        order.sort_by_key(|seen| std::cmp::Reverse(seen.key.0.matches('/').count()));
+        let mut taken: HashSet<u32> = self.own_line.iter().copied().collect();
+        for seen in order {
+            let pids: Vec<u32> = seen
+                .pids
+                .iter()
+                .copied()
+                .filter(|pid| taken.insert(*pid))
+                .collect();
+            if cancel.load(std::sync::atomic::Ordering::Relaxed) {
+                return;
+            }
+            let actor = &self.actors[&seen.key];
+            if actor.wants_heat() {
+                held.push(Held {
+                    key: seen.key.clone(),
+                    cgroup: seen.cgroup.clone(),
+                    pids,
+                    spec: self.config.act[actor.rule].policy.0.clone(),
+                    dry_run: actor.dry_run,
+                    backend: around.backend,
+                });
+            } else {
+                self.act_on(seen, &pids, &around, cancel);
+            }
+        }
+        self.hold(held);
+    }
+
+    /// Gives targets under a budget to the thread that holds them, and writes down what it did.
+    fn hold(&mut self, held: Vec<Held>) {
+        if held.is_empty() {
+            // Nobody to hold any more: the thread ends, and its eye closes.
+            if self.ahead.take().is_some() {
+                self.agent.set_also_young(None);
+            }
+            return;
+        }
+        if self.ahead.is_none() {
+            let eye = agewise_host::pagewalk::PageWalk::open();
+            let started = eye
+                .map_err(anyhow::Error::from)
+                .and_then(|eye| Ok(Ahead::start(Box::new(eye), announce(&self.journal))?));
+            match started {
+                Ok(ahead) => {
+                    self.agent.set_also_young(Some(ahead.seen()));
+                    self.ahead = Some(ahead);
+                }
+                Err(error) => return self.say("trouble", format!("budget: {error:#}")),
+            }
+        }
+        let Some(ahead) = &self.ahead else { return };
+        ahead.hold(held);
+        for (key, report) in ahead.take_reports() {
+            let Some(actor) = self.actors.get_mut(&key) else {
+                continue;
+            };
+            actor.reclaimed.add(actor.reason, report.left_bytes);
+            actor.rehearsed_bytes = actor.rehearsed_bytes.saturating_add(report.rehearsed_bytes);
+            self.own.move_cpu_total_ms += report.move_cpu_ns as f64 / 1e6;
+            let line = AheadLine {
+                phase: "after",
+                subject: &key.0,
+                policy: actor.reason.name(),
+                dry_run: actor.dry_run,
+                fields: &report,
+            };
+            let is_action = report.steps > 0;
+            self.journal
+                .write(if is_action { "action" } else { "trouble" }, &line);
+        }
+    }
+
+    fn act_on(&mut self, seen: &Seen, pids: &[u32], around: &Around, cancel: &AtomicBool) {
+        let (Some(actor), Some(ages)) = (self.actors.get_mut(&seen.key), self.agent.ages(seen.at))
+        else {
+            return;
+        };
+        let now_ms = Agent::now_ms();
+        let decision = actor.decide(now_ms, seen.cgroup.as_ref(), &ages, around);
+        let is_news = actor.is_news(&decision);
+        let resident = ages.resident.total();
+        let mut line = Acted {
+            phase: "before",
+            subject: &seen.key.0,
+            policy: actor.reason.name(),
+            dry_run: actor.dry_run,
+            resident_bytes: resident[0].saturating_add(resident[1]),
+            swapped_bytes: ages.out_bytes,
+            decision: &decision,
+            done: None,
+        };
+        if decision.action == Action::Nothing {
+            if is_news {
+                self.journal.write("hold", &line);
+            }
+            return;
+        }
+        self.journal.write("action", &line);
+        let mut hand = PageOut {
+            agent: &mut self.agent,
+            cancel,
+            rehearse: actor.dry_run,
+        };
+        let sort_first = self.config.act[actor.rule].sort_first;
+        let done = match decision.action {
+            Action::Nothing => Done::default(),
+            Action::PageOut {
+                older_than_ms,
+                bytes_max,
+            } => {
+                if sort_first {
+                    let half = |age: Option<u64>| age.map(|age| age / 2 + 1);
+                    hand.sort(pids, older_than_ms.map(half), bytes_max);
+                }
+                hand.run(pids, older_than_ms, bytes_max.min(MOVE_MAX_BYTES))
+            }
+            Action::Coldest { types, bytes_max } => {
+                let ages: Older = types.map(|takes| takes.then_some(0));
+                hand.run(pids, ages, bytes_max.min(MOVE_MAX_BYTES))
+            }
+            Action::Sort {
+                older_than_ms,
+                bytes_max,
+            } => hand.sort(pids, older_than_ms, bytes_max),
+            Action::Reclaim { bytes, anon } => reclaim(seen, bytes, anon, actor.dry_run),
+        };
+        actor.done(&decision.action, &done);
+        line.phase = "after";
+        line.done = Some(&done);
+        self.journal.write("action", &line);
+    }
+}
+
+/// Writes down what the thread that holds budgets is about to do.
+fn announce(journal: &Journal) -> Announce {
+    let journal = journal.clone();
+    Box::new(move |held: &Held, begun: &Begun| {
+        let line = AheadLine {
+            phase: "before",
+            subject: &held.key.0,
+            policy: held.spec.name(),
+            dry_run: held.dry_run,
+            fields: begun,
+        };
+        journal.write("action", &line);
+    })
+}
+
+/// Lets the kernel reclaim from a cgroup.
+fn reclaim(seen: &Seen, bytes: u64, anon: bool, rehearse: bool) -> Done {
+    let began_ns = agewise_host::clock::thread_cpu_ns();
+    let mut done = Done {
+        tried_bytes: bytes,
+        ..Done::default()
+    };
+    let Some(cgroup) = &seen.cgroup else {
+        return done;
+    };
+    if rehearse {
+        done.rehearsed_bytes = bytes;
+        return done;
+    }
+    let anon_of = || cgroup.stat().map(|stat| (stat.anon_bytes, stat.file_bytes));
+    let before = anon_of();
+    match cgroup.reclaim(bytes, anon) {
+        Ok(_) => {
+            if let (Ok(before), Ok(after)) = (before, anon_of()) {
+                done.left_anon_bytes = before.0.saturating_sub(after.0);
+                done.left_file_bytes = before.1.saturating_sub(after.1);
+            }
+        }
+        Err(error) => done.troubles.push(error.to_string()),
+    }
+    done.cpu_ns = agewise_host::clock::thread_cpu_ns().saturating_sub(began_ns);
+    done
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon as a program: starts, ticks until told to end, reads its configuration again.
+
+use std::time::{Duration, Instant};
+
+use agewise_host::agent::{Agent, SCAN_INTERVAL_MIN_MS};
+use agewise_host::root::Roots;
+use anyhow::Context;
+
+use super::config::Config;
+use super::files::{Files, FilesConfig};
+use super::options::Options;
+use super::outlet::Outlet;
+use super::record::Privileges;
+use super::state::{Hub, Settings};
+use super::{privileges, showcase};
+use agewise_cli::observe;
+use agewise_cli::signal::{Stop, Woken};
+
+mod act;
+mod protect;
+mod publish;
+mod tick;
+
+pub use tick::Daemon;
+
+/// Takes back what a killed daemon left: cgroups that are frozen or squeezed. Returns whether all of
+/// it could be.
+///
+/// # Errors
+/// The configuration or the ledger cannot be read.
+pub fn let_go(options: &Options) -> anyhow::Result<bool> {
+    let (told, is_well) = protect::let_go(&options.read()?.protect)?;
+    eprintln!("agewise: {told}");
+    Ok(is_well)
+}
+
+/// Settings with which the report files begin: the bins of the configuration on every node.
+pub fn first_settings(config: &Config) -> Settings {
+    let nodes = agewise_host::memory::online_nodes(&Roots::default().sys).unwrap_or_default();
+    let nodes = if nodes.is_empty() { vec![0] } else { nodes };
+    Settings {
+        intervals: nodes
+            .into_iter()
+            .map(|node| (node, config.observe.intervals.0.clone()))
+            .collect(),
+        ..Settings::default()
+    }
+}
+
+/// Runs until a signal says to end.
+///
+/// # Errors
+/// What keeps it from starting. Later troubles are told in the journal, and it goes on.
+pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
+    if options.demo {
+        return showcase::run(options);
+    }
+    let config = options.read()?;
+    // Before there is any other thread: capabilities belong to each by itself.
+    let kept = privileges::drop_others(protect::acts_by_kill(&config.protect))
+        .context("cannot drop privileges")?;
+    let stop = Stop::install_for_daemon()?;
+    let hub = Hub::new(first_settings(&config));
+    let files = match config.files.enabled {
+        true => Some(Files::start(&hub, &files_config(&config), Agent::now_ms)?),
+        false => None,
+    };
+    let mut daemon = Daemon::open(config, hub.clone(), options.dry_run)?;
+    daemon
+        .journal
+        .write("privileges", &Privileges { kept: &kept });
+    if let Some(files) = &files {
+        daemon.say("files", files.describe());
+    }
+    let mut outlet = Outlet::default();
+    outlet.follow(&daemon.config.metrics, &hub)?;
+    if let Some(place) = outlet.describe() {
+        daemon.say("serve", place);
+    }
+    notify(&[sd_notify::NotifyState::Ready]);
+    let mut troubles: Option<String> = None;
+    let mut ticks = 0;
+    while stop.requested().is_none() {
+        if stop.take_reload() {
+            reload(&mut daemon, &mut outlet, options);
+        }
+        hub.take_wake();
+        let next_ms = match daemon.tick(stop.flag()) {
+            Ok(next_ms) => {
+                troubles = None;
+                next_ms
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                if troubles.as_ref() != Some(&error) {
+                    daemon.say("trouble", error.clone());
+                    troubles = Some(error);
+                }
+                Agent::now_ms() + observe::millis(daemon.config.observe.tick.0)
+            }
+        };
+        notify(&[sd_notify::NotifyState::Watchdog]);
+        ticks += 1;
+        if options.ticks.is_some_and(|most| ticks >= most) {
+            break;
+        }
+        wait(&stop, &mut daemon, next_ms);
+    }
+    notify(&[sd_notify::NotifyState::Stopping]);
+    let signal = stop.requested();
+    daemon.finish(match signal {
+        Some(_) => "a signal",
+        None => "as many ticks as asked for",
+    });
+    Ok(signal)
+}
+
+fn files_config(config: &Config) -> FilesConfig {
+    FilesConfig {
+        dir: config.files.directory.clone(),
+        ..FilesConfig::default()
+    }
+}
+
+/// Waits for the next tick. A reader may bring it forward, but not beyond the budget.
+fn wait(stop: &Stop, daemon: &mut Daemon, next_ms: u64) {
+    /// A sleeping daemon answers its watchdog.
+    const ALIVE_EVERY: Duration = Duration::from_secs(5);
+    let mut next_ms = next_ms;
+    loop {
+        let now_ms = Agent::now_ms();
+        if next_ms <= now_ms {
+            return;
+        }
+        let watch_ms = daemon.protect_due_ms().unwrap_or(u64::MAX);
+        if watch_ms <= now_ms {
+            daemon.watch_over();
+            continue;
+        }
+        let left = Duration::from_millis(next_ms.min(watch_ms) - now_ms);
+        match stop.wait_for(Instant::now() + left.min(ALIVE_EVERY), daemon.hub.wake_fd()) {
+            Woken::Signal => return,
+            Woken::Readable => {
+                daemon.hub.take_wake();
+                let earliest_ms = daemon.agent.last_tick_ms() + SCAN_INTERVAL_MIN_MS;
+                let affordable_ms = Agent::now_ms() + daemon.pace.debt_ms();
+                next_ms = next_ms.min(earliest_ms.max(affordable_ms));
+            }
+            Woken::Time => notify(&[sd_notify::NotifyState::Watchdog]),
+        }
+    }
+}
+
+fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
+    notify(&[
+        sd_notify::NotifyState::Reloading,
+        sd_notify::NotifyState::monotonic_usec_now().unwrap_or(sd_notify::NotifyState::Reloading),
+    ]);
+    let reloaded = options.read().and_then(|config| {
+        // An address that cannot be had changes nothing else either.
+        outlet.follow(&config.metrics, &daemon.hub)?;
+        daemon.reload(config).inspect_err(|_| {
+            let _ = outlet.follow(&daemon.config.metrics, &daemon.hub);
+        })
+    });
+    let told = match reloaded {
+        Ok(()) => ("reload", "the configuration was read again".to_owned()),
+        Err(error) => (
+            "reload_failed",
+            format!("the configuration of before stays: {error:#}"),
+        ),
+    };
+    if told.0 == "reload_failed" {
+        eprintln!("agewise: {}", told.1);
+    }
+    daemon.say(told.0, told.1);
+    notify(&[sd_notify::NotifyState::Ready]);
+}
+
+/// Tells systemd, if it started us.
+fn notify(states: &[sd_notify::NotifyState<'_>]) {
+    // Nobody listening is no failure, and a listener that fails changes nothing of our work.
+    let _ = sd_notify::notify(states);
+}

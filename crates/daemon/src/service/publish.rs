@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From what a tick found to the snapshot that readers see.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agewise_host::agent::Agent;
+use agewise_host::root::Roots;
+
+use super::Daemon;
+use crate::journal::unix_ms;
+use crate::observer::{self, Seen};
+use crate::state::{Event, Reason, Scope, Snapshot};
+use agewise_cli::lean;
+
+impl Daemon {
+    pub(super) fn publish(
+        &mut self,
+        seen: &[Seen],
+        is_truncated: bool,
+        began_ms: u64,
+        cpu_before: Duration,
+    ) {
+        self.sequence += 1;
+        let settings = self.hub.settings();
+        let mut subjects = observer::views(
+            &self.agent,
+            seen,
+            &self.actors,
+            &self.config.observe.intervals.0,
+            &settings,
+            &mut self.hits,
+        );
+        for (view, seen) in subjects.iter_mut().zip(seen) {
+            let count = self.refaulted.entry(seen.key.clone()).or_default();
+            count.sum_bytes += view.refaulted_bytes.saturating_sub(count.raw_bytes);
+            count.raw_bytes = view.refaulted_bytes;
+            view.refaulted_bytes = count.sum_bytes;
+            if let Some(squeezed) = self.squeezed.get(&seen.key) {
+                let bytes = squeezed.bytes(Reason::Thrash);
+                view.reclaimed.add(Reason::Thrash, bytes);
+            }
+        }
+        let machine = self.world.machine();
+        let cpu = lean::own_cpu();
+        self.own.scan_cpu_ms = cpu.saturating_sub(cpu_before).as_secs_f64() * 1e3;
+        self.own.scan_ms = Agent::now_ms().saturating_sub(began_ms) as f64;
+        self.own.cpu_ms = cpu.saturating_sub(self.began_cpu).as_secs_f64() * 1e3;
+        let elapsed_ms = self.began.elapsed().as_secs_f64() * 1e3;
+        self.own.cpu_percent = self.own.cpu_ms / elapsed_ms.max(1.0) * 100.0;
+        self.own.resident_bytes = own_resident_bytes();
+        self.own.ages_bytes = self.agent.memory_bytes() as u64;
+        self.own.ticks = self.sequence;
+        (self.own.late_ms, self.own.late_max_ms) = self.pace.lateness_ms();
+        let pressed: Vec<Scope> = subjects
+            .iter()
+            .filter(|view| view.is_under_reclaim)
+            .flat_map(|view| {
+                self.agent.nodes().iter().map(|node| Scope {
+                    cgroup: Some(Arc::clone(&view.name)),
+                    node: *node,
+                })
+            })
+            .collect();
+        let nodes = self.agent.nodes().to_vec();
+        let whole: Vec<Scope> = nodes
+            .iter()
+            .filter(|_| machine.is_under_reclaim)
+            .map(|node| Scope {
+                cgroup: None,
+                node: *node,
+            })
+            .collect();
+        self.hub.publish(Snapshot {
+            sequence: self.sequence,
+            time_ms: self.agent.last_tick_ms(),
+            unix_ms: unix_ms(),
+            nodes,
+            intervals: self.config.observe.intervals.0.clone(),
+            subjects,
+            machine,
+            own: self.own,
+            budget: self.pace.budget(),
+            is_truncated,
+        });
+        for scope in whole.into_iter().chain(pressed) {
+            self.hub.tell(Event::Pressure(scope));
+        }
+    }
+}
+
+fn own_resident_bytes() -> u64 {
+    agewise_host::process::Process::open_in(&Roots::default().proc, std::process::id())
+        .and_then(|own| own.rss_bytes())
+        .unwrap_or(0)
+}

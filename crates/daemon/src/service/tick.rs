@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One tick after another: look, publish, decide, act.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use agewise_host::agent::{Agent, AgentConfig, PathFilter, SCAN_INTERVAL_MIN_MS, Targets};
+use agewise_host::cgroup::{CgroupError, Hierarchy, TreeLimits};
+use agewise_host::root::ProcRoot;
+use agewise_policy::workingset::Intervals;
+use anyhow::Context;
+
+use super::protect::open_hands;
+use crate::actor::Actor;
+use crate::ahead::Ahead;
+use crate::config::{Config, Matcher};
+use crate::journal::Journal;
+use crate::observer::{self, Key, LimitHits, Seen};
+use crate::pace::Pace;
+use crate::protect::Protector;
+use crate::record::{Change, Message, Started};
+use crate::state::{Hub, OwnUse, Reclaimed};
+use crate::world::World;
+use agewise_cli::lean;
+use agewise_cli::observe;
+
+/// Age bounds told apart for policies: as many as a histogram has.
+const BOUNDS_MAX: usize = agewise_policy::workingset::INTERVALS_MAX;
+
+/// The running daemon.
+pub struct Daemon {
+    pub(super) config: Config,
+    pub(super) matcher: Arc<Matcher>,
+    pub(super) dry_run: bool,
+    pub(super) agent: Agent,
+    pub(super) hub: Hub,
+    pub(super) journal: Journal,
+    pub(super) pace: Pace,
+    pub(super) world: World,
+    pub(super) actors: HashMap<Key, Actor>,
+    /// Holds targets under a budget, where a rule asks for that.
+    pub(super) ahead: Option<Ahead>,
+    pub(super) protector: Option<Protector>,
+    /// What the guilty of thrashing had to give.
+    pub(super) squeezed: HashMap<Key, Reclaimed>,
+    pub(super) refaulted: HashMap<Key, Refaulted>,
+    pub(super) hits: LimitHits,
+    pub(super) own: OwnUse,
+    /// Processes never acted upon: ourselves and those we came from.
+    pub(super) own_line: Vec<u32>,
+    pub(super) sequence: u64,
+    pub(super) began: Instant,
+    pub(super) began_cpu: Duration,
+    pub(super) was_short: bool,
+    /// CPU time at the end of the last tick: of the daemon, and of the thread that holds budgets.
+    pub(super) paid_cpu: Duration,
+    pub(super) paid_ahead_cpu: Duration,
+}
+
+/// What came back to a subject. Processes take their counts with them when they end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Refaulted {
+    pub(super) raw_bytes: u64,
+    pub(super) sum_bytes: u64,
+}
+
+fn targets(config: &Config, matcher: &Arc<Matcher>) -> anyhow::Result<Targets> {
+    let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
+        Ok(hierarchy) => Some(hierarchy),
+        // Without cgroups processes can be observed all the same.
+        Err(CgroupError::NoMemoryController { .. }) if !matcher.pids().is_empty() => None,
+        Err(error) => return Err(error.into()),
+    };
+    let filter = Arc::clone(matcher);
+    Ok(Targets::Matched {
+        hierarchy,
+        limits: TreeLimits {
+            depth_max: usize::try_from(config.observe.depth_max.0).unwrap_or(usize::MAX),
+            count_max: usize::try_from(config.observe.cgroups_max.0).unwrap_or(usize::MAX),
+        },
+        filter: PathFilter::new(move |path| filter.is_observed(path)),
+        pids: matcher.pids(),
+    })
+}
+
+/// The bounds that policies ask for, together; those of the most demanding one if they are too many.
+fn policy_bounds(config: &Config) -> Option<Intervals> {
+    use agewise_policy::proactive::Controller;
+    let mut wanted: Vec<Intervals> = config
+        .act
+        .iter()
+        .map(|act| Controller::new(&act.policy.0).pace().bounds)
+        .collect();
+    wanted.sort_by_key(|bounds| std::cmp::Reverse(bounds.bounds_ms().len()));
+    let mut all: Vec<u64> = Vec::new();
+    for bounds in &wanted {
+        let mut more = [&all, bounds.bounds_ms()].concat();
+        more.sort_unstable();
+        more.dedup();
+        if more.len() <= BOUNDS_MAX {
+            all = more;
+        }
+    }
+    (!wanted.is_empty()).then(|| Intervals::new(all).unwrap_or_default())
+}
+
+fn agent_config(config: &Config) -> AgentConfig {
+    let returned = policy_bounds(config);
+    let mut agent = AgentConfig::new(config.observe.intervals.0.clone());
+    agent.scan_interval_ms = Some(observe::millis(config.observe.tick.0));
+    // Half of the budget for clearing, the rest for looking.
+    agent.clear_percent = Some(config.observe.cpu_percent.0 / 2.0);
+    agent.returned = returned;
+    agent
+}
+
+impl Daemon {
+    /// Opens what it needs. Nothing is looked at yet.
+    ///
+    /// # Errors
+    /// No eye that tells pages apart, no cgroups, a journal that cannot be written.
+    pub fn open(config: Config, hub: Hub, dry_run: bool) -> anyhow::Result<Self> {
+        let matcher = Arc::new(Matcher::new(&config)?);
+        let journal = Journal::open(&config.journal).with_context(|| journal_failed(&config))?;
+        let targets = targets(&config, &matcher)?;
+        let (mut agent, note) = observe::open_agent(targets, agent_config(&config))?;
+        if !config.act.is_empty() {
+            lean::require_page_ages(&mut agent)?;
+        }
+        journal.write(
+            "start",
+            &Started {
+                version: env!("CARGO_PKG_VERSION"),
+                pid: std::process::id(),
+                eye: agent.eye().name(),
+                dry_run,
+                rules: config.act.len(),
+                note,
+            },
+        );
+        let (hands, told) = open_hands(&config.protect, dry_run)?;
+        if let Some(message) = told {
+            journal.write("let_go", &Message { message });
+        }
+        let pace = Pace::new(
+            config.observe.cpu_percent.0,
+            observe::millis(config.observe.tick.0),
+        );
+        Ok(Daemon {
+            matcher,
+            dry_run,
+            agent,
+            hub,
+            journal,
+            pace,
+            world: World::default(),
+            actors: HashMap::new(),
+            ahead: None,
+            protector: Protector::new(&config.protect, hands),
+            squeezed: HashMap::new(),
+            refaulted: HashMap::new(),
+            hits: LimitHits::default(),
+            own: OwnUse::default(),
+            own_line: lean::ourselves_and_ancestors(&ProcRoot::default()),
+            sequence: 0,
+            began: Instant::now(),
+            began_cpu: lean::own_cpu(),
+            was_short: false,
+            paid_cpu: lean::own_cpu(),
+            paid_ahead_cpu: Duration::ZERO,
+            config,
+        })
+    }
+
+    /// Where what it knows can be read.
+    pub fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    /// Follows another configuration from the next tick on. What it knows of memory is kept.
+    ///
+    /// # Errors
+    /// What cannot be opened; then nothing has changed.
+    pub fn reload(&mut self, config: Config) -> anyhow::Result<()> {
+        let matcher = Arc::new(Matcher::new(&config)?);
+        let wanted = targets(&config, &matcher)?;
+        let journal = match config.journal != self.config.journal {
+            true => Some(Journal::open(&config.journal).with_context(|| journal_failed(&config))?),
+            false => None,
+        };
+        let renewed = agent_config(&config);
+        let is_kept = renewed.intervals == self.agent.config().intervals
+            && renewed.returned == self.agent.config().returned;
+        // Bounds decide how ages are kept: those of before cannot be told by the new ones.
+        let (agent, wanted) = match is_kept {
+            true => (None, Some(wanted)),
+            false => (Some(observe::open_agent(wanted, renewed)?.0), None),
+        };
+        self.renew_protection(&config.protect)?;
+        if let Some(journal) = journal {
+            self.journal.replace_by(journal);
+        }
+        if let Some(agent) = agent {
+            self.agent = agent;
+        }
+        if let Some(wanted) = wanted {
+            self.agent.set_targets(wanted);
+        }
+        if config.act != self.config.act {
+            self.actors.clear();
+        }
+        self.pace.set(
+            config.observe.cpu_percent.0,
+            observe::millis(config.observe.tick.0),
+        );
+        self.matcher = matcher;
+        self.config = config;
+        Ok(())
+    }
+
+    /// Says something in the journal.
+    pub fn say(&mut self, record: &str, message: String) {
+        self.journal.write(record, &Message { message });
+    }
+
+    /// Looks once, publishes, acts. Returns when it wants to do so again, on the clock of
+    /// [`Agent::now_ms`].
+    ///
+    /// # Errors
+    /// The hierarchy of cgroups as a whole cannot be read.
+    pub fn tick(&mut self, cancel: &AtomicBool) -> anyhow::Result<u64> {
+        let began_ms = Agent::now_ms();
+        self.pace.begin(began_ms);
+        let cpu_before = lean::own_cpu();
+        let tick = self.agent.tick()?;
+        let seen = observer::subjects(&self.agent);
+        self.follow(&seen);
+        self.publish(&seen, tick.truncated, began_ms, cpu_before);
+        let looked_cpu = lean::own_cpu().saturating_sub(cpu_before);
+        self.own.scan_cpu_ms = looked_cpu.as_secs_f64() * 1e3;
+        self.own.scan_cpu_total_ms += self.own.scan_cpu_ms;
+        let cpu_ms = self.unpaid_cpu().as_secs_f64() * 1e3;
+        let next_ms = self.pace.spent(began_ms, Agent::now_ms(), cpu_ms);
+        self.say_if_short();
+        let act_cpu = lean::own_cpu();
+        self.protect(&seen, cancel);
+        self.act(&seen, cancel);
+        self.paid_cpu = lean::own_cpu();
+        self.paid_ahead_cpu = self.ahead_cpu();
+        self.own.move_cpu_total_ms += self.paid_cpu.saturating_sub(act_cpu).as_secs_f64() * 1e3;
+        Ok(self.next_look_ms(began_ms, next_ms))
+    }
+
+    /// What the budget pays for since the last tick: looks, and what readers and watches cost between
+    /// them. Moving is asked for by name, and bounded by rates of its own.
+    fn unpaid_cpu(&self) -> Duration {
+        let ahead = self.ahead_cpu().saturating_sub(self.paid_ahead_cpu);
+        let all = lean::own_cpu().saturating_sub(self.paid_cpu);
+        all.saturating_sub(ahead)
+    }
+
+    fn ahead_cpu(&self) -> Duration {
+        self.ahead.as_ref().map(Ahead::cpu).unwrap_or_default()
+    }
+
+    /// Policies may want a look sooner than the tick; the budget has the last word.
+    fn next_look_ms(&mut self, began_ms: u64, next_ms: u64) -> u64 {
+        let wanted = self.actors.values().filter_map(Actor::look_ms).min();
+        let tick_ms = observe::millis(self.config.observe.tick.0);
+        let pace_ms = wanted
+            .unwrap_or(tick_ms)
+            .clamp(SCAN_INTERVAL_MIN_MS, tick_ms);
+        if pace_ms != self.agent.config().scan_interval_ms() {
+            self.agent.set_scan_interval_ms(pace_ms);
+            self.pace.set(self.config.observe.cpu_percent.0, pace_ms);
+        }
+        let earliest_ms = Agent::now_ms() + self.pace.debt_ms();
+        next_ms.min((began_ms + pace_ms).max(earliest_ms))
+    }
+
+    /// Takes up what is new and lets go of what is gone.
+    fn follow(&mut self, seen: &[Seen]) {
+        let there: HashSet<&Key> = seen.iter().map(|seen| &seen.key).collect();
+        let gone: Vec<Key> = self
+            .actors
+            .keys()
+            .filter(|key| !there.contains(key))
+            .cloned()
+            .collect();
+        for key in gone {
+            self.actors.remove(&key);
+            let change = Change {
+                subject: &key.0,
+                policy: None,
+            };
+            self.journal.write("gone", &change);
+        }
+        self.hits.retain(|key| there.contains(key));
+        self.squeezed.retain(|key, _| there.contains(key));
+        self.refaulted.retain(|key, _| there.contains(key));
+        for seen in seen {
+            let rule = match &seen.cgroup {
+                Some(cgroup) => self.matcher.rule(cgroup.path()),
+                None => seen
+                    .pids
+                    .first()
+                    .and_then(|pid| self.matcher.rule_of_pid(*pid)),
+            };
+            let Some(rule) = rule.filter(|_| !self.actors.contains_key(&seen.key)) else {
+                continue;
+            };
+            let act = &self.config.act[rule];
+            let actor = Actor::new(rule, &act.policy.0, self.dry_run || act.dry_run);
+            let change = Change {
+                subject: &seen.key.0,
+                policy: Some(actor.reason.name()),
+            };
+            self.journal.write("follow", &change);
+            self.actors.insert(seen.key.clone(), actor);
+        }
+        let names: HashSet<&str> = seen.iter().map(|seen| &*seen.key.0).collect();
+        self.hub.forget_reports(|cgroup| names.contains(cgroup));
+    }
+
+    fn say_if_short(&mut self) {
+        let budget = self.pace.budget();
+        // Not for every tick around the border.
+        let is_short = match self.was_short {
+            true => budget.actual_ms as f64 > budget.tick_ms as f64 * 0.9,
+            false => budget.is_short(),
+        };
+        if is_short != self.was_short {
+            self.was_short = is_short;
+            self.journal
+                .write(if is_short { "short" } else { "on_pace" }, &budget);
+        }
+    }
+
+    /// Lets go of what is held back, and says that it ends.
+    pub fn finish(&mut self, why: &str) {
+        if let Some(protector) = &mut self.protector {
+            protector.let_go(&self.matcher, &self.journal);
+        }
+        self.journal.write(
+            "stop",
+            &Message {
+                message: why.to_owned(),
+            },
+        );
+    }
+}
+
+fn journal_failed(config: &Config) -> String {
+    format!("cannot open the journal {}", config.journal.file.display())
+}

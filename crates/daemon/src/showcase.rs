@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon on a made-up machine: what it serves can be seen without root.
+
+use std::time::{Duration, Instant};
+
+use super::demo;
+use super::journal::unix_ms;
+use super::options::Options;
+use super::outlet::Outlet;
+use super::state::{Hub, Snapshot};
+use agewise_cli::observe;
+use agewise_cli::signal::Stop;
+
+/// Looks that are over when it begins, so that the time line is not empty.
+const PAST_TICKS: u64 = 240;
+
+/// The machine as it is at the look with this number; `first_unix_ms` is when it was started.
+fn look(sequence: u64, tick_ms: u64, first_unix_ms: u64) -> Snapshot {
+    let time_ms = sequence.saturating_mul(tick_ms);
+    Snapshot {
+        unix_ms: first_unix_ms.saturating_add(time_ms),
+        ..demo::snapshot(sequence, time_ms)
+    }
+}
+
+/// Runs until a signal says to end, or for as many ticks as asked for.
+///
+/// # Errors
+/// The configuration makes no sense, or its address cannot be had.
+pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
+    let config = options.read()?;
+    let stop = Stop::install()?;
+    let tick_ms = observe::millis(config.observe.tick.0);
+    let hub = Hub::new(demo::settings());
+    let mut metrics = config.metrics;
+    metrics.enabled = true;
+    let first_unix_ms = unix_ms().saturating_sub(PAST_TICKS * tick_ms);
+    for sequence in 1..=PAST_TICKS {
+        hub.publish(look(sequence, tick_ms, first_unix_ms));
+    }
+    let mut outlet = Outlet::default();
+    outlet.follow(&metrics, &hub)?;
+    if let Some(place) = outlet.describe() {
+        eprintln!("agewise: a made-up machine: {place}");
+    }
+    let mut next = Instant::now();
+    for sequence in PAST_TICKS + 1.. {
+        if options
+            .ticks
+            .is_some_and(|most| sequence - PAST_TICKS > most)
+        {
+            break;
+        }
+        next += Duration::from_millis(tick_ms);
+        if stop.wait_until(next) {
+            break;
+        }
+        hub.publish(look(sequence, tick_ms, first_unix_ms));
+    }
+    Ok(stop.requested())
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where the daemon and those who show what it knows meet.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use agewise_policy::workingset::Intervals;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::{ReportSetting, Scope, Settings, Snapshot};
+use crate::timeline::{Moment, Timeline};
+
+/// Events a subscriber may fall behind before it loses some (and is told by
+/// [`Event::Lost`] with the next one it takes).
+const EVENTS_MAX: usize = 64;
+/// Subscribers at a time: each pollable file, each client that waits.
+const SUBSCRIBERS_MAX: usize = 4096;
+
+/// What happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// There is a new snapshot.
+    Tick {
+        /// Its number.
+        sequence: u64,
+    },
+    /// The kernel reclaims from this scope, or has to soon: the moment of notifications.
+    Pressure(Scope),
+    /// This many events did not fit before this one.
+    Lost(u64),
+}
+
+struct Subscriber {
+    sender: SyncSender<Event>,
+    lost: u64,
+}
+
+/// Where the daemon and those who show what it knows meet. Cloned handles are the same hub.
+#[derive(Clone)]
+pub struct Hub(Arc<Shared>);
+
+struct Shared {
+    latest: Mutex<Arc<Snapshot>>,
+    published: Condvar,
+    settings: Mutex<Settings>,
+    subscribers: Mutex<Vec<Subscriber>>,
+    timeline: Mutex<Timeline>,
+    wake: OwnedFd,
+}
+
+/// A panic of another holder left nothing half done: every change is one assignment.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Hub {
+    /// A hub with these settings and nothing known yet.
+    ///
+    /// # Panics
+    /// When no file descriptor is left.
+    pub fn new(settings: Settings) -> Self {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .expect("a file descriptor for an eventfd");
+        Hub(Arc::new(Shared {
+            latest: Mutex::new(Arc::new(Snapshot::empty())),
+            published: Condvar::new(),
+            settings: Mutex::new(settings),
+            subscribers: Mutex::new(Vec::new()),
+            timeline: Mutex::new(Timeline::default()),
+            wake,
+        }))
+    }
+
+    /// The latest snapshot.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&lock(&self.0.latest))
+    }
+
+    /// Waits until there is a snapshot with a higher number than `sequence`; `None` if that takes
+    /// longer than `timeout`.
+    pub fn wait_newer(&self, sequence: u64, timeout: Duration) -> Option<Arc<Snapshot>> {
+        let deadline = Instant::now() + timeout;
+        let mut latest = lock(&self.0.latest);
+        while latest.sequence <= sequence {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            latest = self
+                .0
+                .published
+                .wait_timeout(latest, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        Some(Arc::clone(&latest))
+    }
+
+    /// A snapshot that was begun after this call: wakes the daemon and waits. When the daemon takes
+    /// longer than `timeout` (its budget is spent, the machine is busy) the latest there is.
+    pub fn refreshed(&self, timeout: Duration) -> Arc<Snapshot> {
+        let before = self.snapshot().sequence;
+        self.wake();
+        self.wait_newer(before, timeout)
+            .unwrap_or_else(|| self.snapshot())
+    }
+
+    /// Makes a snapshot the latest and tells subscribers. For the daemon.
+    pub fn publish(&self, snapshot: Snapshot) {
+        let sequence = snapshot.sequence;
+        let moment = Moment::of(&snapshot, &self.snapshot());
+        let snapshot = Arc::new(snapshot);
+        *lock(&self.0.latest) = snapshot;
+        self.0.published.notify_all();
+        lock(&self.0.timeline).push(moment);
+        self.tell(Event::Tick { sequence });
+    }
+
+    /// Tells subscribers. For the daemon.
+    pub fn tell(&self, event: Event) {
+        lock(&self.0.subscribers).retain_mut(|subscriber| {
+            if subscriber.lost > 0 {
+                match subscriber.sender.try_send(Event::Lost(subscriber.lost)) {
+                    Ok(()) => subscriber.lost = 0,
+                    Err(TrySendError::Full(_)) => {
+                        subscriber.lost += 1;
+                        return true;
+                    }
+                    Err(TrySendError::Disconnected(_)) => return false,
+                }
+            }
+            match subscriber.sender.try_send(event.clone()) {
+                Ok(()) => true,
+                Err(TrySendError::Full(_)) => {
+                    subscriber.lost += 1;
+                    true
+                }
+                Err(TrySendError::Disconnected(_)) => false,
+            }
+        });
+    }
+
+    /// Events from now on; dropping the receiver ends it. `None` when there are too many
+    /// subscribers.
+    pub fn subscribe(&self) -> Option<Receiver<Event>> {
+        let mut subscribers = lock(&self.0.subscribers);
+        if subscribers.len() >= SUBSCRIBERS_MAX {
+            return None;
+        }
+        let (sender, receiver) = mpsc::sync_channel(EVENTS_MAX);
+        subscribers.push(Subscriber { sender, lost: 0 });
+        Some(receiver)
+    }
+
+    /// What happened, oldest first.
+    pub fn timeline(&self) -> Vec<Arc<Moment>> {
+        lock(&self.0.timeline).moments()
+    }
+
+    /// What readers have set.
+    pub fn settings(&self) -> Settings {
+        lock(&self.0.settings).clone()
+    }
+
+    /// Sets the bounds of a node's reports, from the next tick on, which comes at once.
+    pub fn set_intervals(&self, node: u32, intervals: Intervals) {
+        lock(&self.0.settings).intervals.insert(node, intervals);
+        self.wake();
+    }
+
+    /// Changes what is set of a report; a tick comes at once, since the interval may have become
+    /// shorter.
+    pub fn set_report(&self, scope: Scope, change: impl FnOnce(&mut ReportSetting)) {
+        {
+            let mut settings = lock(&self.0.settings);
+            let setting = settings.reports.entry(scope).or_default();
+            change(setting);
+            settings
+                .reports
+                .retain(|_, setting| *setting != ReportSetting::default());
+        }
+        self.wake();
+    }
+
+    /// Forgets settings of cgroups that `is_there` no longer knows. For the daemon.
+    pub fn forget_reports(&self, is_there: impl Fn(&str) -> bool) {
+        lock(&self.0.settings)
+            .reports
+            .retain(|scope, _| scope.cgroup.as_deref().is_none_or(&is_there));
+    }
+
+    /// Asks for a tick as soon as the daemon's budget allows.
+    pub fn wake(&self) {
+        // It only fails when the counter is full: then the daemon is being woken already.
+        let _ = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Readable when a tick was asked for. For the daemon.
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.0.wake.as_fd()
+    }
+
+    /// Whether a tick was asked for since the last call. For the daemon.
+    pub fn take_wake(&self) -> bool {
+        rustix::io::read(&self.0.wake, &mut [0u8; 8]).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo;
+
+    fn hub() -> Hub {
+        Hub::new(demo::settings())
+    }
+
+    #[test]
+    fn a_reader_keeps_what_it_holds_and_waits_for_what_is_newer() {
+        let hub = hub();
+        let old = hub.snapshot();
+        assert_eq!(old.sequence, 0);
+        let waiter = {
+            let hub = hub.clone();
+            std::thread::spawn(move || hub.wait_newer(0, Duration::from_secs(20)))
+        };
+        hub.publish(demo::snapshot(1, 1000));
+        assert_eq!(waiter.join().unwrap().unwrap().sequence, 1);
+        assert_eq!(old.sequence, 0);
+        assert!(hub.wait_newer(1, Duration::from_millis(1)).is_none());
+        assert_eq!(hub.refreshed(Duration::from_millis(1)).sequence, 1);
+        assert!(hub.take_wake() && !hub.take_wake());
+    }
+
+    #[test]
+    fn a_slow_subscriber_is_told_what_it_missed() {
+        let hub = hub();
+        let events = hub.subscribe().unwrap();
+        for sequence in 0..EVENTS_MAX as u64 + 5 {
+            hub.tell(Event::Tick { sequence });
+        }
+        assert_eq!(events.try_iter().count(), EVENTS_MAX);
+        hub.tell(Event::Pressure(Scope::default()));
+        let rest: Vec<Event> = events.try_iter().collect();
+        assert_eq!(rest, [Event::Lost(5), Event::Pressure(Scope::default())]);
+        drop(events);
+        hub.tell(Event::Tick { sequence: 0 });
+        assert!(lock(&hub.0.subscribers).is_empty());
+    }
+
+    #[test]
+    fn settings_are_kept_until_they_are_nothing_or_their_cgroup_is_gone() {
+        let hub = Hub::new(Settings::default());
+        let scope = |cgroup: Option<&str>| Scope {
+            cgroup: cgroup.map(Arc::from),
+            node: 0,
+        };
+        hub.set_report(scope(Some("/a")), |set| set.refresh_interval_ms = 700);
+        hub.set_report(scope(None), |set| set.report_threshold_ms = 9);
+        assert!(hub.take_wake());
+        assert_eq!(hub.settings().refresh_min_ms(), Some(700));
+        hub.forget_reports(|path| path != "/a");
+        assert_eq!(hub.settings().refresh_min_ms(), None);
+        hub.set_report(scope(None), |set| set.report_threshold_ms = 0);
+        assert_eq!(hub.settings(), Settings::default());
+        hub.set_intervals(3, "1s,2s".parse().unwrap());
+        assert_eq!(hub.settings().intervals_of(3).bounds_ms(), [1000, 2000]);
+        assert_eq!(hub.settings().intervals_of(0), Intervals::default());
+    }
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the daemon knows, as those see it who show it: files, metrics, the page.
+//!
+//! After every tick the daemon publishes a [`Snapshot`], which never changes afterwards: a reader
+//! holds an `Arc` of it for as long as it likes and never waits for a tick, nor a tick for a reader.
+//! What readers may change are [`Settings`] of reports; nothing here leads to memory being moved.
+//!
+//! ```
+//! use agewise::daemon::{demo, state::Hub};
+//! let hub = Hub::new(demo::settings());
+//! hub.publish(demo::snapshot(1, 10_000));
+//! let seen = hub.snapshot();
+//! assert!(seen.subject("/web").is_some());
+//! ```
+
+use std::sync::Arc;
+
+use agewise_policy::generations::ByType;
+use agewise_policy::workingset::{Histogram, Intervals};
+use serde::Serialize;
+
+mod hub;
+mod settings;
+
+pub use hub::{Event, Hub};
+pub use settings::{ReportSetting, Scope, Settings};
+
+/// Why bytes were moved out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// Older than the age set.
+    Age,
+    /// A probe of the pressure controller.
+    Pressure,
+    /// Projected to cost little.
+    Cost,
+    /// Ahead of the limit of its cgroup.
+    Budget,
+    /// Guilty of thrashing that a protected cgroup suffers from.
+    Thrash,
+}
+
+impl Reason {
+    /// All, in the order of [`Reclaimed`].
+    pub const ALL: [Self; 5] = [
+        Self::Age,
+        Self::Pressure,
+        Self::Cost,
+        Self::Budget,
+        Self::Thrash,
+    ];
+
+    /// The name in JSON, metrics and the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Age => "age",
+            Self::Pressure => "pressure",
+            Self::Cost => "cost",
+            Self::Budget => "budget",
+            Self::Thrash => "thrash",
+        }
+    }
+}
+
+/// Bytes that left memory since the daemon began, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reclaimed([u64; 5]);
+
+impl Reclaimed {
+    /// Those of one reason.
+    pub fn bytes(&self, reason: Reason) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// Counts more of them.
+    pub fn add(&mut self, reason: Reason, bytes: u64) {
+        let sum = &mut self.0[reason as usize];
+        *sum = sum.saturating_add(bytes);
+    }
+
+    /// Of all reasons.
+    pub fn total_bytes(&self) -> u64 {
+        self.0
+            .iter()
+            .fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+}
+
+/// One line of a pressure file: shares of the last 10 s and 60 s in percent, and time in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Stall {
+    /// Percent of the last 10 s.
+    pub avg10_percent: f64,
+    /// Percent of the last minute.
+    pub avg60_percent: f64,
+    /// Stalled time in all, us.
+    pub total_us: u64,
+}
+
+/// Pressure on memory; `full` where the kernel tells it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Psi {
+    /// At least one task waited.
+    pub some: Stall,
+    /// All tasks waited at once.
+    pub full: Stall,
+}
+
+/// The memory of one subject on one NUMA node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeView {
+    /// The node.
+    pub node: u32,
+    /// Ages in bytes, by the bounds of the snapshot ([`Snapshot::intervals`]).
+    pub ages: Histogram,
+    /// Ages in bytes, by the bounds that were set for this node ([`Settings::intervals`]).
+    pub report: Histogram,
+    /// Resident memory: the sum of either histogram.
+    pub resident_bytes: ByType<u64>,
+}
+
+/// A cgroup with all below it, or a process given by its pid.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubjectView {
+    /// The path below the hierarchy, `/` for its root; `PID (name)` for a process.
+    pub name: Arc<str>,
+    /// It is a cgroup.
+    pub is_cgroup: bool,
+    /// Levels below the root: 0 for the root and for processes.
+    pub depth: usize,
+    /// The inode of the cgroup's directory, which tells one from the next of the same name; the
+    /// start time for a process.
+    pub id: u64,
+    /// The policy that acts on it; `None` when it is only observed.
+    pub policy: Option<Reason>,
+    /// What it does is only written down (dry run).
+    pub is_rehearsal: bool,
+    /// Processes in it.
+    pub processes: usize,
+    /// Its memory by node, in the order of [`Snapshot::nodes`].
+    pub nodes: Vec<NodeView>,
+    /// When the process was last looked at for which that is longest ago, by the clock of
+    /// [`Snapshot::time_ms`].
+    pub looked_ms: u64,
+    /// For how long it has been observed.
+    pub observed_ms: u64,
+    /// Pages of its processes in swap.
+    pub swapped_bytes: u64,
+    /// Page cache charged to it that no process maps; unknown for processes.
+    pub unmapped_cache_bytes: Option<u64>,
+    /// What came back from swap since the daemon began.
+    pub refaulted_bytes: u64,
+    /// What left by our doing since the daemon began.
+    pub reclaimed: Reclaimed,
+    /// What would have left, had it not been a rehearsal.
+    pub rehearsed_bytes: u64,
+    /// Pressure, where the kernel tells it for a cgroup (v2).
+    pub psi: Option<Psi>,
+    /// The kernel reclaimed from it, on its own account, since the snapshot before.
+    pub is_under_reclaim: bool,
+    /// What stood in the way of looking at it; a few of them.
+    pub troubles: Vec<String>,
+}
+
+impl SubjectView {
+    /// Resident memory of all nodes.
+    pub fn resident_bytes(&self) -> ByType<u64> {
+        self.nodes.iter().fold([0; 2], |sum, node| {
+            [
+                sum[0].saturating_add(node.resident_bytes[0]),
+                sum[1].saturating_add(node.resident_bytes[1]),
+            ]
+        })
+    }
+
+    /// Its memory on one node.
+    pub fn node(&self, node: u32) -> Option<&NodeView> {
+        self.nodes.iter().find(|view| view.node == node)
+    }
+
+    /// Ages on all nodes, by the bounds of the snapshot.
+    pub fn ages(&self, intervals: &Intervals) -> Histogram {
+        let mut sum = Histogram::new(intervals);
+        for node in &self.nodes {
+            sum.add(&node.ages);
+        }
+        sum
+    }
+}
+
+/// What the daemon itself takes, and whether it keeps its pace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct OwnUse {
+    /// CPU time since it began, all threads, ms.
+    pub cpu_ms: f64,
+    /// Share of one core over the last minute or so, percent.
+    pub cpu_percent: f64,
+    /// Resident memory.
+    pub resident_bytes: u64,
+    /// Memory that ages take; the rest is the program.
+    pub ages_bytes: u64,
+    /// Ticks so far.
+    pub ticks: u64,
+    /// How much later than planned the last tick began, ms.
+    pub late_ms: u64,
+    /// The most so far.
+    pub late_max_ms: u64,
+    /// CPU time of the last tick's look, ms.
+    pub scan_cpu_ms: f64,
+    /// How long that took, ms.
+    pub scan_ms: f64,
+    /// CPU time of all looks so far, ms.
+    pub scan_cpu_total_ms: f64,
+    /// CPU time of moving memory out so far, ms.
+    pub move_cpu_total_ms: f64,
+}
+
+/// The CPU budget and what it does to the pace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Budget {
+    /// Share of one core that was granted, percent.
+    pub percent: f64,
+    /// Time between ticks that was asked for, ms.
+    pub tick_ms: u64,
+    /// Time between ticks that the budget allows now, ms.
+    pub actual_ms: u64,
+}
+
+impl Budget {
+    /// It scans less often than it was asked to.
+    pub fn is_short(&self) -> bool {
+        self.actual_ms > self.tick_ms
+    }
+}
+
+/// The machine as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Machine {
+    /// Memory.
+    pub total_bytes: u64,
+    /// What could be had without swapping.
+    pub available_bytes: u64,
+    /// Swap space.
+    pub swap_total_bytes: u64,
+    /// Free swap space.
+    pub swap_free_bytes: u64,
+    /// Pressure on memory, where the kernel tells it.
+    pub psi: Option<Psi>,
+    /// The kernel reclaimed, on its own account, since the snapshot before.
+    pub is_under_reclaim: bool,
+}
+
+/// Everything known after one tick.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// 0 before the first tick; grows by one with each.
+    pub sequence: u64,
+    /// `CLOCK_MONOTONIC`, ms: what ages are told by.
+    pub time_ms: u64,
+    /// Since 1970, ms.
+    pub unix_ms: u64,
+    /// NUMA nodes with memory, ascending.
+    pub nodes: Vec<u32>,
+    /// Bounds of [`NodeView::ages`].
+    pub intervals: Intervals,
+    /// Sorted by path, component by component: a cgroup comes right before those below it.
+    /// Processes come last.
+    pub subjects: Vec<SubjectView>,
+    /// The machine.
+    pub machine: Machine,
+    /// The daemon.
+    pub own: OwnUse,
+    /// Its budget.
+    pub budget: Budget,
+    /// There are more cgroups or processes than the limits allow.
+    pub is_truncated: bool,
+}
+
+impl Snapshot {
+    /// Before the first tick.
+    pub fn empty() -> Self {
+        Snapshot {
+            sequence: 0,
+            time_ms: 0,
+            unix_ms: 0,
+            nodes: Vec::new(),
+            intervals: Intervals::default(),
+            subjects: Vec::new(),
+            machine: Machine::default(),
+            own: OwnUse::default(),
+            budget: Budget::default(),
+            is_truncated: false,
+        }
+    }
+
+    /// A subject by its name.
+    pub fn subject(&self, name: &str) -> Option<&SubjectView> {
+        self.subjects.iter().find(|subject| &*subject.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_have_a_place_each() {
+        let mut reclaimed = Reclaimed::default();
+        for (at, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, at);
+            reclaimed.add(reason, 1 << at);
+            assert_eq!(reclaimed.bytes(reason), 1 << at);
+        }
+        assert_eq!(reclaimed.total_bytes(), (1 << Reason::ALL.len()) - 1);
+    }
+}

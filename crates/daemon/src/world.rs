@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the machine tells besides ages: pressure, swap, reclaim by the kernel, the cost of a refault.
+
+use agewise_host::cgroup::Cgroup;
+use agewise_host::memory::MemInfo;
+use agewise_host::pressure::{self, Pressure, Resource};
+use agewise_host::root::{ProcRoot, Roots};
+use agewise_host::swap::{self, SwapArea};
+use agewise_policy::proactive;
+
+use super::state::{Machine, Psi, Stall};
+
+/// How often the cost of a refault is measured again.
+const PROBE_EVERY_MS: u64 = 60_000;
+
+/// Keeps what has to be compared with the time before.
+#[derive(Debug, Default)]
+pub struct World {
+    roots: Roots,
+    scanned_pages: Option<u64>,
+    probed_ms: Option<u64>,
+    refault_ns: Option<u64>,
+}
+
+fn stall(stall: &pressure::Stall) -> Stall {
+    Stall {
+        avg10_percent: stall.avg10_percent,
+        avg60_percent: stall.avg60_percent,
+        total_us: stall.total_us,
+    }
+}
+
+fn psi(pressure: &Pressure) -> Psi {
+    Psi {
+        some: stall(&pressure.some),
+        full: pressure.full.as_ref().map(stall).unwrap_or_default(),
+    }
+}
+
+/// Pressure on the memory of a cgroup, where the kernel tells it.
+pub fn psi_of(cgroup: &Cgroup) -> Option<Psi> {
+    let pressure = Pressure::of_cgroup(cgroup, Resource::Memory).ok()??;
+    Some(psi(&pressure))
+}
+
+impl World {
+    /// What the machine tells now. What it does not tell stays zero.
+    pub fn machine(&mut self) -> Machine {
+        let proc = &self.roots.proc;
+        let info = MemInfo::of_machine(proc).unwrap_or_default();
+        let scanned = scanned_pages(proc);
+        let before = std::mem::replace(&mut self.scanned_pages, scanned);
+        let is_under_reclaim = match (before, scanned) {
+            (Some(before), Some(now)) => now > before,
+            _ => false,
+        };
+        let pressure = Pressure::of_machine(proc, Resource::Memory).ok().flatten();
+        Machine {
+            total_bytes: info.total_bytes,
+            available_bytes: info.available_bytes,
+            swap_total_bytes: info.swap_total_bytes,
+            swap_free_bytes: info.swap_free_bytes,
+            psi: pressure.as_ref().map(psi),
+            is_under_reclaim,
+        }
+    }
+
+    /// Where anonymous memory goes: the area of the highest priority with room.
+    pub fn backend(&self) -> proactive::Backend {
+        let areas = SwapArea::all(&self.roots.proc).unwrap_or_default();
+        let first = areas
+            .iter()
+            .filter(|area| area.free_bytes() > 0)
+            .max_by_key(|area| area.priority);
+        match first {
+            None => proactive::Backend::None,
+            Some(area) if area.zram_id().is_some() => proactive::Backend::Zram,
+            Some(area) if self.is_rotational(area) => proactive::Backend::Hdd,
+            Some(_) => proactive::Backend::Ssd,
+        }
+    }
+
+    /// A file is taken for what most files lie on: no disk that turns.
+    fn is_rotational(&self, area: &SwapArea) -> bool {
+        let name = area.path.file_name().and_then(|name| name.to_str());
+        let Some(name) = name.filter(|_| area.path.starts_with("/dev")) else {
+            return false;
+        };
+        // Of a partition the disk it is on tells.
+        let block = self.roots.sys.join("class/block").join(name);
+        ["queue/rotational", "../queue/rotational"]
+            .iter()
+            .find_map(|file| std::fs::read_to_string(block.join(file)).ok())
+            .is_some_and(|text| text.trim() == "1")
+    }
+
+    /// What a page costs that comes back from swap, ns; measured now and then, where there is swap.
+    pub fn refault_ns(&mut self, now_ms: u64) -> Option<u64> {
+        let is_due = self
+            .probed_ms
+            .is_none_or(|at_ms| now_ms >= at_ms + PROBE_EVERY_MS);
+        if is_due {
+            self.probed_ms = Some(now_ms);
+            if let Ok(Some(ns)) = swap::refault_ns() {
+                self.refault_ns = Some(ns);
+            }
+        }
+        self.refault_ns
+    }
+}
+
+/// Pages that the kernel has scanned on its own account: kswapd and direct reclaim, not what was
+/// asked for by `memory.reclaim` or MADV_PAGEOUT.
+fn scanned_pages(root: &ProcRoot) -> Option<u64> {
+    let text = std::fs::read_to_string(root.join("vmstat")).ok()?;
+    parse_scanned(&text)
+}
+
+fn parse_scanned(text: &str) -> Option<u64> {
+    let mut sum = None;
+    for line in text.lines() {
+        if let Some(("pgscan_kswapd" | "pgscan_direct", count)) = line.split_once(' ') {
+            let count: u64 = count.trim().parse().ok()?;
+            sum = Some(count.saturating_add(sum.unwrap_or(0)));
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn only_the_kernels_own_reclaim_counts() {
+        let text = "pgfault 7\npgscan_kswapd 10\npgscan_direct 5\npgscan_proactive 99\n";
+        assert_eq!(parse_scanned(text), Some(15));
+        assert_eq!(parse_scanned("pgfault 7\n"), None);
+        assert_eq!(parse_scanned("pgscan_kswapd many\n"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_vmstat_is_read_or_not(text in "[ -~\n]{0,200}", number in any::<u64>()) {
+            let _ = parse_scanned(&text);
+            let _ = parse_scanned(&format!("pgscan_kswapd {number}\npgscan_direct {number}\n{text}"));
+        }
+    }
+}

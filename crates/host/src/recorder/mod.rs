@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Recording the page accesses of live processes into a page trace.
+//!
+//! Every interval the page tables are read, and the pages whose accessed bits are set are written
+//! with the time of the look. Their order inside an interval is not known; they are written in
+//! rising order of address, and the trace says so ([`Order::Interval`]).
+//!
+//! Page faults, where there is a source of them, are written with their own times between the looks
+//! ([`Evidence::Fault`]); a page that faulted in an interval is not written as seen in it as well.
+//!
+//! A program that touches so much that clearing all of it in every interval would slow it by more than
+//! [`MAX_SLOWDOWN`] is spared: some of its accesses are inferred from others, and the trace says which
+//! ([`Evidence::Inferred`]).
+
+pub mod faults;
+mod pace;
+mod pages;
+mod watched;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+
+use crate::clock;
+use crate::eye::{Abilities, AccessSource, EyeError, Resolution};
+use crate::faults::{Fault, FaultKind};
+use crate::pagewalk::{Capacity, PageWalk};
+use crate::process::{Process, ProcessError};
+use agewise_trace::page_trace::{Header, Order, PageTraceWriter};
+use agewise_trace::{AccessKind, Evidence, Request, TraceError};
+use serde::Serialize;
+
+use pages::PageNames;
+pub use watched::WatchError;
+use watched::Watched;
+
+/// Why a recording cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The trace could not be written. What was written before stays readable.
+    #[error("{0}; what was recorded before stays readable")]
+    Write(#[from] TraceError),
+    /// The eye sees whole mappings only.
+    #[error(
+        "a page trace needs an eye that tells single pages; '{eye}' tells whole mappings only: run \
+         as root on a kernel with BTF (see agewise doctor)"
+    )]
+    Coarse {
+        /// Name of the eye.
+        eye: &'static str,
+    },
+    /// No process could be looked at for a reason other than that it is gone.
+    #[error("process {pid} cannot be recorded: {source}")]
+    Watch {
+        /// The process.
+        pid: u32,
+        /// What failed.
+        source: WatchError,
+    },
+    /// Page faults could not be read.
+    #[error("page faults cannot be recorded: {0}; --faults off does without")]
+    Faults(EyeError),
+}
+
+/// Tables read before they are cleared. What is accessed between the two is lost to the trace, and at
+/// short intervals that time counts: fewer tables than elsewhere, at some more calls.
+const TABLES_A_CALL: u32 = 16;
+
+/// What recording may cost a program, as a share of its time, unless told otherwise.
+pub const MAX_SLOWDOWN: f64 = 0.05;
+
+/// The eye for recordings.
+///
+/// # Errors
+/// No privilege, or no BPF here.
+pub fn open_eye() -> Result<PageWalk, EyeError> {
+    let capacity = Capacity {
+        tables: TABLES_A_CALL,
+        ..Capacity::default()
+    };
+    PageWalk::open_with(None, capacity)
+}
+
+/// What was recorded so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Totals {
+    /// Looks at all processes.
+    pub intervals: u64,
+    /// Accesses: pages young in an interval, summed over intervals.
+    pub accesses: u64,
+    /// Accesses of these that are page faults, at their exact times.
+    pub faults: u64,
+    /// Those of them known to be major.
+    pub major_faults: u64,
+    /// Page faults that are lost: more of them came in an interval than the ring holds.
+    pub faults_dropped: u64,
+    /// Accesses of these that nobody saw: inferred, to spare the program.
+    pub inferred: u64,
+    /// Processes that are spared now.
+    pub spared_processes: u64,
+    /// Most pages of one interval.
+    pub accesses_max: u64,
+    /// Processes met.
+    pub processes: u64,
+    /// CPU time of reading and clearing, ns.
+    pub cpu_ns: u64,
+    /// Bytes of trace.
+    pub trace_bytes: u64,
+    /// Pages that nothing can clear (hugetlb): not recorded.
+    pub uncleared_pages: u64,
+}
+
+/// A recording under way.
+pub struct Recorder<'a, W: Write> {
+    eye: &'a mut dyn AccessSource,
+    writer: PageTraceWriter<W>,
+    names: PageNames,
+    watched: BTreeMap<u32, Watched>,
+    start_ns: u64,
+    last_look_ns: u64,
+    max_slowdown: f64,
+    totals: Totals,
+    faults: Option<faults::Source>,
+    pending: faults::Pending,
+    /// What the look under way found, until the faults before it are written.
+    found: Vec<(u32, watched::Touched)>,
+    /// Time of the last record, ns since the recording began: times never go back.
+    written_ns: u64,
+}
+
+impl<'a, W: Write> Recorder<'a, W> {
+    /// Writes the header. `path` is for messages.
+    ///
+    /// # Errors
+    /// An eye that cannot tell pages, or a trace that cannot be written.
+    pub fn new(
+        eye: &'a mut dyn AccessSource,
+        path: &std::path::Path,
+        out: W,
+        interval: Duration,
+        metadata: String,
+    ) -> Result<Self, RecordError> {
+        let Abilities { resolution, .. } = eye.abilities();
+        if resolution != Resolution::Page {
+            return Err(RecordError::Coarse { eye: eye.name() });
+        }
+        let header = Header {
+            order: Order::Interval,
+            evidence: true,
+            interval_ns: u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX),
+            metadata,
+            ..Header::default()
+        };
+        Ok(Recorder {
+            eye,
+            writer: PageTraceWriter::new(path, out, &header)?,
+            names: PageNames::default(),
+            watched: BTreeMap::new(),
+            start_ns: clock::monotonic_ns(),
+            last_look_ns: 0,
+            max_slowdown: MAX_SLOWDOWN,
+            totals: Totals::default(),
+            faults: None,
+            pending: faults::Pending::default(),
+            found: Vec::new(),
+            written_ns: 0,
+        })
+    }
+
+    /// Records page faults too, of processes added from now on.
+    pub fn set_faults(&mut self, source: faults::Source) {
+        self.faults = Some(source);
+    }
+
+    /// Bounds what recording costs processes added from now on; infinite: everything is seen, whatever
+    /// it costs.
+    pub fn set_max_slowdown(&mut self, share: f64) {
+        self.max_slowdown = share;
+    }
+
+    /// Whether a process is recorded already.
+    #[must_use]
+    pub fn knows(&self, pid: u32) -> bool {
+        self.watched.contains_key(&pid)
+    }
+
+    /// When the recording began, `CLOCK_MONOTONIC` ns: the origin of its times.
+    #[must_use]
+    pub fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
+    /// Time of the last look, ns since the recording began.
+    #[must_use]
+    pub fn last_look_ns(&self) -> u64 {
+        self.last_look_ns
+    }
+
+    /// Processes recorded now.
+    #[must_use]
+    pub fn processes(&self) -> usize {
+        self.watched.len()
+    }
+
+    /// What was recorded so far.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        Totals {
+            trace_bytes: self.writer.bytes_written(),
+            ..self.totals
+        }
+    }
+
+    /// Takes in a process; `born_here` as in [`Watched::new`]. One that is gone already is left out.
+    ///
+    /// # Errors
+    /// It may not be looked at, or is a kernel thread.
+    pub fn add(&mut self, pid: u32, born_here: bool) -> Result<(), ProcessError> {
+        let process = match Process::open(pid) {
+            Err(error) if error.is_gone() => return Ok(()),
+            opened => opened?,
+        };
+        if let Some(slot) = self.names.process_slot(pid) {
+            if let Some(faults) = &mut self.faults {
+                // Where no more can be watched, the accessed bits still tell of it.
+                let _ = faults.watch(pid);
+            }
+            self.watched.insert(
+                pid,
+                Watched::new(process, slot, born_here, self.max_slowdown),
+            );
+            self.totals.processes += 1;
+        }
+        Ok(())
+    }
+
+    /// One interval: looks at every process and writes what it touched.
+    ///
+    /// # Errors
+    /// [`RecordError`]. Processes that are gone are dropped without an error.
+    pub fn interval(&mut self) -> Result<(), RecordError> {
+        let time_ns = clock::monotonic_ns().saturating_sub(self.start_ns);
+        self.last_look_ns = time_ns;
+        let (mut spared, mut gone) = (0, Vec::new());
+        self.found.clear();
+        for (&pid, watched) in &mut self.watched {
+            let found = &mut self.found;
+            let mut keep = |touched: watched::Touched| found.push((pid, touched));
+            let cpu_ns = clock::thread_cpu_ns();
+            match watched.look(self.eye, &mut self.names, &mut keep) {
+                Ok(cleared) => self.totals.uncleared_pages = cleared.uncleared_pages,
+                Err(error) if error.is_gone() => gone.push(pid),
+                Err(source) => return Err(RecordError::Watch { pid, source }),
+            }
+            spared += u64::from(watched.is_spared());
+            self.totals.cpu_ns += clock::thread_cpu_ns() - cpu_ns;
+        }
+        let cpu_ns = clock::thread_cpu_ns();
+        let mut accesses = self.write_faults(time_ns)? + self.write_found(time_ns)?;
+        if !gone.is_empty() {
+            // The last that they did may have come after the look began.
+            accesses += self.write_pending(u64::MAX)?;
+        }
+        if self.faults.is_some() {
+            self.totals.cpu_ns += clock::thread_cpu_ns() - cpu_ns;
+        }
+        for pid in gone {
+            self.watched.remove(&pid);
+            self.names.forget_process(pid);
+            if let Some(faults) = &mut self.faults {
+                faults.forget(pid);
+            }
+        }
+        self.totals.intervals += 1;
+        self.totals.accesses += accesses;
+        self.totals.spared_processes = spared;
+        self.totals.accesses_max = self.totals.accesses_max.max(accesses);
+        Ok(())
+    }
+
+    /// Writes the faults up to the look at `time_ns`, and takes out of what it found the pages that
+    /// faulted. Accesses written.
+    fn write_faults(&mut self, time_ns: u64) -> Result<u64, RecordError> {
+        let Some(source) = &mut self.faults else {
+            return Ok(0);
+        };
+        self.pending
+            .fill(source.as_mut())
+            .map_err(RecordError::Faults)?;
+        self.totals.faults_dropped = source.dropped();
+        // Also of pages that faulted while we looked: what the look found of them came after.
+        let mut known: Vec<u64> = Vec::with_capacity(self.pending.all().len());
+        known.extend(self.pending.all().iter().filter_map(|fault| {
+            let watched = self.watched.get(&fault.pid)?;
+            Some(watched.numbering_of(fault).page(fault.address))
+        }));
+        known.sort_unstable();
+        known.dedup();
+        if !known.is_empty() {
+            let mut rest = Vec::with_capacity(self.found.len());
+            for &(pid, touched) in &self.found {
+                faults::without(
+                    &known,
+                    touched.first_page,
+                    touched.pages,
+                    |first_page, pages| {
+                        let touched = watched::Touched {
+                            first_page,
+                            pages,
+                            ..touched
+                        };
+                        rest.push((pid, touched));
+                    },
+                );
+            }
+            self.found = rest;
+        }
+        self.write_pending(time_ns.saturating_add(self.start_ns))
+    }
+
+    /// Writes the faults known up to this time, `CLOCK_MONOTONIC` ns. Faults written.
+    fn write_pending(&mut self, until_ns: u64) -> Result<u64, RecordError> {
+        let mut count = 0;
+        for fault in self.pending.until(until_ns) {
+            let is_written = self.write_fault(&fault)?;
+            let is_major = is_written && fault.kind == FaultKind::Major;
+            count += u64::from(is_written);
+            self.totals.major_faults += u64::from(is_major);
+        }
+        self.totals.faults += count;
+        Ok(count)
+    }
+
+    /// Writes a fault of a process that is recorded.
+    fn write_fault(&mut self, fault: &Fault) -> Result<bool, RecordError> {
+        let Some(watched) = self.watched.get(&fault.pid) else {
+            return Ok(false);
+        };
+        let numbering = watched.numbering_of(fault);
+        // One told late, from another processor, comes as soon as it can.
+        self.written_ns = self
+            .written_ns
+            .max(fault.time_ns.saturating_sub(self.start_ns));
+        self.writer.push(&Request {
+            first_page: numbering.page(fault.address),
+            page_count: 1,
+            time_ns: self.written_ns,
+            process: fault.pid,
+            kind: if fault.write {
+                AccessKind::Write
+            } else {
+                AccessKind::Read
+            },
+            class: numbering.class,
+            evidence: match fault.kind {
+                FaultKind::Unknown => Evidence::Fault,
+                FaultKind::Minor => Evidence::MinorFault,
+                FaultKind::Major => Evidence::MajorFault,
+            },
+        })?;
+        Ok(true)
+    }
+
+    /// Writes what the look at `time_ns` found. Accesses written.
+    fn write_found(&mut self, time_ns: u64) -> Result<u64, RecordError> {
+        self.written_ns = self.written_ns.max(time_ns);
+        let mut accesses = 0;
+        for &(process, touched) in &self.found {
+            accesses += touched.pages;
+            if touched.evidence == Evidence::Inferred {
+                self.totals.inferred += touched.pages;
+            }
+            self.writer.push(&Request {
+                first_page: touched.first_page,
+                page_count: touched.pages,
+                time_ns: self.written_ns,
+                process,
+                kind: AccessKind::Unknown,
+                class: touched.numbering.class,
+                evidence: touched.evidence,
+            })?;
+        }
+        Ok(accesses)
+    }
+
+    /// Writes what is left, with the faults since the last look, and the index.
+    ///
+    /// # Errors
+    /// The trace cannot be written.
+    pub fn finish(mut self) -> Result<(Totals, Vec<String>), RecordError> {
+        if let Some(source) = &mut self.faults {
+            self.pending
+                .fill(source.as_mut())
+                .map_err(RecordError::Faults)?;
+            self.totals.faults_dropped = source.dropped();
+            self.totals.accesses += self.write_pending(u64::MAX)?;
+        }
+        self.writer.flush_frame()?;
+        let totals = self.totals();
+        self.writer.finish()?;
+        Ok((totals, self.names.files().to_vec()))
+    }
+}

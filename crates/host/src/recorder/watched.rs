@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One process that is recorded: each interval its page tables are read, what is young is handed
+//! on, and the accessed bits are cleared for the next interval.
+
+use std::io;
+use std::ops::ControlFlow;
+
+use crate::clear::hand::{ClearHand, KernelHand, MAX_RANGES};
+use crate::clear::{ClearError, ClearPolicy, ClearReport, Clearer};
+use crate::clock;
+use crate::error::FileError;
+use crate::eye::{
+    AccessSource, AddressRange, Batch, EyeError, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES,
+    TableSight, Target,
+};
+use crate::faults::Fault;
+use crate::process::Process;
+use crate::vma::{MapsReader, VmaKind, VmaTable};
+use agewise_policy::table::{PageBits, is_every, pages_in};
+
+use agewise_trace::Evidence;
+
+use super::pace::{Pace, RESET_NS};
+use super::pages::{Numbering, PageNames};
+
+/// A look at a process failed.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// Its mappings could not be read.
+    #[error(transparent)]
+    Maps(#[from] FileError),
+    /// Its page tables could not be read.
+    #[error(transparent)]
+    Eye(#[from] EyeError),
+    /// Its accessed bits could not be cleared: nothing more can be learnt of it.
+    #[error(transparent)]
+    Clear(#[from] ClearError),
+}
+
+impl WatchError {
+    /// The process is gone, which is no fault.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        match self {
+            WatchError::Maps(error) => error.is_not_found(),
+            WatchError::Eye(error) => error.is_target_gone(),
+            WatchError::Clear(error) => matches!(error, ClearError::Gone { .. }),
+        }
+    }
+}
+
+/// A run of neighbouring pages accessed in one interval, numbered for the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touched {
+    /// Number of the first page.
+    pub first_page: u64,
+    /// Pages.
+    pub pages: u64,
+    /// What backs them.
+    pub numbering: Numbering,
+    /// Seen, or inferred.
+    pub evidence: Evidence,
+}
+
+/// Looks in a row that cost the program too much, after which it is spared.
+const DEAR_LOOKS: u32 = 5;
+/// Share of what recording may cost that goes to accessed bits set again; the rest is for the flushes
+/// and locks of clearing.
+const RESET_SHARE: f64 = 0.5;
+/// Longest range given to the kernel at once: how long one call holds the program's mmap lock.
+const RANGE_BYTES_MAX: u64 = 16 << 20;
+
+/// A process and what is needed to look at it again.
+#[derive(Debug)]
+pub struct Watched {
+    /// The process.
+    pub process: Process,
+    slot: u64,
+    clearer: Clearer,
+    vmas: VmaTable,
+    maps: MapsReader,
+    /// Accesses before the first clear count: the process began while we recorded.
+    born_here: bool,
+    /// What recording may cost the process, as a share of its time.
+    max_slowdown: f64,
+    /// How it is spared, from when that was exceeded.
+    pace: Option<Pace>,
+    dear_looks: u32,
+    last_look_ns: Option<u64>,
+    /// The mappings at the last look, rising.
+    mapped: Vec<(AddressRange, Numberings)>,
+}
+
+impl Watched {
+    /// Starts with a process. `born_here`: it was started during the recording, so what it touched
+    /// before its first look belongs to the trace. `max_slowdown`: the share of its time that recording
+    /// may cost it; infinite for no bound.
+    #[must_use]
+    pub fn new(process: Process, slot: u64, born_here: bool, max_slowdown: f64) -> Watched {
+        // Nothing is put off: a trace must not contain accesses that did not happen.
+        let clearer = Clearer::new(process.pid(), ClearPolicy::exact());
+        Watched {
+            process,
+            slot,
+            clearer,
+            vmas: VmaTable::new(),
+            maps: MapsReader::new(),
+            born_here,
+            max_slowdown,
+            pace: None,
+            dear_looks: 0,
+            last_look_ns: None,
+            mapped: Vec::new(),
+        }
+    }
+
+    /// Whether the process is spared: not every access is seen any more.
+    #[must_use]
+    pub fn is_spared(&self) -> bool {
+        self.pace.is_some()
+    }
+
+    /// Looks once. What was accessed since the last look goes to `found`, in rising order of address.
+    ///
+    /// # Errors
+    /// [`WatchError`].
+    pub fn look(
+        &mut self,
+        eye: &mut dyn AccessSource,
+        names: &mut PageNames,
+        found: &mut dyn FnMut(Touched),
+    ) -> Result<ClearReport, WatchError> {
+        let pid = self.process.pid();
+        self.vmas.read_by(&mut self.maps, pid)?;
+        let mapped: Vec<_> = self
+            .vmas
+            .vmas()
+            .iter()
+            .filter(|vma| !matches!(vma.kind, VmaKind::Special) && !vma.range.is_empty())
+            .collect();
+        let ranges: Vec<AddressRange> = mapped.iter().map(|vma| vma.range).collect();
+        let own = PageNames::own(self.slot);
+        let numberings: Vec<Numberings> = mapped
+            .iter()
+            .map(|vma| Numberings {
+                own,
+                file: names.of_file(vma, self.vmas.name(vma)),
+                copies: vma.kind == VmaKind::FilePrivate,
+            })
+            .collect();
+        self.mapped.clear();
+        self.mapped
+            .extend(ranges.iter().copied().zip(numberings.iter().copied()));
+        let spareable: Vec<bool> = mapped
+            .iter()
+            .map(|vma| {
+                vma.kind == VmaKind::Anon
+                    && !vma.locked
+                    && self.clearer.is_cleared_by_advice(vma.range.start)
+            })
+            .collect();
+        let now_ns = clock::monotonic_ns();
+        self.clearer.begin(now_ns, mapped.iter().copied());
+        if let Some(pace) = &mut self.pace {
+            pace.begin(now_ns);
+        }
+        let mut sink = Sink {
+            hand: KernelHand::new(&self.process),
+            clearer: &mut self.clearer,
+            numberings: &numberings,
+            count_first: self.born_here,
+            found,
+            failed: None,
+            spareable: &spareable,
+            pace: self.pace.as_mut(),
+            cold: Vec::new(),
+            reset_pages: 0,
+            denied: false,
+        };
+        eye.scan(&Target::from(&self.process), &ranges, &mut sink)?;
+        let (failed, reset_pages, denied) = (sink.failed, sink.reset_pages, sink.denied);
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        if let Some(pace) = &mut self.pace {
+            pace.end();
+        }
+        if denied {
+            // Clearing single ranges is not permitted: back to what is.
+            (self.pace, self.max_slowdown) = (None, f64::INFINITY);
+        }
+        self.decide_to_spare(now_ns, reset_pages);
+        Ok(self.clearer.finish(&mut KernelHand::new(&self.process))?)
+    }
+}
+
+impl Watched {
+    /// How the page that faulted is numbered, by the mappings of the last look.
+    #[must_use]
+    pub fn numbering_of(&self, fault: &Fault) -> Numbering {
+        let behind = self
+            .mapped
+            .partition_point(|(range, _)| range.start <= fault.address);
+        let mapping = behind.checked_sub(1).and_then(|at| self.mapped.get(at));
+        match mapping.filter(|(range, _)| fault.address < range.end) {
+            None => PageNames::unmapped(self.slot),
+            Some((_, numberings)) => match numberings.file {
+                Some(file) if !(numberings.copies && fault.write) => file,
+                _ => numberings.own,
+            },
+        }
+    }
+
+    /// Spares the process from now on if the bits that it has to set again cost it too much.
+    fn decide_to_spare(&mut self, now_ns: u64, reset_pages: u64) {
+        let Some(last_ns) = self.last_look_ns.replace(now_ns) else {
+            // The first look finds all that was ever touched.
+            return;
+        };
+        if self.pace.is_some() {
+            return;
+        }
+        let span_ns = now_ns.saturating_sub(last_ns).max(1);
+        let share = reset_pages as f64 * RESET_NS as f64 / span_ns as f64;
+        self.dear_looks = if share > self.max_slowdown {
+            self.dear_looks + 1
+        } else {
+            0
+        };
+        if self.dear_looks >= DEAR_LOOKS {
+            self.pace = Some(Pace::new(self.max_slowdown * RESET_SHARE));
+        }
+    }
+}
+
+/// How the pages of a mapping are numbered.
+#[derive(Clone, Copy, Debug)]
+struct Numberings {
+    own: Numbering,
+    file: Option<Numbering>,
+    /// A private mapping of a file: pages that were written are the process's own.
+    copies: bool,
+}
+
+struct Sink<'a> {
+    hand: KernelHand<'a>,
+    clearer: &'a mut Clearer,
+    numberings: &'a [Numberings],
+    count_first: bool,
+    found: &'a mut dyn FnMut(Touched),
+    failed: Option<ClearError>,
+    /// Ranges whose pages are the process's own.
+    spareable: &'a [bool],
+    pace: Option<&'a mut Pace>,
+    /// What the pace wants cleared.
+    cold: Vec<AddressRange>,
+    /// Young pages of tables that could be spared.
+    reset_pages: u64,
+    /// The kernel does not let us clear single ranges.
+    denied: bool,
+}
+
+impl Sink<'_> {
+    /// A table of a process that is spared.
+    fn spared(&mut self, sight: &TableSight<'_>) -> bool {
+        let is_whole = sight.leaf == Leaf::Page && is_every(&sight.covered);
+        if !is_whole || !self.spareable.get(sight.range).is_some_and(|&may| may) {
+            return false;
+        }
+        let young = &sight.bits.young;
+        let count = pages_in(young);
+        self.reset_pages += count;
+        let Some(pace) = &mut self.pace else {
+            return false;
+        };
+        let told = pace.table(sight.va / TABLE_BYTES, &sight.bits.present, young);
+        let Some(numberings) = self.numberings.get(sight.range) else {
+            return true;
+        };
+        let numbering = numberings.own;
+        for (bits, evidence) in [
+            (&told.seen, Evidence::Seen),
+            (&told.inferred, Evidence::Inferred),
+        ] {
+            for_runs(bits, |page, pages| {
+                (self.found)(Touched {
+                    first_page: numbering.page(sight.va + page * PAGE_BYTES),
+                    pages,
+                    numbering,
+                    evidence,
+                });
+            });
+        }
+        if told.clear && count > 0 {
+            self.clear_soon(sight.va, young);
+        }
+        true
+    }
+
+    /// Notes the young part of a table, together with the one before where they touch.
+    fn clear_soon(&mut self, va: u64, young: &PageBits) {
+        let (mut first, mut end) = (None, 0);
+        for_runs(young, |page, pages| {
+            first.get_or_insert(page);
+            end = page + pages;
+        });
+        let range = AddressRange {
+            start: va + first.unwrap_or(0) * PAGE_BYTES,
+            end: va + end * PAGE_BYTES,
+        };
+        match self.cold.last_mut() {
+            Some(last) if last.end == range.start && range.end - last.start <= RANGE_BYTES_MAX => {
+                last.end = range.end;
+            }
+            _ => self.cold.push(range),
+        }
+    }
+
+    fn clear_noted(&mut self) {
+        let ranges = std::mem::take(&mut self.cold);
+        let mut rest = ranges.as_slice();
+        while !rest.is_empty() {
+            let batch = &rest[..rest.len().min(MAX_RANGES)];
+            let done = match self.hand.cold(batch) {
+                Ok(done) => done,
+                Err(error) => {
+                    self.denied |= is_denied(&error);
+                    0
+                }
+            };
+            // One that is refused (locked or unmapped meanwhile) is passed over.
+            rest = &rest[(done + usize::from(done < batch.len())).min(rest.len())..];
+        }
+    }
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS))
+}
+
+impl SightSink for Sink<'_> {
+    fn table(&mut self, sight: &TableSight<'_>) {
+        if self.spared(sight) {
+            return;
+        }
+        let judged = self.clearer.judge(sight);
+        let known_since = judged.since_ns.is_some() || self.count_first;
+        let Some(numberings) = self.numberings.get(sight.range).filter(|_| known_since) else {
+            return;
+        };
+        let mut emit = |bits: &PageBits, numbering: Numbering| {
+            for_runs(bits, |page, pages| {
+                let first_page = numbering.page(sight.va + page * PAGE_BYTES);
+                (self.found)(Touched {
+                    first_page,
+                    pages,
+                    numbering,
+                    evidence: Evidence::Seen,
+                });
+            });
+        };
+        match numberings.file {
+            None => emit(&judged.young, numberings.own),
+            Some(file) if !numberings.copies => emit(&judged.young, file),
+            Some(file) => {
+                let (mut copied, mut shared) = (judged.young, judged.young);
+                for (word, dirty) in sight.bits.dirty.iter().enumerate() {
+                    copied[word] &= dirty;
+                    shared[word] &= !dirty;
+                }
+                emit(&shared, file);
+                emit(&copied, numberings.own);
+            }
+        }
+    }
+
+    fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
+        self.clear_noted();
+        match self.clearer.clear(&mut self.hand, batch) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                self.failed = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    }
+}
+
+/// Calls `run` with first page and length of every run of set bits.
+fn for_runs(bits: &PageBits, mut run: impl FnMut(u64, u64)) {
+    let mut begun: Option<u64> = None;
+    for (index, &word) in bits.iter().enumerate() {
+        let base = index as u64 * 64;
+        let mut at = 0;
+        while at < 64 {
+            let rest = word >> at;
+            let same = match begun {
+                None => rest.trailing_zeros().min(64 - at),
+                Some(_) => (!rest).trailing_zeros().min(64 - at),
+            };
+            at += same;
+            if at < 64 {
+                match begun.take() {
+                    None => begun = Some(base + u64::from(at)),
+                    Some(first) => run(first, base + u64::from(at) - first),
+                }
+            }
+        }
+    }
+    if let Some(first) = begun {
+        run(first, bits.len() as u64 * 64 - first);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn runs_are_the_set_bits(words in prop::array::uniform8(prop_oneof![
+            Just(0u64), Just(u64::MAX), any::<u64>(), any::<u64>().prop_map(|bits| bits & bits << 1),
+        ])) {
+            let mut seen = [0u64; 8];
+            let mut last_end = None;
+            for_runs(&words, |first, pages| {
+                assert!(pages > 0 && last_end.is_none_or(|end| first > end));
+                last_end = Some(first + pages);
+                for page in first..first + pages {
+                    seen[page as usize / 64] |= 1 << (page % 64);
+                }
+            });
+            prop_assert_eq!(seen, words);
+        }
+    }
+}

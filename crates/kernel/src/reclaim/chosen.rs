@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reclaiming folios somebody chose: `MADV_PAGEOUT`.
+
+use crate::folio::{Flag, Pfn};
+use crate::lru::Lru;
+use crate::reclaim::shrink_folios::shrink_folios;
+use crate::reclaim::{Reclaimer, ScanControl};
+use crate::world::World;
+
+/// Reclaims the folios whatever references they have (`reclaim_pages`, Linux 6.12: each is isolated
+/// from its list, and what cannot go is put back). Where writing takes time they are unmapped and
+/// written now and freed by a second call, or by reclaim, once that is done. Returns the pages freed
+/// by type, anon and file.
+pub fn reclaim_chosen<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    cpu: usize,
+    folios: &[Pfn],
+) -> [u64; 2] {
+    lru.drain_all();
+    let mut chosen: Vec<Pfn> = Vec::with_capacity(folios.len());
+    for &pfn in folios {
+        let folio = &lru.folios[pfn];
+        if folio.has(Flag::Lru) && !folio.has(Flag::Unevictable) {
+            lru.list_del(pfn);
+            lru.folios[pfn].clear(Flag::Lru);
+            chosen.push(pfn);
+        }
+    }
+    // Counters are those of the lruvec a folio is in.
+    chosen.sort_by_key(|&pfn| lru.folios[pfn].lruvec.index());
+    let mut freed = [0; 2];
+    for batch in chosen
+        .chunk_by(|&a, &b| lru.folios[a].lruvec == lru.folios[b].lruvec)
+        .map(<[Pfn]>::to_vec)
+        .collect::<Vec<_>>()
+    {
+        let lruvec = lru.folios[batch[0]].lruvec;
+        let mut sc = ScanControl::new(Reclaimer::Proactive, crate::ids::MemcgId::ROOT, u64::MAX);
+        sc.cpu = cpu;
+        let before = lru.lruvecs[lruvec.index()].events.pgsteal;
+        let mut left = batch;
+        shrink_folios(lru, world, lruvec, &mut sc, &mut left, true);
+        let after = lru.lruvecs[lruvec.index()].events.pgsteal;
+        for (sum, (after, before)) in freed.iter_mut().zip(after.into_iter().zip(before)) {
+            *sum += after - before;
+        }
+        lru.work.lru_locks += 2;
+        for pfn in left {
+            lru.folios[pfn].set(Flag::Lru);
+            if lru.folios[pfn].has(Flag::Mlocked) {
+                lru.folios[pfn].set(Flag::Unevictable);
+                lru.folios[pfn].clear(Flag::Active);
+            }
+            lru.list_add(pfn, false);
+        }
+    }
+    freed
+}

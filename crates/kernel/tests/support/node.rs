@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A machine of nodes and cgroups whose pages nobody maps: for tests of the loops above a lruvec.
+
+use agewise_kernel::classic::Settings;
+use agewise_kernel::folio::{Flag, FolioTable, FolioType, Pfn};
+use agewise_kernel::ids::{MemcgId, MmId, NodeId};
+use agewise_kernel::lru::{AddContext, Lru, LruConfig, Mode};
+use agewise_kernel::mglru;
+use agewise_kernel::page_table::{Mapping, Pmd, Vma};
+use agewise_kernel::world::{PageoutOutcome, Protection, Throttle, World, ZoneState};
+
+/// What the policies asked for, and what they are told.
+#[derive(Default)]
+pub struct Mechanism {
+    pub zones: Vec<[ZoneState; 4]>,
+    pub protection: Vec<Protection>,
+    pub swap_pages: u64,
+    pub evicted: Vec<Pfn>,
+    pub written: Vec<Pfn>,
+    pub throttles: Vec<(Throttle, u64)>,
+    pub wakes: Vec<Throttle>,
+    pub flusher_wakes: u64,
+    pub slab_calls: Vec<(MemcgId, u32)>,
+    /// Written pages stay under writeback.
+    pub slow_device: bool,
+}
+
+impl World for Mechanism {
+    fn now_ns(&self) -> u64 {
+        0
+    }
+    fn vma_from(&self, _: MmId, _: u64) -> Option<Vma> {
+        None
+    }
+    fn pmd(&mut self, _: MmId, _: u64) -> Pmd<'_> {
+        Pmd::None
+    }
+    fn pmd_young(&self, _: MmId, _: u64) -> bool {
+        false
+    }
+    fn clear_pmd_young(&mut self, _: MmId, _: u64) {}
+    fn next_mapped(&self, _: MmId, _: u64, _: u64) -> Option<u64> {
+        None
+    }
+    fn try_lock_mm(&mut self, _: MmId) -> bool {
+        true
+    }
+    fn mapping(&self, _: Pfn, _: usize) -> Option<Mapping> {
+        None
+    }
+    fn add_to_swap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool {
+        let fits = self.swap_pages > 0;
+        if fits {
+            self.swap_pages -= 1;
+            folios[pfn].set(Flag::Swapcache);
+            folios[pfn].set(Flag::Dirty);
+        }
+        fits
+    }
+    fn unmap(&mut self, _: &mut FolioTable, _: Pfn) -> bool {
+        true
+    }
+    fn pageout(&mut self, folios: &mut FolioTable, pfn: Pfn) -> PageoutOutcome {
+        self.written.push(pfn);
+        folios[pfn].clear(Flag::Dirty);
+        if self.slow_device {
+            folios[pfn].set(Flag::Writeback);
+            return PageoutOutcome::Writeback;
+        }
+        PageoutOutcome::Written
+    }
+    fn free_evicted(&mut self, folios: &mut FolioTable, pfn: Pfn, _: u64) {
+        self.evicted.push(pfn);
+        self.zones[0][folios[pfn].zone()].free_pages += 1;
+    }
+    fn wake_flusher(&mut self, _: NodeId) {
+        self.flusher_wakes += 1;
+    }
+    fn protection(&self, _: MemcgId, memcg: MemcgId) -> Protection {
+        self.protection
+            .get(memcg.index())
+            .copied()
+            .unwrap_or_default()
+    }
+    fn swap_free_pages(&self, _: MemcgId) -> u64 {
+        self.swap_pages
+    }
+    fn zones(&self, node: NodeId) -> [ZoneState; 4] {
+        self.zones[node.index()]
+    }
+    fn shrink_slab(&mut self, memcg: MemcgId, _: NodeId, priority: u32) -> u64 {
+        self.slab_calls.push((memcg, priority));
+        0
+    }
+    fn throttle(&mut self, _: NodeId, reason: Throttle, timeout_ns: u64) {
+        self.throttles.push((reason, timeout_ns));
+    }
+    fn wake_throttled(&mut self, _: NodeId, reason: Throttle) {
+        self.wakes.push(reason);
+    }
+    fn oom_kill(&mut self, _: MemcgId) -> bool {
+        true
+    }
+}
+
+/// The machine.
+pub struct Machine {
+    pub lru: Lru,
+    pub world: Mechanism,
+    next: u32,
+}
+
+impl Machine {
+    /// One node with zones of the given `(managed, free)` pages; watermarks are 2, 4 and 6 % of
+    /// what is managed.
+    pub fn new(zones: [(u64, u64); 4], classic: Settings, profile: mglru::Profile) -> Machine {
+        let zones = zones.map(|(managed_pages, free_pages)| ZoneState {
+            managed_pages,
+            free_pages,
+            min_pages: managed_pages / 50,
+            low_pages: managed_pages / 25,
+            high_pages: managed_pages * 3 / 50,
+            ..ZoneState::default()
+        });
+        let lru = Lru::new(LruConfig {
+            frames: 1 << 16,
+            nodes: 1,
+            cpus: 2,
+            mode: Mode::Classic,
+            now_ns: 0,
+            seed: 1,
+            mglru: mglru::Settings {
+                profile,
+                ..Default::default()
+            },
+            classic,
+        });
+        let world = Mechanism {
+            zones: vec![zones],
+            swap_pages: 1 << 20,
+            ..Mechanism::default()
+        };
+        Machine {
+            lru,
+            world,
+            next: 0,
+        }
+    }
+
+    /// A 7.2 machine with one NORMAL zone.
+    pub fn simple(managed: u64, free: u64) -> Machine {
+        let zones = [(0, 0), (0, 0), (managed, free), (0, 0)];
+        Machine::new(zones, Settings::linux_7_2(), mglru::profile::V7_2)
+    }
+
+    pub fn add_cgroup(&mut self, parent: MemcgId) -> MemcgId {
+        self.lru.memcg_online(parent, 60, 0)
+    }
+
+    /// Puts pages on the inactive list, as new and clean; returns the first.
+    pub fn add_pages(
+        &mut self,
+        memcg: MemcgId,
+        folio_type: FolioType,
+        zone: usize,
+        count: u32,
+    ) -> Pfn {
+        let lruvec = self.lru.lruvec_id(memcg, NodeId(0));
+        let first = Pfn(self.next);
+        for _ in 0..count {
+            let pfn = Pfn(self.next);
+            self.next += 1;
+            self.lru.folios.start(pfn, folio_type, zone, 0, lruvec);
+            self.lru.folio_add(
+                pfn,
+                AddContext {
+                    cpu: 0,
+                    fault_with_recency: false,
+                    reclaiming: false,
+                },
+            );
+        }
+        self.lru.drain_all();
+        first
+    }
+
+    /// Sets a flag on a run of pages.
+    pub fn flag_pages(&mut self, first: Pfn, count: u32, flag: Flag) {
+        for pfn in first.0..first.0 + count {
+            self.lru.folios[Pfn(pfn)].set(flag);
+        }
+    }
+
+    pub fn free_pages(&self) -> u64 {
+        self.world.zones[0].iter().map(|zone| zone.free_pages).sum()
+    }
+}

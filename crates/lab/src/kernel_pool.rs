@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The kernel's two LRUs as pools: the engine's policies in a memory cgroup of the simulated machine
+//! whose `memory.max` is the capacity.
+//!
+//! As *page cache* every access is a read of one page through a file descriptor: the policies are told
+//! of each. As *mapped* memory the pages are mapped and accesses only set accessed bits, which the
+//! policies find when they look. A miss is an access that has to read from the device. There is no
+//! read-ahead, and the machine around the cgroup has room to spare.
+//!
+//! The limit is the whole cgroup's, as on a real machine: it also pays for the page cache's own nodes,
+//! reclaim works in batches of 32 and charging in batches of 64 pages. Pools below some 500 pages
+//! measure mostly that. Pages are laid out in the order they are first accessed.
+
+use agewise_kernel::ids::MemcgId;
+
+use crate::machine::address_space::{Advice, Backing, MapOptions};
+use crate::machine::{self, Access, FileId, Limits, Machine, MachineConfig, ProcessId};
+use agewise_trace::yardstick::{Policy, PolicySpec, Simulation};
+
+macro_rules! kernel_policy {
+    ($name:ident, $text:literal, $alias:expr, $policy:literal, $mapped:literal, $summary:literal) => {
+        pub(crate) static $name: PolicySpec = PolicySpec {
+            name: $text,
+            aliases: $alias,
+            summary: $summary,
+            simulation: Simulation::Online(|capacity| {
+                Box::new(KernelPool::new(capacity, $policy, $mapped))
+            }),
+        };
+    };
+}
+
+kernel_policy!(
+    CLASSIC,
+    "classic",
+    &[],
+    "classic",
+    false,
+    "the kernel's active and inactive lists, as page cache"
+);
+kernel_policy!(
+    CLASSIC_MAPPED,
+    "classic-mapped",
+    &[],
+    "classic",
+    true,
+    "the kernel's active and inactive lists, as mapped memory"
+);
+kernel_policy!(
+    MGLRU_6_12,
+    "mglru-6.12",
+    &[],
+    "mglru:6.12",
+    false,
+    "the multi-gen LRU of Linux 6.12, as page cache"
+);
+kernel_policy!(
+    MGLRU_6_12_MAPPED,
+    "mglru-6.12-mapped",
+    &[],
+    "mglru:6.12",
+    true,
+    "the multi-gen LRU of Linux 6.12, as mapped memory"
+);
+kernel_policy!(
+    MGLRU_7_2,
+    "mglru-7.2",
+    &["mglru"],
+    "mglru:7.2",
+    false,
+    "the multi-gen LRU of Linux 7.2, as page cache"
+);
+kernel_policy!(
+    MGLRU_7_2_MAPPED,
+    "mglru-7.2-mapped",
+    &["mglru-mapped"],
+    "mglru:7.2",
+    true,
+    "the multi-gen LRU of Linux 7.2, as mapped memory"
+);
+
+/// A cgroup takes no less: it has to hold a batch of charges, and the pages on their way to the lists.
+const CAPACITY_MIN: usize = 64;
+
+struct KernelPool {
+    machine: Machine,
+    memcg: MemcgId,
+    process: ProcessId,
+    mapped: bool,
+    /// The files of the pages, one for each time more were reserved.
+    segments: Vec<Segment>,
+}
+
+/// Pages that were reserved together.
+struct Segment {
+    first_page: u32,
+    pages: u32,
+    file: FileId,
+    first_vpn: u64,
+}
+
+impl KernelPool {
+    fn new(capacity: usize, policy: &str, mapped: bool) -> Self {
+        let capacity = u32::try_from(capacity.max(CAPACITY_MIN)).unwrap_or(u32::MAX / 2);
+        // Free memory enough that the watermarks of the machine never come into play.
+        let frames = capacity
+            .saturating_add(capacity / 4)
+            .saturating_add(32 << 10);
+        let mut config = MachineConfig::new(frames);
+        config.policy = machine::Policy::parse(policy).unwrap_or(config.policy);
+        config.readahead_pages = 0;
+        let mut machine = Machine::new(config);
+        let limits = Limits {
+            max_pages: capacity.into(),
+            ..Limits::default()
+        };
+        let memcg = machine.add_memcg(MemcgId::ROOT, "pool", limits);
+        let process = machine.add_process(memcg);
+        Self {
+            machine,
+            memcg,
+            process,
+            mapped,
+            segments: Vec::new(),
+        }
+    }
+
+    fn reserved(&self) -> usize {
+        self.segments
+            .last()
+            .map_or(0, |last| last.first_page as usize + last.pages as usize)
+    }
+}
+
+impl Policy for KernelPool {
+    fn reserve(&mut self, page_count: usize) {
+        let first_page = self.reserved();
+        let Some(more) = page_count.checked_sub(first_page).filter(|&more| more > 0) else {
+            return;
+        };
+        // Page numbers are 32 bits, so lengths are too.
+        let pages = more as u32;
+        let file = self.machine.add_file(pages, self.memcg, Advice::Normal);
+        let first_vpn = if self.mapped {
+            let backing = Backing::File {
+                file: file.number(),
+                first_page: 0,
+            };
+            let options = MapOptions {
+                backing,
+                ..MapOptions::anon(pages.into())
+            };
+            // The address space holds 2^36 pages; page numbers are 32 bits.
+            self.machine.map(self.process, &options).unwrap_or(0)
+        } else {
+            0
+        };
+        self.segments.push(Segment {
+            first_page: first_page as u32,
+            pages,
+            file,
+            first_vpn,
+        });
+    }
+
+    fn access(&mut self, page: u32) -> bool {
+        let behind = self
+            .segments
+            .partition_point(|segment| segment.first_page <= page);
+        let segment = &self.segments[behind - 1];
+        let index = page - segment.first_page;
+        let outcome = if self.mapped {
+            self.machine
+                .access(self.process, segment.first_vpn + u64::from(index), false)
+        } else {
+            self.machine.read(self.process, segment.file, index, 1)
+        };
+        debug_assert!(
+            !matches!(outcome, Access::Invalid | Access::Killed),
+            "{outcome:?}"
+        );
+        matches!(outcome, Access::Hit | Access::Minor)
+    }
+
+    fn resident_pages(&self) -> usize {
+        self.machine.usage_pages(self.memcg) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::yardstick::by_name;
+    use agewise_trace::DenseTrace;
+
+    const NAMES: [&str; 6] = [
+        "classic",
+        "classic-mapped",
+        "mglru-6.12",
+        "mglru-6.12-mapped",
+        "mglru-7.2",
+        "mglru-7.2-mapped",
+    ];
+
+    /// A loop over half the pool misses once a page, whatever decides.
+    #[test]
+    fn what_fits_is_kept() {
+        let pages: Vec<u64> = (0..2000).cycle().take(20_000).collect();
+        let trace = DenseTrace::from_pages(&pages);
+        for name in NAMES {
+            assert_eq!(by_name(name).unwrap().misses(&trace, 4000), 2000, "{name}");
+        }
+    }
+
+    /// A hot set of 1000 pages accessed over and over between pieces of a long scan: whatever decides,
+    /// most of its accesses hit in a pool of 4000, and OPT is not beaten.
+    #[test]
+    fn a_hot_set_survives_a_scan() {
+        let mut pages = Vec::new();
+        for round in 0..40u64 {
+            pages.extend(0..1000u64);
+            pages.extend((0..1000).map(|at| 10_000 + round * 1000 + at));
+        }
+        let trace = DenseTrace::from_pages(&pages);
+        let best = by_name("opt").unwrap().misses(&trace, 4000);
+        assert_eq!(best, 41_000);
+        for name in NAMES {
+            let misses = by_name(name).unwrap().misses(&trace, 4000);
+            assert!((best..60_000).contains(&misses), "{name}: {misses}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Proactive reclaim: deciding what to move out before anything presses.
+//!
+//! A [`Controller`] watches one target: a process, a memory cgroup, a simulated machine's process.
+//! Its world hands it [`Facts`] (how much is resident, how old it is, what came back, what it cost)
+//! and carries out the [`Decision`] that comes back: nothing, or page out, sort or reclaim so many
+//! bytes, and when to ask again. Every decision says why.
+//!
+//! A policy is one file and one line of [`POLICIES`]. What must hold for all of them (floor, rate,
+//! room in swap, no progress, backing off when what went comes back) is the [`Guard`]'s, not theirs.
+//!
+//! ```
+//! use agewise_policy::proactive::{Controller, Facts, Spec};
+//!
+//! let spec: Spec = "age:10s/40s,rate=64M".parse().unwrap();
+//! let mut controller = Controller::new(&spec);
+//! let decision = controller.decide(&Facts { time_ms: 1000, ..Facts::default() });
+//! assert!(decision.next_ms > 1000);
+//! ```
+
+mod age;
+mod arguments;
+mod budget;
+mod controller;
+mod cost;
+mod decision;
+mod facts;
+mod guard;
+mod harm;
+mod pressure;
+mod spec;
+mod survival;
+
+pub use arguments::SpecError;
+pub use controller::Controller;
+pub use decision::{Action, Cause, Decision, Limit, Reason};
+pub use facts::{Backend, Facts, Faults, Hands, Looked, Outcome, Psi, Refaults, SwapRoom};
+pub use guard::{Guard, GuardParams};
+pub use spec::Spec;
+pub use survival::Survival;
+
+use crate::workingset::Intervals;
+use arguments::Arguments;
+
+/// What a policy would do, before the guard has had its say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wish {
+    /// What to do.
+    pub action: Action,
+    /// Why.
+    pub reason: Reason,
+    /// When to ask again at the latest, on the clock of the facts.
+    pub next_ms: u64,
+    /// Memory has to go in any case (a limit that the kernel would enforce itself): the guard
+    /// neither backs off nor starts slowly, since not moving would only leave it to direct reclaim.
+    pub forced: bool,
+}
+
+impl Wish {
+    /// To do nothing until `next_ms`.
+    pub fn nothing(reason: Reason, next_ms: u64) -> Self {
+        Wish {
+            action: Action::Nothing,
+            reason,
+            next_ms,
+            forced: false,
+        }
+    }
+}
+
+/// What a policy needs of its world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// How often it wants to decide, in ms. Not 0.
+    pub decide_ms: u64,
+    /// How often memory should be looked at, in ms; `None`: it decides without ages.
+    pub look_ms: Option<u64>,
+    /// The age bounds its facts should have (finer is welcome; coarser makes it more careful).
+    pub bounds: Intervals,
+    /// It asks for [`Action::Coldest`]: keep decayed heat beside ages, if that is possible.
+    pub heat: bool,
+}
+
+/// A rule that says what to move out of one target, and when.
+pub trait Policy: std::fmt::Debug + Send {
+    /// What it would do, given the facts. Called with time never going back.
+    fn wish(&mut self, facts: &Facts<'_>) -> Wish;
+
+    /// What it needs.
+    fn pace(&self) -> Pace;
+}
+
+/// A policy with its guard's parameters, or what is wrong with its arguments.
+type Built = Result<(Box<dyn Policy>, GuardParams), SpecError>;
+
+/// A policy that can be asked for.
+pub struct Entry {
+    /// Its name.
+    pub name: &'static str,
+    /// One line on what it does.
+    pub summary: &'static str,
+    /// What may follow the name, for help and errors.
+    pub usage: &'static str,
+    /// Makes it of what was written after its name.
+    build: fn(&mut Arguments<'_>) -> Built,
+}
+
+/// Every policy there is.
+pub const POLICIES: &[Entry] = &[age::ENTRY, pressure::ENTRY, cost::ENTRY, budget::ENTRY];

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Thrashing prevention outside the kernel: when the working set of the last `min_ttl_ms` of a
+//! protected cgroup cannot be kept, find out who pushes it out, and what to do.
+//!
+//! The kernel's `min_ttl_ms` (multi-gen LRU v6 and later, `age_node` in `agewise-kernel`) kills a
+//! task rather than evict what was used a moment ago; whom, the OOM killer decides by size. Here the
+//! sign is the same (pages younger than `min_ttl_ms` come back while everybody waits), but the one
+//! who takes the memory is named, and is held back before anything is killed: a ladder of steps that
+//! ends where the configuration says. Pure: samples go in, decisions come out.
+
+mod blame;
+mod config;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+pub use blame::{Blame, Demand};
+pub use config::{Config, ConfigError, Step};
+
+/// One cgroup at one moment. Counters only grow.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupSample<G> {
+    /// Which.
+    pub group: G,
+    /// Its working set is to be kept.
+    pub is_protected: bool,
+    /// It must not be acted on: it holds init, the session, or this program.
+    pub is_untouchable: bool,
+    /// Memory it holds.
+    pub resident_bytes: u64,
+    /// What it has in swap.
+    pub swapped_bytes: u64,
+    /// Pages that came back after eviction.
+    pub refaulted_pages: u64,
+    /// Those of them that had been used within `min_ttl_ms`; `None` where that is not known: all
+    /// count then.
+    pub young_refaulted_pages: Option<u64>,
+    /// Time in which all its tasks waited for memory (PSI `full`), us; `None` without PSI.
+    pub full_stall_us: Option<u64>,
+}
+
+/// All cgroups at one moment. Neither of two cgroups given may be below the other: memory would
+/// count twice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample<G> {
+    /// The clock, ms.
+    pub now_ms: u64,
+    /// The cgroups, in any order.
+    pub groups: Vec<GroupSample<G>>,
+}
+
+/// What a protected cgroup suffered in one window between two samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Suffering {
+    /// Refaults of pages younger than `min_ttl_ms`, per second.
+    pub young_refaults_per_s: f64,
+    /// The ages of refaults were not known: all were counted.
+    pub counts_all: bool,
+    /// Share of time in which all its tasks waited; `None` without PSI.
+    pub full_share: Option<f64>,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Act {
+    /// Say it.
+    Report,
+    /// Hold the cgroup's memory below this.
+    Squeeze {
+        /// Bytes.
+        limit_bytes: u64,
+    },
+    /// Stop its tasks for a while.
+    Freeze {
+        /// How long, ms.
+        for_ms: u64,
+    },
+    /// Let its tasks go on.
+    Thaw,
+    /// Take the limit away again.
+    Release,
+    /// Kill it.
+    Kill,
+}
+
+/// A decision with its reasons.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision<G> {
+    /// Who suffers, or suffered.
+    pub protected: G,
+    /// How much, in the window that led to this; `None` for taking back.
+    pub suffering: Option<Suffering>,
+    /// On whom to act; `None` when nobody is to blame.
+    pub blame: Option<Blame<G>>,
+    /// What.
+    pub act: Act,
+}
+
+/// How far a protected cgroup is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Course {
+    /// Windows in a row in which it suffered; kept while it neither suffers nor is calm.
+    bad_windows: u32,
+    /// Windows in a row in which it was calm.
+    calm_windows: u32,
+    is_thrashing: bool,
+    /// The next step of the ladder, and when it may be taken.
+    rung: usize,
+    next_step_ms: u64,
+}
+
+/// What is done to a cgroup.
+#[derive(Clone, Debug, PartialEq)]
+struct Restraint<G> {
+    protected: G,
+    squeezed_bytes: Option<u64>,
+    thaw_ms: Option<u64>,
+}
+
+/// Watches protected cgroups and decides.
+#[derive(Clone, Debug)]
+pub struct Guard<G> {
+    config: Config,
+    last: Option<Sample<G>>,
+    courses: BTreeMap<G, Course>,
+    restraints: BTreeMap<G, Restraint<G>>,
+}
+
+impl<G: Clone + Ord> Guard<G> {
+    /// A guard that has seen nothing.
+    pub fn new(config: Config) -> Self {
+        Guard {
+            config,
+            last: None,
+            courses: BTreeMap::new(),
+            restraints: BTreeMap::new(),
+        }
+    }
+
+    /// How it decides.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Who is held back now.
+    pub fn restrained(&self) -> impl Iterator<Item = &G> {
+        self.restraints.keys()
+    }
+
+    /// Takes back everything, for an orderly end.
+    pub fn let_go(&mut self) -> Vec<Decision<G>> {
+        let groups: Vec<G> = self.restraints.keys().cloned().collect();
+        groups
+            .into_iter()
+            .flat_map(|group| self.take_back(&group))
+            .collect()
+    }
+
+    /// Looks at the window since the sample before and decides. Samples too close together to
+    /// measure anything are left out, and time that goes back counts as none.
+    pub fn look(&mut self, sample: Sample<G>) -> Vec<Decision<G>> {
+        let mut decisions = self.thaw_due(sample.now_ms);
+        let Some(last) = &self.last else {
+            self.last = Some(sample);
+            return decisions;
+        };
+        let window_ms = sample.now_ms.saturating_sub(last.now_ms);
+        if window_ms < self.config.min_window_ms {
+            return decisions;
+        }
+        let before: BTreeMap<&G, &GroupSample<G>> = last
+            .groups
+            .iter()
+            .map(|group| (&group.group, group))
+            .collect();
+        let demands: Vec<Demand<G>> = sample
+            .groups
+            .iter()
+            .filter_map(|now| Some(Demand::between(before.get(&now.group)?, now, window_ms)))
+            .collect();
+        let suffering: BTreeMap<G, Suffering> = sample
+            .groups
+            .iter()
+            .filter(|now| now.is_protected)
+            .filter_map(|now| {
+                let before = before.get(&now.group)?;
+                Some((now.group.clone(), suffering(before, now, window_ms)))
+            })
+            .collect();
+        self.courses
+            .retain(|group, _| suffering.contains_key(group));
+        self.forget_gone(&sample);
+        decisions.extend(self.take_back_orphans());
+        for (group, suffering) in suffering {
+            decisions.extend(self.follow(&group, suffering, &demands, sample.now_ms));
+        }
+        self.last = Some(sample);
+        decisions
+    }
+
+    /// One protected cgroup, one window.
+    fn follow(
+        &mut self,
+        group: &G,
+        suffering: Suffering,
+        demands: &[Demand<G>],
+        now_ms: u64,
+    ) -> Vec<Decision<G>> {
+        let course = self.courses.entry(group.clone()).or_default();
+        if self.config.is_bad(&suffering) {
+            course.bad_windows = course.bad_windows.saturating_add(1);
+            course.calm_windows = 0;
+        } else if self.config.is_calm(&suffering) {
+            course.bad_windows = 0;
+            course.calm_windows = course.calm_windows.saturating_add(1);
+        }
+        if course.is_thrashing && course.calm_windows >= self.config.calm_windows {
+            *course = Course::default();
+            return self.take_back_for(group);
+        }
+        if course.bad_windows >= self.config.bad_windows {
+            course.is_thrashing = true;
+        }
+        let is_bad_now = course.calm_windows == 0 && self.config.is_bad(&suffering);
+        if !course.is_thrashing || !is_bad_now || now_ms < course.next_step_ms {
+            return Vec::new();
+        }
+        let blame = Blame::find(group, demands, &self.config);
+        let step = self.config.ladder()[course.rung];
+        let acts_on = blame.as_ref().filter(|blame| !blame.is_untouchable);
+        // Without anybody to act on, saying so is all there is; the ladder waits.
+        let step = if acts_on.is_some() {
+            step
+        } else {
+            Step::Report
+        };
+        course.next_step_ms = now_ms.saturating_add(self.config.step_ms);
+        if acts_on.is_some() {
+            course.rung = (course.rung + 1).min(self.config.ladder().len() - 1);
+        }
+        let act = self.act(group, blame.as_ref(), step, now_ms);
+        vec![Decision {
+            protected: group.clone(),
+            suffering: Some(suffering),
+            blame,
+            act,
+        }]
+    }
+
+    /// Turns a step into an act and notes what has to be taken back.
+    fn act(&mut self, protected: &G, blame: Option<&Blame<G>>, step: Step, now_ms: u64) -> Act {
+        let Some(blame) = blame else {
+            return Act::Report;
+        };
+        if matches!(step, Step::Report | Step::Kill) {
+            return if step == Step::Kill {
+                Act::Kill
+            } else {
+                Act::Report
+            };
+        }
+        let config = &self.config;
+        let restraint = self
+            .restraints
+            .entry(blame.group.clone())
+            .or_insert_with(|| Restraint {
+                protected: protected.clone(),
+                squeezed_bytes: None,
+                thaw_ms: None,
+            });
+        if step == Step::Freeze {
+            restraint.thaw_ms = Some(now_ms.saturating_add(config.freeze_ms));
+            return Act::Freeze {
+                for_ms: config.freeze_ms,
+            };
+        }
+        // From where it is now, or was held already, whichever is less.
+        let from_bytes = restraint
+            .squeezed_bytes
+            .map_or(blame.resident_bytes, |bytes| {
+                bytes.min(blame.resident_bytes)
+            });
+        let limit_bytes = config.squeezed(from_bytes);
+        restraint.squeezed_bytes = Some(limit_bytes);
+        Act::Squeeze { limit_bytes }
+    }
+
+    /// When the next one that is frozen is to go on; a caller that looks seldom asks
+    /// [`thaw_due`](Self::thaw_due) then.
+    pub fn next_thaw_ms(&self) -> Option<u64> {
+        self.restraints.values().filter_map(|r| r.thaw_ms).min()
+    }
+
+    /// Those whose time is over.
+    pub fn thaw_due(&mut self, now_ms: u64) -> Vec<Decision<G>> {
+        let mut decisions = Vec::new();
+        for (group, restraint) in &mut self.restraints {
+            if restraint.thaw_ms.is_some_and(|at_ms| at_ms <= now_ms) {
+                restraint.thaw_ms = None;
+                decisions.push(back(group, &restraint.protected, Act::Thaw));
+            }
+        }
+        self.restraints.retain(|_, restraint| restraint.is_any());
+        decisions
+    }
+
+    fn take_back_for(&mut self, protected: &G) -> Vec<Decision<G>> {
+        let groups: Vec<G> = self
+            .restraints
+            .iter()
+            .filter(|(_, restraint)| restraint.protected == *protected)
+            .map(|(group, _)| group.clone())
+            .collect();
+        groups
+            .into_iter()
+            .flat_map(|group| self.take_back(&group))
+            .collect()
+    }
+
+    fn take_back(&mut self, group: &G) -> Vec<Decision<G>> {
+        let Some(restraint) = self.restraints.remove(group) else {
+            return Vec::new();
+        };
+        let thaw = restraint.thaw_ms.map(|_| Act::Thaw);
+        let release = restraint.squeezed_bytes.map(|_| Act::Release);
+        let acts = thaw.into_iter().chain(release);
+        acts.map(|act| back(group, &restraint.protected, act))
+            .collect()
+    }
+
+    /// A cgroup that is gone needs nothing taken back.
+    fn forget_gone(&mut self, sample: &Sample<G>) {
+        self.restraints
+            .retain(|group, _| sample.groups.iter().any(|now| now.group == *group));
+    }
+
+    /// Takes back what was done for cgroups that are not protected (any more).
+    fn take_back_orphans(&mut self) -> Vec<Decision<G>> {
+        let orphans: Vec<G> = self
+            .restraints
+            .iter()
+            .filter(|(_, restraint)| !self.courses.contains_key(&restraint.protected))
+            .map(|(group, _)| group.clone())
+            .collect();
+        orphans
+            .into_iter()
+            .flat_map(|group| self.take_back(&group))
+            .collect()
+    }
+}
+
+impl<G> Restraint<G> {
+    fn is_any(&self) -> bool {
+        self.squeezed_bytes.is_some() || self.thaw_ms.is_some()
+    }
+}
+
+fn back<G: Clone + PartialEq>(group: &G, protected: &G, act: Act) -> Decision<G> {
+    Decision {
+        protected: protected.clone(),
+        suffering: None,
+        blame: Some(Blame::only(group)),
+        act,
+    }
+}
+
+fn suffering<G>(before: &GroupSample<G>, now: &GroupSample<G>, window_ms: u64) -> Suffering {
+    let per_s = |count: u64| count as f64 * 1000.0 / window_ms as f64;
+    let young = before.young_refaulted_pages.zip(now.young_refaulted_pages);
+    let refaults = match young {
+        Some((before, now)) => now.saturating_sub(before),
+        None => now.refaulted_pages.saturating_sub(before.refaulted_pages),
+    };
+    let stall_us = before.full_stall_us.zip(now.full_stall_us);
+    Suffering {
+        young_refaults_per_s: per_s(refaults),
+        counts_all: young.is_none(),
+        full_share: stall_us.map(|(before_us, now_us)| {
+            (now_us.saturating_sub(before_us) as f64 / (window_ms as f64 * 1000.0)).min(1.0)
+        }),
+    }
+}

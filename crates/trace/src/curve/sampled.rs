@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Curves from samples of the pages.
+//!
+//! Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, and their "Cache
+//! modeling and optimization using miniature simulations", ATC 2017. A sample holds every access of the
+//! pages whose hash falls into its part; a pool of `rate * size` pages stands for one of `size`. Misses
+//! are scaled by the accesses a sample should have had, not by those it had (SHARDS-adj).
+//!
+//! Several samples of different pages are simulated; the error bar is the 95 % confidence interval of
+//! their mean (Student's t). It tells of the choice of pages only, not of a pool so small that
+//! `rate * size` is a handful of pages.
+
+use rayon::prelude::*;
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+use super::{Curve, Point, StackDistances};
+use crate::yardstick::PolicySpec;
+use crate::{AccessStream, DenseTrace, PageIndex, TraceError, hash};
+
+/// How pages are sampled.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SamplingPlan {
+    /// Share of the pages in each sample, above 0; `rate * samples` is at most 1.
+    pub rate: f64,
+    /// Samples, at least 2.
+    pub samples: usize,
+}
+
+impl SamplingPlan {
+    /// A plan, if it can be.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn new(rate: f64, samples: usize) -> Result<Self, String> {
+        if samples < 2 {
+            return Err("error bars need at least 2 samples".into());
+        }
+        if !(rate > 0.0 && rate * samples as f64 <= 1.0) {
+            return Err(format!(
+                "{samples} samples of {rate} of the pages each: the rate has to be above 0, and all \
+                 samples together at most 1"
+            ));
+        }
+        Ok(Self { rate, samples })
+    }
+
+    /// The sample a page belongs to, or `None`.
+    fn sample_of(&self, page: u64) -> Option<usize> {
+        // 53 bits are what an f64 holds exactly.
+        let place = (hash(page) >> 11) as f64 / (1u64 << 53) as f64;
+        let sample = (place / self.rate) as usize;
+        (sample < self.samples).then_some(sample)
+    }
+}
+
+/// The samples of a trace.
+pub struct Samples {
+    plan: SamplingPlan,
+    traces: Vec<DenseTrace>,
+    accesses: u64,
+}
+
+impl Samples {
+    /// Accesses of the whole trace.
+    #[must_use]
+    pub fn accesses(&self) -> u64 {
+        self.accesses
+    }
+
+    /// Different pages of the whole trace, estimated from all samples.
+    #[must_use]
+    pub fn footprint_pages(&self) -> u64 {
+        let sampled: usize = self.traces.iter().map(DenseTrace::page_count).sum();
+        (sampled as f64 / (self.plan.rate * self.plan.samples as f64)).round() as u64
+    }
+
+    /// Pages of the smallest sample.
+    #[must_use]
+    pub fn smallest_sample_pages(&self) -> usize {
+        self.traces
+            .iter()
+            .map(DenseTrace::page_count)
+            .min()
+            .unwrap_or(0)
+    }
+}
+
+/// Reads a stream once and keeps the accesses of the sampled pages, 4 bytes each.
+///
+/// # Errors
+/// Those of reading.
+pub fn read_samples(stream: &mut AccessStream, plan: SamplingPlan) -> Result<Samples, TraceError> {
+    let mut indices: Vec<PageIndex> = (0..plan.samples).map(|_| PageIndex::new()).collect();
+    let mut numbers: Vec<Vec<u32>> = vec![Vec::new(); plan.samples];
+    let (mut batch, mut accesses) = (Vec::new(), 0);
+    while stream.next_batch(&mut batch)? {
+        accesses += batch.len() as u64;
+        for access in &batch {
+            if let Some(sample) = plan.sample_of(access.page)
+                && let Some(number) = indices[sample].number(access.page)
+            {
+                numbers[sample].push(number);
+            }
+        }
+    }
+    let traces = indices
+        .into_iter()
+        .zip(numbers)
+        .map(|(index, accesses)| DenseTrace::from_parts(accesses, index.pages().to_vec()))
+        .collect();
+    Ok(Samples {
+        plan,
+        traces,
+        accesses,
+    })
+}
+
+/// Estimates the misses of policies at these sizes.
+#[must_use]
+pub fn sampled(
+    name: &str,
+    samples: &Samples,
+    policies: &[&PolicySpec],
+    sizes: &[usize],
+) -> Vec<Curve> {
+    let rate = samples.plan.rate;
+    let scaled: Vec<usize> = sizes
+        .iter()
+        .map(|&size| ((size as f64 * rate).round() as usize).max(1))
+        .collect();
+    let jobs: Vec<(usize, usize)> = (0..policies.len())
+        .flat_map(|policy| (0..samples.traces.len()).map(move |sample| (policy, sample)))
+        .collect();
+    let misses: Vec<Vec<u64>> = jobs
+        .par_iter()
+        .with_max_len(1)
+        .map(|&(policy, sample)| {
+            let (spec, trace) = (policies[policy], &samples.traces[sample]);
+            if spec.is_stack() {
+                StackDistances::of(trace).misses(&scaled)
+            } else {
+                scaled
+                    .iter()
+                    .map(|&size| spec.misses(trace, size))
+                    .collect()
+            }
+        })
+        .collect();
+    let of_policy = misses.chunks(samples.traces.len());
+    policies
+        .iter()
+        .zip(of_policy)
+        .map(|(spec, by_sample)| Curve {
+            trace: name.to_string(),
+            policy: spec.name.to_string(),
+            accesses: samples.accesses,
+            footprint_pages: samples.footprint_pages(),
+            sampling_rate: Some(rate),
+            points: sizes
+                .iter()
+                .enumerate()
+                .map(|(at, &size_pages)| {
+                    let estimates: Vec<f64> = by_sample
+                        .iter()
+                        .map(|misses| misses[at] as f64 / rate)
+                        .collect();
+                    let (misses, misses_error) = mean_and_error(&estimates);
+                    Point {
+                        size_pages,
+                        misses,
+                        misses_error,
+                    }
+                })
+                .collect(),
+        })
+        .collect()
+}
+
+/// The mean and half the width of its 95 % confidence interval.
+fn mean_and_error(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values
+        .iter()
+        .map(|value| (value - mean).powi(2))
+        .sum::<f64>()
+        / (count - 1.0);
+    let quantile = StudentsT::new(0.0, 1.0, count - 1.0)
+        .map_or(f64::INFINITY, |student| student.inverse_cdf(0.975));
+    (mean, quantile * (variance / count).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::curve::exact;
+    use crate::yardstick;
+    use crate::{Input, ReadOptions, format};
+
+    /// A skewed trace: page `p` of 60,000 with probability falling in p.
+    fn pages() -> Vec<u64> {
+        (0..400_000u64)
+            .map(|at| {
+                let random = hash(at) >> 11;
+                let uniform = random as f64 / (1u64 << 53) as f64;
+                (uniform * uniform * 60_000.0) as u64
+            })
+            .collect()
+    }
+
+    fn samples(pages: &[u64], plan: SamplingPlan) -> Samples {
+        let text: String = pages.iter().map(|page| format!("{page}\n")).collect();
+        let format = format::by_name("lirs").unwrap();
+        let path = Path::new("test");
+        let input = Input::from_reader(path, std::io::Cursor::new(text.into_bytes())).unwrap();
+        let reader = (format.open)(input, &ReadOptions::default()).unwrap();
+        read_samples(&mut AccessStream::new(path, format, reader), plan).unwrap()
+    }
+
+    #[test]
+    fn estimates_are_near_the_counts() {
+        let pages = pages();
+        let policies = [
+            yardstick::by_name("lru").unwrap(),
+            yardstick::by_name("clock").unwrap(),
+        ];
+        let sizes = [3000, 12_000, 30_000];
+        let trace = DenseTrace::from_pages(&pages);
+        let counted = exact("t", &trace, &policies, &sizes);
+        let samples = samples(&pages, SamplingPlan::new(0.05, 8).unwrap());
+        assert_eq!(samples.accesses(), 400_000);
+        let footprint = trace.page_count() as f64;
+        assert!((samples.footprint_pages() as f64 - footprint).abs() < 0.03 * footprint);
+        for (counted, estimated) in counted
+            .iter()
+            .zip(sampled("t", &samples, &policies, &sizes))
+        {
+            for (count, estimate) in counted.points.iter().zip(&estimated.points) {
+                let (count, _) = counted.ratio(count);
+                let (estimate, error) = estimated.ratio(estimate);
+                assert!(error > 0.0 && error < 0.05, "{error}");
+                let off = (count - estimate).abs();
+                assert!(
+                    off < (2.0 * error).max(0.01),
+                    "{} {off} {error}",
+                    counted.policy
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn plans_that_cannot_be() {
+        assert!(SamplingPlan::new(0.2, 8).is_err());
+        assert!(SamplingPlan::new(0.0, 8).is_err());
+        assert!(SamplingPlan::new(0.1, 1).is_err());
+        assert!(SamplingPlan::new(f64::NAN, 4).is_err());
+    }
+
+    /// Three values 1, 2, 3: mean 2, standard error 1 / sqrt(3), t(0.975, 2) = 4.3027.
+    #[test]
+    fn the_interval_is_students() {
+        let (mean, error) = mean_and_error(&[1.0, 2.0, 3.0]);
+        assert_eq!(mean, 2.0);
+        assert!((error - 4.3027 / 3f64.sqrt()).abs() < 1e-3);
+    }
+}

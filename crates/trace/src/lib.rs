@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Traces: reading the field's formats, our own page trace, and what can be said about a trace.
+//!
+//! [`TraceSource::open`] gives a stream of single-page accesses in bounded memory, whatever the format
+//! and compression. [`DenseTrace`] holds a trace for many runs over it.
+
+mod access;
+mod compression;
+pub mod curve;
+mod dense;
+mod error;
+pub mod format;
+mod input;
+mod manifest;
+mod number;
+mod page_index;
+pub mod page_trace;
+pub mod reader;
+mod sample;
+pub mod sizing;
+mod stream;
+mod summary;
+mod writer;
+pub mod yardstick;
+
+pub use access::{Access, AccessKind, Evidence, PageClass, Request};
+pub use dense::{ACCESSES_MAX, DenseTrace, NEVER};
+pub use error::TraceError;
+pub use format::{FORMATS, Format, ReadOptions, RequestReader};
+pub use input::Input;
+pub use manifest::{Manifest, ManifestEntry};
+pub use page_index::{PageIndex, hash};
+pub use sample::PageSample;
+pub use stream::{AccessStream, BATCH_ACCESSES, TraceSource};
+pub use summary::{QUANTILES, Summary};
+pub use writer::{OutputFormat, TraceWriter};

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The text of the AdaptSize authors: `time key size` a line. The key is the page, the size is ignored.
+
+use crate::access::Request;
+use crate::error::TraceError;
+use crate::format::{Format, ReadOptions, RequestReader, lines_all};
+use crate::input::Input;
+use crate::number;
+
+/// AdaptSize text.
+pub static FORMAT: Format = Format {
+    name: "adaptsize",
+    summary: "text, \"time key size\"; the size is ignored",
+    name_hints: &["adaptsize", "adapt_size"],
+    description_hints: &[&["time id size"], &["time key size"], &["adaptsize"]],
+    recognise: |head| lines_all(head, |line| number::are_decimals(line, 3)),
+    open: |input, _: &ReadOptions| Ok(Box::new(AdaptSize { input })),
+};
+
+struct AdaptSize {
+    input: Input,
+}
+
+impl RequestReader for AdaptSize {
+    fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
+        let parse = |line: &[u8]| parse(line).map(|page| Some(Request::page(page)));
+        self.input.next_parsed(FORMAT.name, parse)
+    }
+}
+
+/// The page of a line. The time counts requests in some traces and milliseconds in others, so it is
+/// checked and not kept.
+fn parse(line: &[u8]) -> Result<u64, String> {
+    let mut words = number::words(line);
+    let mut next = |name: &str| {
+        words
+            .next()
+            .ok_or_else(|| format!("the {name} is missing; expected \"time key size\""))
+    };
+    number::decimal(next("time")?)?;
+    let page = number::decimal(next("key")?)?;
+    number::decimal(next("size")?)?;
+    if words.next().is_some() {
+        return Err("more than 3 columns".into());
+    }
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{error, pages};
+    use super::*;
+
+    #[test]
+    fn the_key_is_the_second_column() {
+        assert_eq!(pages(&FORMAT, b"1 7 68\n2 9 7454"), [7, 9]);
+        assert!(error(&FORMAT, b"1 7\n").contains("size is missing"));
+        assert!(error(&FORMAT, b"1 7 8 9\n").contains("more than 3"));
+    }
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//! corda: big-endian 64-bit hashes, nothing else. Neighbouring keys mean nothing.
+
+use crate::access::Request;
+use crate::error::TraceError;
+use crate::format::{Format, ReadOptions, RequestReader};
+use crate::input::Input;
+
+/// corda.
+pub static FORMAT: Format = Format {
+    name: "corda",
+    summary: "binary, big-endian 64-bit keys without any order",
+    name_hints: &["corda"],
+    description_hints: &[
+        &["corda"],
+        &["big-endian", "int64"],
+        &["big-endian", "i64"],
+        &["big-endian", "64-bit"],
+        &["big-endian", "u64"],
+    ],
+    recognise: |_| false,
+    open: |mut input, _: &ReadOptions| {
+        input.refuse_text(FORMAT.name)?;
+        Ok(Box::new(Corda { input }))
+    },
+};
+
+struct Corda {
+    input: Input,
+}
+
+impl RequestReader for Corda {
+    fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
+        let record = self.input.next_record::<8>(FORMAT.name)?;
+        // The keys are signed; the same bits name the same page.
+        Ok(record.map(|bytes| Request::page(u64::from_be_bytes(bytes))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{error, pages};
+    use super::*;
+
+    #[test]
+    fn negative_keys_are_keys() {
+        assert_eq!(pages(&FORMAT, &[0xff; 8]), [u64::MAX]);
+        assert!(error(&FORMAT, &[0; 7]).contains("has 7 of 8"));
+    }
+}

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+//! CSV with a header that names its columns.
+//!
+//! | column | names | meaning |
+//! |---|---|---|
+//! | page | page, key, id, obj_id, block, lba, vpn | a page, block or key number |
+//! | address | address, addr, vaddr, offset | a byte address, shifted by `page_shift` |
+//! | bytes | bytes, size, length, len | bytes from the address on; every page they touch |
+//! | count | count, pages, blocks | pages from the page on |
+//! | time | time_ns, time_us, time_ms, time_s; time, timestamp (seconds) | since an origin |
+//! | kind | kind, op, operation, rw, type | r, read, l, load, get or w, write, s, store, set, m |
+//! | process | process, pid, tgid | number |
+//! | class | class, page_type, backing | anon or file |
+//!
+//! Page or address is needed, all else is optional, other columns are left out. Commas, semicolons or
+//! tabs part the columns. A line is at most 256 KiB; a quoted field stays on its line.
+
+use crate::access::{AccessKind, PageClass, Request};
+use crate::error::TraceError;
+use crate::format::{Format, PAGES_PER_REQUEST_MAX, ReadOptions, RequestReader};
+use crate::input::Input;
+use crate::number;
+
+/// CSV with named columns.
+pub static FORMAT: Format = Format {
+    name: "csv",
+    summary: "text with a header naming its columns: page or address, bytes, count, time, kind, ...",
+    name_hints: &[".csv", ".tsv"],
+    description_hints: &[&["csv"], &["named columns"], &["header", "column"]],
+    recognise: |head| {
+        let first = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        Layout::of_header(first.trim_ascii(), &[]).is_ok()
+    },
+    open: |mut input, options: &ReadOptions| {
+        let header = input.next_line(FORMAT.name)?.unwrap_or_default().to_vec();
+        let layout = Layout::of_header(&header, &options.columns)
+            .map_err(|what| input.malformed(FORMAT.name, what))?;
+        let fields = Fields::default();
+        Ok(Box::new(Csv {
+            input,
+            layout,
+            fields,
+            page_shift: options.page_shift,
+        }))
+    },
+};
+
+/// What a column holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Column {
+    /// A page, block or key number.
+    Page,
+    /// A byte address.
+    Address,
+    /// Bytes from the address on.
+    Bytes,
+    /// Pages from the page on.
+    Count,
+    /// A time, in units of so many nanoseconds; may have decimals.
+    Time(u64),
+    /// Read or write.
+    Kind,
+    /// The process.
+    Process,
+    /// Anonymous or file.
+    Class,
+}
+
+/// The columns and the names they are known by.
+const NAMES: [(Column, &[&str]); 11] = [
+    (
+        Column::Page,
+        &["page", "key", "id", "obj_id", "block", "lba", "vpn"],
+    ),
+    (Column::Address, &["address", "addr", "vaddr", "offset"]),
+    (Column::Bytes, &["bytes", "size", "length", "len"]),
+    (Column::Count, &["count", "pages", "blocks"]),
+    (Column::Time(1), &["time_ns"]),
+    (Column::Time(1_000), &["time_us"]),
+    (Column::Time(1_000_000), &["time_ms"]),
+    (
+        Column::Time(1_000_000_000),
+        &["time_s", "time", "timestamp"],
+    ),
+    (Column::Kind, &["kind", "op", "operation", "rw", "type"]),
+    (Column::Process, &["process", "pid", "tgid"]),
+    (Column::Class, &["class", "page_type", "backing"]),
+];
+
+impl Column {
+    /// The column of this name, for `--columns NAME=HEADER`.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        let is_name = |names: &&[&str]| names.iter().any(|known| known.eq_ignore_ascii_case(name));
+        NAMES
+            .iter()
+            .find(|(_, names)| is_name(names))
+            .map(|(column, _)| *column)
+    }
+}
+
+/// Where in a line each column is.
+struct Layout {
+    delimiter: u8,
+    columns: Vec<(usize, Column)>,
+    widest: usize,
+}
+
+impl Layout {
+    fn of_header(header: &[u8], named: &[(Column, String)]) -> Result<Self, String> {
+        let header = header.strip_prefix(b"\xef\xbb\xbf").unwrap_or(header);
+        let delimiter = *b",;\t"
+            .iter()
+            .find(|byte| header.contains(byte))
+            .unwrap_or(&b',');
+        let mut fields = Fields::default();
+        fields.split(header, delimiter)?;
+        let names: Vec<String> = (0..fields.count())
+            .map(|at| String::from_utf8_lossy(fields.get(at)).trim().to_string())
+            .collect();
+        let mut columns = Vec::new();
+        for (column, name) in named {
+            let at = names
+                .iter()
+                .position(|known| known == name)
+                .ok_or_else(|| {
+                    format!("no column \"{name}\" in the header: {}", names.join(", "))
+                })?;
+            columns.push((at, *column));
+        }
+        for (at, name) in names.iter().enumerate() {
+            if columns.iter().any(|(taken, _)| *taken == at) {
+                continue;
+            }
+            if let Some(column) = Column::by_name(name) {
+                let same = |other: &Column| {
+                    std::mem::discriminant(other) == std::mem::discriminant(&column)
+                };
+                if !columns.iter().any(|(_, other)| same(other)) {
+                    columns.push((at, column));
+                }
+            }
+        }
+        let has = |wanted: Column| columns.iter().any(|(_, column)| *column == wanted);
+        if !has(Column::Page) && !has(Column::Address) {
+            let found = number::lossy(header);
+            return Err(format!(
+                "a column named page or address is needed; the header is: {found}"
+            ));
+        }
+        let widest = columns.iter().map(|(at, _)| *at).max().unwrap_or(0);
+        Ok(Self {
+            delimiter,
+            columns,
+            widest,
+        })
+    }
+}
+
+/// The fields of one line, unquoted.
+#[derive(Default)]
+struct Fields {
+    text: Vec<u8>,
+    ends: Vec<usize>,
+    count: usize,
+}
+
+impl Fields {
+    fn split(&mut self, line: &[u8], delimiter: u8) -> Result<(), String> {
+        self.text.resize(line.len() + 1, 0);
+        self.ends.resize(line.len() + 2, 0);
+        let mut reader = csv_core::ReaderBuilder::new().delimiter(delimiter).build();
+        let (_, used, _, ends) = reader.read_record(line, &mut self.text, &mut self.ends);
+        // The end of the line is the end of the input.
+        let (result, _, _, more) =
+            reader.read_record(&[], &mut self.text[used..], &mut self.ends[ends..]);
+        self.count = ends + more;
+        match result {
+            csv_core::ReadRecordResult::Record | csv_core::ReadRecordResult::End => Ok(()),
+            _ => Err("the line cannot be parted into fields".into()),
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    fn get(&self, at: usize) -> &[u8] {
+        let start = if at == 0 { 0 } else { self.ends[at - 1] };
+        self.text[start..self.ends[at]].trim_ascii()
+    }
+}
+
+struct Csv {
+    input: Input,
+    layout: Layout,
+    fields: Fields,
+    page_shift: u32,
+}
+
+impl RequestReader for Csv {
+    fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
+        loop {
+            let Some(line) = self.input.next_line(FORMAT.name)? else {
+                return Ok(None);
+            };
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            let parsed = self
+                .fields
+                .split(line, self.layout.delimiter)
+                .and_then(|()| parse(&self.fields, &self.layout, self.page_shift));
+            return parsed
+                .map(Some)
+                .map_err(|what| self.input.malformed(FORMAT.name, what));
+        }
+    }
+}
+
+fn parse(fields: &Fields, layout: &Layout, page_shift: u32) -> Result<Request, String> {
+    if fields.count() <= layout.widest {
+        return Err(format!("{} fields; the header has more", fields.count()));
+    }
+    let mut request = Request {
+        page_count: 1,
+        ..Request::default()
+    };
+    let (mut page, mut address, mut bytes) = (None, None, 1);
+    for &(at, column) in &layout.columns {
+        let text = fields.get(at);
+        match column {
+            Column::Page => page = Some(number::either(text)?),
+            Column::Address => address = Some(number::either(text)?),
+            Column::Bytes => bytes = number::decimal(text)?,
+            Column::Count => request.page_count = number::decimal(text)?,
+            Column::Time(unit_ns) => request.time_ns = time(text, unit_ns)?,
+            Column::Kind => request.kind = kind(text)?,
+            Column::Process => {
+                let process = number::decimal(text)?;
+                request.process = u32::try_from(process)
+                    .map_err(|_| format!("process {process} is too large"))?;
+            }
+            Column::Class => request.class = class(text)?,
+        }
+    }
+    match (page, address) {
+        (Some(page), _) => request.first_page = page,
+        (None, Some(address)) => {
+            request.first_page = address >> page_shift;
+            let last = address
+                .checked_add(bytes.max(1) - 1)
+                .ok_or_else(|| format!("{bytes} bytes from {address} do not fit in 64 bits"))?;
+            request.page_count = (last >> page_shift) - request.first_page + 1;
+        }
+        (None, None) => return Err("neither page nor address".into()),
+    }
+    if request.page_count > PAGES_PER_REQUEST_MAX {
+        let count = request.page_count;
+        return Err(format!(
+            "a request of {count} pages; at most {PAGES_PER_REQUEST_MAX}"
+        ));
+    }
+    if request.first_page.checked_add(request.page_count).is_none() {
+        return Err("the pages of the request do not fit in 64 bits".into());
+    }
+    Ok(request)
+}
+
+fn time(text: &[u8], unit_ns: u64) -> Result<u64, String> {
+    if let Ok(whole) = number::decimal(text) {
+        return whole
+            .checked_mul(unit_ns)
+            .ok_or_else(|| format!("time {whole} does not fit in 64 bits of nanoseconds"));
+    }
+    let value: f64 = std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| format!("\"{}\" is not a time", number::lossy(text)))?;
+    let ns = value * unit_ns as f64;
+    if !(0.0..u64::MAX as f64).contains(&ns) {
+        return Err(format!("time {value} is out of range"));
+    }
+    Ok(ns as u64)
+}
+
+fn kind(text: &[u8]) -> Result<AccessKind, String> {
+    match text.to_ascii_lowercase().as_slice() {
+        b"" => Ok(AccessKind::Unknown),
+        b"r" | b"read" | b"l" | b"load" | b"get" => Ok(AccessKind::Read),
+        b"w" | b"write" | b"s" | b"store" | b"set" | b"m" => Ok(AccessKind::Write),
+        _ => Err(format!(
+            "\"{}\" is neither read nor write",
+            number::lossy(text)
+        )),
+    }
+}
+
+fn class(text: &[u8]) -> Result<PageClass, String> {
+    match text.to_ascii_lowercase().as_slice() {
+        b"" => Ok(PageClass::Unknown),
+        b"anon" => Ok(PageClass::Anon),
+        b"file" => Ok(PageClass::File),
+        _ => Err(format!(
+            "\"{}\" is neither anon nor file",
+            number::lossy(text)
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{error, pages, read, read_with};
+    use super::*;
+
+    #[test]
+    fn columns_in_any_order() {
+        let text = b"op;time_us;Page;class;pid;other\nw;5;7;anon;12;x\nr;6;0x10;file;13;\"a;b\"\n";
+        let (requests, error) = read(&FORMAT, text);
+        assert!(error.is_none(), "{error:?}");
+        let first = Request {
+            first_page: 7,
+            page_count: 1,
+            time_ns: 5000,
+            process: 12,
+            kind: AccessKind::Write,
+            class: PageClass::Anon,
+            ..Request::default()
+        };
+        assert_eq!(requests[0], first);
+        assert_eq!(
+            (requests[1].first_page, requests[1].class),
+            (16, PageClass::File)
+        );
+    }
+
+    #[test]
+    fn bytes_touch_every_page_they_reach() {
+        let (requests, _) = read(&FORMAT, b"address,size,time\n4095,2,0.5\n8192,0,1\n");
+        assert_eq!((requests[0].first_page, requests[0].page_count), (0, 2));
+        assert_eq!(requests[0].time_ns, 500_000_000);
+        assert_eq!((requests[1].first_page, requests[1].page_count), (2, 1));
+    }
+
+    #[test]
+    fn columns_can_be_named() {
+        let options = ReadOptions {
+            columns: vec![(Column::Page, "object".into())],
+            ..ReadOptions::default()
+        };
+        let (requests, error) = read_with(&FORMAT, b"id,object\n1,2\n", &options);
+        assert!(error.is_none(), "{error:?}");
+        assert_eq!(requests[0].first_page, 2);
+    }
+
+    #[test]
+    fn errors() {
+        assert!(error(&FORMAT, b"a,b\n1,2\n").contains("page or address is needed"));
+        assert!(error(&FORMAT, b"page,op\n1\n").contains("1 fields"));
+        assert!(error(&FORMAT, b"page,op\n1,x\n").contains("neither read nor write"));
+        assert!(error(&FORMAT, b"page,count\n1,99999999999\n").contains("at most"));
+        assert!(error(&FORMAT, b"page,time\n1,-5\n").contains("out of range"));
+        assert!(error(&FORMAT, b"").contains("is needed"));
+        assert_eq!(pages(&FORMAT, b"page\n\n3\n"), [3]);
+    }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The kernel's `damon:damon_aggregated` tracepoint, as `perf script` or `trace_pipe` print it.
+//!
+//! `kdamond.0-99 [001] 12.500000: damon_aggregated: target_id=0 nr_regions=2 4096-8192: 5 0` is one
+//! region at one aggregation: `nr_accesses` samples of 5 found it accessed. Each page of a region with
+//! at least one is an access at that time. This is an estimate: DAMON samples one page a region, and
+//! pages of a region come out in the order of their addresses, whatever the program did.
+
+use crate::access::Request;
+use crate::error::TraceError;
+use crate::format::{Format, PAGES_PER_REQUEST_MAX, ReadOptions, RequestReader, lines_all};
+use crate::input::Input;
+use crate::number;
+
+/// damon_aggregated text.
+pub static FORMAT: Format = Format {
+    name: "damon",
+    summary: "text of the damon_aggregated tracepoint; every page of an accessed region",
+    name_hints: &["damon"],
+    description_hints: &[&["damon"]],
+    recognise: |head| {
+        let mut found = false;
+        let known = lines_all(head, |line| line.starts_with(b"#") || is_event(line));
+        if known {
+            found = memchr::memmem::find(head, EVENT).is_some();
+        }
+        found
+    },
+    open: |input, options: &ReadOptions| {
+        Ok(Box::new(Damon {
+            input,
+            page_shift: options.page_shift,
+        }))
+    },
+};
+
+const EVENT: &[u8] = b"damon_aggregated:";
+
+struct Damon {
+    input: Input,
+    page_shift: u32,
+}
+
+impl RequestReader for Damon {
+    fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
+        let page_shift = self.page_shift;
+        self.input.next_parsed(FORMAT.name, |line| match line {
+            [b'#', ..] => Ok(None),
+            line => parse(line, page_shift),
+        })
+    }
+}
+
+fn is_event(line: &[u8]) -> bool {
+    memchr::memmem::find(line, EVENT).is_some()
+}
+
+/// The region of a line, or `None` when nothing in it was accessed.
+fn parse(line: &[u8], page_shift: u32) -> Result<Option<Request>, String> {
+    let at = memchr::memmem::find(line, EVENT).ok_or("expected a damon_aggregated event")?;
+    let (before, fields) = (&line[..at], &line[at + EVENT.len()..]);
+    let mut words = number::words(fields);
+    let mut process = 0;
+    let range = loop {
+        let word = words.next().ok_or("the region is missing")?;
+        if let Some(target) = word.strip_prefix(b"target_id=") {
+            process = u32::try_from(number::decimal(target)?).map_err(|_| "target_id too large")?;
+        } else if let Some(range) = word.strip_suffix(b":") {
+            break range;
+        }
+    };
+    let dash = range
+        .iter()
+        .position(|&byte| byte == b'-')
+        .ok_or("expected START-END:")?;
+    let start = number::decimal(&range[..dash])?;
+    let end = number::decimal(&range[dash + 1..])?;
+    let accesses = number::decimal(words.next().ok_or("nr_accesses is missing")?)?;
+    if end <= start {
+        return Err(format!("the region {start}-{end} is empty"));
+    }
+    if accesses == 0 {
+        return Ok(None);
+    }
+    let first_page = start >> page_shift;
+    let page_count = ((end - 1) >> page_shift) - first_page + 1;
+    if page_count > PAGES_PER_REQUEST_MAX {
+        return Err(format!(
+            "a region of {page_count} pages; at most {PAGES_PER_REQUEST_MAX}"
+        ));
+    }
+    let time_ns = time_ns(before)?;
+    Ok(Some(Request {
+        first_page,
+        page_count,
+        time_ns,
+        process,
+        ..Request::default()
+    }))
+}
+
+/// The time stamp, the last word before the event: `seconds.fraction:`.
+fn time_ns(before: &[u8]) -> Result<u64, String> {
+    let Some(stamp) = number::words(before)
+        .last()
+        .and_then(|word| word.strip_suffix(b":"))
+    else {
+        return Ok(0);
+    };
+    let dot = stamp
+        .iter()
+        .position(|&byte| byte == b'.')
+        .ok_or("expected a time SECONDS.PART:")?;
+    let (seconds, fraction) = (number::decimal(&stamp[..dot])?, &stamp[dot + 1..]);
+    let scale = match fraction.len() {
+        digits @ 1..=9 => 10u64.pow(9 - digits as u32),
+        _ => return Err("a time with 1 to 9 decimals was expected".into()),
+    };
+    let fraction_ns = number::decimal(fraction)? * scale;
+    seconds
+        .checked_mul(1_000_000_000)
+        .and_then(|ns| ns.checked_add(fraction_ns))
+        .ok_or_else(|| "the time does not fit in 64 bits of nanoseconds".to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{error, read};
+    use super::*;
+
+    #[test]
+    fn regions_that_were_accessed() {
+        let text = b"# tracer: nop\n\
+            kdamond.0-99 [001] ..... 12.500000: damon_aggregated: target_id=3 nr_regions=2 \
+            4096-12288: 5 0\n\
+            kdamond.0-99 [001] ..... 12.600000: damon_aggregated: target_id=3 nr_regions=2 \
+            12288-20480: 0 4\n";
+        let (requests, error) = read(&FORMAT, text);
+        assert!(error.is_none(), "{error:?}");
+        let expected = Request {
+            first_page: 1,
+            page_count: 2,
+            time_ns: 12_500_000_000,
+            process: 3,
+            ..Request::default()
+        };
+        assert_eq!(requests, [expected]);
+    }
+
+    #[test]
+    fn errors() {
+        assert!(error(&FORMAT, b"hello\n").contains("damon_aggregated event"));
+        let line = b"k 1.0: damon_aggregated: target_id=0 nr_regions=1 9-9: 1 0\n";
+        assert!(error(&FORMAT, line).contains("empty"));
+        let line = b"k 1.0: damon_aggregated: target_id=0 nr_regions=1 0-18446744073709551615: 1\n";
+        assert!(error(&FORMAT, line).contains("at most"));
+    }
+}

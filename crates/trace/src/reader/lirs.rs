@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The text of the LIRS authors: one decimal block number a line.
+//!
+//! Lines of `*` are break points of the original experiments and carry no request; empty lines are
+//! left out. Lines may end in CR LF, and the last one may have no end.
+
+use crate::access::Request;
+use crate::error::TraceError;
+use crate::format::{Format, ReadOptions, RequestReader, lines_all};
+use crate::input::Input;
+use crate::number;
+
+/// LIRS text.
+pub static FORMAT: Format = Format {
+    name: "lirs",
+    summary: "text, one decimal block number a line; \"*\" lines are left out",
+    name_hints: &["lirs_", ".lirs", ".trc"],
+    description_hints: &[
+        &["block number per line"],
+        &["lirs"],
+        &["one number per line"],
+    ],
+    recognise: |head| {
+        lines_all(head, |line| {
+            line == b"*" || line.iter().all(u8::is_ascii_digit)
+        })
+    },
+    open: |input, _: &ReadOptions| Ok(Box::new(Lirs { input })),
+};
+
+struct Lirs {
+    input: Input,
+}
+
+impl RequestReader for Lirs {
+    fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
+        self.input.next_parsed(FORMAT.name, |line| match line {
+            b"*" => Ok(None),
+            line => number::decimal(line).map(|page| Some(Request::page(page))),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{error, pages};
+    use super::*;
+
+    #[test]
+    fn stars_empty_lines_and_line_ends() {
+        assert_eq!(
+            pages(&FORMAT, b"20\r\n*\r\n\r\n2877\n*\n34"),
+            [20, 2877, 34]
+        );
+    }
+
+    #[test]
+    fn errors_name_the_line() {
+        assert!(error(&FORMAT, b"1\n2 3\n").contains("byte 2 (line 2)"));
+        assert!(error(&FORMAT, b"-4\n").contains("negative"));
+        assert!(error(&FORMAT, b"99999999999999999999\n").contains("64 bits"));
+    }
+}

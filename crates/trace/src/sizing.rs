@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+//! "How much memory does this need?": from the reuse distances of a trace to a recommended limit.
+//!
+//! For every size the refaults of an LRU memory follow exactly from the stack distances. First
+//! touches are left out: no amount of memory avoids them. Where a trace tells accesses by interval
+//! only, the order inside an interval is unknown; the least and the greatest distances that any
+//! order can give are the bounds around every figure.
+
+use crate::curve::StackDistances;
+
+/// Bytes of a page of memory.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// What a refault costs on a backing device, in us a page. Defaults of the simulated devices:
+/// latency of one 4 KiB read with an empty queue.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CostModel {
+    /// Its name.
+    pub name: &'static str,
+    /// Time a task waits for one page, in us.
+    pub refault_us: f64,
+}
+
+/// The backing devices known.
+pub const COST_MODELS: [CostModel; 5] = [
+    CostModel {
+        name: "pmem",
+        refault_us: 2.5,
+    },
+    CostModel {
+        name: "zram",
+        refault_us: 6.0,
+    },
+    CostModel {
+        name: "nvme",
+        refault_us: 80.0,
+    },
+    CostModel {
+        name: "ssd",
+        refault_us: 150.0,
+    },
+    CostModel {
+        name: "hdd",
+        refault_us: 8_000.0,
+    },
+];
+
+/// A device by its name.
+#[must_use]
+pub fn cost_model(name: &str) -> Option<CostModel> {
+    COST_MODELS.into_iter().find(|model| model.name == name)
+}
+
+/// What a trace tells of reuse.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reuse {
+    /// Time the trace spans, in s; 0 when it has no time.
+    pub seconds: f64,
+    /// Distances in the order in which the trace has its accesses.
+    pub distances: StackDistances,
+    /// Least and greatest distances, where the order inside intervals is not known.
+    pub bounds: Option<(StackDistances, StackDistances)>,
+}
+
+/// A point of the curve: what a memory of this size would cost.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct SizePoint {
+    /// Memory, in bytes.
+    pub size_bytes: u64,
+    /// Refaults a second, or a thousand accesses for a trace without time.
+    pub refaults: f64,
+    /// The least they can be, given what the trace knows of order.
+    pub refaults_min: f64,
+    /// The most they can be.
+    pub refaults_max: f64,
+    /// Share of time a task waits for them, 0 to 1 and beyond; without time, us an access.
+    pub stall: f64,
+    /// The most it can be.
+    pub stall_max: f64,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Need {
+    /// By size, rising.
+    pub points: Vec<SizePoint>,
+    /// Bytes touched at all.
+    pub footprint_bytes: u64,
+    /// Where the curve bends most: less memory costs much more, more memory saves little.
+    pub knee_bytes: u64,
+    /// The least memory whose stall stays within the target even at its upper bound; `None` when
+    /// only all of it would do.
+    pub recommended_bytes: u64,
+    /// Share of accesses that touched a page for the first time. What is touched less often than
+    /// the trace is long looks like this: the higher, the less the trace knows.
+    pub first_touch_share: f64,
+    /// Width of the bounds at the recommended size, relative to the refaults of the smallest size.
+    pub order_uncertainty: f64,
+}
+
+/// Curve, knee and recommendation. `target_stall`: share of time (or us an access, for a trace
+/// without time) that waiting may take. `points` sizes are spread over the footprint, at least 2.
+#[must_use]
+pub fn need(reuse: &Reuse, cost: CostModel, target_stall: f64, points: usize) -> Need {
+    let distances = &reuse.distances;
+    let footprint = distances.counts().len().max(1);
+    let sizes = spread(footprint, points.max(2));
+    let refaults = |distances: &StackDistances| -> Vec<f64> {
+        let misses = distances.misses(&sizes);
+        misses
+            .into_iter()
+            .map(|misses| per_unit(distances, reuse.seconds, misses))
+            .collect()
+    };
+    let middle = refaults(distances);
+    let (least, most) = match &reuse.bounds {
+        Some((least, most)) => (refaults(least), refaults(most)),
+        None => (middle.clone(), middle.clone()),
+    };
+    // A second of waiting a second is all of the time; a thousand accesses share their waiting.
+    let stall_of = |refaults: f64| match reuse.seconds > 0.0 {
+        true => refaults * cost.refault_us / 1e6,
+        false => refaults * cost.refault_us / 1e3,
+    };
+    let points: Vec<SizePoint> = (0..sizes.len())
+        .map(|at| SizePoint {
+            size_bytes: (sizes[at] as u64).saturating_mul(PAGE_BYTES),
+            refaults: middle[at],
+            refaults_min: least[at],
+            refaults_max: most[at],
+            stall: stall_of(middle[at]),
+            stall_max: stall_of(most[at]),
+        })
+        .collect();
+    let footprint_bytes = (footprint as u64).saturating_mul(PAGE_BYTES);
+    let chosen = points
+        .iter()
+        .position(|point| point.stall_max <= target_stall);
+    let at = chosen.unwrap_or(points.len() - 1);
+    let worst = points[0].refaults_max.max(f64::MIN_POSITIVE);
+    Need {
+        footprint_bytes,
+        knee_bytes: points[knee(&points)].size_bytes,
+        recommended_bytes: points[at].size_bytes,
+        first_touch_share: distances.cold() as f64 / distances.accesses().max(1) as f64,
+        order_uncertainty: (points[at].refaults_max - points[at].refaults_min) / worst,
+        points,
+    }
+}
+
+/// Refaults, that is misses of pages seen before, a second or a thousand accesses.
+fn per_unit(distances: &StackDistances, seconds: f64, misses: u64) -> f64 {
+    let refaults = misses.saturating_sub(distances.cold()) as f64;
+    if seconds > 0.0 {
+        refaults / seconds
+    } else {
+        refaults * 1000.0 / distances.accesses().max(1) as f64
+    }
+}
+
+/// Evenly spread sizes from one step to the whole footprint.
+fn spread(footprint: usize, points: usize) -> Vec<usize> {
+    let mut sizes: Vec<usize> = (1..=points)
+        .map(|step| ((footprint as u128 * step as u128).div_ceil(points as u128)) as usize)
+        .collect();
+    sizes.dedup();
+    sizes
+}
+
+/// The point farthest below the chord from the first to the last one (both axes scaled to 1).
+fn knee(points: &[SizePoint]) -> usize {
+    let (first, last) = (points[0], points[points.len() - 1]);
+    let width = (last.size_bytes - first.size_bytes) as f64;
+    let height = first.refaults - last.refaults;
+    if width <= 0.0 || height <= 0.0 {
+        return 0;
+    }
+    let depth = |point: &SizePoint| {
+        let along = (point.size_bytes - first.size_bytes) as f64 / width;
+        let down = (first.refaults - point.refaults) / height;
+        down - along
+    };
+    let deepest = points
+        .iter()
+        .enumerate()
+        .max_by(|(_, a), (_, b)| depth(a).total_cmp(&depth(b)));
+    deepest.map_or(0, |(at, _)| at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DenseTrace;
+    use crate::curve::IntervalDistances;
+
+    /// 1000 rounds over 10 hot pages, each followed by one of 90 cold pages in turn.
+    fn hot_and_cold(seconds: f64) -> Reuse {
+        let mut pages = Vec::new();
+        for round in 0..1000u64 {
+            pages.extend(0..10);
+            pages.push(10 + round % 90);
+        }
+        exact(&pages, seconds)
+    }
+
+    fn exact(pages: &[u64], seconds: f64) -> Reuse {
+        let distances = StackDistances::of(&DenseTrace::from_pages(pages));
+        Reuse {
+            seconds,
+            distances,
+            bounds: None,
+        }
+    }
+
+    fn zram() -> CostModel {
+        cost_model("zram").unwrap()
+    }
+
+    #[test]
+    fn the_knee_is_where_the_hot_pages_fit() {
+        let need = need(&hot_and_cold(10.0), zram(), 0.000_7, 50);
+        assert_eq!(need.footprint_bytes, 100 * PAGE_BYTES);
+        // The hot pages and one cold one between two rounds: 11 pages; steps are of 2.
+        assert_eq!(need.knee_bytes, 12 * PAGE_BYTES);
+        // 910 repeated cold accesses in 10 s are 91/s, at 6 us each 0.055 % of the time.
+        let at_knee = need
+            .points
+            .iter()
+            .find(|p| p.size_bytes == need.knee_bytes)
+            .unwrap();
+        assert!((at_knee.refaults - 91.0).abs() < 1e-9);
+        assert!((at_knee.stall - 91.0 * 6e-6).abs() < 1e-12);
+        assert_eq!(
+            need.recommended_bytes,
+            12 * PAGE_BYTES,
+            "0.07 % is met there"
+        );
+        assert!((need.first_touch_share - 100.0 / 11_000.0).abs() < 1e-12);
+        assert_eq!(need.order_uncertainty, 0.0);
+    }
+
+    #[test]
+    fn a_target_of_nothing_asks_for_everything_that_is_reused() {
+        let need = need(&hot_and_cold(10.0), zram(), 0.0, 50);
+        assert_eq!(need.recommended_bytes, 100 * PAGE_BYTES);
+    }
+
+    #[test]
+    fn unknown_order_widens_the_bounds_and_the_recommendation_keeps_to_the_upper() {
+        let mut intervals = IntervalDistances::new();
+        let mut pages = Vec::new();
+        for round in 0..1000u32 {
+            // Ten hot pages, and ten of a hundred others in turn.
+            let of_round: Vec<u32> = (0..10)
+                .chain((0..10).map(|n| 10 + (round * 10 + n) % 100))
+                .collect();
+            intervals.interval(&of_round);
+            pages.extend(of_round.iter().map(|&page| u64::from(page)));
+        }
+        let known = exact(&pages, 1000.0);
+        let unknown = Reuse {
+            bounds: Some(intervals.bounds()),
+            ..known.clone()
+        };
+        let (known, unknown) = (
+            need(&known, zram(), 1e-5, 110),
+            need(&unknown, zram(), 1e-5, 110),
+        );
+        for (a, b) in known.points.iter().zip(&unknown.points) {
+            assert!(b.refaults_min <= a.refaults && a.refaults <= b.refaults_max);
+        }
+        assert!(unknown.recommended_bytes >= known.recommended_bytes);
+        assert!(unknown.order_uncertainty >= 0.0);
+    }
+
+    #[test]
+    fn without_time_rates_are_a_thousand_accesses() {
+        let need = need(&hot_and_cold(0.0), zram(), 1.0, 50);
+        let at_knee = need
+            .points
+            .iter()
+            .find(|p| p.size_bytes == need.knee_bytes)
+            .unwrap();
+        assert!((at_knee.refaults - 910.0 * 1000.0 / 11_000.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn degenerate_traces_have_an_answer() {
+        for pages in [vec![1], vec![1, 1, 1], vec![1, 2, 3]] {
+            let need = need(&exact(&pages, 1.0), zram(), 0.01, 32);
+            assert!(need.recommended_bytes >= PAGE_BYTES);
+            assert!(need.points.iter().all(|point| point.refaults.is_finite()));
+        }
+    }
+}

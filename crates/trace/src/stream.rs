@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A trace as a stream of single-page accesses, in memory bounded by one batch.
+
+use std::path::{Path, PathBuf};
+
+use super::access::{Access, Request};
+use super::error::TraceError;
+use super::format::{self, Format, ReadOptions, RequestReader};
+use super::input::Input;
+use super::page_trace;
+
+/// Accesses of a batch.
+pub const BATCH_ACCESSES: usize = 4096;
+
+/// Which trace to read, and how.
+#[derive(Debug, Clone)]
+pub struct TraceSource {
+    /// The file.
+    pub path: PathBuf,
+    /// Its format; told by content and name when not given.
+    pub format: Option<&'static Format>,
+    /// What the reader is told.
+    pub options: ReadOptions,
+    /// Takes a run of accesses of the same page for one access.
+    pub collapse_repeats: bool,
+}
+
+impl TraceSource {
+    /// A file whose format is to be told by its content and name.
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            format: None,
+            options: ReadOptions::default(),
+            collapse_repeats: false,
+        }
+    }
+
+    /// Starts reading.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or its format not be told, or its beginning is not valid.
+    pub fn open(&self) -> Result<AccessStream, TraceError> {
+        let mut input = Input::open(&self.path)?;
+        let format = match self.format {
+            Some(format) => format,
+            None => format::detect(&mut input)?,
+        };
+        let compression = input.compression();
+        let reader = (format.open)(input, &self.options)?;
+        let mut stream = AccessStream::new(&self.path, format, reader);
+        stream.collapse_repeats = self.collapse_repeats;
+        stream.compression = compression;
+        Ok(stream)
+    }
+}
+
+/// The accesses of a trace, in order.
+pub struct AccessStream {
+    path: PathBuf,
+    format: &'static Format,
+    compression: &'static str,
+    reader: Box<dyn RequestReader>,
+    /// What is left of the request that did not fit in the last batch.
+    rest: Request,
+    collapse_repeats: bool,
+    last_page: Option<u64>,
+    requests: u64,
+}
+
+impl AccessStream {
+    /// Splits the requests of a reader. `path` is for messages.
+    #[must_use]
+    pub fn new(path: &Path, format: &'static Format, reader: Box<dyn RequestReader>) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            format,
+            compression: "plain",
+            reader,
+            rest: Request::default(),
+            collapse_repeats: false,
+            last_page: None,
+            requests: 0,
+        }
+    }
+
+    /// The format being read.
+    #[must_use]
+    pub fn format(&self) -> &'static Format {
+        self.format
+    }
+
+    /// How the file is compressed.
+    #[must_use]
+    pub fn compression(&self) -> &'static str {
+        self.compression
+    }
+
+    /// Records of the file read so far; a record may be several accesses.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// What is worth saying once the end has been reached, such as that the file was cut off.
+    #[must_use]
+    pub fn note(&self) -> Option<&str> {
+        self.reader.note()
+    }
+
+    /// What the file says about itself, in our own format.
+    #[must_use]
+    pub fn page_trace_header(&self) -> Option<&page_trace::Header> {
+        self.reader.page_trace_header()
+    }
+
+    /// The next request as it is stored, not split and not collapsed.
+    ///
+    /// # Errors
+    /// Those of the reader, and [`TraceError::Empty`] at the end of a trace without requests.
+    pub fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
+        let request = self.reader.next_request()?;
+        match request {
+            Some(request) => {
+                self.requests += 1;
+                Ok(Some(request))
+            }
+            None if self.requests == 0 => Err(TraceError::Empty {
+                path: self.path.clone(),
+                format: self.format.name,
+            }),
+            None => Ok(None),
+        }
+    }
+
+    /// Replaces the content of `batch` by what comes next, at most [`BATCH_ACCESSES`]. False at the end.
+    ///
+    /// # Errors
+    /// As [`AccessStream::next_request`]. What came before an error has been handed out.
+    pub fn next_batch(&mut self, batch: &mut Vec<Access>) -> Result<bool, TraceError> {
+        batch.clear();
+        while batch.len() < BATCH_ACCESSES {
+            if self.rest.page_count == 0 {
+                match self.next_request() {
+                    Ok(Some(request)) => self.rest = request,
+                    Ok(None) => break,
+                    // The error comes again with the next call: readers stay at their end.
+                    Err(error) if batch.is_empty() => return Err(error),
+                    Err(error) => {
+                        self.reader = Box::new(Failed(Some(error)));
+                        break;
+                    }
+                }
+            }
+            self.split(batch);
+        }
+        Ok(!batch.is_empty())
+    }
+
+    fn split(&mut self, batch: &mut Vec<Access>) {
+        let rest = &mut self.rest;
+        let room = (BATCH_ACCESSES - batch.len()) as u64;
+        let take = rest.page_count.min(room);
+        let access = Access {
+            page: rest.first_page,
+            time_ns: rest.time_ns,
+            process: rest.process,
+            kind: rest.kind,
+            class: rest.class,
+            evidence: rest.evidence,
+        };
+        for page in (0..take).map(|at| rest.first_page + at) {
+            if self.collapse_repeats && self.last_page.replace(page) == Some(page) {
+                continue;
+            }
+            batch.push(Access { page, ..access });
+        }
+        rest.page_count -= take;
+        rest.first_page = rest.first_page.wrapping_add(take);
+    }
+}
+
+/// Stands for a reader that failed in the middle of a batch: hands the error out with the next call.
+struct Failed(Option<TraceError>);
+
+impl RequestReader for Failed {
+    fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
+        self.0.take().map_or(Ok(None), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reader::{arc, lirs};
+
+    fn stream(format: &'static Format, text: &str) -> AccessStream {
+        let path = Path::new("test");
+        let input =
+            Input::from_reader(path, std::io::Cursor::new(text.as_bytes().to_vec())).unwrap();
+        let reader = (format.open)(input, &ReadOptions::default()).unwrap();
+        AccessStream::new(path, format, reader)
+    }
+
+    fn pages(stream: &mut AccessStream) -> Vec<u64> {
+        let (mut batch, mut pages) = (Vec::new(), Vec::new());
+        while stream.next_batch(&mut batch).unwrap() {
+            assert!(batch.len() <= BATCH_ACCESSES);
+            pages.extend(batch.iter().map(|access| access.page));
+        }
+        pages
+    }
+
+    #[test]
+    fn runs_are_split_across_batches() {
+        let mut stream = stream(&arc::FORMAT, "5 10000 0 0\n7 0 0 1\n1 2 0 2\n");
+        let expected: Vec<u64> = (5..10005).chain(1..3).collect();
+        assert_eq!(pages(&mut stream), expected);
+        assert_eq!(stream.requests(), 3);
+    }
+
+    #[test]
+    fn repeats_collapse_across_requests() {
+        let mut stream = stream(&lirs::FORMAT, "1\n1\n2\n2\n2\n1\n");
+        stream.collapse_repeats = true;
+        assert_eq!(pages(&mut stream), [1, 2, 1]);
+    }
+
+    #[test]
+    fn an_error_comes_behind_what_was_good() {
+        let mut stream = stream(&lirs::FORMAT, "1\n2\nx\n3\n");
+        let mut batch = Vec::new();
+        assert!(stream.next_batch(&mut batch).unwrap());
+        assert_eq!(batch.len(), 2);
+        let error = stream.next_batch(&mut batch).unwrap_err().to_string();
+        assert!(error.contains("line 3"), "{error}");
+    }
+
+    #[test]
+    fn a_trace_without_requests_is_an_error() {
+        let error = stream(&lirs::FORMAT, "*\n\n")
+            .next_batch(&mut Vec::new())
+            .unwrap_err();
+        assert!(matches!(error, TraceError::Empty { .. }));
+    }
+}

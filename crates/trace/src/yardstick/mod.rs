@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Yardsticks: the field's replacement policies over a single pool of equal pages.
+//!
+//! Every access counts, there is no warm-up, and every miss brings its page in. Pages are the dense
+//! numbers of [`crate::DenseTrace`]. One policy is one file here and one line in [`YARDSTICKS`].
+
+mod arc;
+mod bit_tree;
+mod clock;
+mod fifo;
+mod lfu;
+mod lirs;
+mod list;
+mod lru;
+mod opt;
+mod s3_fifo;
+mod sieve;
+mod sketch;
+mod two_queue;
+mod w_tiny_lfu;
+
+#[cfg(test)]
+mod naive;
+
+use crate::DenseTrace;
+
+/// A replacement policy with its pool.
+pub trait Policy: Send {
+    /// Tells that pages up to `page_count - 1` may be accessed from now on.
+    fn reserve(&mut self, page_count: usize);
+
+    /// Accesses a page, below the number reserved; true when it was resident.
+    fn access(&mut self, page: u32) -> bool;
+
+    /// Accesses pages in turn; gives the number of misses.
+    fn run(&mut self, pages: &[u32]) -> u64 {
+        let mut misses = 0;
+        for &page in pages {
+            misses += u64::from(!self.access(page));
+        }
+        misses
+    }
+
+    /// Pages in the pool now; never more than the capacity.
+    fn resident_pages(&self) -> usize;
+}
+
+/// How a policy is simulated.
+#[derive(Debug, Clone, Copy)]
+pub enum Simulation {
+    /// Access by access; the argument is the capacity in pages, at least 1.
+    Online(fn(usize) -> Box<dyn Policy>),
+    /// Knows the future: misses of a trace for one capacity.
+    Offline(fn(&DenseTrace, usize) -> u64),
+    /// As online, and the misses of all capacities come out of one pass.
+    Stack(fn(usize) -> Box<dyn Policy>),
+}
+
+/// One policy of the registry.
+#[derive(Debug)]
+pub struct PolicySpec {
+    /// Its name in `--policy` and in tables.
+    pub name: &'static str,
+    /// Other names it is known by.
+    pub aliases: &'static [&'static str],
+    /// One line for help and lists, with the parameters used.
+    pub summary: &'static str,
+    /// How it is simulated.
+    pub simulation: Simulation,
+}
+
+/// Policies over a pool of exactly the capacity; the first is the bound for all others.
+pub static YARDSTICKS: &[&PolicySpec] = &[
+    &opt::SPEC,
+    &lru::SPEC,
+    &fifo::SPEC,
+    &clock::SPEC,
+    &arc::SPEC,
+    &lirs::SPEC,
+    &lirs::PAPER_SPEC,
+    &s3_fifo::SPEC,
+    &sieve::SPEC,
+    &w_tiny_lfu::SPEC,
+    &two_queue::SPEC,
+    &lfu::SPEC,
+];
+
+/// The yardstick of this name (case and `-`, `_`, `:`, `.` do not matter).
+#[must_use]
+pub fn by_name(name: &str) -> Option<&'static PolicySpec> {
+    YARDSTICKS.iter().copied().find(|spec| spec.is_called(name))
+}
+
+impl PolicySpec {
+    /// Whether this is its name or an alias (case and `-`, `_`, `:`, `.` do not matter).
+    #[must_use]
+    pub fn is_called(&self, name: &str) -> bool {
+        let plain = |name: &str| -> String {
+            name.chars()
+                .filter(|c| !matches!(c, '-' | '_' | ':' | '.'))
+                .flat_map(char::to_lowercase)
+                .collect()
+        };
+        let wanted = plain(name);
+        plain(self.name) == wanted || self.aliases.iter().any(|alias| plain(alias) == wanted)
+    }
+
+    /// Misses of a whole trace with a pool of `capacity` pages (0 is taken for 1).
+    #[must_use]
+    pub fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
+        let capacity = capacity.max(1);
+        match self.simulation {
+            Simulation::Offline(misses) => misses(trace, capacity),
+            Simulation::Online(build) | Simulation::Stack(build) => {
+                let mut policy = build(capacity);
+                policy.reserve(trace.page_count());
+                policy.run(trace.accesses())
+            }
+        }
+    }
+
+    /// Whether one pass over a trace gives the misses for every capacity.
+    #[must_use]
+    pub fn is_stack(&self) -> bool {
+        matches!(self.simulation, Simulation::Stack(_))
+    }
+}
+
+#[cfg(test)]
+mod tests;

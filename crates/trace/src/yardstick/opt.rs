@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! OPT: out goes the page whose next access is farthest away. No policy that brings in every page it
+//! misses has fewer misses.
+//!
+//! Source: Belady, "A study of replacement algorithms for a virtual-storage computer", 1966 (MIN, with
+//! demand paging). The resident pages are the set of the times of their next accesses, so an access
+//! hits when its own time is in the set, and the victim is the set's largest member. Pages that never
+//! come back are only counted: they go first, and which of them does not matter. Costs 4 bytes an
+//! access besides the trace, and one bit.
+
+use super::bit_tree::BitTree;
+use super::{PolicySpec, Simulation};
+use crate::{DenseTrace, NEVER};
+
+pub(super) static SPEC: PolicySpec = PolicySpec {
+    name: "opt",
+    aliases: &["belady", "min", "clairvoyant"],
+    summary: "the optimum: farthest next access goes first; every miss is brought in",
+    simulation: Simulation::Offline(misses),
+};
+
+fn misses(trace: &DenseTrace, capacity: usize) -> u64 {
+    misses_with(&trace.next_accesses(), capacity)
+}
+
+fn misses_with(next: &[u32], capacity: usize) -> u64 {
+    let mut coming_back = BitTree::new(next.len());
+    let (mut resident, mut never_back, mut misses) = (0usize, 0usize, 0u64);
+    for (now, &next_access) in next.iter().enumerate() {
+        if !coming_back.remove(now) {
+            misses += 1;
+            if resident < capacity {
+                resident += 1;
+            } else if never_back > 0 {
+                never_back -= 1;
+            } else if let Some(farthest) = coming_back.max() {
+                coming_back.remove(farthest);
+            }
+        }
+        if next_access == NEVER {
+            never_back += 1;
+        } else {
+            coming_back.insert(next_access as usize);
+        }
+    }
+    misses
+}
