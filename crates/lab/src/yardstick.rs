@@ -3,7 +3,7 @@
 
 use agewise_trace::yardstick::{PolicySpec, YARDSTICKS};
 
-use crate::kernel_pool;
+use crate::{kernel_pool, reuse_pool};
 
 /// The kernel's LRUs in a memory cgroup of the capacity.
 pub static KERNELS: &[&PolicySpec] = &[
@@ -15,9 +15,12 @@ pub static KERNELS: &[&PolicySpec] = &[
     &kernel_pool::MGLRU_7_2_MAPPED,
 ];
 
+/// What agewise decides itself.
+pub static OWN: &[&PolicySpec] = &[&reuse_pool::SPEC];
+
 /// Every policy.
 pub fn all() -> impl Iterator<Item = &'static PolicySpec> {
-    YARDSTICKS.iter().chain(KERNELS).copied()
+    YARDSTICKS.iter().chain(KERNELS).chain(OWN).copied()
 }
 
 /// The policy of this name (case and `-`, `_`, `:`, `.` do not matter).

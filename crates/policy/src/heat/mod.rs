@@ -10,7 +10,7 @@
 //! Only what was accessed costs anything in a scan: a byte is a logarithm relative to a reference that
 //! grows as heats decay. Measured against the kernel's lists on the reference traces: `docs/proactive.md`.
 
-mod scale;
+pub(crate) mod scale;
 
 use std::ops::Range;
 

@@ -18,7 +18,7 @@ pub(super) const LEVELS_ALIKE: u8 = 4;
 
 /// The scale of a map.
 #[derive(Clone, Debug)]
-pub(super) struct Scale {
+pub(crate) struct Scale {
     drift_per_scan: f64,
     drift: f64,
     /// What an access in this scan makes of each level.

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The reuse model as a pool: what agewise would do at a limit, with what a reclaimer in user space
+//! honestly knows.
+//!
+//! It learns of accesses at looks only, by accessed bits, and of faults as they happen. It evicts in
+//! batches before the pool is full. Looks come after so many accesses, as a daemon paces them by what
+//! its looks find.
+
+use std::collections::BinaryHeap;
+
+use agewise_policy::reuse::{PageHistory, ReuseModel, ReuseParams, Value};
+use agewise_trace::yardstick::{Policy, PolicySpec, Simulation};
+
+pub(crate) static SPEC: PolicySpec = PolicySpec {
+    name: "reuse",
+    aliases: &[],
+    summary: "agewise's own: reuse times learned by hotness, at looks every quarter of the pool",
+    simulation: Simulation::Online(|capacity| Box::new(ReusePool::new(capacity))),
+};
+
+/// Accesses from look to look, as a share of the pool.
+const LOOK_SHARE: f64 = 0.25;
+/// Pages evicted at a time: a share of the pool, within bounds.
+const BATCH_PART: usize = 128;
+const BATCH_MAX: usize = 64;
+
+/// A page that may go, the one to go first the greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    value: std::cmp::Reverse<Value>,
+    page: u32,
+    /// Valued as touched since the last look.
+    is_touched: bool,
+}
+
+struct ReusePool {
+    capacity: usize,
+    batch: usize,
+    accesses_a_look: u64,
+    accesses: u64,
+    model: ReuseModel,
+    histories: Vec<PageHistory>,
+    resident: Vec<bool>,
+    /// Accessed bits.
+    touched: Vec<bool>,
+    resident_pages: usize,
+    queue: BinaryHeap<Candidate>,
+}
+
+impl ReusePool {
+    fn new(capacity: usize) -> Self {
+        ReusePool {
+            capacity,
+            batch: (capacity / BATCH_PART).clamp(1, BATCH_MAX),
+            accesses_a_look: ((capacity as f64 * LOOK_SHARE) as u64).max(1),
+            accesses: 0,
+            model: ReuseModel::new(ReuseParams::default()),
+            histories: Vec::new(),
+            resident: Vec::new(),
+            touched: Vec::new(),
+            resident_pages: 0,
+            queue: BinaryHeap::new(),
+        }
+    }
+
+    fn candidate(&self, page: u32) -> Candidate {
+        let history = self.histories[page as usize];
+        let is_touched = self.touched[page as usize];
+        let value = if is_touched {
+            self.model.value_touched(history)
+        } else {
+            self.model.value_untouched(history)
+        };
+        Candidate {
+            value: std::cmp::Reverse(value),
+            page,
+            is_touched,
+        }
+    }
+
+    fn look(&mut self) {
+        let mut look = self.model.look();
+        look.shift(&mut self.histories);
+        for (page, history) in self.histories.iter_mut().enumerate() {
+            look.page(page as u64, history, self.touched[page]);
+        }
+        look.finish();
+        self.touched.fill(false);
+        let resident = (0..self.resident.len() as u32).filter(|&page| self.resident[page as usize]);
+        self.queue = resident.map(|page| self.candidate(page)).collect();
+    }
+
+    fn evict(&mut self, pages: usize) {
+        let mut left = pages;
+        while left > 0 {
+            let Some(candidate) = self.queue.pop() else {
+                break;
+            };
+            let page = candidate.page as usize;
+            if !self.resident[page] {
+                continue;
+            }
+            // Looked at once more right before it goes.
+            if self.touched[page] && !candidate.is_touched {
+                let again = self.candidate(candidate.page);
+                self.queue.push(again);
+                continue;
+            }
+            self.resident[page] = false;
+            self.resident_pages -= 1;
+            left -= 1;
+        }
+    }
+}
+
+impl Policy for ReusePool {
+    fn reserve(&mut self, page_count: usize) {
+        self.histories.resize(page_count, PageHistory::default());
+        self.resident.resize(page_count, false);
+        self.touched.resize(page_count, false);
+    }
+
+    fn access(&mut self, page: u32) -> bool {
+        let at = page as usize;
+        let is_hit = self.resident[at];
+        self.touched[at] = true;
+        if !is_hit {
+            if self.resident_pages >= self.capacity {
+                self.evict(self.batch);
+            }
+            self.resident[at] = true;
+            self.resident_pages += 1;
+            let candidate = self.candidate(page);
+            self.queue.push(candidate);
+        }
+        self.accesses += 1;
+        if self.accesses.is_multiple_of(self.accesses_a_look) {
+            self.look();
+        }
+        is_hit
+    }
+
+    fn resident_pages(&self) -> usize {
+        self.resident_pages
+    }
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The chance that a page is touched before the next look, by its hotness and age.
+
+use super::ages::{AGE_BUCKETS, bucket_start};
+use super::{CLASSES, Table};
+
+/// What is assumed weighs as much as so many pages seen.
+const PRIOR_PAGES: f64 = 30.0;
+/// Nothing is surer to be touched than this, however it looks so far.
+const HAZARD_MAX: f64 = 0.98;
+/// The same, for what is only inferred from other ages.
+const HAZARD_INFERRED_MAX: f64 = 0.95;
+
+/// Pages of the sample seen at looks, and those of them that had been touched.
+#[derive(Clone, Debug)]
+pub(super) struct Exposures {
+    seen: Box<Table>,
+    touched: Box<Table>,
+}
+
+impl Default for Exposures {
+    fn default() -> Self {
+        Exposures {
+            seen: Box::new([[0.0; AGE_BUCKETS]; CLASSES]),
+            touched: Box::new([[0.0; AGE_BUCKETS]; CLASSES]),
+        }
+    }
+}
+
+impl Exposures {
+    /// Adds a page.
+    pub fn add(&mut self, class: usize, bucket: usize, is_touched: bool) {
+        self.seen[class][bucket] += 1.0;
+        self.touched[class][bucket] += f64::from(u8::from(is_touched));
+    }
+
+    /// What was seen long ago says less of what comes.
+    pub fn fade(&mut self, factor: f64) {
+        for table in [&mut self.seen, &mut self.touched] {
+            table
+                .iter_mut()
+                .flatten()
+                .for_each(|count| *count *= factor);
+        }
+    }
+
+    /// Hazards: of all pages by age, then of each class as far as it is known to differ. Where
+    /// nothing is known the hazard is inversely proportional to age, which is LRU.
+    pub fn hazards(&self) -> Box<Table> {
+        let of_all = self.of_all();
+        let mut hazards = Box::new([[0.0; AGE_BUCKETS]; CLASSES]);
+        for (class, hazards) in hazards.iter_mut().enumerate() {
+            // Twice: a class is pulled towards all pages, then towards its own ratio to them.
+            let first = self.of_class(class, &of_all, 1.0);
+            *hazards = self.of_class(class, &first, 3.0);
+        }
+        hazards
+    }
+
+    fn of_all(&self) -> [f64; AGE_BUCKETS] {
+        let sum = |table: &Table, bucket: usize| -> f64 {
+            table.iter().map(|of_class| of_class[bucket]).sum()
+        };
+        let seen: [f64; AGE_BUCKETS] = std::array::from_fn(|bucket| sum(&self.seen, bucket));
+        let touched: [f64; AGE_BUCKETS] = std::array::from_fn(|bucket| sum(&self.touched, bucket));
+        let mut before = (touched.iter().sum::<f64>() + 0.5) / (seen.iter().sum::<f64>() + 10.0);
+        let mut of_all = [0.0; AGE_BUCKETS];
+        for bucket in 1..AGE_BUCKETS {
+            if bucket > 1 {
+                let (younger, this) = (bucket_start(bucket - 1), bucket_start(bucket));
+                before *= f64::from(younger) / f64::from(this);
+            }
+            before = (touched[bucket] + PRIOR_PAGES * before) / (seen[bucket] + PRIOR_PAGES);
+            of_all[bucket] = before;
+        }
+        of_all[0] = of_all[1];
+        of_all
+    }
+
+    /// A class, where `expected` holds for it but for a factor; `evidence` says how much of that
+    /// factor is taken for granted to be 1.
+    fn of_class(
+        &self,
+        class: usize,
+        expected: &[f64; AGE_BUCKETS],
+        evidence: f64,
+    ) -> [f64; AGE_BUCKETS] {
+        let (seen, touched) = (&self.seen[class], &self.touched[class]);
+        let would_be: f64 = seen
+            .iter()
+            .zip(expected)
+            .map(|(seen, hazard)| seen * hazard)
+            .sum();
+        let ratio = (touched.iter().sum::<f64>() + evidence) / (would_be + evidence);
+        std::array::from_fn(|bucket| {
+            let inferred = (ratio * expected[bucket]).min(HAZARD_INFERRED_MAX);
+            let hazard = (touched[bucket] + PRIOR_PAGES * inferred) / (seen[bucket] + PRIOR_PAGES);
+            hazard.min(HAZARD_MAX)
+        })
+    }
+}
+
+impl Exposures {
+    /// Bytes taken from the allocator.
+    pub fn memory_bytes(&self) -> usize {
+        2 * size_of::<Table>()
+    }
+}

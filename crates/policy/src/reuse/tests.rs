@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The model beside a plain one, and what it promises.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Shows the model pages `0..touched.len()` once.
+fn look(model: &mut ReuseModel, pages: &mut [PageHistory], touched: impl Fn(usize) -> bool) {
+    let mut look = model.look();
+    look.shift(pages);
+    for (number, page) in pages.iter_mut().enumerate() {
+        look.page(number as u64, page, touched(number));
+    }
+    look.finish();
+}
+
+fn every_page() -> ReuseParams {
+    ReuseParams {
+        sample: 1,
+        ..ReuseParams::default()
+    }
+}
+
+/// The order of pages of one hotness is that of recency while nothing is known.
+#[test]
+fn it_is_lru_while_it_knows_nothing() {
+    let mut model = ReuseModel::new(ReuseParams {
+        sample: u64::MAX,
+        ..ReuseParams::default()
+    });
+    let mut pages = vec![PageHistory::default(); 100];
+    for now in 0..100 {
+        look(&mut model, &mut pages, |page| page == now);
+    }
+    let values: Vec<Value> = pages
+        .iter()
+        .map(|page| model.value_untouched(*page))
+        .collect();
+    assert!(values.is_sorted(), "{values:?}");
+    assert!(values[99] > values[50] && values[50] > values[0]);
+    assert_eq!(model.value_untouched(PageHistory::default()), VALUE_UNKNOWN);
+}
+
+/// Pages of a loop are worth the more the longer they have been idle; LRU has it the other way.
+#[test]
+fn in_a_loop_the_oldest_is_worth_most() {
+    let mut model = ReuseModel::new(every_page());
+    let mut pages = vec![PageHistory::default(); 16];
+    for now in 0..400 {
+        look(&mut model, &mut pages, |page| page == now % 16);
+    }
+    // Page 15 was touched last, page 0 is next.
+    let values: Vec<Value> = pages
+        .iter()
+        .map(|page| model.value_untouched(*page))
+        .collect();
+    assert!(values[0] > values[14], "{values:?}");
+    assert!(
+        values.windows(2).all(|pair| pair[0] >= pair[1] - 4),
+        "{values:?}"
+    );
+}
+
+/// Of pages that are never touched again, those that come in are worth less than what is used.
+#[test]
+fn what_a_scan_brings_in_is_worth_less_than_what_is_used() {
+    let mut model = ReuseModel::new(every_page());
+    let mut pages = vec![PageHistory::default(); 3100];
+    for now in 0..100 {
+        look(&mut model, &mut pages, |page| match page {
+            0..100 => (page + now) % 3 == 0,
+            _ => (page - 100) / 30 == now,
+        });
+    }
+    let new = model.value_touched(PageHistory::default());
+    let used: Vec<Value> = pages[..100]
+        .iter()
+        .map(|page| model.value_untouched(*page))
+        .collect();
+    assert!(used.iter().all(|value| *value > new), "{new} {used:?}");
+}
+
+/// A million looks later a page that is touched at every one is exactly as hot, and nothing has
+/// run over.
+#[test]
+fn nothing_drifts_over_a_million_looks() {
+    let mut model = ReuseModel::new(every_page());
+    let mut pages = [PageHistory::default(); 3];
+    let mut bounds: Option<(f64, f64)> = None;
+    for now in 0..1_000_000u32 {
+        let mut look = model.look();
+        look.shift(&mut pages);
+        look.page(0, &mut pages[0], true);
+        look.page(1, &mut pages[1], now % 50 == 0);
+        look.page(2, &mut pages[2], now == 0);
+        // The index is asked for now and then; to renew it each time would take minutes.
+        if now % 997 == 0 {
+            look.finish();
+        }
+        if now >= 1000 && now % 997 == 0 {
+            let hotness = model.hotness(pages[0]);
+            let (low, high) = bounds.unwrap_or((hotness, hotness));
+            bounds = Some((low.min(hotness), high.max(hotness)));
+            assert!(model.value_untouched(pages[0]) > model.value_untouched(pages[1]));
+            assert!(model.value_untouched(pages[1]) > model.value_untouched(pages[2]));
+        }
+    }
+    // 1 / (1 - 0.99) = 100 touches, log2 6.64; dithering moves it by a few levels of a sixteenth.
+    let (low, high) = bounds.unwrap();
+    assert!(low > 6.3 && high < 7.0, "{low} to {high}");
+}
+
+#[test]
+fn it_takes_a_few_kib_whatever_it_is_shown() {
+    let mut model = ReuseModel::new(every_page());
+    let before = model.memory_bytes();
+    let mut pages = vec![PageHistory::default(); 10_000];
+    for now in 0..50 {
+        look(&mut model, &mut pages, |page| page % 7 == now % 7);
+    }
+    assert_eq!(model.memory_bytes(), before);
+    assert!(before < 16 << 10, "{before}");
+    assert_eq!(size_of::<PageHistory>(), 2);
+}
+
+/// What the two bytes stand for, kept exactly.
+#[derive(Clone, Copy, Default)]
+struct Plain {
+    hotness_at_touch: f64,
+    touched: Option<u32>,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Ages are exact up to the looks that are kept, hotness within the rounding of its byte.
+    #[test]
+    fn histories_are_those_of_a_plain_model(
+        touches in proptest::collection::vec(proptest::collection::vec(any::<bool>(), 4), 1..600),
+        decay in 0.9..0.995f64,
+    ) {
+        let mut model = ReuseModel::new(ReuseParams { decay, ..every_page() });
+        let mut pages = [PageHistory::default(); 4];
+        let mut plain = [Plain::default(); 4];
+        for (now, touches) in touches.iter().enumerate() {
+            look(&mut model, &mut pages, |page| touches[page]);
+            for (plain, is_touched) in plain.iter_mut().zip(touches) {
+                if *is_touched {
+                    let since = plain.touched.map_or(0, |at| now as u32 - at);
+                    plain.hotness_at_touch =
+                        plain.hotness_at_touch * decay.powi(since as i32) + 1.0;
+                    plain.touched = Some(now as u32);
+                }
+            }
+            for (page, plain) in pages.iter().zip(&plain) {
+                let Some(touched) = plain.touched else {
+                    prop_assert_eq!(*page, PageHistory::default());
+                    continue;
+                };
+                let age = now as u32 - touched;
+                if age < u32::from(LOOKS_SHIFT) {
+                    prop_assert_eq!(u32::from(model.age(*page)), age);
+                    let error = model.hotness(*page) - plain.hotness_at_touch.log2();
+                    prop_assert!(error.abs() < 1.0, "age {} error {}", age, error);
+                } else {
+                    prop_assert!(model.age(*page) >= LOOKS_SHIFT);
+                }
+            }
+        }
+    }
+
+    /// A hazard is a probability, and worth falls with age while the evidence does.
+    #[test]
+    fn hazards_are_probabilities(
+        seen in proptest::collection::vec((0..CLASSES, 1..AGE_BUCKETS, any::<bool>()), 0..2000),
+    ) {
+        let mut exposures = Exposures::default();
+        for (class, bucket, is_touched) in seen {
+            exposures.add(class, bucket, is_touched);
+        }
+        for hazard in exposures.hazards().iter().flat_map(|of_class| &of_class[1..]) {
+            prop_assert!(*hazard > 0.0 && *hazard < 1.0, "{}", hazard);
+        }
+        let index = Index::of(&exposures);
+        for bucket in 1..AGE_BUCKETS {
+            prop_assert!(index.value(0.0, bucket) <= 0);
+            prop_assert!(index.value(0.0, bucket) > VALUE_UNKNOWN);
+        }
+    }
+}
