@@ -14,6 +14,7 @@ pub mod record;
 pub mod signal;
 pub mod units;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -24,7 +25,8 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("agewise: {error:#}");
+            // Not by eprintln, which panics where standard error is gone as well.
+            let _ = writeln!(std::io::stderr(), "agewise: {error:#}");
             ExitCode::FAILURE
         }
     }
