@@ -6,7 +6,7 @@
 //! What readers may change are [`Settings`] of reports; nothing here leads to memory being moved.
 //!
 //! ```
-//! use agewise::daemon::{demo, state::Hub};
+//! use agewise_daemon::{demo, state::Hub};
 //! let hub = Hub::new(demo::settings());
 //! hub.publish(demo::snapshot(1, 10_000));
 //! let seen = hub.snapshot();

@@ -2,6 +2,7 @@
 //! What is observed, and which processes that is now.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::space::Space;
@@ -46,7 +47,7 @@ impl Subject {
     pub fn name(&self) -> String {
         match self {
             Subject::Process { pid, comm, .. } => format!("{pid} ({comm})"),
-            Subject::Cgroup(cgroup) => cgroup.path().to_owned(),
+            Subject::Cgroup(cgroup) => cgroup.name(),
         }
     }
 }
@@ -83,16 +84,16 @@ pub enum Targets {
 
 /// Tells whether a path is meant.
 #[derive(Clone)]
-pub struct PathFilter(Arc<dyn Fn(&str) -> bool + Send + Sync>);
+pub struct PathFilter(Arc<dyn Fn(&Path) -> bool + Send + Sync>);
 
 impl PathFilter {
     /// By a function of the path.
-    pub fn new(is_meant: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+    pub fn new(is_meant: impl Fn(&Path) -> bool + Send + Sync + 'static) -> Self {
         PathFilter(Arc::new(is_meant))
     }
 
     /// Asks it.
-    pub fn takes(&self, path: &str) -> bool {
+    pub fn takes(&self, path: &Path) -> bool {
         (self.0)(path)
     }
 }
@@ -242,7 +243,7 @@ fn all_cgroups(
     for cgroup in std::iter::once(top).chain(listing.cgroups) {
         by_path.insert(cgroup.path().to_owned(), resolved.subjects.len());
         resolved.subjects.push(ResolvedSubject {
-            name: cgroup.path().to_owned(),
+            name: cgroup.name(),
             start_ticks: None,
             cgroup: Some(cgroup),
             gone: None,
@@ -255,9 +256,12 @@ fn all_cgroups(
         };
         let path = hierarchy
             .path_of(&memberships)
-            .unwrap_or_else(|| "/".to_owned());
+            .unwrap_or_else(|| PathBuf::from("/"));
         let pid = process.pid();
-        of.extend(above(&path).filter_map(|path| Some((pid, *by_path.get(path)?))));
+        of.extend(
+            path.ancestors()
+                .filter_map(|path| Some((pid, *by_path.get(path)?))),
+        );
     })?;
     resolved.take(of);
     Ok(resolved)
@@ -280,7 +284,9 @@ fn matched(
         for cgroup in std::iter::once(top).chain(listing.cgroups) {
             let is_meant = filter.takes(cgroup.path());
             // Those above come before, so what counts here is known already.
-            let mut counted_in: Vec<usize> = above(cgroup.path())
+            let mut counted_in: Vec<usize> = cgroup
+                .path()
+                .ancestors()
                 .skip(1)
                 .find_map(|path| by_path.get(path))
                 .cloned()
@@ -288,7 +294,7 @@ fn matched(
             if is_meant {
                 counted_in.push(resolved.subjects.len());
                 resolved.subjects.push(ResolvedSubject {
-                    name: cgroup.path().to_owned(),
+                    name: cgroup.name(),
                     start_ticks: None,
                     cgroup: Some(cgroup.clone()),
                     gone: None,
@@ -327,15 +333,6 @@ fn matched(
     }
     resolved.take(of);
     Ok(resolved)
-}
-
-/// A path and all paths above it, `/` last.
-fn above(path: &str) -> impl Iterator<Item = &str> {
-    std::iter::successors(Some(path), |path| match path.rfind('/') {
-        Some(0) if path.len() > 1 => Some("/"),
-        Some(0) | None => None,
-        Some(at) => Some(&path[..at]),
-    })
 }
 
 fn all_processes(root: &ProcRoot, known: &mut Known<'_>) -> Result<Resolved, CgroupError> {
@@ -390,15 +387,6 @@ pub(super) fn open(root: &ProcRoot, pid: u32) -> Result<Option<Process>, Process
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_path_lies_below_all_above_it() {
-        assert_eq!(
-            above("/a/b/c").collect::<Vec<_>>(),
-            ["/a/b/c", "/a/b", "/a", "/"]
-        );
-        assert_eq!(above("/").collect::<Vec<_>>(), ["/"]);
-    }
 
     #[test]
     fn a_process_of_several_subjects_is_one_process() {

@@ -365,7 +365,9 @@ fn a_filter_finds_cgroups_as_they_come_and_counts_nested_ones_in_both() {
     let targets = Targets::Matched {
         hierarchy: Some(Hierarchy::at(Version::V2, dir.path())),
         limits: TreeLimits::default(),
-        filter: PathFilter::new(|path| path.starts_with("/app") && path != "/app/x"),
+        filter: PathFilter::new(|path| {
+            path.starts_with("/app") && path != std::path::Path::new("/app/x")
+        }),
         pids: vec![second.pid(), u32::MAX],
     };
     let mut eye = FakeSource::new();

@@ -286,7 +286,7 @@ fn scope_of(roots: &Roots, targets: &Targets) -> Result<Scope, KernelEyeError> {
         Targets::Listed(subjects) => subjects
             .iter()
             .map(|subject| match subject {
-                Subject::Cgroup(cgroup) => Ok(cgroup.path().to_owned()),
+                Subject::Cgroup(cgroup) => Ok(cgroup.path().to_string_lossy().into_owned()),
                 Subject::Process { pid, .. } => Err(KernelEyeError::NoProcesses {
                     pid: *pid,
                     hint: cgroup_hint(roots, *pid),
@@ -311,7 +311,7 @@ fn cgroup_hint(roots: &Roots, pid: u32) -> String {
         Cgroup::of_process(&hierarchy, &process).ok()?
     };
     match cgroup() {
-        Some(cgroup) => format!("--cgroup {}", cgroup.path()),
+        Some(cgroup) => format!("--cgroup {}", cgroup.name()),
         None => format!("see /proc/{pid}/cgroup"),
     }
 }
