@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::space::Space;
 use crate::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
-use crate::process::{self, Process, ProcessError};
+use crate::process::{self, Bound, Process, ProcessError};
 use crate::root::ProcRoot;
 
 /// Most processes observed at a time. More than that is said, not silently cut.
@@ -75,8 +75,8 @@ pub enum Targets {
         limits: TreeLimits,
         /// Whether the cgroup at a path is one of them.
         filter: PathFilter,
-        /// Processes by pid, whichever has it at the moment.
-        pids: Vec<u32>,
+        /// Processes by pid, each the one that had it when it was bound.
+        pids: Vec<Arc<Bound>>,
     },
     /// Every process of the machine, each by itself.
     AllProcesses,
@@ -113,6 +113,10 @@ pub struct Resolved {
     pub processes: Vec<(u32, Vec<usize>)>,
     /// There are more cgroups or processes than the limits allow.
     pub truncated: bool,
+    /// Processes that run and may not be looked at, or of which it cannot be found out where they belong.
+    pub unseen_processes: usize,
+    /// Cgroups of which it cannot be found out which processes they hold.
+    pub unseen_cgroups: usize,
 }
 
 /// One subject at one moment.
@@ -154,7 +158,7 @@ impl Targets {
                 limits,
                 filter,
                 pids,
-            } => matched(root, hierarchy.as_ref(), *limits, filter, pids),
+            } => matched(hierarchy.as_ref(), *limits, filter, pids),
             Targets::AllProcesses => all_processes(root, known),
         }
     }
@@ -169,12 +173,14 @@ pub(super) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Calls `visit` with every process that has memory and is not ourselves.
+    /// Calls `visit` with every process that has memory and is not ourselves. Returns how many could
+    /// not be opened.
     fn each(
         &mut self,
         root: &ProcRoot,
         mut visit: impl FnMut(&Process, Option<&str>),
-    ) -> Result<(), CgroupError> {
+    ) -> Result<usize, CgroupError> {
+        let mut unseen = 0;
         let own = std::process::id();
         for pid in root.pids()? {
             if pid == own || self.kernel_threads.contains(&pid) {
@@ -189,10 +195,11 @@ impl Known<'_> {
                 Err(ProcessError::KernelThread { .. }) => {
                     self.kernel_threads.insert(pid);
                 }
-                Err(_) => {}
+                Err(error) if error.is_gone() => {}
+                Err(_) => unseen += 1,
             }
         }
-        Ok(())
+        Ok(unseen)
     }
 }
 
@@ -250,9 +257,14 @@ fn all_cgroups(
         });
     }
     let mut of = Vec::new();
-    known.each(root, |process, _| {
-        let Ok(memberships) = process.cgroups() else {
-            return;
+    let mut lost = 0;
+    let unopened = known.each(root, |process, _| {
+        let memberships = match process.cgroups() {
+            Ok(memberships) => memberships,
+            Err(error) => {
+                lost += usize::from(!error.is_gone());
+                return;
+            }
         };
         let path = hierarchy
             .path_of(&memberships)
@@ -263,16 +275,16 @@ fn all_cgroups(
                 .filter_map(|path| Some((pid, *by_path.get(path)?))),
         );
     })?;
+    resolved.unseen_processes = unopened + lost;
     resolved.take(of);
     Ok(resolved)
 }
 
 fn matched(
-    root: &ProcRoot,
     hierarchy: Option<&Hierarchy>,
     limits: TreeLimits,
     filter: &PathFilter,
-    pids: &[u32],
+    pids: &[Arc<Bound>],
 ) -> Result<Resolved, CgroupError> {
     let mut resolved = Resolved::default();
     let mut of = Vec::new();
@@ -303,29 +315,32 @@ fn matched(
             if counted_in.is_empty() {
                 continue;
             }
-            // One that went meanwhile, or holds threads only, has no processes to count.
-            if let Ok(pids) = cgroup.procs(false) {
-                of.extend(
+            match cgroup.procs(false) {
+                Ok(pids) => of.extend(
                     pids.iter()
                         .flat_map(|pid| counted_in.iter().map(|subject| (*pid, *subject))),
-                );
+                ),
+                // One that went meanwhile, or holds threads only, has no processes to count.
+                Err(CgroupError::Threaded { .. }) => {}
+                Err(error) => resolved.unseen_cgroups += usize::from(!error.is_gone()),
             }
             by_path.insert(cgroup.path().to_owned(), counted_in);
         }
     }
-    for pid in pids {
+    for bound in pids {
+        let pid = bound.pid();
         let mut found = ResolvedSubject {
             name: format!("{pid} ()"),
             start_ticks: None,
             cgroup: None,
             gone: None,
         };
-        match Process::open_user(root, *pid) {
+        match bound.process() {
             Ok(process) => {
                 let comm = process.comm().unwrap_or_default();
                 found.name = format!("{pid} ({comm})");
                 found.start_ticks = Some(process.start_ticks());
-                of.push((*pid, resolved.subjects.len()));
+                of.push((pid, resolved.subjects.len()));
             }
             Err(error) => found.gone = Some(error.to_string()),
         }
@@ -338,7 +353,7 @@ fn matched(
 fn all_processes(root: &ProcRoot, known: &mut Known<'_>) -> Result<Resolved, CgroupError> {
     let mut resolved = Resolved::default();
     let mut of = Vec::new();
-    known.each(root, |process, comm| {
+    let unopened = known.each(root, |process, comm| {
         let comm = comm
             .map(str::to_owned)
             .or_else(|| process.comm().ok())
@@ -351,11 +366,20 @@ fn all_processes(root: &ProcRoot, known: &mut Known<'_>) -> Result<Resolved, Cgr
             gone: None,
         });
     })?;
+    resolved.unseen_processes = unopened;
     resolved.take(of);
     Ok(resolved)
 }
 
 impl Resolved {
+    /// Whether one of the subjects means another process with the pid of this one.
+    pub(super) fn means_another(&self, process: &Process, subjects: &[usize]) -> bool {
+        subjects
+            .iter()
+            .filter_map(|subject| self.subjects[*subject].start_ticks)
+            .any(|start_ticks| start_ticks != process.start_ticks())
+    }
+
     /// Takes pairs of process and subject.
     fn take(&mut self, mut of: Vec<(u32, usize)>) {
         of.sort_unstable();

@@ -6,6 +6,7 @@
 //! (`pthread_exit` in `main`) it shows as a zombie in `/proc/PID/stat` and has no memory in
 //! `/proc/PID`; both are then read from a thread that lives, at `/proc/PID/task/TID`.
 
+mod bound;
 mod stat;
 mod worker;
 
@@ -17,6 +18,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
+pub use bound::{Bound, BoundError};
 pub(crate) use stat::kib;
 pub use stat::{Membership, ProcessKind, Stat, Status};
 pub use worker::Worker;

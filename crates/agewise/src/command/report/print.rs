@@ -177,6 +177,7 @@ impl<W: Write> Printer<W> {
             text_of(&mut self.out, report, Source::Agent)?;
         }
         self.text_of_limits(cut, truncated)?;
+        self.text_of_unseen(cost)?;
         let out = &mut self.out;
         writeln!(
             out,
@@ -195,6 +196,18 @@ impl<W: Write> Printer<W> {
             bytes_text(cost.agemap_bytes),
             cost.agemap_bytes_per_page,
         )
+    }
+
+    fn text_of_unseen(&mut self, cost: &CostReport) -> io::Result<()> {
+        let (processes, cgroups) = (cost.unseen_processes, cost.unseen_cgroups);
+        if processes > 0 || cgroups > 0 {
+            writeln!(
+                self.out,
+                "# not seen: {processes} processes that could not be looked at, {cgroups} cgroups \
+                 that do not say which processes they hold"
+            )?;
+        }
+        Ok(())
     }
 
     fn text_of_limits(&mut self, cut: usize, truncated: bool) -> io::Result<()> {

@@ -67,6 +67,8 @@ fn cost() -> CostReport {
         scan_interval_ms: 1000,
         agemap_bytes: 139_264,
         agemap_bytes_per_page: 1.0625,
+        unseen_processes: 0,
+        unseen_cgroups: 0,
     }
 }
 
@@ -88,6 +90,24 @@ fn text_says_what_was_cut() {
     let text = printed(Format::Text, 7, true);
     assert!(text.contains("# 7 more targets not shown"), "{text}");
     assert!(text.contains("# there are more cgroups"), "{text}");
+}
+
+#[test]
+fn text_says_what_was_not_seen() {
+    let print = |cost: &CostReport| {
+        let mut out = Vec::new();
+        let mut printer = Printer::new(&mut out, Format::Text);
+        printer.print(&reports(), cost, 0, false).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    assert!(!print(&cost()).contains("not seen"));
+    let text = print(&CostReport {
+        unseen_processes: 3,
+        unseen_cgroups: 2,
+        ..cost()
+    });
+    assert!(text.contains("# not seen: 3 processes"), "{text}");
+    assert!(text.contains(", 2 cgroups"), "{text}");
 }
 
 #[test]
