@@ -103,6 +103,12 @@ fn without_privileges_it_answers_as_well() {
         .find(|record| record["name"] == "pageout")
         .unwrap();
     assert_eq!(pageout["state"], "missing");
+    let damon = records.iter().find(|record| record["name"] == "damon");
+    let damon = damon.unwrap();
+    assert_eq!(damon["state"], "missing", "only root may use it: {damon}");
+    if std::path::Path::new("/sys/kernel/mm/damon/admin").exists() {
+        assert_eq!(damon["advice"], "run as root", "{damon}");
+    }
     assert_eq!(
         output.status.code(),
         Some(if chosen_eye(&records).is_some() { 0 } else { 3 })

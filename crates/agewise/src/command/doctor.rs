@@ -13,8 +13,8 @@ use crate::output::{self, Format};
 /// Each line names one thing that agewise can build on: whether it works here (yes, partly, no),
 /// what was found, since which kernel version it exists, and, where something is missing, what
 /// helps. A star marks the eye (how accesses become known) and the hand (how memory is moved) that
-/// are used unless others are asked for. Nothing is changed; the page-table walker is loaded once
-/// and let go.
+/// are used unless others are asked for. What has to be tried is tried and undone: the page-table
+/// walker is loaded, and where nobody uses DAMON a monitor is set up that is never started.
 ///
 /// The exit status is 0 if observing works, be it in part; 3 if no eye works here, so that nothing
 /// can be observed; 1 for an error and 2 for a command line that is wrong.

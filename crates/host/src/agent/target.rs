@@ -330,7 +330,7 @@ fn matched(
 }
 
 /// A path and all paths above it, `/` last.
-fn above(path: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn above(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |path| match path.rfind('/') {
         Some(0) if path.len() > 1 => Some("/"),
         Some(0) | None => None,

@@ -4,7 +4,7 @@
 use super::facts::{Facts, Syscall};
 use super::{Capability, Group, State};
 use crate::cgroup::Version;
-use crate::damon::Owner;
+use crate::damon::Availability;
 
 /// Which is used when none is asked for: the first that works.
 pub(super) const PREFERENCE: [&str; 1] = ["pageout"];
@@ -114,8 +114,13 @@ fn lru_gen(facts: &Facts) -> Capability {
 }
 
 fn damon(facts: &Facts) -> Capability {
-    if facts.damon_exists && matches!(facts.damon_owner, Ok(Owner::Nobody)) {
-        let found = "schemes that page out or sort, run by the kernel";
+    if let Availability::Free(offer) = &facts.damon
+        && !offer.operations.is_empty()
+    {
+        let found = format!(
+            "schemes that page out or sort, run by the kernel, on {}",
+            offer.operations.join(", ")
+        );
         return line("damon", State::Available, found).since("5.18");
     }
     line("damon", State::Missing, "DAMON cannot be driven here")

@@ -8,6 +8,8 @@ use super::*;
 use crate::eye::EyeError;
 use crate::root::Roots;
 
+mod damon;
+
 /// A kernel that knows some calls.
 struct FakeCalls {
     arch: &'static str,
@@ -65,6 +67,8 @@ impl Fake {
         fake.privileged(0, u64::MAX);
         fake.file("proc/self/clear_refs", "");
         fake.file("proc/self/pagemap", "");
+        fake.file("proc/kpageflags", "");
+        fake.file("proc/kpagecgroup", "");
         fake.file(
             "proc/meminfo",
             "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n",
@@ -86,7 +90,7 @@ impl Fake {
             "sys/kernel/mm/transparent_hugepage/enabled",
             "always [madvise] never\n",
         );
-        fake.file("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0\n");
+        fake.damon_offers("vaddr\nfvaddr\npaddr\n");
         fake.file("sys/kernel/mm/lru_gen/enabled", "0x0007\n");
         fake.file("sys/kernel/debug/lru_gen", "");
         fake.cgroup_v2();
@@ -155,7 +159,6 @@ fn a_machine_of_today_can_do_everything() {
     for line in table.lines() {
         let expected = match (line.group, line.name) {
             (Group::Eye, "pagemap") => State::Limited,
-            (_, "idle_page") => State::Missing,
             _ => State::Available,
         };
         assert_eq!(line.state, expected, "{line:?}");

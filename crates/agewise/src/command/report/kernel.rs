@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise report --eye damon|lru_gen`: the kernel's own eyes. They watch by themselves; all there
+//! `agewise report --source damon|lru_gen`: the kernel's own eyes. They watch by themselves; all there
 //! is to do is to prepare a look in time, and to look.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::Targets;
-use agewise_host::kernel_eye::{DamonEye, GenerationEye, KernelEye};
+use agewise_host::kernel_eye::{self, GenerationEye, KernelEye, Unit};
 use agewise_host::root::Roots;
 
 use super::print::{KernelLook, Printer, Source};
@@ -33,16 +33,17 @@ pub fn run(
     let oldest = args.ages.config(period).oldest;
     let roots = Roots::default();
     let intervals = args.ages.intervals.clone();
-    let (mut eye, source): (Box<dyn KernelEye>, _) = match args.eye {
+    let mut eye: Box<dyn KernelEye> = match args.source {
         Eye::LruGen => {
             let window_ms = millis(period);
             let eye = GenerationEye::open(&roots, targets, &intervals, oldest, window_ms)?;
-            (Box::new(eye), Source::Cgroups)
+            Box::new(eye)
         }
-        _ => {
-            let eye = DamonEye::start(roots, targets, intervals, oldest)?;
-            (Box::new(eye), Source::Processes)
-        }
+        _ => kernel_eye::start_damon(roots, targets, intervals, oldest)?,
+    };
+    let source = match eye.unit() {
+        Unit::Processes => Source::Processes,
+        Unit::Cgroups => Source::Cgroups,
     };
     let mut printer = Printer::new(std::io::stdout().lock(), args.format);
     let began = Instant::now();

@@ -37,7 +37,7 @@ use crate::units;
 /// least as old as the observation; it is counted at that age, or in the last bin with
 /// `--unseen oldest`. To see ages of minutes, observe for minutes.
 ///
-/// With `--eye damon` or `--eye lru_gen` the kernel's own instruments are read instead, which know
+/// With `--source damon` or `--source lru_gen` the kernel's own instruments are read instead, which know
 /// less: DAMON estimates by region, the multi-gen LRU knows whole generations of memory cgroups.
 /// Output says how coarse it is. DAMON has one owner at a time; one that somebody else runs is left
 /// alone, and named.
@@ -57,8 +57,8 @@ pub struct Args {
     ages: AgeArgs,
 
     /// How accesses become known; see `agewise doctor` for what works here.
-    #[arg(long, value_enum, default_value_t = Eye::Auto)]
-    eye: Eye,
+    #[arg(long, alias = "eye", value_enum, default_value_t = Eye::Auto)]
+    source: Eye,
 
     /// Observe this long, then report: 30s, or without end with --follow, unless given.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
@@ -118,7 +118,8 @@ enum Eye {
     Pagewalk,
     /// Whole mappings, of your own processes.
     Pagemap,
-    /// The kernel's DAMON: regions of adaptive size, by sampling. For --pid and --cgroup.
+    /// The kernel's DAMON: regions of adaptive size, by sampling; of processes (--pid, --cgroup), or
+    /// of physical memory (--all; --cgroup where the kernel's DAMON watches nothing else).
     Damon,
     /// The kernel's multi-gen LRU: whole generations, for --cgroup and --all. Of the --intervals
     /// that fit into the observation it tells two apart, and ages the cgroups for that.
@@ -165,7 +166,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .chain(duration)
         .min()
         .unwrap_or(DEFAULT_DURATION);
-    let which = match args.eye {
+    let which = match args.source {
         Eye::Auto => AgentEye::Best,
         Eye::Pagewalk => AgentEye::PageWalk,
         Eye::Pagemap => AgentEye::Pagemap,
