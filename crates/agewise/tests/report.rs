@@ -350,7 +350,7 @@ fn doctor_row(name: &str) -> Value {
     let text = String::from_utf8(doctor.stdout).unwrap();
     text.lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap())
-        .find(|line| line["group"] == "eye" && line["name"] == name)
+        .find(|line| line["group"] == "source" && line["name"] == name)
         .unwrap()
 }
 

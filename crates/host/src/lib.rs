@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Eyes and hands on a real Linux machine. Readers hold no policy; what to do with what they see
+//! Access sources and movers on a real Linux machine. Readers hold no policy; what to do with what they see
 //! is decided in `agewise-engine`.
 
 pub mod agent;
@@ -27,5 +27,6 @@ pub mod restrain;
 pub mod root;
 pub mod rounds;
 pub mod seat;
+pub mod source;
 pub mod swap;
 pub mod vma;

@@ -194,7 +194,7 @@ impl Privileges {
 }
 
 /// All facts.
-pub(super) struct Facts {
+pub(crate) struct Facts {
     pub release: String,
     pub version: Option<KernelVersion>,
     pub arch: &'static str,

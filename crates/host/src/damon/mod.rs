@@ -154,4 +154,4 @@ impl Damon {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -13,7 +13,7 @@ use agewise_engine::workingset::{Intervals, OldestPages};
 
 use crate::agent::{Subject, SubjectReport, Targets};
 use crate::cgroup::CgroupError;
-use crate::damon::DamonError;
+use crate::damon::{Availability, Damon, DamonError};
 use crate::error::FileError;
 use crate::lru_gen::CommandError;
 use crate::process::ProcessError;
@@ -75,15 +75,19 @@ pub fn start_damon(
     oldest: OldestPages,
 ) -> Result<Box<dyn KernelEye>, KernelEyeError> {
     let is_process = |subject: &Subject| matches!(subject, Subject::Process { .. });
-    if let Targets::Listed(subjects) = targets {
-        match DamonEye::start(roots.clone(), targets, intervals.clone(), oldest) {
-            Err(KernelEyeError::Damon(DamonError::NoOperations { .. }))
-                if !subjects.iter().any(is_process) => {}
-            started => return Ok(Box::new(started?)),
-        }
-    }
-    let eye = PhysicalEye::start(roots, targets, intervals, oldest)?;
-    Ok(Box::new(eye))
+    let by_process = match targets {
+        Targets::Listed(subjects) if subjects.iter().any(is_process) => true,
+        Targets::Listed(_) => match Damon::new(roots.sys.clone()).probe() {
+            Availability::Free(offer) => offer.has("vaddr") || !offer.has("paddr"),
+            // What is wrong is said when it is started.
+            _ => true,
+        },
+        _ => false,
+    };
+    Ok(match by_process {
+        true => Box::new(DamonEye::start(roots, targets, intervals, oldest)?),
+        false => Box::new(PhysicalEye::start(roots, targets, intervals, oldest)?),
+    })
 }
 
 /// An eye of the kernel's cannot be used, or not any more.

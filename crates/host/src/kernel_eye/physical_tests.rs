@@ -5,6 +5,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use super::super::frames::FILES;
+use super::super::{DamonEye, start_damon};
 use super::*;
 use crate::cgroup::Version;
 
@@ -136,10 +137,64 @@ fn pages_count_for_their_cgroup_and_those_above_at_the_age_of_their_region() {
 }
 
 #[test]
+fn cgroups_are_watched_by_physical_memory_where_there_is_nothing_else() {
+    let cgroups = Fake::new();
+    let damon = crate::damon::tests::Fake::new();
+    let mut roots = damon.roots();
+    let parent = Subject::process(&ProcRoot::default(), std::os::unix::process::parent_id());
+    let listed = |subject| Targets::Listed(vec![subject]);
+    cgroups.frames(&[]);
+    roots.proc = Roots::below(cgroups.dir.path()).proc;
+    std::fs::write(roots.proc.join("iomem"), "1000-4fff : System RAM\n").unwrap();
+    let start = |targets: &Targets| {
+        let intervals: Intervals = "1s".parse().unwrap();
+        start_damon(roots.clone(), targets, intervals, OldestPages::AtLeast)
+    };
+    let operations = || damon.get("0/contexts/0/operations");
+
+    damon.put("0/contexts/0/avail_operations", "paddr\n");
+    let eye = start(&listed(Subject::Cgroup(cgroups.cgroup("/a")))).unwrap();
+    assert_eq!(
+        (eye.unit(), operations().as_str()),
+        (Unit::Cgroups, "paddr")
+    );
+    assert_eq!(damon.get("0/contexts/0/targets/0/regions/0/end"), "20480");
+    drop(eye);
+    assert_eq!(damon.get("nr_kdamonds"), "0");
+    let error = DamonEye::start(
+        Roots {
+            sys: roots.sys.clone(),
+            ..Roots::default()
+        },
+        &listed(parent.unwrap()),
+        "1s".parse().unwrap(),
+        OldestPages::AtLeast,
+    );
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("'vaddr' (it offers: paddr)"), "{error}");
+    assert!(error.contains("--cgroup"), "says what to do: {error}");
+
+    let all = Targets::AllCgroups {
+        hierarchy: cgroups.hierarchy(),
+        limits: TreeLimits::default(),
+    };
+    damon.put("0/contexts/0/avail_operations", "vaddr\npaddr\n");
+    assert_eq!(start(&all).unwrap().unit(), Unit::Cgroups);
+    // A cgroup without processes: virtual memory was asked for, and there is none.
+    let cgroup = cgroups.cgroup("/a");
+    std::fs::write(cgroup.dir().join("cgroup.procs"), "").unwrap();
+    std::fs::write(cgroup.dir().join("b/cgroup.procs"), "").unwrap();
+    let error = start(&listed(Subject::Cgroup(cgroup))).err().unwrap();
+    assert!(error.to_string().contains("no process"), "{error}");
+    damon.put("0/contexts/0/avail_operations", "vaddr\n");
+    let error = start(&all).err().unwrap().to_string();
+    assert!(error.contains("'paddr' (it offers: vaddr)"), "{error}");
+}
+
+#[test]
 fn only_cgroups_can_be_told_apart() {
     let proc = ProcRoot::default();
-    // SAFETY: getppid has no preconditions.
-    let parent = unsafe { libc::getppid() } as u32;
+    let parent = std::os::unix::process::parent_id();
     let process = Subject::process(&proc, parent).unwrap();
     let error = Wanted::of(&Targets::Listed(vec![process])).unwrap_err();
     assert!(error.to_string().contains("--cgroup"), "{error}");

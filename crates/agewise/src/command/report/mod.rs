@@ -8,9 +8,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, SubjectReport};
+use agewise_host::source::{Open, Source};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::observe::{self, AgeArgs, AgentEye, millis};
+use super::observe::{self, AgeArgs, millis};
 use crate::output::Format;
 use crate::pause;
 use crate::signal::Stop;
@@ -57,8 +59,9 @@ pub struct Args {
     ages: AgeArgs,
 
     /// How accesses become known; see `agewise doctor` for what works here.
-    #[arg(long, alias = "eye", value_enum, default_value_t = Eye::Auto)]
-    source: Eye,
+    #[arg(long, alias = "eye", value_name = "SOURCE", default_value = "auto",
+          value_parser = source_choice())]
+    source: SourceChoice,
 
     /// Observe this long, then report: 30s, or without end with --follow, unless given.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
@@ -109,22 +112,17 @@ struct TargetArgs {
     all: bool,
 }
 
-/// How accesses become known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Eye {
-    /// Page tables; without the right to read them, whole mappings.
-    Auto,
-    /// Page tables: every page by itself.
-    Pagewalk,
-    /// Whole mappings, of your own processes.
-    Pagemap,
-    /// The kernel's DAMON: regions of adaptive size, by sampling; of processes (--pid, --cgroup), or
-    /// of physical memory (--all; --cgroup where the kernel's DAMON watches nothing else).
-    Damon,
-    /// The kernel's multi-gen LRU: whole generations, for --cgroup and --all. Of the --intervals
-    /// that fit into the observation it tells two apart, and ages the cgroups for that.
-    #[value(name = "lru_gen")]
-    LruGen,
+/// The argument of `--source`; `None` for the best that works.
+#[derive(Clone, Copy, Debug)]
+struct SourceChoice(Option<&'static Source>);
+
+fn source_choice() -> impl TypedValueParser<Value = SourceChoice> {
+    let auto = PossibleValue::new("auto")
+        .help("Page tables; without the right to read them, whole mappings");
+    let sources =
+        Source::of_ages().map(|source| PossibleValue::new(source.name).help(source.about));
+    PossibleValuesParser::new(std::iter::once(auto).chain(sources))
+        .map(|name| SourceChoice(Source::named(&name)))
 }
 
 /// The order of targets.
@@ -166,13 +164,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .chain(duration)
         .min()
         .unwrap_or(DEFAULT_DURATION);
-    let which = match args.source {
-        Eye::Auto => AgentEye::Best,
-        Eye::Pagewalk => AgentEye::PageWalk,
-        Eye::Pagemap => AgentEye::Pagemap,
-        Eye::Damon | Eye::LruGen => return kernel::run(args, &targets, duration, period),
-    };
-    let (mut agent, note) = observe::open_agent_with(targets, args.ages.config(period), which)?;
+    let source = args.source.0;
+    if let Some(Open::Histograms(open)) = source.map(|source| source.open) {
+        return kernel::run(args, open, &targets, duration, period);
+    }
+    let (mut agent, note) = observe::open_agent_with(targets, args.ages.config(period), source)?;
     if let Some(note) = note {
         eprintln!("agewise: {note}");
     }

@@ -45,7 +45,7 @@ fn row(change: impl FnOnce(&Fake)) -> (Capability, Option<String>) {
         roots,
         calls: Box::new(fake.calls),
     });
-    let row = table.get(Group::Eye, "damon").unwrap().clone();
+    let row = table.get(Group::Source, "damon").unwrap().clone();
     (row, fs::read_to_string(count).ok())
 }
 

@@ -21,7 +21,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
 }
 
 fn line(name: &'static str, state: State, found: impl Into<String>) -> Capability {
-    Capability::new(Group::Hand, name, state, found)
+    Capability::new(Group::Mover, name, state, found)
 }
 
 /// `None` when process_madvise can be used on other processes.
@@ -110,7 +110,7 @@ fn lru_gen(facts: &Facts) -> Capability {
         "the kernel's multi-gen LRU cannot be driven here",
     )
     .since("6.1")
-    .advise("see the eye of this name")
+    .advise("see the access source of this name")
 }
 
 fn damon(facts: &Facts) -> Capability {
@@ -125,7 +125,7 @@ fn damon(facts: &Facts) -> Capability {
     }
     line("damon", State::Missing, "DAMON cannot be driven here")
         .since("5.18")
-        .advise("see the eye of this name")
+        .advise("see the access source of this name")
 }
 
 fn page_cache() -> Capability {
