@@ -434,7 +434,8 @@ fn sources_are_chosen_by_name_and_refuse_what_they_cannot_do() {
         stderr.contains("by memory cgroup, not by process"),
         "{stderr}"
     );
-    let exact = agewise(&["report", "--source", "damon", "--pid", &pid, "--exact"]);
+    // The option by its former name.
+    let exact = agewise(&["report", "--eye", "damon", "--pid", &pid, "--exact"]);
     assert_eq!(exact.status.code(), Some(1));
     let stderr = String::from_utf8_lossy(&exact.stderr);
     assert!(stderr.contains("--exact"), "{stderr}");

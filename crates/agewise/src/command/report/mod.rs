@@ -39,10 +39,10 @@ use crate::units;
 /// least as old as the observation; it is counted at that age, or in the last bin with
 /// `--unseen oldest`. To see ages of minutes, observe for minutes.
 ///
-/// With `--source damon` or `--source lru_gen` the kernel's own instruments are read instead, which know
-/// less: DAMON estimates by region, the multi-gen LRU knows whole generations of memory cgroups.
-/// Output says how coarse it is. DAMON has one owner at a time; one that somebody else runs is left
-/// alone, and named.
+/// With `--source damon` or `--source lru_gen` the kernel's own instruments are read instead. They
+/// know less: DAMON estimates by region, the multi-gen LRU knows whole generations of memory
+/// cgroups. Output says how coarse it is. DAMON has one owner at a time; one that somebody else runs
+/// is left alone, and named.
 ///
 /// Reading page tables needs root. Clearing accessed bits does not change what programs compute;
 /// it is noticed by the kernel's own reclaim, which uses the same bits.
