@@ -20,8 +20,9 @@ run: ZRAM ?= $(shell [ "$$(id -u)" = 0 ] && [ "$$(wc -l < /proc/swaps)" = 1 ] &&
 run: build
 	$(AGEWISE) demo $(if $(filter 1 true yes,$(ZRAM)),--zram)
 
+# All tests run, whichever fail, so that one run lists every failure.
 test: setup
-	$(CARGO) test $(CARGO_FLAGS) --workspace
+	$(CARGO) test $(CARGO_FLAGS) --workspace --no-fail-fast
 
 # Eyes and hands that need another kernel than this one, in a virtual machine. Optional.
 test-vm: setup

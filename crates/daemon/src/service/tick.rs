@@ -134,7 +134,7 @@ impl Daemon {
     /// Opens what it needs. Nothing is looked at yet.
     ///
     /// # Errors
-    /// No eye that tells pages apart, no cgroups, a journal that cannot be written.
+    /// No source that tells pages apart, no cgroups, a journal that cannot be written.
     pub fn open(config: Config, hub: Hub, dry_run: bool) -> anyhow::Result<Self> {
         let matcher = Arc::new(Matcher::new(&config)?);
         let journal = Journal::open(&config.journal).with_context(|| journal_failed(&config))?;
@@ -149,7 +149,7 @@ impl Daemon {
             &Started {
                 version: env!("CARGO_PKG_VERSION"),
                 pid: std::process::id(),
-                eye: agent.eye().name(),
+                source: agent.eye().name(),
                 dry_run,
                 rules: config.act.len(),
                 note,

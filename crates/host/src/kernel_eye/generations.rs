@@ -12,7 +12,7 @@
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Intervals, OldestPages, Slice};
 
-use super::{KernelEye, KernelEyeError};
+use super::{KernelEye, KernelEyeError, Unit};
 use crate::agent::{Subject, SubjectReport, Targets};
 use crate::cgroup::{Cgroup, Hierarchy};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
@@ -211,6 +211,10 @@ impl GenerationEye {
 impl KernelEye for GenerationEye {
     fn name(&self) -> &'static str {
         "lru_gen"
+    }
+
+    fn unit(&self) -> Unit {
+        Unit::Cgroups
     }
 
     fn lead_times_ms(&self) -> &[u64] {
