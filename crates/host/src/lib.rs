@@ -28,4 +28,5 @@ pub mod root;
 pub mod rounds;
 pub mod seat;
 pub mod swap;
+pub mod untrusted;
 pub mod vma;

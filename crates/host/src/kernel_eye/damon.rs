@@ -23,6 +23,7 @@ use crate::eye::pagemap::Pagemap;
 use crate::eye::{AccessSource, AddressRange, PAGE_BYTES, TableSight, Target};
 use crate::process::Process;
 use crate::root::Roots;
+use crate::untrusted::Untrusted;
 use crate::vma::{VmaKind, VmaTable};
 
 /// Most processes that one monitor watches: each takes a scheme of its own.
@@ -40,7 +41,7 @@ const ALL_OF_IT_PERCENT: u64 = 90;
 #[derive(Debug)]
 struct Member {
     process: Process,
-    comm: String,
+    comm: Untrusted,
     /// Those it counts for.
     subjects: Vec<usize>,
 }
@@ -48,7 +49,7 @@ struct Member {
 /// One line of the report to be.
 #[derive(Debug)]
 struct Named {
-    name: String,
+    name: Untrusted,
     is_cgroup: bool,
 }
 
@@ -143,7 +144,7 @@ impl DamonEye {
                 match &found {
                     Ok(found) => found.add_to(&mut reports[subject]),
                     Err(error) => {
-                        let (pid, comm) = (member.process.pid(), &member.comm);
+                        let (pid, comm) = (member.process.pid(), member.comm.terminal());
                         reports[subject]
                             .troubles
                             .push(format!("{pid} ({comm}): {error}"));

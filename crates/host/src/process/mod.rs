@@ -18,6 +18,7 @@ pub use worker::Worker;
 
 use crate::error::{self, FileError};
 use crate::root::{ProcRoot, numbers_in};
+use crate::untrusted::Untrusted;
 
 /// Why a process cannot be looked at or acted upon.
 #[derive(Debug, thiserror::Error)]
@@ -52,22 +53,26 @@ pub enum ProcessError {
         tgid: u32,
     },
     /// A kernel thread has no user memory.
-    #[error("{pid} ({comm}) is a kernel thread: it has no memory of its own to look at")]
+    #[error(
+        "{pid} ({}) is a kernel thread: it has no memory of its own to look at",
+        comm.terminal()
+    )]
     KernelThread {
         /// The pid.
         pid: u32,
         /// Its name.
-        comm: String,
+        comm: Untrusted,
     },
     /// A zombie has no memory any more.
     #[error(
-        "process {pid} ({comm}) has exited and waits for its parent {ppid} to reap it: it has no memory any more"
+        "process {pid} ({}) has exited and waits for its parent {ppid} to reap it: it has no memory any more",
+        comm.terminal()
     )]
     Zombie {
         /// The pid.
         pid: u32,
         /// Its name.
-        comm: String,
+        comm: Untrusted,
         /// Who should reap it.
         ppid: u32,
     },
@@ -295,19 +300,8 @@ impl Process {
     }
 
     /// The name, at most 15 bytes.
-    pub fn comm(&self) -> Result<String, ProcessError> {
+    pub fn comm(&self) -> Result<Untrusted, ProcessError> {
         Ok(self.read_stat()?.comm)
-    }
-
-    /// The command line, arguments joined by spaces; `[name]` when there is none (kernel threads).
-    pub fn cmdline(&self) -> Result<String, ProcessError> {
-        let text = self.read("cmdline")?;
-        let joined = text.trim_end_matches('\0').replace('\0', " ");
-        if joined.is_empty() {
-            Ok(format!("[{}]", self.comm()?))
-        } else {
-            Ok(joined)
-        }
     }
 
     /// Effective user id.
@@ -334,7 +328,10 @@ impl Process {
     }
 
     fn read_stat(&self) -> Result<Stat, ProcessError> {
-        Ok(Stat::parse(&self.path("stat"), &self.read("stat")?)?)
+        let path = self.path("stat");
+        let line = error::read_bytes(&path)
+            .map_err(|error| ProcessError::from_file(self.pid, "read", error))?;
+        Ok(Stat::parse(&path, line)?)
     }
 
     /// A pidfd becomes readable when the whole thread group has exited.

@@ -129,8 +129,8 @@ fn parse_memory_pages(text: &str, subject: &Subject) -> anyhow::Result<u64> {
         }
         let pages = (replay.footprint_pages() as f64 * percent / 100.0).round() as u64;
         if pages < MIN_MEMORY_PAGES {
-            eprintln!(
-                "agewise: {}: {text} of the footprint is {pages} pages; {MIN_MEMORY_PAGES} are used, \
+            crate::note!(
+                "{}: {text} of the footprint is {pages} pages; {MIN_MEMORY_PAGES} are used, \
                  the least a cgroup works with",
                 subject.name()
             );

@@ -119,17 +119,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     lean::require_page_ages(&mut agent)?;
     let free_swap_bytes = swap::free_bytes(&ProcRoot::default())?;
     for note in note.into_iter().chain(swap_note(free_swap_bytes)) {
-        eprintln!("agewise: {note}");
+        crate::note!("{note}");
     }
     let stop = Stop::install()?;
     if !observe_for(&mut agent, observation, interval, &stop)? {
         return match stop.requested() {
             Some(signal) => {
-                eprintln!("agewise: interrupted while observing; nothing was moved");
+                crate::note!("interrupted while observing; nothing was moved");
                 Ok(ExitCode::from(Stop::exit_code(signal)))
             }
             None => {
-                eprintln!("agewise: the target is gone; nothing was moved");
+                crate::note!("the target is gone; nothing was moved");
                 Ok(ExitCode::from(EXIT_TARGET_GONE))
             }
         };
@@ -217,13 +217,13 @@ fn find_all(agent: &mut Agent, older_than: Duration, own: &[u32]) -> anyhow::Res
     let mut found = Vec::new();
     for pid in pids {
         if own.contains(&pid) {
-            eprintln!("agewise: process {pid} is ours or one we came from: left alone");
+            crate::note!("process {pid} is ours or one we came from: left alone");
             continue;
         }
         match lean::find_cold(agent, pid, older_than) {
             Ok(cold) => found.extend(cold),
             // One of many may have ended meanwhile; whatever it is, the others go on.
-            Err(error) => eprintln!("agewise: process {pid}: {error:#}"),
+            Err(error) => crate::note!("process {pid}: {error:#}"),
         }
     }
     Ok(found)
@@ -270,7 +270,7 @@ fn evict_all(
             Err(error) if error.is_gone() => {}
             // The one that was named may not be passed over.
             Err(error) if args.targets.pid.is_some() => return Err(error.into()),
-            Err(error) => eprintln!("agewise: process {} is left alone: {error}", cold.pid),
+            Err(error) => crate::note!("process {} is left alone: {error}", cold.pid),
         }
     }
     for work in &mut works {

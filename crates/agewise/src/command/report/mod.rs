@@ -173,7 +173,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let (mut agent, note) = observe::open_agent_with(targets, args.ages.config(period), which)?;
     if let Some(note) = note {
-        eprintln!("agewise: {note}");
+        crate::note!("{note}");
     }
     let stop = Stop::install()?;
     let mut printer = print::Printer::new(std::io::stdout().lock(), args.format);
@@ -344,11 +344,8 @@ fn sort_and_cut(reports: &mut Vec<SubjectReport>, sort: Sort, top: usize) -> usi
         ),
         Sort::Name => {
             reports.sort_by_cached_key(|report| {
-                report
-                    .name
-                    .split('/')
-                    .map(str::to_owned)
-                    .collect::<Vec<_>>()
+                let parts = report.name.as_bytes().split(|byte| *byte == b'/');
+                parts.map(<[u8]>::to_vec).collect::<Vec<_>>()
             });
         }
     }

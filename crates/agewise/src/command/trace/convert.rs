@@ -81,12 +81,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     writer.finish()?;
     if let Some(note) = stream.note() {
-        eprintln!("agewise: {note}");
+        crate::note!("{note}");
     }
-    eprintln!(
-        "agewise: {requests} requests written to {}",
-        args.out.display()
-    );
+    crate::note!("{requests} requests written to {}", args.out.display());
     Ok(ExitCode::SUCCESS)
 }
 

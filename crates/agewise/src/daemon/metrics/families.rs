@@ -6,6 +6,7 @@
 
 use agewise_engine::generations::PageType;
 use agewise_engine::workingset::{Histogram, NO_UPPER_BOUND_MS};
+use agewise_host::untrusted::Untrusted;
 
 use super::shown::{Counts, OTHER, Shown};
 use crate::daemon::state::{Psi, Reason, Snapshot, SubjectView};
@@ -114,7 +115,10 @@ fn rows<'a>(snapshot: &'a Snapshot, shown: &Shown) -> Vec<Row<'a>> {
         .map(|at| {
             let subject = &snapshot.subjects[*at];
             Row {
-                label: (label_of(subject.is_cgroup), subject.name.to_string()),
+                label: (
+                    label_of(subject.is_cgroup),
+                    Untrusted::from(&*subject.name).terminal().to_string(),
+                ),
                 subjects: vec![subject],
                 counts: Counts {
                     refaulted_bytes: subject.refaulted_bytes,

@@ -31,7 +31,7 @@ pub use tick::Daemon;
 /// The configuration or the ledger cannot be read.
 pub fn let_go(options: &Options) -> anyhow::Result<bool> {
     let (told, is_well) = protect::let_go(&options.read()?.protect)?;
-    eprintln!("agewise: {told}");
+    crate::note!("{told}");
     Ok(is_well)
 }
 
@@ -172,7 +172,7 @@ fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
         ),
     };
     if told.0 == "reload_failed" {
-        eprintln!("agewise: {}", told.1);
+        crate::note!("{}", told.1);
     }
     daemon.say(told.0, told.1);
     notify(&[sd_notify::NotifyState::Ready]);
