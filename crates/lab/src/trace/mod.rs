@@ -23,7 +23,7 @@ mod writer;
 pub use access::{Access, AccessKind, Evidence, PageClass, Request};
 pub use dense::{ACCESSES_MAX, DenseTrace, NEVER};
 pub use error::TraceError;
-pub use format::{FORMATS, Format, ReadOptions, RequestReader};
+pub use format::{EXPANSION_MAX, FORMATS, Format, ReadLimits, ReadOptions, RequestReader};
 pub use input::Input;
 pub use manifest::{Manifest, ManifestEntry};
 pub use page_index::{PageIndex, hash};

@@ -79,11 +79,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         })?;
         requests += 1;
     }
+    let records = writer.records();
     writer.finish()?;
     if let Some(note) = stream.note() {
         crate::note!("{note}");
     }
-    crate::note!("{requests} requests written to {}", args.out.display());
+    crate::note!(
+        "{requests} requests read, {records} records written to {}",
+        args.out.display()
+    );
     Ok(ExitCode::SUCCESS)
 }
 
