@@ -24,7 +24,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            note!("{error:#}");
+            note!("{}", output::chain(&error));
             ExitCode::FAILURE
         }
     }

@@ -81,6 +81,20 @@ pub fn message(text: &str) -> String {
     text.split('\n').map(clean).collect::<Vec<_>>().join("\n  ")
 }
 
+/// An error and what is behind it on one line. Errors of ours say what the system said and hand it
+/// out as their source as well: what was said already is not said again.
+pub fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 /// Whether `error` is only a reader that left early (`agewise … | head`), which is no failure.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
@@ -122,6 +136,18 @@ mod tests {
             "a\\x07\n  agewise: all is well"
         );
         assert_eq!(csv_field("a\n,\u{2066}"), "\"a\\x0a,\\u{2066}\"");
+    }
+
+    #[test]
+    fn a_chain_says_everything_once() {
+        use anyhow::Context;
+        let read = agewise_host::error::read("/nowhere/at/all".as_ref());
+        let error = read.context("no trace").unwrap_err();
+        assert_eq!(
+            chain(&error),
+            "no trace: cannot read /nowhere/at/all: No such file or directory (os error 2)"
+        );
+        assert_eq!(chain(&anyhow::anyhow!("b").context("a")), "a: b");
     }
 
     #[test]

@@ -223,7 +223,7 @@ fn find_all(agent: &mut Agent, older_than: Duration, own: &[u32]) -> anyhow::Res
         match lean::find_cold(agent, pid, older_than) {
             Ok(cold) => found.extend(cold),
             // One of many may have ended meanwhile; whatever it is, the others go on.
-            Err(error) => crate::note!("process {pid}: {error:#}"),
+            Err(error) => crate::note!("process {pid}: {}", crate::output::chain(&error)),
         }
     }
     Ok(found)

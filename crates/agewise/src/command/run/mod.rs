@@ -81,7 +81,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let prepared = match prepare(args) {
         Ok(prepared) => prepared,
         Err(error) => {
-            crate::note!("{error:#}; the command was not started");
+            crate::note!(
+                "{}; the command was not started",
+                crate::output::chain(&error)
+            );
             return Ok(ExitCode::from(EXIT_OWN_FAILURE));
         }
     };

@@ -180,7 +180,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             // Nothing more is written: behind a frame that is cut off it could not be read.
             drop(recorder);
             if !args.command.is_empty() {
-                crate::note!("recording has ended, the command goes on: {error:#}");
+                crate::note!(
+                    "recording has ended, the command goes on: {}",
+                    crate::output::chain(&error)
+                );
             }
             subject.end();
             return Err(error);

@@ -92,7 +92,7 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
                 next_ms
             }
             Err(error) => {
-                let error = format!("{error:#}");
+                let error = crate::output::chain(&error);
                 if troubles.as_ref() != Some(&error) {
                     daemon.say("trouble", error.clone());
                     troubles = Some(error);
@@ -168,7 +168,10 @@ fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
         Ok(()) => ("reload", "the configuration was read again".to_owned()),
         Err(error) => (
             "reload_failed",
-            format!("the configuration of before stays: {error:#}"),
+            format!(
+                "the configuration of before stays: {}",
+                crate::output::chain(&error)
+            ),
         ),
     };
     if told.0 == "reload_failed" {
