@@ -348,10 +348,7 @@ impl Keeper {
             Ok(()) => true,
             Err(error) => {
                 if was_written {
-                    eprintln!(
-                        "agewise: cannot write the files in {}: {error}",
-                        self.dir.display()
-                    );
+                    agewise_cli::note!("cannot write the files in {}: {error}", self.dir.display());
                 }
                 false
             }
@@ -371,7 +368,7 @@ impl Drop for Keeper {
             // It was unmounted by hand.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => drop(session.take()),
             Err(error) => {
-                eprintln!("agewise: cannot unmount {}: {error}", self.dir.display());
+                agewise_cli::note!("cannot unmount {}: {error}", self.dir.display());
             }
         }
     }
