@@ -147,7 +147,9 @@ impl Daemon {
             }
             return;
         }
-        self.journal.write("action", &line);
+        if !self.journal.permits("action", &line) {
+            return;
+        }
         let mut hand = PageOut {
             agent: &mut self.agent,
             cancel,
@@ -214,7 +216,7 @@ fn announce(journal: &Journal) -> Announce {
             dry_run: held.dry_run,
             fields: begun,
         };
-        journal.write("action", &line);
+        journal.permits("action", &line)
     })
 }
 

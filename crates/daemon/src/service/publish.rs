@@ -51,6 +51,7 @@ impl Daemon {
         self.own.resident_bytes = own_resident_bytes();
         self.own.ages_bytes = self.agent.memory_bytes() as u64;
         self.own.ticks = self.sequence;
+        self.own.journal_lost_lines = self.journal.lost_lines();
         (self.own.late_ms, self.own.late_max_ms) = self.pace.lateness_ms();
         let pressed: Vec<Scope> = subjects
             .iter()

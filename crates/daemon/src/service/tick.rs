@@ -14,6 +14,7 @@ use agewise_policy::workingset::Intervals;
 use anyhow::Context;
 
 use super::protect::open_hands;
+use super::undo::Found;
 use crate::actor::Actor;
 use crate::ahead::Ahead;
 use crate::config::{Config, Matcher};
@@ -45,6 +46,8 @@ pub struct Daemon {
     /// Holds targets under a budget, where a rule asks for that.
     pub(super) ahead: Option<Ahead>,
     pub(super) protector: Option<Protector>,
+    /// The ledger, and why there is none.
+    pub(super) found: Found,
     /// What the guilty of thrashing had to give.
     pub(super) squeezed: HashMap<Key, Reclaimed>,
     pub(super) refaulted: HashMap<Key, Refaulted>,
@@ -135,9 +138,15 @@ impl Daemon {
     ///
     /// # Errors
     /// No source that tells pages apart, no cgroups, a journal that cannot be written.
-    pub fn open(config: Config, hub: Hub, dry_run: bool) -> anyhow::Result<Self> {
+    pub(super) fn open(
+        config: Config,
+        hub: Hub,
+        dry_run: bool,
+        found: Found,
+    ) -> anyhow::Result<Self> {
         let matcher = Arc::new(Matcher::new(&config)?);
-        let journal = Journal::open(&config.journal).with_context(|| journal_failed(&config))?;
+        let journal = Journal::open(&config.journal, hub.health())
+            .with_context(|| journal_failed(&config))?;
         let pids = bind(&matcher, &BoundPids::new());
         let targets = targets(&config, &matcher, &pids)?;
         let (mut agent, note) = observe::open_agent(targets, agent_config(&config))?;
@@ -155,10 +164,11 @@ impl Daemon {
                 note,
             },
         );
-        let (hands, told) = open_hands(&config.protect, dry_run)?;
-        if let Some(message) = told {
-            journal.write("let_go", &Message { message });
+        for message in found.said() {
+            let message = message.clone();
+            journal.write("undo", &Message { message });
         }
+        let hands = open_hands(&config.protect, dry_run, &found)?;
         let pace = Pace::new(
             config.observe.cpu_percent.0,
             observe::millis(config.observe.tick.0),
@@ -175,6 +185,7 @@ impl Daemon {
             actors: HashMap::new(),
             ahead: None,
             protector: Protector::new(&config.protect, hands),
+            found,
             squeezed: HashMap::new(),
             refaulted: HashMap::new(),
             hits: LimitHits::default(),
@@ -204,7 +215,10 @@ impl Daemon {
         let pids = bind(&matcher, &self.pids);
         let wanted = targets(&config, &matcher, &pids)?;
         let journal = match config.journal != self.config.journal {
-            true => Some(Journal::open(&config.journal).with_context(|| journal_failed(&config))?),
+            true => Some(
+                Journal::open(&config.journal, self.hub.health())
+                    .with_context(|| journal_failed(&config))?,
+            ),
             false => None,
         };
         let renewed = agent_config(&config);
@@ -251,6 +265,7 @@ impl Daemon {
     pub fn tick(&mut self, cancel: &AtomicBool) -> anyhow::Result<u64> {
         let began_ms = Agent::now_ms();
         self.pace.begin(began_ms);
+        self.journal.retry();
         let cpu_before = lean::own_cpu();
         let tick = self.agent.tick()?;
         let seen = observer::subjects(&self.agent);
@@ -356,10 +371,10 @@ impl Daemon {
         }
     }
 
-    /// Lets go of what is held back, and says that it ends.
+    /// Undoes what is throttled, and says that it ends.
     pub fn finish(&mut self, why: &str) {
         if let Some(protector) = &mut self.protector {
-            protector.let_go(&self.matcher, &self.journal);
+            protector.undo_all(&self.matcher, &self.journal);
         }
         self.journal.write(
             "stop",

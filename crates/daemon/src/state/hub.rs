@@ -10,6 +10,7 @@ use agewise_policy::workingset::Intervals;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{ReportSetting, Scope, Settings, Snapshot};
+use crate::health::Health;
 use crate::timeline::{Moment, Timeline};
 
 /// Events a subscriber may fall behind before it loses some (and is told by
@@ -47,6 +48,7 @@ struct Shared {
     settings: Mutex<Settings>,
     subscribers: Mutex<Vec<Subscriber>>,
     timeline: Mutex<Timeline>,
+    health: Health,
     wake: OwnedFd,
 }
 
@@ -69,6 +71,7 @@ impl Hub {
             settings: Mutex::new(settings),
             subscribers: Mutex::new(Vec::new()),
             timeline: Mutex::new(Timeline::default()),
+            health: Health::default(),
             wake,
         }))
     }
@@ -157,6 +160,11 @@ impl Hub {
     /// What happened, oldest first.
     pub fn timeline(&self) -> Vec<Arc<Moment>> {
         lock(&self.0.timeline).moments()
+    }
+
+    /// What is wrong with the daemon, if anything.
+    pub fn health(&self) -> &Health {
+        &self.0.health
     }
 
     /// What readers have set.

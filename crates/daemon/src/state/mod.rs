@@ -214,6 +214,8 @@ pub struct OwnUse {
     pub scan_cpu_total_ms: f64,
     /// CPU time of moving memory out so far, ms.
     pub move_cpu_total_ms: f64,
+    /// Lines of the journal that could not be written so far.
+    pub journal_lost_lines: u64,
 }
 
 /// The CPU budget and what it does to the pace.
