@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Eyes and hands on a real Linux machine. Readers hold no policy; what to do with what they see
+//! Access sources and movers on a real Linux machine. Readers hold no policy; what to do with what they see
 //! is decided in `agewise-policy`.
 
 pub mod agent;
@@ -17,8 +17,8 @@ pub mod heated;
 pub mod kernel_eye;
 pub mod lru_gen;
 pub mod memory;
+pub mod mover;
 mod octal;
-pub mod pageout;
 pub mod pagewalk;
 pub mod pressure;
 pub mod process;
