@@ -366,20 +366,19 @@ fn the_kernels_own_eyes_work_or_say_why_not_as_doctor_does() {
         .concat(),
     );
     let stderr = String::from_utf8_lossy(&lru_gen.stderr);
-    match state("lru_gen")["state"] == "available" {
-        true => assert!(lru_gen.status.success(), "{stderr}"),
-        false => {
-            assert_eq!(lru_gen.status.code(), Some(1));
-            let is_said = [
-                "CONFIG_LRU_GEN",
-                "switched off",
-                "debugfs",
-                "accounts memory",
-            ]
-            .iter()
-            .any(|why| stderr.contains(why));
-            assert!(is_said, "{stderr}");
-        }
+    if state("lru_gen")["state"] == "available" {
+        assert!(lru_gen.status.success(), "{stderr}")
+    } else {
+        assert_eq!(lru_gen.status.code(), Some(1));
+        let is_said = [
+            "CONFIG_LRU_GEN",
+            "switched off",
+            "debugfs",
+            "accounts memory",
+        ]
+        .iter()
+        .any(|why| stderr.contains(why));
+        assert!(is_said, "{stderr}");
     }
 }
 

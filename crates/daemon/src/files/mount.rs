@@ -105,9 +105,10 @@ pub fn remove_contents(dir: &Path) -> io::Result<()> {
         if entry.file_name() == MARKER {
             continue;
         }
-        match entry.file_type()?.is_dir() {
-            true => fs::remove_dir_all(entry.path())?,
-            false => fs::remove_file(entry.path())?,
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?
+        } else {
+            fs::remove_file(entry.path())?
         }
     }
     match fs::remove_file(dir.join(MARKER)) {

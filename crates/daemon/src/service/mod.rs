@@ -62,9 +62,10 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
         .context("cannot drop privileges")?;
     let stop = Stop::install_for_daemon()?;
     let hub = Hub::new(first_settings(&config));
-    let files = match config.files.enabled {
-        true => Some(Files::start(&hub, &files_config(&config), Agent::now_ms)?),
-        false => None,
+    let files = if config.files.enabled {
+        Some(Files::start(&hub, &files_config(&config), Agent::now_ms)?)
+    } else {
+        None
     };
     let mut daemon = Daemon::open(config, hub.clone(), options.dry_run)?;
     daemon
