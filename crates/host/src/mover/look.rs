@@ -131,8 +131,10 @@ mod tests {
     fn sizes_and_ranges_are_kept_apart() {
         let mut source = FakeSource::new();
         for (table, leaf) in [(1, Leaf::Page), (2, Leaf::Huge)] {
-            let mut bits = TableBits::default();
-            bits.present = [u64::MAX; 8];
+            let mut bits = TableBits {
+                present: [u64::MAX; 8],
+                ..TableBits::default()
+            };
             bits.young[0] = if leaf == Leaf::Page { 0b110 } else { 0 };
             source.set(7, table * TABLE, FakeTable { bits, leaf });
         }
