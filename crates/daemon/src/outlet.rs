@@ -51,13 +51,12 @@ impl Outlet {
             .config
             .as_ref()
             .is_none_or(|old| old.listen != config.listen);
-        let before = match is_moved {
-            true => None,
+        let before = if is_moved {
+            None
+        } else {
             // The same address can only be taken once it was let go of.
-            false => {
-                drop(self.server.take());
-                self.config.take()
-            }
+            drop(self.server.take());
+            self.config.take()
         };
         match self.serve(config, hub) {
             Ok(server) => {

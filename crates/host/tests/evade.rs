@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
-use agewise_host::pageout::{PageoutError, check_target};
+use agewise_host::mover::{PageoutError, check_target};
 use agewise_host::process::{Process, ProcessKind};
 use agewise_host::restrain::{Killed, Ledger, RestrainError, Restraints, Untouchable, untouchable};
 use agewise_host::root::ProcRoot;

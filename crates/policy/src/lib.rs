@@ -9,4 +9,5 @@ pub mod heat;
 pub mod proactive;
 pub mod table;
 pub mod thrashing;
+pub mod units;
 pub mod workingset;

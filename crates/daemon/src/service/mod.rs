@@ -63,9 +63,10 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let ledger = found.ledger().ok().cloned();
     // Dropped after the files: then there is nothing left to undo.
     let _noted = note_files(&config, ledger.as_ref())?;
-    let files = match config.files.enabled {
-        true => Some(Files::start(&hub, &files_config(&config), Agent::now_ms)?),
-        false => None,
+    let files = if config.files.enabled {
+        Some(Files::start(&hub, &files_config(&config), Agent::now_ms)?)
+    } else {
+        None
     };
     let mut daemon = Daemon::open(config, hub.clone(), options.dry_run, found)?;
     daemon

@@ -91,7 +91,7 @@ impl Daemon {
             return;
         };
         let snapshot = self.hub.snapshot();
-        protector.follow(seen, &snapshot.subjects, &self.matcher, &self.own_line);
+        protector.follow(seen, &snapshot.subjects, &self.matcher, self.own_line);
         self.watch_over();
         let excess = self.protector.iter().flat_map(Protector::excess);
         for (name, excess_bytes, limit_bytes) in excess.collect::<Vec<_>>() {

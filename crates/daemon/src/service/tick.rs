@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, AgentConfig, PathFilter, SCAN_INTERVAL_MIN_MS, Targets};
 use agewise_host::cgroup::{CgroupError, Hierarchy, TreeLimits};
+use agewise_host::clock;
+use agewise_host::mover;
 use agewise_host::process::Bound;
 use agewise_host::root::ProcRoot;
 use agewise_policy::workingset::Intervals;
@@ -25,7 +27,6 @@ use crate::protect::Protector;
 use crate::record::{Change, Message, Started};
 use crate::state::{Hub, OwnUse, Reclaimed};
 use crate::world::World;
-use agewise_cli::lean;
 use agewise_cli::observe;
 
 /// Age bounds told apart for policies: as many as a histogram has.
@@ -54,7 +55,7 @@ pub struct Daemon {
     pub(super) hits: LimitHits,
     pub(super) own: OwnUse,
     /// Processes never acted upon: ourselves and those we came from.
-    pub(super) own_line: Vec<u32>,
+    pub(super) own_line: &'static [u32],
     pub(super) sequence: u64,
     pub(super) began: Instant,
     pub(super) began_cpu: Duration,
@@ -151,7 +152,7 @@ impl Daemon {
         let targets = targets(&config, &matcher, &pids)?;
         let (mut agent, note) = observe::open_agent(targets, agent_config(&config))?;
         if !config.act.is_empty() {
-            lean::require_page_ages(&mut agent)?;
+            mover::require_page_ages(&mut agent)?;
         }
         journal.write(
             "start",
@@ -190,12 +191,12 @@ impl Daemon {
             refaulted: HashMap::new(),
             hits: LimitHits::default(),
             own: OwnUse::default(),
-            own_line: lean::ourselves_and_ancestors(&ProcRoot::default()),
+            own_line: mover::own_lineage(),
             sequence: 0,
             began: Instant::now(),
-            began_cpu: lean::own_cpu(),
+            began_cpu: clock::process_cpu(),
             was_short: false,
-            paid_cpu: lean::own_cpu(),
+            paid_cpu: clock::process_cpu(),
             paid_ahead_cpu: Duration::ZERO,
             config,
         })
@@ -214,20 +215,22 @@ impl Daemon {
         let matcher = Arc::new(Matcher::new(&config)?);
         let pids = bind(&matcher, &self.pids);
         let wanted = targets(&config, &matcher, &pids)?;
-        let journal = match config.journal != self.config.journal {
-            true => Some(
+        let journal = if config.journal != self.config.journal {
+            Some(
                 Journal::open(&config.journal, self.hub.health())
                     .with_context(|| journal_failed(&config))?,
-            ),
-            false => None,
+            )
+        } else {
+            None
         };
         let renewed = agent_config(&config);
         let is_kept = renewed.intervals == self.agent.config().intervals
             && renewed.returned == self.agent.config().returned;
         // Bounds decide how ages are kept: those of before cannot be told by the new ones.
-        let (agent, wanted) = match is_kept {
-            true => (None, Some(wanted)),
-            false => (Some(observe::open_agent(wanted, renewed)?.0), None),
+        let (agent, wanted) = if is_kept {
+            (None, Some(wanted))
+        } else {
+            (Some(observe::open_agent(wanted, renewed)?.0), None)
         };
         self.renew_protection(&config.protect)?;
         if let Some(journal) = journal {
@@ -266,21 +269,21 @@ impl Daemon {
         let began_ms = Agent::now_ms();
         self.pace.begin(began_ms);
         self.journal.retry();
-        let cpu_before = lean::own_cpu();
+        let cpu_before = clock::process_cpu();
         let tick = self.agent.tick()?;
         let seen = observer::subjects(&self.agent);
         self.follow(&seen);
         self.publish(&seen, &tick, began_ms, cpu_before);
-        let looked_cpu = lean::own_cpu().saturating_sub(cpu_before);
+        let looked_cpu = clock::process_cpu().saturating_sub(cpu_before);
         self.own.scan_cpu_ms = looked_cpu.as_secs_f64() * 1e3;
         self.own.scan_cpu_total_ms += self.own.scan_cpu_ms;
         let cpu_ms = self.unpaid_cpu().as_secs_f64() * 1e3;
         let next_ms = self.pace.spent(began_ms, Agent::now_ms(), cpu_ms);
         self.say_if_short();
-        let act_cpu = lean::own_cpu();
+        let act_cpu = clock::process_cpu();
         self.protect(&seen, cancel);
         self.act(&seen, cancel);
-        self.paid_cpu = lean::own_cpu();
+        self.paid_cpu = clock::process_cpu();
         self.paid_ahead_cpu = self.ahead_cpu();
         self.own.move_cpu_total_ms += self.paid_cpu.saturating_sub(act_cpu).as_secs_f64() * 1e3;
         Ok(self.next_look_ms(began_ms, next_ms))
@@ -290,7 +293,7 @@ impl Daemon {
     /// them. Moving is asked for by name, and bounded by rates of its own.
     fn unpaid_cpu(&self) -> Duration {
         let ahead = self.ahead_cpu().saturating_sub(self.paid_ahead_cpu);
-        let all = lean::own_cpu().saturating_sub(self.paid_cpu);
+        let all = clock::process_cpu().saturating_sub(self.paid_cpu);
         all.saturating_sub(ahead)
     }
 
@@ -360,9 +363,10 @@ impl Daemon {
     fn say_if_short(&mut self) {
         let budget = self.pace.budget();
         // Not for every tick around the border.
-        let is_short = match self.was_short {
-            true => budget.actual_ms as f64 > budget.tick_ms as f64 * 0.9,
-            false => budget.is_short(),
+        let is_short = if self.was_short {
+            budget.actual_ms as f64 > budget.tick_ms as f64 * 0.9
+        } else {
+            budget.is_short()
         };
         if is_short != self.was_short {
             self.was_short = is_short;

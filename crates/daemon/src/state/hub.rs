@@ -268,9 +268,14 @@ mod tests {
         hub.set_report(scope(Some("/a")), |set| set.refresh_interval_ms = 700);
         hub.set_report(scope(None), |set| set.report_threshold_ms = 9);
         assert!(hub.take_wake());
-        assert_eq!(hub.settings().refresh_min_ms(), Some(700));
+        let refreshes = |hub: &Hub| -> Vec<u32> {
+            let settings = hub.settings();
+            let reports = settings.reports.values();
+            reports.map(|set| set.refresh_interval_ms).collect()
+        };
+        assert_eq!(refreshes(&hub), [0, 700]);
         hub.forget_reports(|path| path != "/a");
-        assert_eq!(hub.settings().refresh_min_ms(), None);
+        assert_eq!(refreshes(&hub), [0]);
         hub.set_report(scope(None), |set| set.report_threshold_ms = 0);
         assert_eq!(hub.settings(), Settings::default());
         hub.set_intervals(3, "1s,2s".parse().unwrap());

@@ -78,10 +78,9 @@ pub struct ProcessMover<'a> {
 }
 
 impl<'a> ProcessMover<'a> {
-    /// Of a process of this machine that may be acted upon: not ourselves, and not init unless
-    /// `allow_init`.
-    pub fn open(process: &'a Process, allow_init: bool) -> Result<Self, PageoutError> {
-        check_target(process, allow_init)?;
+    /// Of a process of this machine that may be acted upon ([`check_target`]).
+    pub fn open(process: &'a Process) -> Result<Self, PageoutError> {
+        check_target(process)?;
         let path = process.path("pagemap");
         let pagemap = File::open(&path).map_err(|source| {
             let error = FileError::Read { path, source };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What to page out of one address space, and within which limits.
 
+use super::look::Found;
 use super::report::{SkipReason, Skipped};
 use super::runs::{Run, RunSet};
 use crate::vma::{VmaKind, VmaTable};
@@ -51,6 +52,15 @@ impl Plan {
         self.huge = whole;
     }
 
+    /// What a look found; parts of huge pages are left out.
+    pub fn of(found: Found) -> Self {
+        Self::new(
+            found.base.runs().to_vec(),
+            found.huge.runs().to_vec(),
+            false,
+        )
+    }
+
     /// Memory mapped by small pages only.
     pub fn of_base(runs: impl IntoIterator<Item = Run>) -> Self {
         Self::new(runs, [], false)
@@ -64,6 +74,11 @@ impl Plan {
     /// The whole huge pages.
     pub fn huge(&self) -> &RunSet {
         &self.huge
+    }
+
+    /// All pages, of both sizes.
+    pub fn pages(&self) -> RunSet {
+        self.base.union(&self.huge)
     }
 
     /// What was asked for and is left out, by reason.
