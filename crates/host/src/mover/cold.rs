@@ -14,8 +14,8 @@ use crate::agent::Agent;
 use crate::eye::{AddressRange, PAGE_BYTES, Resolution, Target};
 use crate::vma::VmaTable;
 
-/// Most runs of pages taken up in one process at a time: 24 MiB of memory for them. What lies beyond
-/// waits for the next time.
+/// Most runs of pages taken up in one process at a time: 24 MiB of memory for them. What lies
+/// beyond waits for the next time.
 pub const RUNS_MAX: usize = 1 << 20;
 
 /// The age from which pages of each type are cold, ms; `None`: none of this type.
@@ -34,8 +34,8 @@ pub struct Cold {
     pub young_again_bytes: u64,
 }
 
-/// Ok if the agent's access source knows the age of single pages and looks without changing what the
-/// next scan sees: without both, a page in use could be taken for cold.
+/// Ok if the agent's access source knows the age of single pages and looks without changing what
+/// the next scan sees: without both, a page in use could be taken for cold.
 ///
 /// # Errors
 /// [`PageoutError::NoPageAges`].
@@ -50,8 +50,8 @@ pub fn require_page_ages(agent: &mut Agent) -> Result<(), PageoutError> {
     })
 }
 
-/// At most `bytes_max` of the pages of an observed process that have certainly not been used for the
-/// given time: by their ages, and by a look right now. `None` if the process is not observed.
+/// At most `bytes_max` of the pages of an observed process that have certainly not been used for
+/// the given time: by their ages, and by a look right now. `None` if the process is not observed.
 ///
 /// # Errors
 /// Its page tables or mappings cannot be read, or it is gone.
@@ -148,4 +148,62 @@ pub fn labelled(map: &AgeMap, first: Label, last: Label) -> RunSet {
         }
     });
     set
+}
+
+#[cfg(test)]
+mod tests {
+    use agewise_policy::agemap::Leaves;
+
+    use super::*;
+    use crate::eye::TABLE_BYTES;
+
+    /// Two tables of anonymous memory and one of files, in use a second long and idle since, and
+    /// one that is in use.
+    fn map() -> AgeMap {
+        let mut map = AgeMap::new(0, 100_000);
+        for now_ms in [1000, 2000, 3000, 4000] {
+            let mut look = map.look();
+            for (first, tables, page_type, young) in [
+                (1, 2, PageType::Anon, now_ms == 1000),
+                (3, 1, PageType::File, now_ms == 1000),
+                (5, 1, PageType::Anon, true),
+            ] {
+                let leaves = Leaves {
+                    first,
+                    tables,
+                    young,
+                    page_type,
+                };
+                look.leaves(leaves).unwrap();
+            }
+            look.finish();
+            map.advance(now_ms);
+        }
+        map
+    }
+
+    #[test]
+    fn runs_are_old_of_the_types_wanted_and_no_more_than_asked_for() {
+        let map = map();
+        let older = |ages, bytes_max| {
+            let runs = older_runs(&map, 4000, ages, bytes_max);
+            let bytes = |range: &AddressRange| (range.start / TABLE_BYTES, range.len());
+            runs.iter()
+                .map(|(range, page_type)| (bytes(range), *page_type))
+                .collect::<Vec<_>>()
+        };
+        let anon = ((1, 2 * TABLE_BYTES), PageType::Anon);
+        let file = ((3, TABLE_BYTES), PageType::File);
+        let (ms, never) = (Some(2000), Some(9_999_999));
+        assert_eq!(older([ms, ms], u64::MAX), [anon, file]);
+        assert_eq!(older([ms, Some(2500)], u64::MAX), [anon, file]);
+        assert_eq!(older([ms, None], u64::MAX), [anon]);
+        assert_eq!(older([never, ms], u64::MAX), [file]);
+        assert_eq!(older([never, None], u64::MAX), []);
+        // The last run is cut to whole pages.
+        let cut = ((3, PAGE_BYTES), PageType::File);
+        let bytes_max = 2 * TABLE_BYTES + 2 * PAGE_BYTES - 1;
+        assert_eq!(older([ms, ms], bytes_max), [anon, cut]);
+        assert_eq!(older([ms, ms], PAGE_BYTES - 1), []);
+    }
 }

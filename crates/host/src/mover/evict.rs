@@ -64,9 +64,9 @@ pub struct Moved {
     pub error: Option<PageoutError>,
 }
 
-/// Moves `plan` out of `mover` within `limits`: each batch is looked at again by `recheck`, paged out,
-/// and verified. It ends between two calls when `cancel` becomes true; `progress` is called after each
-/// batch.
+/// Moves `plan` out of `mover` within `limits`: each batch is looked at again by `recheck`, paged
+/// out, and verified. It ends between two calls when `cancel` becomes true; `progress` is called
+/// after each batch.
 pub fn move_out(
     mover: &mut dyn Mover,
     plan: &Plan,

@@ -21,11 +21,11 @@ pub struct Marked {
     pub calls: u64,
 }
 
-/// Marks `runs`, one vector after the other, at the rate of `bucket`; what the kernel refuses is left
-/// out. It ends early when `cancel` becomes true.
+/// Marks `runs`, one vector after the other, at the rate of `bucket`; what the kernel refuses is
+/// left out. It ends early when `cancel` becomes true.
 ///
-/// The second value is why it ended early; what was done until then is in the first. A process that is
-/// gone is no error.
+/// The second value is why it ended early; what was done until then is in the first. A process that
+/// is gone is no error.
 pub fn mark_cold(
     hand: &mut dyn ClearHand,
     runs: &RunSet,

@@ -102,8 +102,8 @@ impl Plan {
     }
 
     /// Leaves out the mappings that the kernel does not page out: mlocked (known after
-    /// [`VmaTable::mark_locked`]), hugetlb, device memory. Not needed, as the eviction goes on after
-    /// what the kernel refuses, but it saves the calls.
+    /// [`VmaTable::mark_locked`]), hugetlb, device memory. Not needed, as the eviction goes on
+    /// after what the kernel refuses, but it saves the calls.
     pub fn exclude_unevictable(&mut self, table: &VmaTable) {
         let fixed = |kind| matches!(kind, VmaKind::Hugetlb | VmaKind::Special);
         let ranges = table
@@ -121,8 +121,8 @@ impl Plan {
 /// Bounds of one eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageoutLimits {
-    /// Most bytes that leave. What the kernel was asked for and kept (mapped by others too, say) is not
-    /// counted: it would stand in the way of what can leave.
+    /// Most bytes that leave. What the kernel was asked for and kept (mapped by others too, say) is
+    /// not counted: it would stand in the way of what can leave.
     pub bytes_max: u64,
     /// Most bytes in one call, at least one (huge) page. A call of 8 MiB takes some 15 ms: that is
     /// how long the accessed bits looked at before may be out of date, and how long a signal waits.

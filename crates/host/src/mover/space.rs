@@ -270,8 +270,8 @@ pub(crate) fn page_out(pidfd: BorrowedFd<'_>, runs: &[Run]) -> Result<u64, Errno
             iov_len: run.bytes() as usize,
         })
         .collect();
-    // SAFETY: the vector is valid for the call; the addresses in it are those of the target, and are
-    // not dereferenced here.
+    // SAFETY: the vector is valid for the call; the addresses in it are those of the target, and
+    // are not dereferenced here.
     let done = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,

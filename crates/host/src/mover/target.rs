@@ -107,8 +107,8 @@ impl PageoutError {
     }
 }
 
-/// Refuses ourselves and the processes we came from, init, kernel threads, what has exited, and kernels
-/// without pidfds.
+/// Refuses ourselves and the processes we came from, init, kernel threads, what has exited, and
+/// kernels without pidfds.
 pub fn check_target(process: &Process) -> Result<(), PageoutError> {
     let pid = process.pid();
     if process.is_self() {
@@ -138,8 +138,8 @@ pub fn check_target(process: &Process) -> Result<(), PageoutError> {
     Ok(())
 }
 
-/// Ourselves and the processes we came from, by pid, ourselves first. They are never moved out: whoever
-/// waits for our answer would pay for it.
+/// Ourselves and the processes we came from, by pid, ourselves first. They are never moved out:
+/// whoever waits for our answer would pay for it.
 ///
 /// Read once: whoever adopts us later is one of them too.
 pub fn own_lineage() -> &'static [u32] {
