@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Eyes and hands on a real Linux machine. Readers hold no policy; what to do with what they see
-//! is decided in `agewise-policy`.
+//! Access sources, movers and readers for a real Linux machine. None of them holds a policy: what to
+//! do with what they find is decided in `agewise-policy`.
 
 pub mod agent;
 pub mod capability;
