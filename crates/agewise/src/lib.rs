@@ -8,6 +8,7 @@
 pub mod cli;
 pub mod command;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -18,7 +19,8 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if agewise_cli::output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("agewise: {error:#}");
+            // Not by eprintln, which panics where standard error is gone as well.
+            let _ = writeln!(std::io::stderr(), "agewise: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -116,7 +116,7 @@ pub fn require_page_ages(agent: &mut Agent) -> anyhow::Result<()> {
     let abilities = agent.eye().abilities();
     anyhow::ensure!(
         abilities.resolution == Resolution::Page && !abilities.clears,
-        "moving memory out needs the age of single pages, which the eye that works here ({}) does \
+        "moving memory out needs the age of single pages, which the access source that works here ({}) does \
          not tell: run as root (`agewise doctor` says what else is missing)",
         agent.eye().name()
     );

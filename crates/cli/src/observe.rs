@@ -6,11 +6,9 @@ use std::time::Duration;
 use agewise_host::agent::{Agent, AgentConfig, SCAN_INTERVAL_MIN_MS, Subject, Targets};
 use agewise_host::cgroup::{Cgroup, Hierarchy, TreeLimits};
 use agewise_host::clear::{ClearPolicy, Means};
-use agewise_host::eye::pagemap::Pagemap;
 use agewise_host::eye::{AccessSource, EyeError, Resolution};
-use agewise_host::pagewalk::PageWalk;
 use agewise_host::root::Roots;
-use agewise_policy::workingset::{Intervals, OldestPages};
+use agewise_host::source::{self, Open, Source};
 use anyhow::Context;
 
 use crate::units;
@@ -168,19 +166,7 @@ pub fn all_cgroups(depth_max: usize) -> anyhow::Result<Targets> {
     Ok(Targets::AllCgroups { hierarchy, limits })
 }
 
-/// How an agent learns what was accessed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AgentEye {
-    /// The best that this machine and these privileges allow: without the right to read page tables
-    /// only whole mappings of one's own processes can be told apart.
-    Best,
-    /// Page tables, or nothing.
-    PageWalk,
-    /// Whole mappings.
-    Pagemap,
-}
-
-/// An agent for targets with the best eye, and what there is to say about it.
+/// An agent for targets with the best source, and what there is to say about it.
 ///
 /// # Errors
 /// As [`open_agent_with`].
@@ -188,41 +174,66 @@ pub fn open_agent(
     targets: Targets,
     config: AgentConfig,
 ) -> anyhow::Result<(Agent, Option<String>)> {
-    open_agent_with(targets, config, AgentEye::Best)
+    open_agent_with(targets, config, None)
 }
 
-/// An agent for targets, and what there is to say about its eye.
+/// An agent for targets, and what there is to say about its source: the one asked for, else the
+/// best that this machine and these privileges allow. Without the right to read page tables only
+/// whole mappings of one's own processes can be told apart.
 ///
 /// # Errors
-/// Those of [`Agent::new`], and of an eye that fails, unless another may be used instead.
+/// Those of [`Agent::new`], and of a source that fails, unless another may be used instead.
 pub fn open_agent_with(
     targets: Targets,
     mut config: AgentConfig,
-    which: AgentEye,
+    source: Option<&Source>,
 ) -> anyhow::Result<(Agent, Option<String>)> {
-    const COARSE: &str = "ages of whole mappings only, and of your own processes: a mapping is as young as its last \
-         access";
-    let walk = (which != AgentEye::Pagemap).then(PageWalk::open);
-    let (eye, note): (Box<dyn AccessSource>, _) = match walk {
-        Some(Ok(walk)) => (Box::new(walk), None),
-        Some(Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })))
-            if which == AgentEye::Best =>
-        {
-            (
-                Box::new(Pagemap::new()),
-                Some(format!("{COARSE} ({error})")),
-            )
-        }
-        Some(Err(error)) => {
-            return Err(error).context("page tables cannot be read (see `agewise doctor`)");
-        }
-        None => (Box::new(Pagemap::new()), Some(COARSE.to_owned())),
+    let (source, passed_over) = match source {
+        Some(source) => (open_source(source)?, None),
+        None => best_source()?,
     };
-    if eye.abilities().resolution == Resolution::Mapping {
-        // MADV_COLD clears page by page what this eye cannot tell apart.
+    let mut note = None;
+    if source.abilities().resolution == Resolution::Mapping {
+        const COARSE: &str = "ages of whole mappings only, and of your own processes: a mapping is \
+                              as young as its last access";
+        note = Some(match passed_over {
+            Some(error) => format!("{COARSE} ({error})"),
+            None => COARSE.to_owned(),
+        });
+        // MADV_COLD clears page by page what this source cannot tell apart.
         config.clear.means = Means::Refs;
     }
-    Ok((Agent::new(eye, Roots::default(), targets, config)?, note))
+    Ok((Agent::new(source, Roots::default(), targets, config)?, note))
+}
+
+fn open_source(source: &Source) -> anyhow::Result<Box<dyn AccessSource>> {
+    let Open::Pages(open) = source.open else {
+        anyhow::bail!("{} does not look at pages", source.name);
+    };
+    open().with_context(|| format!("{} cannot be used (see `agewise doctor`)", source.name))
+}
+
+/// The first source of pages that works, and why the one before it does not. Failures that have to
+/// do with neither the kernel nor privileges are no reason to be content with less.
+fn best_source() -> anyhow::Result<(Box<dyn AccessSource>, Option<EyeError>)> {
+    let mut passed_over = None;
+    for source in source::ALL {
+        let Open::Pages(open) = source.open else {
+            continue;
+        };
+        match open() {
+            Ok(opened) => return Ok((opened, passed_over)),
+            Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })) => {
+                passed_over = Some(error);
+            }
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    format!("{} cannot be used (see `agewise doctor`)", source.name)
+                });
+            }
+        }
+    }
+    anyhow::bail!("no access source works here: see `agewise doctor`")
 }
 
 #[cfg(test)]

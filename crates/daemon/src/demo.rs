@@ -123,6 +123,8 @@ pub fn snapshot(sequence: u64, time_ms: u64) -> Snapshot {
             },
         },
         is_truncated: false,
+        unseen_processes: 0,
+        unseen_cgroups: 0,
     }
 }
 

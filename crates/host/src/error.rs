@@ -80,6 +80,14 @@ impl FileError {
     }
 }
 
+/// Reads a whole small kernel file as it is.
+pub fn read_bytes(path: &Path) -> Result<Vec<u8>, FileError> {
+    read_pieces(path).map_err(|source| FileError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
 /// Reads a whole small kernel file. Bytes that are not UTF-8 (process names) become U+FFFD.
 pub fn read(path: &Path) -> Result<String, FileError> {
     match read_pieces(path) {

@@ -273,7 +273,11 @@ fn page_out(process: &Process, runs: &[Run], calls: &mut u64) -> Result<u64, Pag
             Err(Errno::INTR | Errno::AGAIN) => continue,
             Err(_) => {
                 process.check()?;
-                return Err(PageoutError::Denied { pid: process.pid() });
+                let pid = process.pid();
+                return Err(match process.has_lost_leader() {
+                    true => PageoutError::LostLeader { pid },
+                    false => PageoutError::Denied { pid },
+                });
             }
         };
         went += bytes;

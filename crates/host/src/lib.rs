@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Access sources, movers and readers for a real Linux machine. None of them holds a policy: what to
-//! do with what they find is decided in `agewise-policy`.
+//! Access sources and movers on a real Linux machine. Readers hold no policy; what to do with what
+//! they see is decided in `agewise-policy`.
 
 pub mod agent;
 pub mod capability;
@@ -28,5 +28,6 @@ pub mod restrain;
 pub mod root;
 pub mod rounds;
 pub mod seat;
+pub mod source;
 pub mod swap;
 pub mod vma;

@@ -189,7 +189,11 @@ fn a_kill_ends_all_of_them() {
     place.spawn();
     place.spawn();
     let mut hands = restraints(None);
-    assert_eq!(hands.kill(&place.cgroup).unwrap(), 2);
+    let killed = hands.kill(&place.cgroup).unwrap();
+    assert_eq!(
+        (killed.ended, killed.left.len(), killed.is_complete()),
+        (2, 0, true)
+    );
     for child in &mut place.children {
         assert!(!child.wait().unwrap().success());
     }

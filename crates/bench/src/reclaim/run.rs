@@ -107,7 +107,7 @@ struct Daemon {
 impl Daemon {
     fn start(program: &Path, group: &Group, policy: &str) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
-        let path = group.cgroup().path();
+        let path = group.cgroup().name();
         let text = format!(
             "[observe]\ncgroups = ['{path}']\n[journal]\nfile = '{}'\n[[act]]\ncgroups = ['{path}']\n\
              policy = '{policy}'\ndry_run = false\n",

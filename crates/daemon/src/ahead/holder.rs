@@ -256,17 +256,23 @@ impl Holder {
 
     /// Takes up processes that are new and lets go of those that are gone.
     fn follow_processes(&mut self) {
-        let pids = &self.held.pids;
-        self.heated
-            .retain(|pid, heated| pids.contains(pid) && heated.process().is_alive());
-        for pid in pids {
+        let processes = &self.held.processes;
+        self.heated.retain(|pid, heated| {
+            let process = heated.process();
+            processes.contains(&(*pid, process.start_ticks())) && process.is_alive()
+        });
+        for (pid, start_ticks) in processes {
             if self.heated.contains_key(pid) {
                 continue;
             }
-            let opened = Process::open_user(&ProcRoot::default(), *pid)
-                .map_err(Into::into)
-                .and_then(|process| Heated::new(process, DECAY));
-            if let Ok(heated) = opened {
+            let opened = Process::open_user(&ProcRoot::default(), *pid);
+            let Ok(process) = opened else {
+                continue;
+            };
+            if process.start_ticks() != *start_ticks {
+                continue;
+            }
+            if let Ok(heated) = Heated::new(process, DECAY) {
                 self.heated.insert(*pid, heated);
                 self.next_scan_us = 0;
             }

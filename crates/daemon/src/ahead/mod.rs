@@ -190,7 +190,7 @@ impl Runner {
         let pids: Vec<u32> = self
             .holders
             .values()
-            .flat_map(|holder| holder.held.pids.iter().copied())
+            .flat_map(|holder| holder.held.processes.iter().map(|(pid, _)| *pid))
             .collect();
         lock(&self.shared.young).retain(|pid, _| pids.contains(pid));
         // What was done for one that is gone has been told, or nobody asks any more.

@@ -14,8 +14,8 @@ pub struct Held {
     pub key: Key,
     /// The cgroup; none for a process by pid.
     pub cgroup: Option<Cgroup>,
-    /// Its processes.
-    pub pids: Vec<u32>,
+    /// Its processes: pid and start time, so that one that is given a pid later is not meant.
+    pub processes: Vec<(u32, u64)>,
     /// The policy.
     pub spec: Spec,
     /// Nothing is moved.

@@ -421,6 +421,18 @@ fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
             "1: the machine has more cgroups or processes than are observed (observe.cgroups_max)",
         )
         .single(snapshot.is_truncated),
+        gauge(
+            "unseen_processes",
+            Unit::None,
+            "Processes that run and could not be looked at",
+        )
+        .single(snapshot.unseen_processes as u64),
+        gauge(
+            "unseen_cgroups",
+            Unit::None,
+            "Cgroups of which it cannot be found out which processes they hold",
+        )
+        .single(snapshot.unseen_cgroups as u64),
         spent("own_cpu", "CPU time of the daemon", own.cpu_ms),
         bytes(
             "own_resident",

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-use agewise_host::cgroup::{Cgroup, TreeLimits};
+use agewise_host::cgroup::{Cgroup, TreeLimits, name};
 use agewise_host::error::FileError;
 use agewise_host::restrain::{LedgerLock, RestrainError, Restraints, untouchable};
 use agewise_host::root::ProcRoot;
@@ -103,7 +103,7 @@ pub fn refusal(cgroup: &Cgroup, matcher: &Matcher) -> Result<Option<String>, Res
     }
     let spared = self_and_above(cgroup.path()).find(|path| matcher.is_spared(path));
     if let Some(path) = spared {
-        return Ok(Some(format!("{path} is protected or spared")));
+        return Ok(Some(format!("{} is protected or spared", name::text(path))));
     }
     let below = cgroup.descendants(TreeLimits::default())?;
     if below.truncated {
@@ -111,5 +111,8 @@ pub fn refusal(cgroup: &Cgroup, matcher: &Matcher) -> Result<Option<String>, Res
     }
     let mut paths = below.cgroups.iter().map(Cgroup::path);
     let spared = paths.find(|path| matcher.is_spared(path));
-    Ok(spared.map(|path| format!("it holds {path}, which is protected or spared")))
+    Ok(spared.map(|path| {
+        let path = name::text(path);
+        format!("it holds {path}, which is protected or spared")
+    }))
 }

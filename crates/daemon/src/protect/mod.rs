@@ -243,7 +243,7 @@ impl Protector {
                 squeeze: None,
             });
         let subject: Arc<str> = match &held.cgroup {
-            Some(cgroup) => Arc::from(cgroup.path()),
+            Some(cgroup) => Arc::from(cgroup.name()),
             None => Arc::clone(&blame.group),
         };
         let mut line = ActLine::before(&decision.act, &subject, &held.protected, self.dry_run);
@@ -297,7 +297,7 @@ impl Protector {
                 let (cgroup, squeeze) = (held.cgroup.as_ref()?, held.squeeze?);
                 // Where the limit is kept already there is nothing to add.
                 let used_bytes = cgroup.usage_bytes().ok().flatten()?;
-                let name: Arc<str> = Arc::from(cgroup.path());
+                let name: Arc<str> = Arc::from(cgroup.name());
                 let mapped_bytes = self.demands.mapped_bytes(&name);
                 let too_much = used_bytes.saturating_sub(squeeze.limit_bytes);
                 let excess_bytes =
@@ -349,7 +349,13 @@ fn do_it(
         Act::Freeze { .. } => hands.freeze(cgroup)?,
         Act::Thaw => hands.thaw(cgroup)?,
         Act::Release => hands.release(cgroup)?,
-        Act::Kill => line.killed_processes = Some(hands.kill(cgroup)?),
+        Act::Kill => {
+            let killed = hands.kill(cgroup)?;
+            line.killed_processes = Some(killed.ended);
+            if !killed.is_complete() {
+                line.trouble = Some(killed.to_string());
+            }
+        }
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use std::collections::HashMap;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -45,8 +46,8 @@ fn machine(paths: &[&str]) -> (Vec<Seen>, Vec<SubjectView>) {
 fn paths_are_within_whole_names() {
     assert!(is_within("/a/b", "/a") && is_within("/a", "/a") && is_within("/a", "/"));
     assert!(!is_within("/ab", "/a") && !is_within("/a", "/a/b"));
-    let above: Vec<&str> = self_and_above("/a/b/c").collect();
-    assert_eq!(above, ["/a", "/a/b", "/a/b/c"]);
+    let above: Vec<&Path> = self_and_above(Path::new("/a/b/c")).collect();
+    assert_eq!(above, ["/a/b/c", "/a/b", "/a"].map(Path::new));
 }
 
 #[test]
@@ -206,7 +207,7 @@ fn what_is_below_the_guilty_answers_for_itself() {
     let (mut seen, mut views) =
         machine(&["/slice", "/slice/hog", "/slice/hog/worker", "/slice/idle"]);
     for seen in &mut seen {
-        seen.cgroup = Some(Cgroup::open(&hierarchy, &seen.key.0).unwrap());
+        seen.cgroup = Some(Cgroup::open(&hierarchy, &*seen.key.0).unwrap());
     }
     let mut demands = Demands::default();
     demands.update(&seen, &views);
@@ -224,7 +225,7 @@ fn what_is_below_the_guilty_answers_for_itself() {
     demands.update(&seen, &views);
     let narrowed = |demands: &Demands| {
         let cgroup = demands.narrow(&Arc::from("/slice")).unwrap();
-        cgroup.path().to_owned()
+        cgroup.name()
     };
     assert_eq!(narrowed(&demands), "/slice/hog");
     for (name, mib) in [("/slice", 100), ("/slice/hog", 50), ("/slice/idle", 50)] {

@@ -54,7 +54,7 @@ impl Daemon {
                 held.push(Held {
                     key: seen.key.clone(),
                     cgroup: seen.cgroup.clone(),
-                    pids,
+                    processes: self.with_start(&pids),
                     spec: self.config.act[actor.rule].policy.0.clone(),
                     dry_run: actor.dry_run,
                     backend: around.backend,
@@ -64,6 +64,13 @@ impl Daemon {
             }
         }
         self.hold(held);
+    }
+
+    /// The processes the agent knows by these pids, each with its start time.
+    fn with_start(&self, pids: &[u32]) -> Vec<(u32, u64)> {
+        pids.iter()
+            .filter_map(|pid| Some((*pid, self.agent.space(*pid)?.process().start_ticks())))
+            .collect()
     }
 
     /// Gives targets under a budget to the thread that holds them, and writes down what it did.

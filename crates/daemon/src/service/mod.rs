@@ -140,7 +140,7 @@ fn wait(stop: &Stop, daemon: &mut Daemon, next_ms: u64) {
         }
         let left = Duration::from_millis(next_ms.min(watch_ms) - now_ms);
         match stop.wait_for(Instant::now() + left.min(ALIVE_EVERY), daemon.hub.wake_fd()) {
-            Woken::Signal => return,
+            Woken::Signal | Woken::Gone => return,
             Woken::Readable => {
                 daemon.hub.take_wake();
                 let earliest_ms = daemon.agent.last_tick_ms() + SCAN_INTERVAL_MIN_MS;

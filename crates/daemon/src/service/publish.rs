@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agewise_host::agent::Agent;
+use agewise_host::agent::{Agent, TickReport};
 use agewise_host::root::Roots;
 
 use super::Daemon;
@@ -17,7 +17,7 @@ impl Daemon {
     pub(super) fn publish(
         &mut self,
         seen: &[Seen],
-        is_truncated: bool,
+        tick: &TickReport,
         began_ms: u64,
         cpu_before: Duration,
     ) {
@@ -81,7 +81,9 @@ impl Daemon {
             machine,
             own: self.own,
             budget: self.pace.budget(),
-            is_truncated,
+            is_truncated: tick.truncated,
+            unseen_processes: tick.failed,
+            unseen_cgroups: tick.unseen_cgroups,
         });
         for scope in whole.into_iter().chain(pressed) {
             self.hub.tell(Event::Pressure(scope));

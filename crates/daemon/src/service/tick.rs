@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One tick after another: look, publish, decide, act.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, AgentConfig, PathFilter, SCAN_INTERVAL_MIN_MS, Targets};
 use agewise_host::cgroup::{CgroupError, Hierarchy, TreeLimits};
+use agewise_host::process::Bound;
 use agewise_host::root::ProcRoot;
 use agewise_policy::workingset::Intervals;
 use anyhow::Context;
@@ -33,6 +34,7 @@ const BOUNDS_MAX: usize = agewise_policy::workingset::INTERVALS_MAX;
 pub struct Daemon {
     pub(super) config: Config,
     pub(super) matcher: Arc<Matcher>,
+    pids: BoundPids,
     pub(super) dry_run: bool,
     pub(super) agent: Agent,
     pub(super) hub: Hub,
@@ -66,11 +68,23 @@ pub(super) struct Refaulted {
     pub(super) sum_bytes: u64,
 }
 
-fn targets(config: &Config, matcher: &Arc<Matcher>) -> anyhow::Result<Targets> {
+/// The processes that rules are for: those bound before stay so, whoever has the number now.
+type BoundPids = BTreeMap<u32, Arc<Bound>>;
+
+fn bind(matcher: &Matcher, before: &BoundPids) -> BoundPids {
+    let bind = |pid: u32| match before.get(&pid) {
+        Some(bound) => Arc::clone(bound),
+        None => Arc::new(Bound::new(&ProcRoot::default(), pid)),
+    };
+    let pids = matcher.pids().into_iter();
+    pids.map(|pid| (pid, bind(pid))).collect()
+}
+
+fn targets(config: &Config, matcher: &Arc<Matcher>, pids: &BoundPids) -> anyhow::Result<Targets> {
     let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
         Ok(hierarchy) => Some(hierarchy),
         // Without cgroups processes can be observed all the same.
-        Err(CgroupError::NoMemoryController { .. }) if !matcher.pids().is_empty() => None,
+        Err(CgroupError::NoMemoryController { .. }) if !pids.is_empty() => None,
         Err(error) => return Err(error.into()),
     };
     let filter = Arc::clone(matcher);
@@ -81,7 +95,7 @@ fn targets(config: &Config, matcher: &Arc<Matcher>) -> anyhow::Result<Targets> {
             count_max: usize::try_from(config.observe.cgroups_max.0).unwrap_or(usize::MAX),
         },
         filter: PathFilter::new(move |path| filter.is_observed(path)),
-        pids: matcher.pids(),
+        pids: pids.values().cloned().collect(),
     })
 }
 
@@ -120,11 +134,12 @@ impl Daemon {
     /// Opens what it needs. Nothing is looked at yet.
     ///
     /// # Errors
-    /// No eye that tells pages apart, no cgroups, a journal that cannot be written.
+    /// No source that tells pages apart, no cgroups, a journal that cannot be written.
     pub fn open(config: Config, hub: Hub, dry_run: bool) -> anyhow::Result<Self> {
         let matcher = Arc::new(Matcher::new(&config)?);
         let journal = Journal::open(&config.journal).with_context(|| journal_failed(&config))?;
-        let targets = targets(&config, &matcher)?;
+        let pids = bind(&matcher, &BoundPids::new());
+        let targets = targets(&config, &matcher, &pids)?;
         let (mut agent, note) = observe::open_agent(targets, agent_config(&config))?;
         if !config.act.is_empty() {
             lean::require_page_ages(&mut agent)?;
@@ -134,7 +149,7 @@ impl Daemon {
             &Started {
                 version: env!("CARGO_PKG_VERSION"),
                 pid: std::process::id(),
-                eye: agent.eye().name(),
+                source: agent.eye().name(),
                 dry_run,
                 rules: config.act.len(),
                 note,
@@ -150,6 +165,7 @@ impl Daemon {
         );
         Ok(Daemon {
             matcher,
+            pids,
             dry_run,
             agent,
             hub,
@@ -185,7 +201,8 @@ impl Daemon {
     /// What cannot be opened; then nothing has changed.
     pub fn reload(&mut self, config: Config) -> anyhow::Result<()> {
         let matcher = Arc::new(Matcher::new(&config)?);
-        let wanted = targets(&config, &matcher)?;
+        let pids = bind(&matcher, &self.pids);
+        let wanted = targets(&config, &matcher, &pids)?;
         let journal = match config.journal != self.config.journal {
             true => Some(Journal::open(&config.journal).with_context(|| journal_failed(&config))?),
             false => None,
@@ -202,6 +219,7 @@ impl Daemon {
         if let Some(journal) = journal {
             self.journal.replace_by(journal);
         }
+        self.pids = pids;
         if let Some(agent) = agent {
             self.agent = agent;
         }
@@ -237,7 +255,7 @@ impl Daemon {
         let tick = self.agent.tick()?;
         let seen = observer::subjects(&self.agent);
         self.follow(&seen);
-        self.publish(&seen, tick.truncated, began_ms, cpu_before);
+        self.publish(&seen, &tick, began_ms, cpu_before);
         let looked_cpu = lean::own_cpu().saturating_sub(cpu_before);
         self.own.scan_cpu_ms = looked_cpu.as_secs_f64() * 1e3;
         self.own.scan_cpu_total_ms += self.own.scan_cpu_ms;

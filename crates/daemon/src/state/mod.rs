@@ -6,7 +6,7 @@
 //! What readers may change are [`Settings`] of reports; nothing here leads to memory being moved.
 //!
 //! ```
-//! use agewise::daemon::{demo, state::Hub};
+//! use agewise_daemon::{demo, state::Hub};
 //! let hub = Hub::new(demo::settings());
 //! hub.publish(demo::snapshot(1, 10_000));
 //! let seen = hub.snapshot();
@@ -275,6 +275,10 @@ pub struct Snapshot {
     pub budget: Budget,
     /// There are more cgroups or processes than the limits allow.
     pub is_truncated: bool,
+    /// Processes that run and could not be looked at.
+    pub unseen_processes: usize,
+    /// Cgroups of which it cannot be found out which processes they hold.
+    pub unseen_cgroups: usize,
 }
 
 impl Snapshot {
@@ -291,6 +295,8 @@ impl Snapshot {
             own: OwnUse::default(),
             budget: Budget::default(),
             is_truncated: false,
+            unseen_processes: 0,
+            unseen_cgroups: 0,
         }
     }
 

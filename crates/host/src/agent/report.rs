@@ -89,6 +89,10 @@ pub struct CostReport {
     pub agemap_bytes: u64,
     /// The same for each page slot of the tables they mirror.
     pub agemap_bytes_per_page: f64,
+    /// Processes that the last scan could not look at, or not clear.
+    pub unseen_processes: usize,
+    /// Cgroups of which it cannot be found out which processes they hold.
+    pub unseen_cgroups: usize,
 }
 
 impl SubjectReport {

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::process::{Child, Command};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use agewise_policy::table::TableBits;
 use agewise_policy::workingset::Intervals;
@@ -12,7 +13,7 @@ use super::*;
 use crate::clear::Means;
 use crate::eye::fake::{FakeSource, FakeTable};
 use crate::eye::{Abilities, AddressRange, EyeError, Leaf, ScanReport, SightSink, TABLE_BYTES};
-use crate::process::Process;
+use crate::process::{Bound, Process};
 use crate::root::ProcRoot;
 
 struct Sleeper(Child);
@@ -365,8 +366,12 @@ fn a_filter_finds_cgroups_as_they_come_and_counts_nested_ones_in_both() {
     let targets = Targets::Matched {
         hierarchy: Some(Hierarchy::at(Version::V2, dir.path())),
         limits: TreeLimits::default(),
-        filter: PathFilter::new(|path| path.starts_with("/app") && path != "/app/x"),
-        pids: vec![second.pid(), u32::MAX],
+        filter: PathFilter::new(|path| {
+            path.starts_with("/app") && path != std::path::Path::new("/app/x")
+        }),
+        pids: [second.pid(), u32::MAX]
+            .map(|pid| Arc::new(Bound::new(&ProcRoot::default(), pid)))
+            .into(),
     };
     let mut eye = FakeSource::new();
     for sleeper in [&first, &second] {
@@ -403,6 +408,10 @@ fn a_filter_finds_cgroups_as_they_come_and_counts_nested_ones_in_both() {
     let report = agent.report();
     assert_eq!(report[0].resident_bytes, report[1].resident_bytes);
     assert!(report[0].resident_bytes[0] > 0);
+    // A cgroup that does not say who is in it is not passed over in silence.
+    std::fs::create_dir(dir.path().join("app/odd")).unwrap();
+    assert_eq!(agent.tick().unwrap().unseen_cgroups, 1);
+    assert_eq!(agent.cost().unseen_cgroups, 1);
     // Bounds of a node's own.
     let finer = agent.report_by(|_| "500ms".parse().unwrap());
     assert_eq!(finer[0].nodes[0].1.bins().len(), 2);

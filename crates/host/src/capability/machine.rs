@@ -4,7 +4,7 @@
 use super::facts::Facts;
 use super::{Capability, Group, State};
 use crate::cgroup::{CgroupError, Layout, Version};
-use crate::damon::Owner;
+use crate::damon::{Availability, Owner};
 
 pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
     vec![
@@ -159,7 +159,12 @@ fn thp(facts: &Facts) -> Capability {
 fn accessed_bits(facts: &Facts) -> Capability {
     let name = "accessed_bits";
     let shared = |found: String, advice: &str| line(name, State::Limited, found).advise(advice);
-    match &facts.damon_owner {
+    let owner = match &facts.damon {
+        Availability::Unreadable(error) => Err(error),
+        Availability::InUse { owner, .. } => Ok(owner),
+        Availability::Absent { .. } | Availability::Free(_) => Ok(&Owner::Nobody),
+    };
+    match owner {
         Err(error) => shared(
             format!("cannot tell who clears them: {error}"),
             "run as root",

@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use agewise_policy::table::{PageBits, TableBits};
 
@@ -188,14 +188,11 @@ impl AccessSource for Pagemap {
             ..Default::default()
         };
         let mut began = thread_cpu_ns();
-        check_target(target)?;
+        let process = open_target(target)?;
         let begin_ns = monotonic_ns();
-        self.slurp(
-            &PathBuf::from(format!("/proc/{}/smaps", target.pid)),
-            target.pid,
-        )?;
+        self.slurp(&process.path("smaps"), target.pid)?;
         let mappings = referenced(&self.text);
-        let path = PathBuf::from(format!("/proc/{}/pagemap", target.pid));
+        let path = process.path("pagemap");
         let pagemap = File::open(&path).map_err(|error| failure(target.pid, &path, error))?;
         let mut batch = Batch {
             begin_ns,
@@ -370,7 +367,7 @@ fn header(line: &str) -> Option<AddressRange> {
     })
 }
 
-fn check_target(target: &Target) -> Result<(), EyeError> {
+fn open_target(target: &Target) -> Result<Process, EyeError> {
     let pid = target.pid;
     let process = match Process::open(pid) {
         Ok(process) => process,
@@ -386,7 +383,7 @@ fn check_target(target: &Target) -> Result<(), EyeError> {
     };
     match target.start_ticks {
         Some(ticks) if ticks != process.start_ticks() => Err(EyeError::Reused { pid }),
-        _ => Ok(()),
+        _ => Ok(process),
     }
 }
 

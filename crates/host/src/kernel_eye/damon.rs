@@ -13,9 +13,10 @@ use agewise_damon::quota::Quota;
 use agewise_damon::scheme::{AccessPattern, Scheme};
 use agewise_damon::target::TargetId;
 use agewise_policy::generations::PageType;
-use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
+use agewise_policy::workingset::{Intervals, OldestPages};
 
-use super::{KernelEye, KernelEyeError};
+use super::regions::{Counted, Scale};
+use super::{KernelEye, KernelEyeError, Unit};
 use crate::agent::{Subject, SubjectReport, Targets};
 use crate::clock::{boottime_ns, thread_cpu_ns};
 use crate::damon::{Damon, DamonError, Session, Setup, TriedRegion, Watched};
@@ -32,10 +33,6 @@ pub const PROCESSES_MAX: usize = 64;
 const REGIONS_MIN: u64 = 100;
 /// New mappings are known after this long, in us (the kernel's default is a minute).
 const UPDATE_US: u64 = 1_000_000;
-/// An idle time of this share of the observation, in percent, is all of it: the monitor's clock
-/// runs a little slower than ours, and begins a little later.
-const ALL_OF_IT_PERCENT: u64 = 90;
-
 /// A process that is watched.
 #[derive(Debug)]
 struct Member {
@@ -167,6 +164,10 @@ impl KernelEye for DamonEye {
         "damon"
     }
 
+    fn unit(&self) -> Unit {
+        Unit::Processes
+    }
+
     fn lead_times_ms(&self) -> &[u64] {
         &[]
     }
@@ -294,73 +295,6 @@ fn schemes_for(targets: usize) -> Vec<Scheme> {
         .collect()
 }
 
-/// What turns a region's age into one of ours.
-#[derive(Clone, Copy, Debug)]
-struct Scale {
-    aggr_us: u64,
-    observed_ms: u64,
-    oldest: OldestPages,
-}
-
-/// The resident pages of a process by age.
-#[derive(Debug, PartialEq, Eq)]
-struct Counted {
-    histogram: Histogram,
-    pages: [u64; 2],
-    unseen_pages: [u64; 2],
-    uncovered_pages: u64,
-    swapped_pages: u64,
-}
-
-impl Counted {
-    fn new(intervals: &Intervals) -> Self {
-        Counted {
-            histogram: Histogram::new(intervals),
-            pages: [0; 2],
-            unseen_pages: [0; 2],
-            uncovered_pages: 0,
-            swapped_pages: 0,
-        }
-    }
-
-    /// Adds a resident page of a region, or of none.
-    fn page(&mut self, page_type: PageType, region: Option<&TriedRegion>, scale: Scale) {
-        let index = page_type as usize;
-        self.pages[index] += 1;
-        let Some(region) = region else {
-            self.uncovered_pages += 1;
-            self.unseen_pages[index] += 1;
-            self.histogram.add_at_least(page_type, 1, 0, scale.oldest);
-            return;
-        };
-        let aggregations = match region.nr_accesses {
-            0 => u64::from(region.age).max(1),
-            _ => 1,
-        };
-        let age_ms = aggregations.saturating_mul(scale.aggr_us) / 1000;
-        let is_unseen = region.nr_accesses == 0
-            && age_ms.saturating_mul(100) >= scale.observed_ms.saturating_mul(ALL_OF_IT_PERCENT);
-        let (age_ms, oldest) = if is_unseen {
-            self.unseen_pages[index] += 1;
-            (age_ms.max(scale.observed_ms), scale.oldest)
-        } else {
-            (age_ms, OldestPages::AtLeast)
-        };
-        self.histogram.add_at_least(page_type, 1, age_ms, oldest);
-    }
-
-    fn add_to(&self, report: &mut SubjectReport) {
-        if let Some((_, histogram)) = report.nodes.first_mut() {
-            histogram.add(&self.histogram.scaled(PAGE_BYTES));
-        }
-        for index in 0..2 {
-            report.resident_bytes[index] += self.pages[index] * PAGE_BYTES;
-            report.unseen_bytes[index] += self.unseen_pages[index] * PAGE_BYTES;
-        }
-        report.swapped_bytes += self.swapped_pages * PAGE_BYTES;
-    }
-}
-
 /// Counts what is resident of a process now.
 fn resident(
     process: &Process,
@@ -417,7 +351,7 @@ fn count_resident(
                 at += 1;
             }
             let region = regions.get(at).filter(|region| region.start <= va);
-            counted.page(types[sight.range], region, scale);
+            counted.add(types[sight.range], 1, region, scale);
         }
     };
     source.scan(target, &ranges, &mut sink)?;
@@ -537,7 +471,7 @@ mod tests {
         let message = started.unwrap_err().to_string();
         assert!(message.contains("kernel threads [77]"), "{message}");
         assert!(
-            message.contains("--eye pagewalk"),
+            message.contains("--source pagewalk"),
             "says what to do: {message}"
         );
         for (name, text) in [("nr_kdamonds", "1\n"), ("0/state", "on\n")] {

@@ -12,7 +12,7 @@
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Intervals, OldestPages, Slice};
 
-use super::{KernelEye, KernelEyeError};
+use super::{KernelEye, KernelEyeError, Unit};
 use crate::agent::{Subject, SubjectReport, Targets};
 use crate::cgroup::{Cgroup, Hierarchy};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
@@ -213,6 +213,10 @@ impl KernelEye for GenerationEye {
         "lru_gen"
     }
 
+    fn unit(&self) -> Unit {
+        Unit::Cgroups
+    }
+
     fn lead_times_ms(&self) -> &[u64] {
         &self.lead_times_ms
     }
@@ -286,7 +290,7 @@ fn scope_of(roots: &Roots, targets: &Targets) -> Result<Scope, KernelEyeError> {
         Targets::Listed(subjects) => subjects
             .iter()
             .map(|subject| match subject {
-                Subject::Cgroup(cgroup) => Ok(cgroup.path().to_owned()),
+                Subject::Cgroup(cgroup) => Ok(cgroup.path().to_string_lossy().into_owned()),
                 Subject::Process { pid, .. } => Err(KernelEyeError::NoProcesses {
                     pid: *pid,
                     hint: cgroup_hint(roots, *pid),
@@ -311,7 +315,7 @@ fn cgroup_hint(roots: &Roots, pid: u32) -> String {
         Cgroup::of_process(&hierarchy, &process).ok()?
     };
     match cgroup() {
-        Some(cgroup) => format!("--cgroup {}", cgroup.path()),
+        Some(cgroup) => format!("--cgroup {}", cgroup.name()),
         None => format!("see /proc/{pid}/cgroup"),
     }
 }

@@ -37,6 +37,15 @@ pub enum PageoutError {
          5.10, CONFIG_ADVISE_SYSCALLS and CONFIG_SWAP or file memory"
     )]
     NotSupported,
+    /// The kernel finds no memory by a pidfd once the first thread has ended.
+    #[error(
+        "process {pid} goes on without its first thread: process_madvise reaches no memory of it; \
+         limit its cgroup instead (memory.high, memory.reclaim)"
+    )]
+    LostLeader {
+        /// The pid.
+        pid: u32,
+    },
     /// The system call failed otherwise.
     #[error("process_madvise(MADV_PAGEOUT) on process {pid}: {source}")]
     System {
@@ -91,6 +100,9 @@ pub fn check_target(process: &Process, allow_init: bool) -> Result<(), PageoutEr
     }
     if process.pidfd().is_none() {
         return Err(PageoutError::NotSupported);
+    }
+    if process.has_lost_leader() {
+        return Err(PageoutError::LostLeader { pid });
     }
     Ok(())
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Parsers of `/proc/PID/{stat,status,cgroup}`.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use crate::error::FileError;
 
@@ -36,6 +38,8 @@ pub struct Stat {
     pub session: u32,
     /// It has a controlling terminal.
     pub has_terminal: bool,
+    /// Device number of that terminal as the kernel packs it (`tty_nr`, proc(5)); 0 without.
+    pub terminal: u32,
     /// What kind of process.
     pub kind: ProcessKind,
     /// Page faults that needed no I/O.
@@ -92,6 +96,8 @@ impl Stat {
                 .parse::<i64>()
                 .map_or(0, |id| u32::try_from(id).unwrap_or(0)),
             has_terminal: field(7)? != "0",
+            // Printed as a signed number.
+            terminal: field(7)?.parse::<i32>().map_or(0, i32::cast_unsigned),
             kind,
             minor_faults: number(10)?,
             major_faults: number(12)?,
@@ -109,6 +115,21 @@ impl Stat {
     pub fn cpu_ns(&self) -> u64 {
         let ticks = self.user_ticks.saturating_add(self.system_ticks);
         ticks.saturating_mul(1_000_000_000) / rustix::param::clock_ticks_per_second()
+    }
+
+    /// The first thread has ended or is ending, and others are left: the process may live on without
+    /// it, and then its memory shows at those only.
+    pub fn outlives_leader(&self) -> bool {
+        matches!(self.kind, ProcessKind::Zombie | ProcessKind::Exiting) && self.threads > 1
+    }
+
+    /// Takes from a thread that lives what the first thread, which does not, has no more.
+    pub(super) fn take_from(&mut self, thread: &Stat) {
+        self.state = thread.state;
+        self.kind = thread.kind;
+        self.rss_pages = thread.rss_pages;
+        self.cpu = thread.cpu;
+        self.is_realtime = thread.is_realtime;
     }
 
     /// Stopped by a signal or a tracer: its memory is still there, it just does not run.
@@ -192,21 +213,26 @@ pub struct Membership {
     /// The v1 controllers of the hierarchy (or its `name=`); empty for v2.
     pub controllers: Vec<String>,
     /// Path below the root of the hierarchy, `/` for the root; as the cgroup namespace shows it.
-    pub path: String,
+    pub path: PathBuf,
     /// The cgroup has been removed and the process is still inside.
     pub removed: bool,
 }
 
-/// Parses `/proc/PID/cgroup`. Paths may contain colons.
-pub fn parse_memberships(path: &Path, text: &str) -> Result<Vec<Membership>, FileError> {
-    text.lines()
+/// Parses `/proc/PID/cgroup`. Paths may contain colons, and bytes that are not UTF-8.
+pub fn parse_memberships(path: &Path, text: &[u8]) -> Result<Vec<Membership>, FileError> {
+    text.split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty())
         .map(|line| {
-            let bad = || FileError::format(path, "hierarchy:controllers:path", line);
-            let mut parts = line.splitn(3, ':');
-            let hierarchy = parts.next().and_then(|n| n.parse().ok()).ok_or_else(bad)?;
-            let controllers = parts.next().ok_or_else(bad)?;
+            let bad = || {
+                let line = String::from_utf8_lossy(line);
+                FileError::format(path, "hierarchy:controllers:path", &line)
+            };
+            let mut parts = line.splitn(3, |byte| *byte == b':');
+            let mut word = || std::str::from_utf8(parts.next()?).ok();
+            let hierarchy = word().and_then(|n| n.parse().ok()).ok_or_else(bad)?;
+            let controllers = word().ok_or_else(bad)?;
             let full = parts.next().ok_or_else(bad)?;
-            let (shown, removed) = match full.strip_suffix(" (deleted)") {
+            let (shown, removed) = match full.strip_suffix(b" (deleted)") {
                 Some(rest) => (rest, true),
                 None => (full, false),
             };
@@ -217,7 +243,7 @@ pub fn parse_memberships(path: &Path, text: &str) -> Result<Vec<Membership>, Fil
                     .filter(|c| !c.is_empty())
                     .map(str::to_owned)
                     .collect(),
-                path: shown.to_owned(),
+                path: OsStr::from_bytes(shown).into(),
                 removed,
             })
         })

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use super::{Process, ProcessError, Stat};
-use crate::error;
 
 /// A process with more threads is not asked: it runs on several CPUs, and asking costs 5 us each.
 const THREADS_MAX: usize = 64;
@@ -64,10 +63,7 @@ impl Worker {
 }
 
 fn thread_stat(process: &Process, thread: u32) -> Result<Stat, ProcessError> {
-    let path = process.path(&format!("task/{thread}/stat"));
-    let text = error::read(&path)
-        .map_err(|error| ProcessError::from_file(process.pid(), "read", error))?;
-    Ok(Stat::parse(&path, &text)?)
+    process.stat_at(&process.own_path(&format!("task/{thread}/stat")))
 }
 
 #[cfg(test)]

@@ -3,20 +3,20 @@
 //! whatever holds init, the session or this program, and taken back when dropped or, should the
 //! program be killed, by the next one.
 
+mod kill;
 mod ledger;
+mod login;
 mod untouchable;
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, pidfd_send_signal};
-
+pub use kill::Killed;
 pub use ledger::{Kind, Ledger, LedgerLock, Step, Undo};
 pub use untouchable::{Untouchable, untouchable};
 
-use crate::cgroup::{Cgroup, CgroupError, Mounts, Version};
+use crate::cgroup::{Cgroup, CgroupError, Mounts, TreeLimits, Version};
 use crate::error::{self, FileError};
 use crate::process::{Process, ProcessError};
 use crate::root::ProcRoot;
@@ -25,8 +25,6 @@ use crate::root::ProcRoot;
 const FREEZE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between two looks whether it has.
 const FREEZE_STEP: Duration = Duration::from_millis(2);
-/// Rounds of killing until no process is left that was forked meanwhile.
-const KILL_ROUNDS: usize = 20;
 
 /// Why a cgroup cannot be held back.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +37,12 @@ pub enum RestrainError {
         path: String,
         /// Why.
         why: Untouchable,
+    },
+    /// It holds more cgroups than are listed, so that not all of its processes are known.
+    #[error("cgroup {path} is left alone: it holds more cgroups than are listed")]
+    TooLarge {
+        /// The cgroup.
+        path: String,
     },
     /// There is no freezer, or its processes are in several freezer cgroups.
     #[error("cgroup {path} cannot be frozen: {why}")]
@@ -162,7 +166,7 @@ impl Restraints {
 
     fn freeze_v1(&mut self, cgroup: &Cgroup) -> Result<(), RestrainError> {
         let no_freezer = |why| RestrainError::NoFreezer {
-            path: cgroup.path().to_owned(),
+            path: cgroup.name(),
             why,
         };
         let mounts = Mounts::read(&self.proc)?;
@@ -172,8 +176,8 @@ impl Restraints {
         let pids = cgroup.procs(true)?;
         let place = freezer_of(&self.proc, &pids)?
             .ok_or_else(|| no_freezer("its processes are in several freezer cgroups"))?;
-        let home = root.join(place.trim_start_matches('/'));
-        let is_own = place != "/" && pids_in(&home)? == pids;
+        let home = root.join(place.strip_prefix("/").unwrap_or(&place));
+        let is_own = place != Path::new("/") && pids_in(&home)? == pids;
         let mut steps = Vec::new();
         let dir = match is_own {
             true => home.clone(),
@@ -217,47 +221,15 @@ impl Restraints {
     }
 
     /// Kills all processes of a cgroup and of those below it, those that are forked meanwhile
-    /// included. Returns how many were signalled.
+    /// included, for up to two seconds. Returns who has ended, and who has not.
     ///
     /// # Errors
     /// [`RestrainError`]; some may have been killed.
-    pub fn kill(&mut self, cgroup: &Cgroup) -> Result<usize, RestrainError> {
+    pub fn kill(&mut self, cgroup: &Cgroup) -> Result<Killed, RestrainError> {
         self.check(cgroup)?;
         // What is frozen would die only when thawed (v1).
         self.thaw(cgroup)?;
-        let count = cgroup.procs(true)?.len();
-        let all_at_once = cgroup.dir().join("cgroup.kill");
-        if cgroup.hierarchy().version == Version::V2 && all_at_once.exists() {
-            error::write(&all_at_once, "1")?;
-            return Ok(count);
-        }
-        let mut signalled = BTreeSet::new();
-        for _ in 0..KILL_ROUNDS {
-            let pids = cgroup.procs(true)?;
-            let mut is_any_left = false;
-            for pid in pids {
-                match Process::open_user(&self.proc, pid) {
-                    // It was looked up by this number in the cgroup a moment ago; the pidfd makes
-                    // sure that it is not another one by now that gets the signal.
-                    Ok(process) if cgroup.procs(true)?.contains(&pid) => {
-                        is_any_left = true;
-                        // One that is long in dying is signalled again, and counts once.
-                        if signal_kill(&process) {
-                            signalled.insert((pid, process.start_ticks()));
-                        }
-                    }
-                    Ok(_) => {}
-                    Err(error) if error.is_gone() => {}
-                    Err(ProcessError::Zombie { .. } | ProcessError::KernelThread { .. }) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            if !is_any_left {
-                break;
-            }
-            std::thread::sleep(FREEZE_STEP);
-        }
-        Ok(signalled.len())
+        kill::kill_all(&self.proc, cgroup)
     }
 
     /// Takes all back. Returns what failed.
@@ -267,9 +239,14 @@ impl Restraints {
 
     fn check(&self, cgroup: &Cgroup) -> Result<(), RestrainError> {
         cgroup.check()?;
+        if cgroup.descendants(TreeLimits::default())?.truncated {
+            return Err(RestrainError::TooLarge {
+                path: cgroup.name(),
+            });
+        }
         match untouchable(&self.proc, cgroup)? {
             Some(why) => Err(RestrainError::Untouchable {
-                path: cgroup.path().to_owned(),
+                path: cgroup.name(),
                 why,
             }),
             None => Ok(()),
@@ -294,16 +271,6 @@ impl Drop for Restraints {
     }
 }
 
-fn signal_kill(process: &Process) -> bool {
-    match process.pidfd() {
-        Some(pidfd) => pidfd_send_signal(pidfd, Signal::KILL).is_ok(),
-        None => i32::try_from(process.pid())
-            .ok()
-            .and_then(Pid::from_raw)
-            .is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok()),
-    }
-}
-
 fn wait_for(
     cgroup: &Cgroup,
     file: &Path,
@@ -313,7 +280,7 @@ fn wait_for(
     while !is_done(&error::read(file)?) {
         if began.elapsed() > FREEZE_TIMEOUT {
             return Err(RestrainError::Slow {
-                path: cgroup.path().to_owned(),
+                path: cgroup.name(),
             });
         }
         std::thread::sleep(FREEZE_STEP);
@@ -322,8 +289,8 @@ fn wait_for(
 }
 
 /// The freezer cgroup all these processes are in; `None` if there are several, or no process.
-fn freezer_of(proc: &ProcRoot, pids: &[u32]) -> Result<Option<String>, RestrainError> {
-    let mut place: Option<String> = None;
+fn freezer_of(proc: &ProcRoot, pids: &[u32]) -> Result<Option<PathBuf>, RestrainError> {
+    let mut place: Option<PathBuf> = None;
     for pid in pids {
         let memberships = match Process::open_in(proc, *pid).and_then(|process| process.cgroups()) {
             Ok(memberships) => memberships,

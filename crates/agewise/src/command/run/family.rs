@@ -43,6 +43,7 @@ impl Family {
         while let Some(parent) = parents.pop() {
             for (pid, stat) in children.remove(&parent).unwrap_or_default() {
                 match stat.kind {
+                    _ if stat.outlives_leader() => family.members.push(*pid),
                     ProcessKind::User => family.members.push(*pid),
                     ProcessKind::Zombie if parent == ancestor => family.zombies.push(*pid),
                     ProcessKind::Zombie | ProcessKind::Exiting | ProcessKind::KernelThread => {}

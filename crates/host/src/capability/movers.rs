@@ -4,7 +4,7 @@
 use super::facts::{Facts, Syscall};
 use super::{Capability, Group, State};
 use crate::cgroup::Version;
-use crate::damon::Owner;
+use crate::damon::Availability;
 
 /// Which is used when none is asked for: the first that works.
 pub(super) const PREFERENCE: [&str; 1] = ["pageout"];
@@ -21,7 +21,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
 }
 
 fn line(name: &'static str, state: State, found: impl Into<String>) -> Capability {
-    Capability::new(Group::Hand, name, state, found)
+    Capability::new(Group::Mover, name, state, found)
 }
 
 /// `None` when process_madvise can be used on other processes.
@@ -110,17 +110,22 @@ fn lru_gen(facts: &Facts) -> Capability {
         "the kernel's multi-gen LRU cannot be driven here",
     )
     .since("6.1")
-    .advise("see the eye of this name")
+    .advise("see the access source of this name")
 }
 
 fn damon(facts: &Facts) -> Capability {
-    if facts.damon_exists && matches!(facts.damon_owner, Ok(Owner::Nobody)) {
-        let found = "schemes that page out or sort, run by the kernel";
+    if let Availability::Free(offer) = &facts.damon
+        && !offer.operations.is_empty()
+    {
+        let found = format!(
+            "schemes that page out or sort, run by the kernel, on {}",
+            offer.operations.join(", ")
+        );
         return line("damon", State::Available, found).since("5.18");
     }
     line("damon", State::Missing, "DAMON cannot be driven here")
         .since("5.18")
-        .advise("see the eye of this name")
+        .advise("see the access source of this name")
 }
 
 fn page_cache() -> Capability {
