@@ -17,7 +17,7 @@ setup:
 build: setup
 	$(CARGO) build --release $(CARGO_FLAGS) -p agewise
 
-# The program as packages ship it: optimised across crates, which takes several times as long.
+# The program as packages ship it: optimised across crates, which takes longer to build.
 dist: setup
 	$(CARGO) build --profile dist $(CARGO_FLAGS) -p agewise
 
