@@ -8,7 +8,6 @@
 pub mod cli;
 pub mod command;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -19,8 +18,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if agewise_cli::output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            // Not by eprintln, which panics where standard error is gone as well.
-            let _ = writeln!(std::io::stderr(), "agewise: {error:#}");
+            agewise_cli::note!("{}", agewise_cli::output::chain(&error));
             ExitCode::FAILURE
         }
     }

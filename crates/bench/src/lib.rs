@@ -338,7 +338,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     match stop.requested() {
         Some(signal) => {
-            eprintln!("agewise: interrupted; nothing was measured to the end");
+            agewise_cli::note!("interrupted; nothing was measured to the end");
             Ok(ExitCode::from(Stop::exit_code(signal)))
         }
         None => done.map(|()| ExitCode::SUCCESS),

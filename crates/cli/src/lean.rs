@@ -16,6 +16,7 @@ use agewise_host::pageout::{
 };
 use agewise_host::process::{Process, ProcessError};
 use agewise_host::root::ProcRoot;
+use agewise_host::untrusted::Untrusted;
 use agewise_host::vma::VmaTable;
 use agewise_policy::generations::PageType;
 use agewise_policy::table::PAGES_PER_TABLE;
@@ -98,7 +99,7 @@ pub struct Cold {
     /// When it started: a pid used again is another process.
     pub start_ticks: u64,
     /// Its name.
-    pub comm: String,
+    pub comm: Untrusted,
     /// The pages, by the size in which they are mapped.
     pub plan: Plan,
     /// What only swap can take.

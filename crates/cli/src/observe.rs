@@ -4,11 +4,14 @@
 use std::time::Duration;
 
 use agewise_host::agent::{Agent, AgentConfig, SCAN_INTERVAL_MIN_MS, Subject, Targets};
-use agewise_host::cgroup::{Cgroup, Hierarchy, TreeLimits};
+use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
 use agewise_host::clear::{ClearPolicy, Means};
 use agewise_host::eye::{AccessSource, EyeError, Resolution};
 use agewise_host::root::Roots;
 use agewise_host::source::{self, Open, Source};
+use agewise_host::untrusted::Untrusted;
+use agewise_policy::workingset::{Intervals, OldestPages};
+use agewise_trace::suggest::nearest;
 use anyhow::Context;
 
 use crate::units;
@@ -147,10 +150,37 @@ pub fn listed(pids: &[u32], cgroups: &[String]) -> anyhow::Result<Targets> {
     if !cgroups.is_empty() {
         let hierarchy = Hierarchy::discover(&roots.proc)?;
         for cgroup in cgroups {
-            subjects.push(Subject::Cgroup(Cgroup::open(&hierarchy, cgroup)?));
+            subjects.push(Subject::Cgroup(open_cgroup(&hierarchy, cgroup)?));
         }
     }
     Ok(Targets::Listed(subjects))
+}
+
+/// Opens a cgroup by what a user gave.
+///
+/// # Errors
+/// Those of [`Cgroup::open`]; where there is one of nearly that name, it is named.
+pub fn open_cgroup(hierarchy: &Hierarchy, given: &str) -> anyhow::Result<Cgroup> {
+    let error = match Cgroup::open(hierarchy, given) {
+        Ok(cgroup) => return Ok(cgroup),
+        Err(error) => error,
+    };
+    let CgroupError::NotFound { path, .. } = &error else {
+        return Err(error.into());
+    };
+    let listed = Cgroup::open(hierarchy, "/").and_then(|top| top.descendants(Default::default()));
+    let listed = listed.unwrap_or_default().cgroups;
+    let names: Vec<String> = listed.iter().map(Cgroup::name).collect();
+    let names = || names.iter().map(String::as_str);
+    let last = |path: &str| path.rsplit('/').next().map(str::to_owned);
+    let near = nearest(path, names()).or_else(|| names().find(|other| last(other) == last(path)));
+    match near {
+        Some(near) => {
+            let near = Untrusted::from(near);
+            anyhow::bail!("{error}; did you mean {}?", near.terminal())
+        }
+        None => Err(error.into()),
+    }
 }
 
 /// Every cgroup of the machine, down to a depth.
@@ -238,6 +268,8 @@ fn best_source() -> anyhow::Result<(Box<dyn AccessSource>, Option<EyeError>)> {
 
 #[cfg(test)]
 mod tests {
+    use agewise_host::cgroup::Version;
+
     use super::*;
 
     fn args(list: &str, interval: &str) -> AgeArgs {
@@ -262,6 +294,21 @@ mod tests {
         assert_eq!(every("1s,5s", "10s", 30), 10_000);
         assert_eq!(every("20ms", "auto", 30), SCAN_INTERVAL_MIN_MS);
         assert!(scan_interval("50ms").is_err() && scan_interval("0s").is_err());
+    }
+
+    #[test]
+    fn a_slip_in_a_cgroup_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["system.slice/nginx.service", "batch/jobs"] {
+            std::fs::create_dir_all(dir.path().join(name)).unwrap();
+        }
+        let hierarchy = Hierarchy::at(Version::V2, dir.path());
+        let error = |given| open_cgroup(&hierarchy, given).unwrap_err().to_string();
+        let near = "did you mean /system.slice/nginx.service?";
+        assert!(error("/system.slice/ngnix.service").ends_with(near));
+        assert!(error("/nginx.service").ends_with(near));
+        assert!(!error("/something/else").contains("did you mean"));
+        assert!(open_cgroup(&hierarchy, "/batch/jobs").is_ok());
     }
 
     #[test]

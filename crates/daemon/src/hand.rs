@@ -88,7 +88,10 @@ impl PageOut<'_> {
                     break;
                 }
                 if let Err(error) = self.run_one(*pid, ages, bytes_max - went, &mut done) {
-                    done.trouble(format!("process {pid}: {error:#}"));
+                    done.trouble(format!(
+                        "process {pid}: {}",
+                        agewise_cli::output::chain(&error)
+                    ));
                 }
             }
             // In a rehearsal nothing leaves, and the same would be found twice.

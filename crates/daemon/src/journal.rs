@@ -14,6 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::config;
+use agewise_cli::output;
 
 /// Milliseconds since 1970.
 pub fn unix_ms() -> u64 {
@@ -112,12 +113,13 @@ impl Lines {
     }
 
     fn try_write(&mut self, record: &str, fields: &impl Serialize) -> io::Result<()> {
-        let mut line = serde_json::to_vec(&Line {
+        let mut line = Vec::new();
+        let fields = Line {
             record,
             unix_ms: unix_ms(),
             fields,
-        })?;
-        line.push(b'\n');
+        };
+        output::json_line(&mut line, &fields)?;
         match &mut self.target {
             Target::Stdout => {
                 let mut out = io::stdout().lock();

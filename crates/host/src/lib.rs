@@ -30,4 +30,5 @@ pub mod rounds;
 pub mod seat;
 pub mod source;
 pub mod swap;
+pub mod untrusted;
 pub mod vma;

@@ -158,7 +158,7 @@ impl Drop for Crowd {
             let mut tries = 0..50;
             while let Err(error) = std::fs::remove_dir(dir) {
                 if tries.next().is_none() {
-                    eprintln!("agewise: cannot remove {}: {error}", dir.display());
+                    agewise_cli::note!("cannot remove {}: {error}", dir.display());
                     break;
                 }
                 std::thread::sleep(Duration::from_millis(10));

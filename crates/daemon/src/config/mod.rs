@@ -355,7 +355,10 @@ impl Config {
                  metrics.allow_remote = true if that is meant"
             ));
         }
-        Ok(())
+        // What each pattern alone does not tell: whether all of them together can be compiled.
+        Matcher::new(self)
+            .map(drop)
+            .map_err(|error| format!("cgroups: the patterns are too large together: {error}"))
     }
 
     /// The schema of the file (JSON Schema 2020-12).

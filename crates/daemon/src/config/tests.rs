@@ -189,6 +189,24 @@ fn rules_match_paths_by_whole_names() {
     assert_eq!(matcher.pids(), [4, 5]);
 }
 
+/// What `config check` passes the daemon can start with: both read a file by [`Config::read`].
+#[test]
+fn patterns_that_cannot_be_compiled_are_refused() {
+    let huge = format!("/{}", "?".repeat(900_000));
+    let nested = format!("/{}a{}", "{b,".repeat(3_000), "}".repeat(3_000));
+    for glob in [huge, nested] {
+        for list in ["observe", "protect"] {
+            let text = format!("[{list}]\ncgroups = ['{glob}']\n");
+            let error = Config::parse(&text).map(drop).expect_err("no room for it");
+            assert!(
+                error.contains("cgroups"),
+                "{}",
+                &error[..error.len().min(300)]
+            );
+        }
+    }
+}
+
 proptest! {
     /// Whatever stands in the file: a configuration, or an error that says something.
     #[test]

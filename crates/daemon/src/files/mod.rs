@@ -316,10 +316,7 @@ impl Keeper {
             Ok(()) => true,
             Err(error) => {
                 if was_written {
-                    eprintln!(
-                        "agewise: cannot write the files in {}: {error}",
-                        self.dir.display()
-                    );
+                    agewise_cli::note!("cannot write the files in {}: {error}", self.dir.display());
                 }
                 false
             }

@@ -60,7 +60,7 @@ impl Mounted {
             Ok(()) => drop(self.session.take()),
             // It was unmounted by hand.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => drop(self.session.take()),
-            Err(error) => eprintln!("agewise: cannot unmount {}: {error}", dir.display()),
+            Err(error) => agewise_cli::note!("cannot unmount {}: {error}", dir.display()),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! Names are those of the JSON fields with `agewise_` before them, in base units as Prometheus wants
 //! them: `_ms` is `_seconds` and `_percent` is `_ratio` here. Counters end in `_total`.
 
+use agewise_host::untrusted::Untrusted;
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Histogram, NO_UPPER_BOUND_MS};
 
@@ -114,7 +115,10 @@ fn rows<'a>(snapshot: &'a Snapshot, shown: &Shown) -> Vec<Row<'a>> {
         .map(|at| {
             let subject = &snapshot.subjects[*at];
             Row {
-                label: (label_of(subject.is_cgroup), subject.name.to_string()),
+                label: (
+                    label_of(subject.is_cgroup),
+                    Untrusted::from(&*subject.name).terminal().to_string(),
+                ),
                 subjects: vec![subject],
                 counts: Counts {
                     refaulted_bytes: subject.refaulted_bytes,

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use agewise_host::agent::Agent;
 use agewise_policy::proactive::Action;
+use agewise_policy::workingset::Histogram;
 
 use super::Daemon;
 use crate::actor::Around;
@@ -92,7 +93,12 @@ impl Daemon {
                     self.agent.set_also_young(Some(ahead.seen()));
                     self.ahead = Some(ahead);
                 }
-                Err(error) => return self.say("trouble", format!("budget: {error:#}")),
+                Err(error) => {
+                    return self.say(
+                        "trouble",
+                        format!("budget: {}", agewise_cli::output::chain(&error)),
+                    );
+                }
             }
         }
         let Some(ahead) = &self.ahead else { return };
@@ -102,7 +108,7 @@ impl Daemon {
                 continue;
             };
             actor.reclaimed.add(actor.reason, report.left_bytes);
-            actor.rehearsed_bytes = actor.rehearsed_bytes.saturating_add(report.rehearsed_bytes);
+            actor.rehearsed(report.rehearsed_bytes, true, u64::MAX);
             self.own.move_cpu_total_ms += report.move_cpu_ns as f64 / 1e6;
             let line = AheadLine {
                 phase: "after",
@@ -124,7 +130,6 @@ impl Daemon {
         };
         let now_ms = Agent::now_ms();
         let decision = actor.decide(now_ms, seen.cgroup.as_ref(), &ages, around);
-        let is_news = actor.is_news(&decision);
         let resident = ages.resident.total();
         let mut line = Acted {
             phase: "before",
@@ -137,7 +142,7 @@ impl Daemon {
             done: None,
         };
         if decision.action == Action::Nothing {
-            if is_news {
+            if actor.is_news(now_ms, &decision) {
                 self.journal.write("hold", &line);
             }
             return;
@@ -171,11 +176,31 @@ impl Daemon {
             } => hand.sort(pids, older_than_ms, bytes_max),
             Action::Reclaim { bytes, anon } => reclaim(seen, bytes, anon, actor.dry_run),
         };
+        if actor.dry_run {
+            let is_all = done.tried_bytes < decision.action.bytes().min(MOVE_MAX_BYTES);
+            let most_bytes = older_bytes(&ages.resident, &decision.action);
+            actor.rehearsed(done.rehearsed_bytes, is_all, most_bytes);
+        }
         actor.done(&decision.action, &done);
         line.phase = "after";
         line.done = Some(&done);
         self.journal.write("action", &line);
     }
+}
+
+/// What an action can find at most: memory of a type it takes, in bins that reach beyond its age.
+fn older_bytes(resident: &Histogram, action: &Action) -> u64 {
+    let older_than_ms = match action {
+        Action::PageOut { older_than_ms, .. } => *older_than_ms,
+        _ => [Some(0); 2],
+    };
+    let takes = |upper_ms: u64, age_ms: Option<u64>| age_ms.is_some_and(|age| upper_ms > age);
+    resident
+        .bins()
+        .iter()
+        .flat_map(|bin| (0..2).map(move |at| (at, bin)))
+        .filter(|(at, bin)| takes(bin.upper_ms, older_than_ms[*at]))
+        .fold(0, |sum, (at, bin)| sum.saturating_add(bin.amounts[at]))
 }
 
 /// Writes down what the thread that holds budgets is about to do.

@@ -31,7 +31,7 @@ pub use tick::Daemon;
 /// The configuration or the ledger cannot be read.
 pub fn let_go(options: &Options) -> anyhow::Result<bool> {
     let (told, is_well) = protect::let_go(&options.read()?.protect)?;
-    eprintln!("agewise: {told}");
+    agewise_cli::note!("{told}");
     Ok(is_well)
 }
 
@@ -92,7 +92,7 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
                 next_ms
             }
             Err(error) => {
-                let error = format!("{error:#}");
+                let error = agewise_cli::output::chain(&error);
                 if troubles.as_ref() != Some(&error) {
                     daemon.say("trouble", error.clone());
                     troubles = Some(error);
@@ -168,11 +168,14 @@ fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
         Ok(()) => ("reload", "the configuration was read again".to_owned()),
         Err(error) => (
             "reload_failed",
-            format!("the configuration of before stays: {error:#}"),
+            format!(
+                "the configuration of before stays: {}",
+                agewise_cli::output::chain(&error)
+            ),
         ),
     };
     if told.0 == "reload_failed" {
-        eprintln!("agewise: {}", told.1);
+        agewise_cli::note!("{}", told.1);
     }
     daemon.say(told.0, told.1);
     notify(&[sd_notify::NotifyState::Ready]);

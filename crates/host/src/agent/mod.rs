@@ -33,7 +33,6 @@ use crate::vma::MapsReader;
 
 pub use report::{CostReport, SubjectAges, SubjectReport};
 pub use space::Space;
-pub(crate) use target::above;
 pub use target::{PROCESSES_MAX, PathFilter, Resolved, ResolvedSubject, Subject, Targets};
 
 use share::{FrameSet, Sharing};

@@ -8,12 +8,13 @@ use serde::Serialize;
 
 use super::space::Space;
 use crate::eye::PAGE_BYTES;
+use crate::untrusted::Untrusted;
 
 /// The ages of one subject.
 #[derive(Clone, Debug)]
 pub struct SubjectReport {
     /// Pid and name, or the path of the cgroup.
-    pub name: String,
+    pub name: Untrusted,
     /// It is a cgroup.
     pub is_cgroup: bool,
     /// Processes counted.
@@ -97,7 +98,12 @@ pub struct CostReport {
 
 impl SubjectReport {
     /// Bounds are given for each node.
-    pub(crate) fn new(name: String, is_cgroup: bool, nodes: &[u32], bounds: &[Intervals]) -> Self {
+    pub(crate) fn new(
+        name: Untrusted,
+        is_cgroup: bool,
+        nodes: &[u32],
+        bounds: &[Intervals],
+    ) -> Self {
         SubjectReport {
             name,
             is_cgroup,
@@ -153,7 +159,7 @@ impl SubjectReport {
             self.troubles.push(format!(
                 "{} ({}): {trouble}",
                 space.process.pid(),
-                space.comm
+                space.comm.terminal()
             ));
         }
     }

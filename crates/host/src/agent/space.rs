@@ -24,6 +24,7 @@ use crate::glance::Glances;
 use crate::memory::NodeMap;
 use crate::process::Process;
 use crate::rounds::{Rounds, Terms};
+use crate::untrusted::Untrusted;
 use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
 /// Milliseconds of the clock that ages are told by.
@@ -35,7 +36,7 @@ pub(super) fn clock_ms() -> u64 {
 #[derive(Debug)]
 pub struct Space {
     pub(super) process: Process,
-    pub(super) comm: String,
+    pub(super) comm: Untrusted,
     pub(super) vmas: VmaTable,
     pub(super) map: AgeMap,
     clearer: Clearer,
@@ -174,7 +175,7 @@ impl Space {
     }
 
     /// Its name when it was found.
-    pub fn comm(&self) -> &str {
+    pub fn comm(&self) -> &Untrusted {
         &self.comm
     }
 

@@ -9,6 +9,7 @@ use super::space::Space;
 use crate::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
 use crate::process::{self, Bound, Process, ProcessError};
 use crate::root::ProcRoot;
+use crate::untrusted::Untrusted;
 
 /// Most processes observed at a time. More than that is said, not silently cut.
 pub const PROCESSES_MAX: usize = 16_384;
@@ -23,7 +24,7 @@ pub enum Subject {
         /// Its start time, so that a reused pid is another process.
         start_ticks: u64,
         /// Its name when it was given.
-        comm: String,
+        comm: Untrusted,
     },
     /// The processes of a memory cgroup and of the cgroups below it.
     Cgroup(Cgroup),
@@ -44,10 +45,10 @@ impl Subject {
     }
 
     /// How reports call it.
-    pub fn name(&self) -> String {
+    pub fn name(&self) -> Untrusted {
         match self {
-            Subject::Process { pid, comm, .. } => format!("{pid} ({comm})"),
-            Subject::Cgroup(cgroup) => cgroup.name(),
+            Subject::Process { pid, comm, .. } => Untrusted::process(*pid, comm),
+            Subject::Cgroup(cgroup) => cgroup.path().into(),
         }
     }
 }
@@ -123,7 +124,7 @@ pub struct Resolved {
 #[derive(Debug)]
 pub struct ResolvedSubject {
     /// How reports call it.
-    pub name: String,
+    pub name: Untrusted,
     /// A process, known by its start time.
     pub start_ticks: Option<u64>,
     /// A cgroup.
@@ -178,7 +179,7 @@ impl Known<'_> {
     fn each(
         &mut self,
         root: &ProcRoot,
-        mut visit: impl FnMut(&Process, Option<&str>),
+        mut visit: impl FnMut(&Process, Option<&Untrusted>),
     ) -> Result<usize, CgroupError> {
         let mut unseen = 0;
         let own = std::process::id();
@@ -250,7 +251,7 @@ fn all_cgroups(
     for cgroup in std::iter::once(top).chain(listing.cgroups) {
         by_path.insert(cgroup.path().to_owned(), resolved.subjects.len());
         resolved.subjects.push(ResolvedSubject {
-            name: cgroup.name(),
+            name: cgroup.path().into(),
             start_ticks: None,
             cgroup: Some(cgroup),
             gone: None,
@@ -306,7 +307,7 @@ fn matched(
             if is_meant {
                 counted_in.push(resolved.subjects.len());
                 resolved.subjects.push(ResolvedSubject {
-                    name: cgroup.name(),
+                    name: cgroup.path().into(),
                     start_ticks: None,
                     cgroup: Some(cgroup.clone()),
                     gone: None,
@@ -330,7 +331,7 @@ fn matched(
     for bound in pids {
         let pid = bound.pid();
         let mut found = ResolvedSubject {
-            name: format!("{pid} ()"),
+            name: Untrusted::process(pid, &Untrusted::default()),
             start_ticks: None,
             cgroup: None,
             gone: None,
@@ -338,7 +339,7 @@ fn matched(
         match bound.process() {
             Ok(process) => {
                 let comm = process.comm().unwrap_or_default();
-                found.name = format!("{pid} ({comm})");
+                found.name = Untrusted::process(pid, &comm);
                 found.start_ticks = Some(process.start_ticks());
                 of.push((pid, resolved.subjects.len()));
             }
@@ -355,12 +356,12 @@ fn all_processes(root: &ProcRoot, known: &mut Known<'_>) -> Result<Resolved, Cgr
     let mut of = Vec::new();
     let unopened = known.each(root, |process, comm| {
         let comm = comm
-            .map(str::to_owned)
+            .cloned()
             .or_else(|| process.comm().ok())
             .unwrap_or_default();
         of.push((process.pid(), resolved.subjects.len()));
         resolved.subjects.push(ResolvedSubject {
-            name: format!("{} ({comm})", process.pid()),
+            name: Untrusted::process(process.pid(), &comm),
             start_ticks: Some(process.start_ticks()),
             cgroup: None,
             gone: None,

@@ -111,7 +111,7 @@ fn a_process_is_aged_and_its_exit_is_told() {
     assert_eq!(report.resident_bytes[0], tick.present_pages * PAGE_BYTES);
     assert_eq!(report.unseen_bytes, report.resident_bytes);
     assert_eq!(report.histogram().total(), report.resident_bytes);
-    assert!(report.name.ends_with("(sleep)") && !report.is_cgroup);
+    assert!(report.name.as_bytes().ends_with(b"(sleep)") && !report.is_cgroup);
     assert!(!agent.is_finished());
     drop(sleeper);
     agent.tick().unwrap();
@@ -190,7 +190,7 @@ fn another_process_with_the_same_pid_is_not_the_one_asked_for() {
     let stranger = Subject::Process {
         pid: sleeper.pid(),
         start_ticks: process.start_ticks() + 1,
-        comm: "former".to_owned(),
+        comm: "former".into(),
     };
     let targets = Targets::Listed(vec![stranger]);
     let config = AgentConfig::new(Intervals::default());
@@ -250,7 +250,7 @@ fn nodes_and_shared_pages_add_up() {
     let intervals = Intervals::default();
     let report = |counted: Option<usize>| {
         let mut report = SubjectReport::new(
-            "x".to_owned(),
+            "x".into(),
             true,
             &nodes.ids,
             &[intervals.clone(), intervals.clone()],
@@ -385,7 +385,7 @@ fn a_filter_finds_cgroups_as_they_come_and_counts_nested_ones_in_both() {
         agent
             .subjects()
             .filter(|(subject, _)| subject.gone.is_none())
-            .map(|(subject, pids)| (subject.name.clone(), pids))
+            .map(|(subject, pids)| (subject.name.terminal().to_string(), pids))
             .collect()
     };
     let by_pid = (format!("{} (sleep)", second.pid()), vec![second.pid()]);

@@ -24,6 +24,7 @@ use crate::eye::pagemap::Pagemap;
 use crate::eye::{AccessSource, AddressRange, PAGE_BYTES, TableSight, Target};
 use crate::process::Process;
 use crate::root::Roots;
+use crate::untrusted::Untrusted;
 use crate::vma::{VmaKind, VmaTable};
 
 /// Most processes that one monitor watches: each takes a scheme of its own.
@@ -37,7 +38,7 @@ const UPDATE_US: u64 = 1_000_000;
 #[derive(Debug)]
 struct Member {
     process: Process,
-    comm: String,
+    comm: Untrusted,
     /// Those it counts for.
     subjects: Vec<usize>,
 }
@@ -45,7 +46,7 @@ struct Member {
 /// One line of the report to be.
 #[derive(Debug)]
 struct Named {
-    name: String,
+    name: Untrusted,
     is_cgroup: bool,
 }
 
@@ -140,7 +141,7 @@ impl DamonEye {
                 match &found {
                     Ok(found) => found.add_to(&mut reports[subject]),
                     Err(error) => {
-                        let (pid, comm) = (member.process.pid(), &member.comm);
+                        let (pid, comm) = (member.process.pid(), member.comm.terminal());
                         reports[subject]
                             .troubles
                             .push(format!("{pid} ({comm}): {error}"));

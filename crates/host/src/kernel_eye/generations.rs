@@ -145,7 +145,7 @@ impl GenerationEye {
 
     fn report_of(&self, table: &Table, path: &str, nodes: &[u32]) -> SubjectReport {
         let bounds = vec![self.intervals.clone(); nodes.len()];
-        let mut report = SubjectReport::new(path.to_owned(), true, nodes, &bounds);
+        let mut report = SubjectReport::new(path.into(), true, nodes, &bounds);
         let mut is_listed = false;
         for memcg in table
             .memcgs
@@ -473,7 +473,7 @@ memcg     7 /website
         let mut eye =
             GenerationEye::open(&roots, &all, &bounds, OldestPages::Unbounded, 100).unwrap();
         let reports = eye.look().unwrap();
-        let names: Vec<&str> = reports.iter().map(|report| report.name.as_str()).collect();
+        let names: Vec<_> = reports.iter().map(|report| &report.name).collect();
         assert_eq!(names, ["/", "/web", "/website"]);
         // /web: 12 lies below 10 s; of 11 the part from 5.003 to 10 s in 5.003 to 30.011. What is
         // in the oldest is at least 30 s and 5 s old, and so goes last when asked to.
@@ -524,7 +524,7 @@ memcg     7 /website
         let own = Targets::Listed(vec![Subject::Process {
             pid: std::process::id(),
             start_ticks: 0,
-            comm: "own".to_owned(),
+            comm: "own".into(),
         }]);
         let bounds = intervals("1s");
         let open = |targets: &Targets| {

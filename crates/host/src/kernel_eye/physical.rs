@@ -7,6 +7,7 @@
 //! cache), and works where DAMON was built without `vaddr`.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use agewise_damon::action::Action;
 use agewise_damon::attrs::Attrs;
@@ -18,7 +19,7 @@ use agewise_policy::workingset::{Intervals, OldestPages};
 use super::frames::Frames;
 use super::regions::{Counted, Scale};
 use super::{KernelEye, KernelEyeError, Unit};
-use crate::agent::{Subject, SubjectReport, Targets, above};
+use crate::agent::{Subject, SubjectReport, Targets};
 use crate::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
 use crate::clock::{boottime_ns, thread_cpu_ns};
 use crate::damon::{Damon, Session, Setup, TriedRegion, Watched};
@@ -26,6 +27,7 @@ use crate::error::{self, FileError};
 use crate::eye::PAGE_BYTES;
 use crate::process::Process;
 use crate::root::{ProcRoot, Roots};
+use crate::untrusted::Untrusted;
 
 /// Fewest regions: the kernel's default of 10 says little of a machine.
 const REGIONS_MIN: u64 = 100;
@@ -221,7 +223,7 @@ impl Wanted {
 #[derive(Debug, Default)]
 struct Owners {
     /// Names of the subjects, and why one is gone.
-    subjects: Vec<(String, Option<String>)>,
+    subjects: Vec<(Untrusted, Option<String>)>,
     /// The subjects that a cgroup counts for, by its inode.
     of: HashMap<u64, Vec<usize>>,
     /// The subject that is the root: whatever is charged to nobody counts for it as well.
@@ -253,13 +255,16 @@ impl Owners {
         let mut by_path = HashMap::new();
         for cgroup in std::iter::once(top).chain(&shown.cgroups) {
             by_path.insert(cgroup.path().to_owned(), self.subjects.len());
-            self.subjects.push((cgroup.path().to_owned(), None));
+            self.subjects.push((cgroup.path().into(), None));
         }
-        self.root = by_path.get("/").copied();
+        self.root = by_path.get(Path::new("/")).copied();
         let all = top.descendants(TreeLimits::default())?;
         self.truncated = all.truncated;
         for cgroup in std::iter::once(top).chain(&all.cgroups) {
-            let subjects = above(cgroup.path()).filter_map(|path| by_path.get(path));
+            let subjects = cgroup
+                .path()
+                .ancestors()
+                .filter_map(|path| by_path.get(path));
             self.of.insert(cgroup.id(), subjects.copied().collect());
         }
         Ok(())
@@ -275,12 +280,12 @@ impl Owners {
             Ok(listing) => listing,
             Err(error) if error.is_gone() => {
                 let gone = Some(error.to_string());
-                self.subjects.push((cgroup.path().to_owned(), gone));
+                self.subjects.push((cgroup.path().into(), gone));
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
-        self.subjects.push((cgroup.path().to_owned(), None));
+        self.subjects.push((cgroup.path().into(), None));
         if cgroup.is_root() {
             self.root = Some(index);
         }

@@ -25,6 +25,7 @@ pub use worker::Worker;
 
 use crate::error::{self, FileError};
 use crate::root::{ProcRoot, numbers_in};
+use crate::untrusted::Untrusted;
 
 /// Why a process cannot be looked at or acted upon.
 #[derive(Debug, thiserror::Error)]
@@ -59,22 +60,26 @@ pub enum ProcessError {
         tgid: u32,
     },
     /// A kernel thread has no user memory.
-    #[error("{pid} ({comm}) is a kernel thread: it has no memory of its own to look at")]
+    #[error(
+        "{pid} ({}) is a kernel thread: it has no memory of its own to look at",
+        comm.terminal()
+    )]
     KernelThread {
         /// The pid.
         pid: u32,
         /// Its name.
-        comm: String,
+        comm: Untrusted,
     },
     /// A zombie has no memory any more.
     #[error(
-        "process {pid} ({comm}) has exited and waits for its parent {ppid} to reap it: it has no memory any more"
+        "process {pid} ({}) has exited and waits for its parent {ppid} to reap it: it has no memory any more",
+        comm.terminal()
     )]
     Zombie {
         /// The pid.
         pid: u32,
         /// Its name.
-        comm: String,
+        comm: Untrusted,
         /// Who should reap it.
         ppid: u32,
     },
@@ -324,19 +329,8 @@ impl Process {
     }
 
     /// The name, at most 15 bytes.
-    pub fn comm(&self) -> Result<String, ProcessError> {
+    pub fn comm(&self) -> Result<Untrusted, ProcessError> {
         Ok(self.read_stat()?.comm)
-    }
-
-    /// The command line, arguments joined by spaces; `[name]` when there is none (kernel threads).
-    pub fn cmdline(&self) -> Result<String, ProcessError> {
-        let text = self.read("cmdline")?;
-        let joined = text.trim_end_matches('\0').replace('\0', " ");
-        if joined.is_empty() {
-            Ok(format!("[{}]", self.comm()?))
-        } else {
-            Ok(joined)
-        }
     }
 
     /// Effective user id.
@@ -376,8 +370,9 @@ impl Process {
     }
 
     fn stat_at(&self, path: &Path) -> Result<Stat, ProcessError> {
-        let text = error::read(path).map_err(|e| ProcessError::from_file(self.pid, "read", e))?;
-        Ok(Stat::parse(path, &text)?)
+        let line = error::read_bytes(path)
+            .map_err(|error| ProcessError::from_file(self.pid, "read", error))?;
+        Ok(Stat::parse(path, line)?)
     }
 
     /// A thread that has memory, the one already known if it still does.

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::FileError;
+use crate::untrusted::Untrusted;
 
 /// Task flags of `stat`'s ninth field (include/linux/sched.h; stable for 4.x to 7.x).
 const PF_EXITING: u64 = 0x0000_0004;
@@ -28,7 +29,7 @@ pub enum ProcessKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// The name, at most 15 bytes, may contain anything but NUL.
-    pub comm: String,
+    pub comm: Untrusted,
     /// The state letter: R, S, D, T (stopped), t (traced), Z, X, I.
     pub state: char,
     /// The parent.
@@ -64,14 +65,15 @@ pub struct Stat {
 
 impl Stat {
     /// Parses the one line of `stat`; the name may itself contain spaces and parentheses.
-    pub fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
-        let bad = |expected| FileError::format(path, expected, text);
-        let open = text.find('(').ok_or_else(|| bad("a name in parentheses"))?;
-        let close = text
-            .rfind(')')
-            .filter(|&c| c > open)
-            .ok_or_else(|| bad("a name in parentheses"))?;
-        let fields: Vec<&str> = text[close + 1..].split_ascii_whitespace().collect();
+    pub fn parse(path: &Path, line: impl AsRef<[u8]>) -> Result<Self, FileError> {
+        let line = line.as_ref();
+        let bad = |expected| FileError::format(path, expected, &String::from_utf8_lossy(line));
+        let find = |at: Option<usize>| at.ok_or_else(|| bad("a name in parentheses"));
+        let open = find(line.iter().position(|byte| *byte == b'('))?;
+        let close = find(line.iter().rposition(|byte| *byte == b')'))?;
+        let comm = find((close > open).then_some(open + 1)).map(|from| &line[from..close])?;
+        let rest = std::str::from_utf8(&line[close + 1..]).map_err(|_| bad("numbers"))?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
         // proc(5) counts from 1 and the state is field 3.
         let field = |number: usize| {
             fields
@@ -89,7 +91,7 @@ impl Stat {
             _ => ProcessKind::User,
         };
         Ok(Self {
-            comm: text[open + 1..close].to_owned(),
+            comm: comm.into(),
             state,
             ppid: u32::try_from(number(4)?).map_err(|_| bad("a pid"))?,
             session: field(6)?

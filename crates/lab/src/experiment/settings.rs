@@ -7,7 +7,7 @@ use crate::machine::config::MachineConfig;
 use crate::machine::device::DeviceKind;
 use crate::machine::zone::ZONE_NAMES;
 use crate::workload::size::parse_size_bytes;
-use crate::workload::suggest::nearest;
+use agewise_trace::suggest::nearest;
 
 /// A setting that cannot be made.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

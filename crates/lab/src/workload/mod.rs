@@ -6,4 +6,3 @@ pub mod library;
 pub mod random;
 pub mod size;
 pub mod spec;
-pub mod suggest;

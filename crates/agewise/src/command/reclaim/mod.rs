@@ -119,17 +119,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     lean::require_page_ages(&mut agent)?;
     let free_swap_bytes = swap::free_bytes(&ProcRoot::default())?;
     for note in note.into_iter().chain(swap_note(free_swap_bytes)) {
-        eprintln!("agewise: {note}");
+        agewise_cli::note!("{note}");
     }
     let stop = Stop::install()?;
     if !observe_for(&mut agent, observation, interval, &stop)? {
         return match stop.requested() {
             Some(signal) => {
-                eprintln!("agewise: interrupted while observing; nothing was moved");
+                agewise_cli::note!("interrupted while observing; nothing was moved");
                 Ok(ExitCode::from(Stop::exit_code(signal)))
             }
             None => {
-                eprintln!("agewise: the target is gone; nothing was moved");
+                agewise_cli::note!("the target is gone; nothing was moved");
                 Ok(ExitCode::from(EXIT_TARGET_GONE))
             }
         };
@@ -208,13 +208,15 @@ fn find_all(agent: &mut Agent, older_than: Duration, own: &[u32]) -> anyhow::Res
     let mut found = Vec::new();
     for pid in pids {
         if own.contains(&pid) {
-            eprintln!("agewise: process {pid} is ours or one we came from: left alone");
+            agewise_cli::note!("process {pid} is ours or one we came from: left alone");
             continue;
         }
         match lean::find_cold(agent, pid, older_than) {
             Ok(cold) => found.extend(cold),
             // One of many may have ended meanwhile; whatever it is, the others go on.
-            Err(error) => eprintln!("agewise: process {pid}: {error:#}"),
+            Err(error) => {
+                agewise_cli::note!("process {pid}: {}", agewise_cli::output::chain(&error))
+            }
         }
     }
     Ok(found)
@@ -261,7 +263,7 @@ fn evict_all(
             Err(error) if error.is_gone() => {}
             // The one that was named may not be passed over.
             Err(error) if args.targets.pid.is_some() => return Err(error.into()),
-            Err(error) => eprintln!("agewise: process {} is left alone: {error}", cold.pid),
+            Err(error) => agewise_cli::note!("process {} is left alone: {error}", cold.pid),
         }
     }
     for work in &mut works {

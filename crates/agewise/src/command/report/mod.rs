@@ -170,7 +170,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let (mut agent, note) = observe::open_agent_with(targets, args.ages.config(period), source)?;
     if let Some(note) = note {
-        eprintln!("agewise: {note}");
+        agewise_cli::note!("{note}");
     }
     let stop = Stop::install()?;
     let mut printer = print::Printer::new(std::io::stdout().lock(), args.format);
@@ -341,11 +341,8 @@ fn sort_and_cut(reports: &mut Vec<SubjectReport>, sort: Sort, top: usize) -> usi
         ),
         Sort::Name => {
             reports.sort_by_cached_key(|report| {
-                report
-                    .name
-                    .split('/')
-                    .map(str::to_owned)
-                    .collect::<Vec<_>>()
+                let parts = report.name.as_bytes().split(|byte| *byte == b'/');
+                parts.map(<[u8]>::to_vec).collect::<Vec<_>>()
             });
         }
     }

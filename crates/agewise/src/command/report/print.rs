@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use agewise_host::agent::{CostReport, SubjectReport};
+use agewise_host::untrusted::{Untrusted, clean};
 use serde::Serialize;
 
 use agewise_cli::output::{self, Format};
@@ -37,7 +38,7 @@ struct AgesRecord<'a> {
     record: &'static str,
     /// Wall clock, ms since 1970.
     time_ms: u64,
-    target: &'a str,
+    target: &'a Untrusted,
     kind: &'static str,
     processes: Option<usize>,
     nodes: Vec<NodeRecord>,
@@ -315,7 +316,7 @@ impl<W: Write> Printer<W> {
                     writeln!(
                         self.out,
                         "{time_ms},{},{},{node},{},{},{},{},{},{}",
-                        output::csv_field(&report.name),
+                        report.name.csv(),
                         kind(report),
                         bin.upper_ms,
                         bin.amounts[0],
@@ -333,9 +334,9 @@ impl<W: Write> Printer<W> {
 
 fn text_of(out: &mut impl Write, report: &SubjectReport, knows: Knows) -> io::Result<()> {
     let [anon, file] = report.resident_bytes;
-    writeln!(out, "# {} {}", kind(report), printable(&report.name))?;
+    writeln!(out, "# {} {}", kind(report), report.name.terminal())?;
     if let Some(gone) = &report.gone {
-        return writeln!(out, "# gone: {}", printable(gone));
+        return writeln!(out, "# gone: {}", clean(gone));
     }
     for (node, histogram) in &report.nodes {
         write!(out, "N{node}\n{histogram}")?;
@@ -381,7 +382,7 @@ fn text_of(out: &mut impl Write, report: &SubjectReport, knows: Knows) -> io::Re
         )?,
     }
     for trouble in report.troubles.iter().take(TROUBLES_SHOWN) {
-        writeln!(out, "# not looked at: {}", printable(trouble))?;
+        writeln!(out, "# not looked at: {}", clean(trouble))?;
     }
     if report.troubles.len() > TROUBLES_SHOWN {
         let more = report.troubles.len() - TROUBLES_SHOWN;
@@ -436,13 +437,6 @@ fn kind(report: &SubjectReport) -> &'static str {
     } else {
         "process"
     }
-}
-
-/// Names come from others: what would move the cursor or begin a line of its own is replaced.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ fn histogram(anon_mib: u64, file_mib: u64) -> Histogram {
 
 fn reports() -> Vec<SubjectReport> {
     let cgroup = SubjectReport {
-        name: "/system.slice/database,\"main\".service".to_owned(),
+        name: "/system.slice/database,\"main\".service".into(),
         is_cgroup: true,
         processes: 3,
         nodes: vec![(0, histogram(100, 25)), (1, histogram(0, 1))],
@@ -35,7 +35,7 @@ fn reports() -> Vec<SubjectReport> {
         gone: None,
     };
     let process = SubjectReport {
-        name: "42 (sleep)".to_owned(),
+        name: "42 (sleep)".into(),
         is_cgroup: false,
         processes: 0,
         nodes: vec![(0, histogram(0, 0)), (1, histogram(0, 0))],

@@ -25,8 +25,8 @@ impl Family {
             .into_iter()
             .filter_map(|pid| {
                 let path = root.of(pid).join("stat");
-                let text = std::fs::read_to_string(&path).ok()?;
-                Some((pid, Stat::parse(&path, &text).ok()?))
+                let line = std::fs::read(&path).ok()?;
+                Some((pid, Stat::parse(&path, line).ok()?))
             })
             .collect();
         Self::among(&stats, ancestor)

@@ -170,7 +170,10 @@ impl Keeper {
         for pid in pids {
             match self.lighten(pid, room) {
                 Ok(went_bytes) => room = room.saturating_sub(went_bytes),
-                Err(error) => self.note(Some(format!("process {pid}: {error:#}"))),
+                Err(error) => self.note(Some(format!(
+                    "process {pid}: {}",
+                    agewise_cli::output::chain(&error)
+                ))),
             }
         }
     }

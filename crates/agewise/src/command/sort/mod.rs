@@ -152,7 +152,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     config.clear.means = Means::Refs;
     let (mut agent, note) = observe::open_agent(observe::listed(&pids, &cgroups)?, config)?;
     if let Some(note) = note {
-        eprintln!("agewise: {note}");
+        agewise_cli::note!("{note}");
     }
     let multi_gen = LruGen::new(roots.sys).features();
     let limits = Limits {

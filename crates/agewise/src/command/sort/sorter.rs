@@ -224,7 +224,7 @@ impl<'a> Sorter<'a> {
                     Ok(done) => pass.calls += done.calls,
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => break,
                     Err(error) => {
-                        eprintln!("agewise: process {}: cannot raise: {error}", process.pid());
+                        agewise_cli::note!("process {}: cannot raise: {error}", process.pid());
                         self.limits.raises = false;
                         break;
                     }
@@ -288,7 +288,7 @@ impl<'a> Sorter<'a> {
                 }
                 Err(error) => {
                     if error.raw_os_error() != Some(libc::ESRCH) {
-                        eprintln!("agewise: process {}: cannot mark: {error}", process.pid());
+                        agewise_cli::note!("process {}: cannot mark: {error}", process.pid());
                     }
                     return;
                 }

@@ -133,7 +133,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut eye = recorder::open_eye().context("cannot read page tables")?;
     let (source, why_not) = faults::open(args.faults).context("--faults on")?;
     if let Some(why_not) = why_not {
-        eprintln!("agewise: {why_not}");
+        agewise_cli::note!("{why_not}");
     }
     let tells_majors = source.as_ref().is_some_and(|source| source.tells_majors());
     let out = File::create_new(&args.out)
@@ -164,7 +164,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             // Nothing more is written: behind a frame that is cut off it could not be read.
             drop(recorder);
             if !args.command.is_empty() {
-                eprintln!("agewise: recording has ended, the command goes on: {error:#}");
+                agewise_cli::note!(
+                    "recording has ended, the command goes on: {}",
+                    agewise_cli::output::chain(&error)
+                );
             }
             subject.end();
             return Err(error);

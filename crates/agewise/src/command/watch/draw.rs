@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use agewise_host::untrusted::clean;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
@@ -72,8 +73,8 @@ fn title_line(view: &View) -> Line<'static> {
     let place = match view.place() {
         Place::Subjects => "targets".to_owned(),
         Place::Processes => "processes".to_owned(),
-        Place::ProcessesOf(name) => format!("processes of {name}"),
-        Place::Mappings { name, .. } => format!("mappings of {name}"),
+        Place::ProcessesOf(name) => format!("processes of {}", name.terminal()),
+        Place::Mappings { name, .. } => format!("mappings of {}", name.terminal()),
     };
     let state = match (view.is_paused(), sample.place_gone) {
         (_, true) => "  GONE",
@@ -156,7 +157,7 @@ impl Columns {
         };
         let mut spans = vec![Span::raw(format!(
             " {}{:>BYTES_WIDTH$}{types}{:>BYTES_WIDTH$}{cold:>COLD_WIDTH$}  ",
-            fit(&row.name, self.name),
+            fit(&row.name.terminal().to_string(), self.name),
             bytes_text(resident),
             if row.swapped_bytes == 0 {
                 "-".to_owned()
@@ -165,7 +166,7 @@ impl Columns {
             },
         ))];
         if let (0, Some(trouble)) = (resident, &row.trouble) {
-            spans.push(Span::raw(fit(trouble, self.bar)));
+            spans.push(Span::raw(fit(&clean(trouble), self.bar)));
             return Line::from(spans);
         }
         for (bin, width) in bar::cells(&row.ages, self.bar).into_iter().enumerate() {

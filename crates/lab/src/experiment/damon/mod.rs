@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::machine::damon::{Kdamond, Watched};
 use crate::machine::{Machine, ProcessId};
-use crate::workload::suggest::nearest;
+use agewise_trace::suggest::nearest;
 
 /// A monitor that cannot be made.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

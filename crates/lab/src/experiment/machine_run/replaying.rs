@@ -99,6 +99,8 @@ impl Run {
                 },
             };
             self.access(space.process, operation);
+            let pages = self.machine.usage_pages(self.memcg);
+            self.usage.sample(self.machine.now_ns(), pages);
         }
         self.end_ns = self.end_ns.max(self.machine.now_ns());
     }
