@@ -36,13 +36,14 @@ test: setup
 test-vm: setup
 	scripts/test-vm $(KERNELS)
 
-lint: setup check-features doc
+lint: setup
 	$(CARGO) fmt --check
-	$(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	@crates/host/bpf/build check
 	@if command -v cargo-deny >/dev/null; then \
 		$(CARGO) deny --offline check bans licenses sources; \
 	else echo "SKIPPED cargo deny: not installed (cargo install cargo-deny)"; fi
+	$(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+	@$(MAKE) --no-print-directory check-features doc
 
 # The program without any optional part, and with each of them alone.
 check-features:
