@@ -137,11 +137,17 @@ mod tests {
 
     #[test]
     fn every_source_is_in_the_documentation() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/use/access-sources.md");
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/use/access-sources.md"
+        );
         let docs = std::fs::read_to_string(path).unwrap();
         for source in ALL {
             let row = format!("| `{}` |", source.name);
-            assert!(docs.contains(&row), "docs/use/access-sources.md has no row {row}");
+            assert!(
+                docs.contains(&row),
+                "docs/use/access-sources.md has no row {row}"
+            );
         }
     }
 }
