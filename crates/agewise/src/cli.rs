@@ -25,13 +25,17 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
 pub enum Command {
+    #[cfg(feature = "bench")]
     Bench(agewise_bench::Args),
     Completions(command::completions::Args),
     Config(command::config::Args),
     Daemon(command::daemon::Args),
+    #[cfg(feature = "bench")]
     Demo(command::demo::Args),
     Doctor(command::doctor::Args),
+    #[cfg(feature = "bench")]
     Exercise(agewise_bench::exercise::Args),
+    #[cfg(feature = "lab")]
     Lab(command::lab::Args),
     Man(command::man::Args),
     Reclaim(command::reclaim::Args),

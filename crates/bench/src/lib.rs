@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise bench`: what agewise costs on this machine, how true it sees, and whether it harms.
+//! `agewise bench`: what agewise costs on this machine, how accurate it is, and whether it harms.
 
 pub mod ages;
 pub mod daemon;

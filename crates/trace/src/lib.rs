@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Traces: reading the field's formats, our own page trace, and what can be said about a trace.
+#![doc = include_str!("../README.md")]
 //!
-//! [`TraceSource::open`] gives a stream of single-page accesses in bounded memory, whatever the format
-//! and compression. [`DenseTrace`] holds a trace for many runs over it.
+//! # Where to begin
+//!
+//! [`TraceSource::open`] gives a stream of accesses, [`DenseTrace`] holds a trace for many runs over
+//! it, [`curve::exact()`] and [`sizing`] say what it means.
 
 mod access;
 mod compression;

@@ -4,8 +4,10 @@
 pub mod completions;
 pub mod config;
 pub mod daemon;
+#[cfg(feature = "bench")]
 pub mod demo;
 pub mod doctor;
+#[cfg(feature = "lab")]
 pub mod lab;
 pub mod man;
 pub mod reclaim;
@@ -23,13 +25,17 @@ use crate::cli::{Cli, Command};
 /// Runs the subcommand asked for.
 pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
+        #[cfg(feature = "bench")]
         Command::Bench(args) => agewise_bench::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Daemon(args) => daemon::run(&args),
+        #[cfg(feature = "bench")]
         Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        #[cfg(feature = "bench")]
         Command::Exercise(args) => agewise_bench::exercise::run(&args),
+        #[cfg(feature = "lab")]
         Command::Lab(args) => lab::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Reclaim(args) => reclaim::run(&args),

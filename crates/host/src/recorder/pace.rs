@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use agewise_policy::table::PageBits;
 
 /// Time for which the program is held up for each accessed bit it sets again, in a virtual machine
-/// (`docs/measurements.md`); without nested paging it is less.
+/// (`docs/inside/measurements.md`); without nested paging it is less.
 pub const RESET_NS: u64 = 400;
 
 /// Tables of a group.

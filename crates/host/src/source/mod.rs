@@ -30,7 +30,7 @@ pub static ALL: [&Source; 5] = [
 /// A way to learn what is accessed.
 #[derive(Debug)]
 pub struct Source {
-    /// Its name on the command line, in output and in `docs/eyes.md`.
+    /// Its name on the command line, in output and in `docs/use/access-sources.md`.
     pub name: &'static str,
     /// What it is, for help: a phrase.
     pub about: &'static str,
@@ -137,11 +137,17 @@ mod tests {
 
     #[test]
     fn every_source_is_in_the_documentation() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/eyes.md");
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/use/access-sources.md"
+        );
         let docs = std::fs::read_to_string(path).unwrap();
         for source in ALL {
             let row = format!("| `{}` |", source.name);
-            assert!(docs.contains(&row), "docs/eyes.md has no row {row}");
+            assert!(
+                docs.contains(&row),
+                "docs/use/access-sources.md has no row {row}"
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A workload is a set of processes in memory cgroups. A process has areas (anonymous memory, a file
 //! read through a descriptor, a mapped file) and phases; a phase populates areas, and touches them
-//! along weighted streams. Or it is one trace of the kernel reference. `docs/workloads.md` describes
+//! along weighted streams. Or it is one trace of the kernel reference. `docs/use/workloads.md` describes
 //! every key.
 
 use agewise_policy::units::size_bytes;

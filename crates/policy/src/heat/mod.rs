@@ -8,7 +8,7 @@
 //! part of itself instead of none, and victims lie together in runs.
 //!
 //! Only what was accessed costs anything in a scan: a byte is a logarithm relative to a reference that
-//! grows as heats decay. Measured against the kernel's lists on the reference traces: `docs/proactive.md`.
+//! grows as heats decay. Measured against the kernel's lists on the reference traces: `docs/use/proactive.md`.
 
 mod scale;
 
