@@ -27,6 +27,5 @@ pub mod recorder;
 pub mod restrain;
 pub mod root;
 pub mod rounds;
-pub mod seat;
 pub mod swap;
 pub mod vma;

@@ -3,7 +3,6 @@
 //! noticed instead of acted upon.
 
 mod stat;
-mod worker;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -14,10 +13,9 @@ use rustix::process::{Pid, PidfdFlags};
 
 pub(crate) use stat::kib;
 pub use stat::{Membership, ProcessKind, Stat, Status};
-pub use worker::Worker;
 
 use crate::error::{self, FileError};
-use crate::root::{ProcRoot, numbers_in};
+use crate::root::ProcRoot;
 
 /// Why a process cannot be looked at or acted upon.
 #[derive(Debug, thiserror::Error)]
@@ -313,12 +311,6 @@ impl Process {
     /// Effective user id.
     pub fn euid(&self) -> Result<u32, ProcessError> {
         Ok(self.status()?.euid)
-    }
-
-    /// Thread ids, ascending.
-    pub fn threads(&self) -> Result<Vec<u32>, ProcessError> {
-        numbers_in(&self.path("task"))
-            .map_err(|e| ProcessError::from_file(self.pid, "list the threads of", e))
     }
 
     /// The cgroups it is in, one an hierarchy.
