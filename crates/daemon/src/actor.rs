@@ -4,8 +4,8 @@
 use agewise_host::agent::SubjectAges;
 use agewise_host::cgroup::Cgroup;
 use agewise_policy::proactive::{
-    Action, Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Reason as Why,
-    Refaults, Spec, SwapRoom,
+    Action, Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Refaults, Spec,
+    SwapRoom,
 };
 
 use super::hand::Done;
@@ -49,15 +49,7 @@ pub struct Actor {
     outcome: Option<Outcome>,
     /// When it wants to be asked again, ms.
     pub next_ms: u64,
-    last_why: Option<std::mem::Discriminant<Why>>,
-}
-
-/// The reason of a policy's name.
-pub fn reason_of(spec: &Spec) -> state::Reason {
-    state::Reason::ALL
-        .into_iter()
-        .find(|reason| reason.name() == spec.name())
-        .unwrap_or(state::Reason::Cost)
+    last_why: Option<&'static str>,
 }
 
 impl Actor {
@@ -65,7 +57,7 @@ impl Actor {
     pub fn new(rule: usize, spec: &Spec, dry_run: bool) -> Self {
         Actor {
             rule,
-            reason: reason_of(spec),
+            reason: state::Reason::of(spec),
             dry_run,
             reclaimed: Reclaimed::default(),
             rehearsed_bytes: 0,
@@ -151,7 +143,7 @@ impl Actor {
 
     /// Whether a decision to do nothing has another reason than the one before: worth a line.
     pub fn is_news(&mut self, decision: &Decision) -> bool {
-        let why = std::mem::discriminant(&decision.reason);
+        let why = decision.reason.name();
         self.last_why.replace(why) != Some(why)
     }
 
@@ -179,11 +171,13 @@ mod tests {
 
     #[test]
     fn every_policy_has_a_reason() {
-        for policy in agewise_policy::proactive::POLICIES {
-            let known = state::Reason::ALL.iter().any(|r| r.name() == policy.name);
-            assert!(known, "{} has no reason", policy.name);
+        for text in ["age:1s/2s", "pressure", "cost:stall=1%", "budget:512M"] {
+            let spec: Spec = text.parse().unwrap();
+            let reason = Actor::new(0, &spec, true).reason;
+            assert_eq!(reason.name(), spec.name());
+            assert_eq!(state::Reason::by_name(spec.name()), Some(reason));
         }
-        let spec: Spec = "budget:512M".parse().unwrap();
-        assert_eq!(reason_of(&spec), state::Reason::Budget);
+        assert_eq!(state::Reason::THRASH.name(), "thrash");
+        assert_eq!(state::Reason::by_name("nonsense"), None);
     }
 }
