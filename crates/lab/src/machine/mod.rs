@@ -50,7 +50,7 @@ pub use config::{Arrangement, MachineConfig, Policy, SwapConfig};
 pub use file_io::FileId;
 pub use kernel_files::FileError;
 pub use memcg::{Limits, MemcgEvents, UNLIMITED};
-pub use proactive::TableSeen;
+pub use proactive::{Clearing, TableSeen};
 pub use process::{ProcessId, ProcessStats};
 pub use stall::Pressure;
 pub use system::Counters;
