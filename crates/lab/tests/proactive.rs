@@ -100,7 +100,7 @@ fn a_budget_spares_direct_reclaim_on_a_skewed_load() {
     let agent = "budget:18M,step=8ms,look=100ms";
     let with = measure(&plan(&toml, Some(agent)));
     let faults = with("major_faults") / alone("major_faults");
-    assert!(faults < 1.0, "{faults} of the faults");
+    assert!(faults < 0.95, "{faults} of the faults");
     let stalls = with("stall_some_ms") / alone("stall_some_ms");
     assert!(stalls < 0.3, "{stalls} of the stalls");
     assert!(with("time_ms") < alone("time_ms"));
@@ -247,10 +247,8 @@ fn agents_run_beside_traces() {
         assert!(with("agent_cpu_ms") > 0.0, "{agent} ran");
         if agent.starts_with("budget") {
             assert!(with("agent_out") > 0.0, "{agent}");
-            assert!(
-                with("direct_reclaims") < alone("direct_reclaims") / 2.0,
-                "{agent}"
-            );
+            let stalls = with("stall_some_ms") / alone("stall_some_ms");
+            assert!(stalls < 0.5, "{agent}: {stalls} of the stalls");
         }
     }
 }

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::ops::Range;
 
 use agewise_policy::budget::{
     Gone, HEAT_DECAY, HeatQueue, LATE_SLICES_MAX, Moved, PAGE_BYTES, Pacer, QUEUE_MAX_PAGES,
-    QUEUE_MIN_PAGES, REFILL_PERCENT, REHEARSAL_US, SCAN_MAX_MS, SCAN_PERCENT, SLICE_PAGES,
-    SLICE_US, SLICES, SLICES_BEHIND, Scanned, Seen, Step, World, share,
+    QUEUE_MIN_PAGES, QUEUE_TIER_PAGES, REFILL_PERCENT, REHEARSAL_US, SCAN_MAX_MS, SCAN_PERCENT,
+    SLICE_PAGES, SLICE_US, SLICES, SLICES_BEHIND, Scanned, Seen, Step, World, share,
 };
 use agewise_policy::proactive::{Backend, Decision, Facts, Hands, Reason, Spec, SwapRoom};
 use agewise_policy::table::{PAGES_PER_TABLE, TableBits};
@@ -227,8 +228,11 @@ proptest! {
         }
         let young = scans.last().unwrap();
         let may_go = |page: &u64| !young[*page as usize] && !fixed[*page as usize];
-        let queued: Vec<u64> = queue.queued().cloned().flatten().collect();
-        prop_assert!(queued.is_sorted_by(|a, b| a < b));
+        let in_order: Vec<u64> = queue.queued().cloned().flatten().collect();
+        let mut queued = in_order.clone();
+        queued.sort_unstable();
+        queued.dedup();
+        prop_assert_eq!(queued.len(), in_order.len(), "none twice");
         prop_assert!(queued.iter().all(may_go));
         prop_assert_eq!(queued.len() as u64, pages.min((0..600).filter(may_go).count() as u64));
         let heat_of = |page: &u64| heat[*page as usize];
@@ -236,6 +240,14 @@ proptest! {
         for page in (0..600).filter(|page| may_go(page) && !queued.contains(page)) {
             // Levels are 4 % apart and rounded by chance, once a scan.
             prop_assert!(heat_of(&page) * 1.35 + 0.05 >= warmest, "{page} stays, {warmest} goes");
+        }
+        // And in tiers: none is much warmer than one of a later tier.
+        let tier = QUEUE_TIER_PAGES as usize;
+        for (first, later) in [(0..tier, tier..3 * tier), (tier..3 * tier, 3 * tier..600)] {
+            let of = |range: Range<usize>| in_order.iter().skip(range.start).take(range.len());
+            let warmest = of(first).map(heat_of).fold(0.0, f64::max);
+            let coldest = of(later).map(heat_of).fold(f64::INFINITY, f64::min);
+            prop_assert!(coldest * 1.35 + 0.05 >= warmest, "{warmest} before {coldest}");
         }
     }
 

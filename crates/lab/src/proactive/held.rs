@@ -118,7 +118,7 @@ impl World for Turn<'_> {
         self.spaces.scans += u64::from(counts);
         let tables = match counts {
             true => self.look(),
-            false => self.glance(&processes),
+            false => self.look_again(&processes),
         };
         let mut sum = Scanned::default();
         for (process, tables) in &tables {
@@ -200,8 +200,8 @@ impl Turn<'_> {
         tables
     }
 
-    /// A look that only fills the queue.
-    fn glance(&mut self, processes: &[ProcessId]) -> BTreeMap<ProcessId, Vec<Seen>> {
+    /// A look that only fills the queue, and clears nothing.
+    fn look_again(&mut self, processes: &[ProcessId]) -> BTreeMap<ProcessId, Vec<Seen>> {
         let misses = self.misses();
         self.ledger.stats.refills += 1;
         let mut tables = BTreeMap::<ProcessId, Vec<Seen>>::new();

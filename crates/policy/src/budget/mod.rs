@@ -5,7 +5,7 @@
 //! is decided here, for real processes and in the lab alike: a [`Pacer`] is handed facts (the time,
 //! what a scan found, what a move did) and answers with the next [`Step`]; a [`World`] carries it
 //! out ([`Pacer::turn`]). A [`HeatQueue`] keeps the heat of the pages of one address space, and its
-//! coldest pages in the order of their addresses.
+//! coldest pages, the coldest first.
 //!
 //! ```
 //! use agewise_policy::budget::{Pacer, Step};
@@ -53,6 +53,10 @@ pub const QUEUE_MIN_PAGES: u64 = 2048;
 
 /// At most so much is queued, pages (4 GiB): lone pages take 16 bytes each in the queue.
 pub const QUEUE_MAX_PAGES: u64 = 1 << 20;
+
+/// The coldest so many pages of a queue go first, then twice as many of the next, and so on: a small
+/// target would lose what is merely cool as soon as what is cold, if all went by address.
+pub const QUEUE_TIER_PAGES: u64 = 64;
 
 /// A queue that ran dry between two scans is filled with so many times what was asked for.
 pub const REFILL_FACTOR: u64 = 4;

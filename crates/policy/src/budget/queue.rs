@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::{HEAT_DECAY, Moved, PAGE_BYTES, Scanned};
+use super::{HEAT_DECAY, Moved, PAGE_BYTES, QUEUE_TIER_PAGES, Scanned};
 use crate::heat::{Candidates, HeatMap};
 use crate::table::{PageBits, TableBits, pages_in};
 
@@ -37,7 +37,7 @@ pub struct Gone {
 #[derive(Clone, Debug)]
 pub struct HeatQueue {
     heat: HeatMap,
-    /// The coldest pages, ascending, none twice.
+    /// The coldest pages, none twice: in tiers, and ascending within each.
     queue: VecDeque<Range<u64>>,
 }
 
@@ -57,7 +57,7 @@ impl HeatQueue {
     }
 
     /// Takes in a scan of the whole address space (tables ascending) and queues the `pages` coldest
-    /// of what is movable, present and not accessed, in place of what was queued. A scan `counts` if
+    /// of what is movable, present and not accessed, in place of what was queued, the coldest first. A scan `counts` if
     /// accessed bits were cleared with it: heat is added; else only the queue is made anew.
     pub fn scan(&mut self, tables: &[Seen], counts: bool, pages: u64) -> Scanned {
         let mut scanned = Scanned::default();
@@ -78,7 +78,10 @@ impl HeatQueue {
             }
             scan.finish();
         }
-        self.queue = self.heat.coldest(&candidates, pages).into();
+        let runs = self
+            .heat
+            .coldest_in_tiers(&candidates, pages, QUEUE_TIER_PAGES);
+        self.queue = runs.into();
         scanned
     }
 
@@ -92,7 +95,7 @@ impl HeatQueue {
         self.queue.iter().map(|run| run.end - run.start).sum()
     }
 
-    /// The queue: runs of page numbers, ascending.
+    /// The queue: runs of page numbers, the coldest tier first, ascending within each.
     pub fn queued(&self) -> impl Iterator<Item = &Range<u64>> {
         self.queue.iter()
     }
