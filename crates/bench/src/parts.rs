@@ -348,9 +348,10 @@ impl Sink<'_, '_> {
             first: run.first().va / TABLE_BYTES,
             tables: run.tables(),
             young: run.is_young(),
-            page_type: match kind.is_swap_backed() {
-                true => PageType::Anon,
-                false => PageType::File,
+            page_type: if kind.is_swap_backed() {
+                PageType::Anon
+            } else {
+                PageType::File
             },
         });
         if let Err(error) = taken {

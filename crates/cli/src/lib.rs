@@ -3,7 +3,6 @@
 //! signals and waiting, naming targets. Not a stable interface.
 
 pub mod children;
-pub mod lean;
 pub mod observe;
 pub mod output;
 pub mod pause;

@@ -112,13 +112,26 @@ impl AgeArgs {
             Unseen::AtLeast => OldestPages::AtLeast,
             Unseen::Oldest => OldestPages::Unbounded,
         };
-        config.clear = match self.exact {
-            true => ClearPolicy::exact(),
-            false => ClearPolicy::counts(),
+        config.clear = if self.exact {
+            ClearPolicy::exact()
+        } else {
+            ClearPolicy::counts()
         };
         config.clear_percent = self.cpu_limit;
         config
     }
+}
+
+/// How to observe so that memory older than `older_than` is known.
+///
+/// # Errors
+/// Times from which no bins can be made.
+pub fn cold_config(older_than: Duration, interval: Duration) -> anyhow::Result<AgentConfig> {
+    let mut bounds_ms = vec![millis(interval), millis(older_than)];
+    bounds_ms.dedup();
+    let mut config = AgentConfig::new(Intervals::new(bounds_ms)?);
+    config.scan_interval_ms = Some(millis(interval));
+    Ok(config)
 }
 
 /// Whole milliseconds of a duration, at least one.

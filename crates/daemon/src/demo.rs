@@ -112,6 +112,7 @@ pub fn snapshot(sequence: u64, time_ms: u64) -> Snapshot {
             scan_ms: 15.0,
             scan_cpu_total_ms: 12.5 * sequence as f64,
             move_cpu_total_ms: 3.0 * sequence as f64,
+            journal_lost_lines: 0,
         },
         budget: Budget {
             percent: 1.0,

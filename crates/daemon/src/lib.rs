@@ -11,11 +11,13 @@ pub mod config;
 pub mod demo;
 pub mod files;
 pub mod hand;
+pub mod health;
 #[cfg(feature = "web")]
 pub mod http;
 pub mod journal;
 #[cfg(feature = "web")]
 pub mod metrics;
+pub mod noted;
 pub mod observer;
 pub mod options;
 #[cfg(feature = "web")]

@@ -16,7 +16,8 @@ use serde::Serialize;
 use crate::pagewalk::entry::{EntryFormat, SwapEntry};
 use crate::process::Process;
 
-pub mod fake;
+#[cfg(test)]
+pub(crate) mod fake;
 mod leaf_run;
 pub mod pagemap;
 

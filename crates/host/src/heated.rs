@@ -18,7 +18,7 @@ use crate::clock::thread_cpu_ns;
 use crate::eye::{
     AccessSource, AddressRange, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES, TableSight, Target,
 };
-use crate::pageout::{self, PageoutError, Run, VECTOR_MAX, check_target};
+use crate::mover::{self, PageoutError, Run, VECTOR_MAX, check_target};
 use crate::process::{Process, Worker};
 use crate::vma::{MapsReader, VmaKind, VmaTable};
 
@@ -88,7 +88,7 @@ impl Heated {
     /// # Errors
     /// A process that may not be touched: ourselves, init, a kernel thread, one that is gone.
     pub fn new(process: Process, decay: f64) -> Result<Self, PageoutError> {
-        check_target(&process, false)?;
+        check_target(&process)?;
         Ok(Heated {
             process,
             heat: HeatMap::new(decay),
@@ -267,7 +267,7 @@ fn page_out(process: &Process, runs: &[Run], calls: &mut u64) -> Result<u64, Pag
     while !rest.is_empty() {
         let vector = &rest[..rest.len().min(VECTOR_MAX)];
         *calls += 1;
-        let mut bytes = match pageout::page_out(pidfd, vector) {
+        let mut bytes = match mover::page_out(pidfd, vector) {
             Ok(bytes) => bytes,
             Err(Errno::INVAL | Errno::NOMEM) => 0,
             Err(Errno::INTR | Errno::AGAIN) => continue,

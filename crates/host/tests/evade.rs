@@ -12,9 +12,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
-use agewise_host::pageout::{PageoutError, check_target};
+use agewise_host::mover::{PageoutError, check_target};
 use agewise_host::process::{Process, ProcessKind};
-use agewise_host::restrain::{Killed, RestrainError, Restraints, Untouchable, untouchable};
+use agewise_host::restrain::{Killed, Ledger, RestrainError, Restraints, Untouchable, untouchable};
 use agewise_host::root::ProcRoot;
 use agewise_host::vma::VmaTable;
 
@@ -66,7 +66,7 @@ fn skip<T>(test: &str, why: &str) -> Option<T> {
 }
 
 fn hands() -> Restraints {
-    Restraints::new(ProcRoot::default(), None).unwrap().0
+    Restraints::new(ProcRoot::default(), Ledger::default())
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -10,5 +10,6 @@ pub mod plot;
 pub mod proactive;
 pub mod reference;
 pub mod reproduce;
+mod svg;
 pub mod workload;
 pub mod yardstick;

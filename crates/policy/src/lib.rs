@@ -11,6 +11,7 @@ pub mod heat;
 pub mod proactive;
 pub mod table;
 pub mod thrashing;
+pub mod units;
 pub mod workingset;
 
 pub use agemap::{AgeMap, Facts, Look};

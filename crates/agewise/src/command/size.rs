@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::cgroup::Hierarchy;
-use agewise_host::root::Roots;
+use agewise_host::process::Process;
+use agewise_host::root::{ProcRoot, Roots};
 use agewise_host::swap::SwapArea;
 use agewise_trace::curve::{IntervalDistances, StackDistances};
 use agewise_trace::sizing::{self, CostModel, Need, Reuse, SizePoint};
@@ -203,7 +204,7 @@ fn record(args: &Args, path: &Path) -> anyhow::Result<bool> {
 /// The processes to watch now.
 fn members(args: &Args) -> anyhow::Result<Vec<u32>> {
     if let Some(pid) = args.pid {
-        agewise_cli::lean::open_target(pid)?;
+        Process::open_user(&ProcRoot::default(), pid)?;
         return Ok(vec![pid]);
     }
     let Some(path) = &args.cgroup else {

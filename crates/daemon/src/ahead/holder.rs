@@ -41,6 +41,8 @@ const SLICE_US: u64 = 500;
 /// One that comes late, because the program did not let it run, takes what it would have taken
 /// meanwhile, up to so many.
 const LATE_SLICES_MAX: u64 = 4;
+/// What cannot be written down is not done; it is decided again after this time.
+const RETRY_US: u64 = 1_000_000;
 /// What changes slowly is read again after this time.
 const SLOW: Duration = Duration::from_secs(1);
 /// Of so many processes at most it is followed on which CPU they run: moves hop from one to the next.
@@ -133,7 +135,11 @@ impl Holder {
                     asked_bytes: self.backlog_bytes,
                     behind: report.behind,
                 };
-                announce(&self.held, &begun);
+                if !announce(&self.held, &begun) {
+                    self.backlog_bytes = 0;
+                    self.next_us = now_us + RETRY_US;
+                    return;
+                }
             }
             let slices = (1 + late_us / SLICE_US).min(LATE_SLICES_MAX);
             self.move_slices(tools, slices, now_us, report);

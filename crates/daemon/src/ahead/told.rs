@@ -24,8 +24,9 @@ pub struct Held {
     pub backend: Backend,
 }
 
-/// Called before the first step for a target since its reports were taken.
-pub type Announce = Box<dyn Fn(&Held, &Begun) + Send>;
+/// Called before the first step for a target since its reports were taken; `false`: it could not be
+/// written down, so nothing must be moved.
+pub type Announce = Box<dyn Fn(&Held, &Begun) -> bool + Send>;
 
 /// What is about to be done for a target.
 #[derive(Clone, Debug, Serialize)]

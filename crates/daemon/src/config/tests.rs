@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+use std::path::Path;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -128,7 +130,11 @@ fn a_file_that_is_missing_or_endless_says_so() {
     let missing = Config::read(Path::new("/nonexistent/agewise.toml")).unwrap_err();
     assert!(missing.to_string().contains("/nonexistent/agewise.toml"));
     let endless = Config::read(Path::new("/dev/zero")).unwrap_err();
-    assert!(endless.to_string().contains("larger than"), "{endless}");
+    assert!(endless.to_string().contains("no regular file"), "{endless}");
+    let large = tempfile::NamedTempFile::new().unwrap();
+    large.as_file().set_len(1 << 21).unwrap();
+    let large = Config::read(large.path()).unwrap_err();
+    assert!(large.to_string().contains("larger than"), "{large}");
 }
 
 /// The committed schema is the one of the code. To renew it:

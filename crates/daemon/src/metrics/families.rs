@@ -466,6 +466,12 @@ fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
             "CPU time of moving memory out",
             own.move_cpu_total_ms,
         ),
+        counter(
+            "journal_lost_lines",
+            Unit::None,
+            "Lines of the journal that could not be written; nothing is acted upon without",
+        )
+        .single(own.journal_lost_lines),
         gauge(
             "budget",
             Unit::Ratio,

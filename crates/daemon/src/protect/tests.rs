@@ -8,6 +8,7 @@ use super::groups::{is_within, self_and_above};
 use super::*;
 use crate::config::Config;
 use crate::demo;
+use crate::health::Health;
 
 fn config(text: &str) -> (Config, Matcher) {
     let config = Config::parse(&format!("[observe]\ncgroups = ['/**']\n{text}")).unwrap();
@@ -100,7 +101,7 @@ fn lines(up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool) -> Vec<Value> 
     let directory = tempfile::tempdir().unwrap();
     let mut journal_config = config.journal.clone();
     journal_config.file = directory.path().join("journal");
-    let journal = Journal::open(&journal_config).unwrap();
+    let journal = Journal::open(&journal_config, &Health::default()).unwrap();
     let mut counters: HashMap<String, Counters> = HashMap::new();
     for second in 0..seconds {
         let mut count = |name: &str, grown_bytes: u64, refaults: u64, stalled_us: u64| {
@@ -119,7 +120,7 @@ fn lines(up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool) -> Vec<Value> 
         protector.poll(second * 1000 + 1, read, &matcher, &journal);
         assert!(protector.next_ms(second * 1000 + 1) > second * 1000 + 1);
     }
-    protector.let_go(&matcher, &journal);
+    protector.undo_all(&matcher, &journal);
     assert!(protector.held.is_empty() && protector.excess().is_empty());
     let text = std::fs::read_to_string(&journal_config.file).unwrap();
     text.lines()

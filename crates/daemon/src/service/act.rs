@@ -5,13 +5,14 @@ use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
 use agewise_host::agent::Agent;
+use agewise_host::mover::Ages;
 use agewise_policy::proactive::Action;
 use agewise_policy::workingset::Histogram;
 
 use super::Daemon;
 use crate::actor::Around;
 use crate::ahead::{Ahead, Announce, Begun, Held};
-use crate::hand::{Done, Older, PageOut};
+use crate::hand::{Done, PageOut};
 use crate::journal::Journal;
 use crate::observer::Seen;
 use crate::record::{Acted, AheadLine};
@@ -147,7 +148,9 @@ impl Daemon {
             }
             return;
         }
-        self.journal.write("action", &line);
+        if !self.journal.permits("action", &line) {
+            return;
+        }
         let mut hand = PageOut {
             agent: &mut self.agent,
             cancel,
@@ -167,7 +170,7 @@ impl Daemon {
                 hand.run(pids, older_than_ms, bytes_max.min(MOVE_MAX_BYTES))
             }
             Action::Coldest { types, bytes_max } => {
-                let ages: Older = types.map(|takes| takes.then_some(0));
+                let ages: Ages = types.map(|takes| takes.then_some(0));
                 hand.run(pids, ages, bytes_max.min(MOVE_MAX_BYTES))
             }
             Action::Sort {
@@ -214,7 +217,7 @@ fn announce(journal: &Journal) -> Announce {
             dry_run: held.dry_run,
             fields: begun,
         };
-        journal.write("action", &line);
+        journal.permits("action", &line)
     })
 }
 

@@ -22,6 +22,7 @@ use serde::Serialize;
 mod hub;
 mod settings;
 
+pub use agewise_host::pressure::{Psi, Stall};
 pub use hub::{Event, Hub};
 pub use settings::{ReportSetting, Scope, Settings};
 
@@ -85,26 +86,6 @@ impl Reclaimed {
             .iter()
             .fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
-}
-
-/// One line of a pressure file: shares of the last 10 s and 60 s in percent, and time in all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Stall {
-    /// Percent of the last 10 s.
-    pub avg10_percent: f64,
-    /// Percent of the last minute.
-    pub avg60_percent: f64,
-    /// Stalled time in all, us.
-    pub total_us: u64,
-}
-
-/// Pressure on memory; `full` where the kernel tells it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Psi {
-    /// At least one task waited.
-    pub some: Stall,
-    /// All tasks waited at once.
-    pub full: Stall,
 }
 
 /// The memory of one subject on one NUMA node.
@@ -214,6 +195,8 @@ pub struct OwnUse {
     pub scan_cpu_total_ms: f64,
     /// CPU time of moving memory out so far, ms.
     pub move_cpu_total_ms: f64,
+    /// Lines of the journal that could not be written so far.
+    pub journal_lost_lines: u64,
 }
 
 /// The CPU budget and what it does to the pace.

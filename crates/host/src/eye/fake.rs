@@ -26,7 +26,6 @@ pub struct FakeSource {
     spaces: BTreeMap<u32, BTreeMap<u64, FakeTable>>,
     failures: BTreeMap<u32, fn(u32) -> EyeError>,
     unreadable: Vec<u64>,
-    now_ns: u64,
 }
 
 impl FakeSource {
@@ -54,13 +53,6 @@ impl FakeSource {
         }
     }
 
-    /// Nothing is mapped at `va` any more.
-    pub fn unset(&mut self, pid: u32, va: u64) {
-        if let Some(space) = self.spaces.get_mut(&pid) {
-            space.remove(&va);
-        }
-    }
-
     /// From now on a scan of `pid` ends in `error`.
     pub fn fail(&mut self, pid: u32, error: fn(u32) -> EyeError) {
         self.failures.insert(pid, error);
@@ -69,11 +61,6 @@ impl FakeSource {
     /// From now on the table at `va` cannot be read.
     pub fn hide(&mut self, va: u64) {
         self.unreadable.push(va);
-    }
-
-    /// The time that the next sights carry, `CLOCK_MONOTONIC` ns.
-    pub fn set_now(&mut self, now_ns: u64) {
-        self.now_ns = now_ns;
     }
 }
 
@@ -135,7 +122,7 @@ impl AccessSource for FakeSource {
                     covered,
                     bits: &bits,
                     other: &PageBits::default(),
-                    seen_ns: self.now_ns,
+                    seen_ns: 0,
                     entries: Entries::Unknown,
                 };
                 if table.leaf != Leaf::Huge || !is_every(&covered) || !is_every(&bits.present) {
@@ -165,8 +152,8 @@ impl AccessSource for FakeSource {
             ..report.cost
         };
         let batch = Batch {
-            begin_ns: self.now_ns,
-            end_ns: self.now_ns,
+            begin_ns: 0,
+            end_ns: 0,
             sights,
         };
         if let ControlFlow::Break(()) = sink.batch_end(&batch) {

@@ -331,9 +331,10 @@ fn count_resident(
         .iter()
         .filter(|vma| is_counted(vma.kind))
         .map(|vma| {
-            let page_type = match vma.kind.is_swap_backed() {
-                true => PageType::Anon,
-                false => PageType::File,
+            let page_type = if vma.kind.is_swap_backed() {
+                PageType::Anon
+            } else {
+                PageType::File
             };
             (vma.range, page_type)
         })

@@ -76,7 +76,7 @@ fn lines(reports: &[SubjectReport]) -> Vec<(&str, Vec<[u64; 2]>)> {
         .map(|report| {
             let bins = report.nodes[0].1.bins();
             let bins = bins.iter().map(|bin| pages(bin.amounts)).collect();
-            (report.name.as_str(), bins)
+            (report.name.as_os_str().to_str().unwrap(), bins)
         })
         .collect()
 }

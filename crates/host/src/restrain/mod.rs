@@ -3,9 +3,13 @@
 //! whatever holds init, the session or this program, and taken back when dropped or, should the
 //! program be killed, by the next one.
 
+mod format;
 mod kill;
 mod ledger;
 mod login;
+mod place;
+pub mod stale;
+mod undo;
 mod untouchable;
 
 use std::fs;
@@ -13,7 +17,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use kill::Killed;
-pub use ledger::{Kind, Ledger, LedgerLock, Step, Undo};
+pub use ledger::{Ledger, LedgerError, Undone, state_directory};
+pub use undo::{Kind, Step, Undo};
 pub use untouchable::{Untouchable, untouchable};
 
 use crate::cgroup::{Cgroup, CgroupError, Mounts, TreeLimits, Version};
@@ -67,6 +72,9 @@ pub enum RestrainError {
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// It cannot be noted what would have to be undone.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
 }
 
 /// Holds cgroups back, and lets all of them go when dropped.
@@ -77,14 +85,9 @@ pub struct Restraints {
 }
 
 impl Restraints {
-    /// Hands that note what they do in `ledger`, after taking back what is noted there from before.
-    /// Returns what of that failed.
-    ///
-    /// # Errors
-    /// The ledger cannot be read or written.
-    pub fn new(proc: ProcRoot, ledger: Option<&Path>) -> Result<(Self, Vec<FileError>), FileError> {
-        let (ledger, failures) = Ledger::open(ledger)?;
-        Ok((Restraints { proc, ledger }, failures))
+    /// Hands that note what they do in `ledger`.
+    pub fn new(proc: ProcRoot, ledger: Ledger) -> Self {
+        Restraints { proc, ledger }
     }
 
     /// Holds the memory of a cgroup low: `memory.high`, or in v1 the soft limit, which counts when
@@ -99,7 +102,7 @@ impl Restraints {
             Version::V2 => "memory.high",
             Version::V1 => "memory.soft_limit_in_bytes",
         });
-        if self.ledger.find(&dir, Kind::Squeeze).is_none() {
+        if !self.ledger.has(&dir, Kind::Squeeze) {
             let value = error::read(&file)?.trim().to_owned();
             // v1 tells "no limit" as a number that it takes only as -1.
             let is_none = value.parse::<u64>().is_ok_and(|bytes| bytes >= 1 << 62);
@@ -134,7 +137,7 @@ impl Restraints {
     /// [`RestrainError`]; everything runs then.
     pub fn freeze(&mut self, cgroup: &Cgroup) -> Result<(), RestrainError> {
         self.check(cgroup)?;
-        if self.ledger.find(&cgroup.dir(), Kind::Freeze).is_some() {
+        if self.ledger.has(&cgroup.dir(), Kind::Freeze) {
             return Ok(());
         }
         let result = match cgroup.hierarchy().version {
@@ -232,9 +235,9 @@ impl Restraints {
         kill::kill_all(&self.proc, cgroup)
     }
 
-    /// Takes all back. Returns what failed.
-    pub fn let_go(&mut self) -> Vec<FileError> {
-        self.ledger.undo_all()
+    /// Undoes all. Returns what failed.
+    pub fn undo_all(&mut self) -> Vec<FileError> {
+        self.ledger.undo_throttles()
     }
 
     fn check(&self, cgroup: &Cgroup) -> Result<(), RestrainError> {
@@ -265,8 +268,12 @@ impl Restraints {
 
 impl Drop for Restraints {
     fn drop(&mut self) {
-        for error in self.let_go() {
-            eprintln!("agewise: a cgroup could not be let go: {error}");
+        for error in self.undo_all() {
+            let error = crate::untrusted::clean(&error.to_string());
+            #[expect(clippy::disallowed_macros, reason = "the name in it is escaped")]
+            {
+                eprintln!("agewise: what was done to a cgroup could not be undone: {error}");
+            }
         }
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Settings of the machine by name, as `--set key=value` gives them.
 
+use agewise_policy::units::size_bytes;
 use thiserror::Error;
 
 use crate::machine::config::MachineConfig;
 use crate::machine::device::DeviceKind;
 use crate::machine::zone::ZONE_NAMES;
-use crate::workload::size::parse_size_bytes;
 use agewise_trace::suggest::nearest;
 
 /// A setting that cannot be made.
@@ -64,7 +64,7 @@ fn zone_sizes(text: &str) -> Option<[u32; 4]> {
         let zone = ZONE_NAMES
             .iter()
             .position(|known| known.eq_ignore_ascii_case(name.trim()))?;
-        let pages = parse_size_bytes(size).ok()? / 4096;
+        let pages = size_bytes(size).ok()? / 4096;
         if zones[zone].replace(u32::try_from(pages).ok()?).is_some() {
             return None;
         }

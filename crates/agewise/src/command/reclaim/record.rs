@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use agewise_host::pageout::{PageoutReport, SkipReason};
+use agewise_host::mover::{PageoutReport, SkipReason};
 use agewise_host::untrusted::{Untrusted, clean};
 use serde::Serialize;
 

@@ -150,9 +150,10 @@ const EXIT_TARGETS_GONE: u8 = 3;
 /// # Errors
 /// Targets that are not there, missing privileges, output that cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let targets = match args.targets.all {
-        true => observe::all_cgroups(args.depth)?,
-        false => observe::listed(&args.targets.pid, &args.targets.cgroup)?,
+    let targets = if args.targets.all {
+        observe::all_cgroups(args.depth)?
+    } else {
+        observe::listed(&args.targets.pid, &args.targets.cgroup)?
     };
     let duration = match args.follow {
         Some(_) => args.duration,

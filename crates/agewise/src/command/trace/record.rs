@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
+use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -219,7 +220,7 @@ impl Subject {
     fn start(args: &Args) -> anyhow::Result<Subject> {
         match args.pid {
             Some(pid) => {
-                agewise_cli::lean::open_target(pid)?;
+                Process::open_user(&ProcRoot::default(), pid)?;
                 Ok(Subject::Process {
                     pid,
                     children: args.children,

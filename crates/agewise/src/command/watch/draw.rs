@@ -123,9 +123,10 @@ impl Columns {
         let cold = bounds
             .get(view.cold_bin())
             .map_or("COLD".to_owned(), |ms| format!(">{}", age(*ms)));
-        let types = match self.has_types {
-            true => format!("{:>BYTES_WIDTH$}{:>BYTES_WIDTH$}", "ANON", "FILE"),
-            false => String::new(),
+        let types = if self.has_types {
+            format!("{:>BYTES_WIDTH$}{:>BYTES_WIDTH$}", "ANON", "FILE")
+        } else {
+            String::new()
         };
         format!(
             " {:<name$}{:>BYTES_WIDTH$}{types}{:>BYTES_WIDTH$}{:>COLD_WIDTH$}  {}",
@@ -140,13 +141,14 @@ impl Columns {
 
     fn row(&self, view: &View, row: &Row) -> Line<'static> {
         let resident = row.resident_bytes();
-        let types = match self.has_types {
-            true => format!(
+        let types = if self.has_types {
+            format!(
                 "{:>BYTES_WIDTH$}{:>BYTES_WIDTH$}",
                 bytes_text(row.anon_bytes),
                 bytes_text(row.file_bytes)
-            ),
-            false => String::new(),
+            )
+        } else {
+            String::new()
         };
         let cold = match resident {
             0 => "-".to_owned(),

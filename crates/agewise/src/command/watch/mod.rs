@@ -72,9 +72,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
         "watch needs a terminal; `agewise report --follow 5s` prints the same"
     );
-    let targets = match args.pid.is_empty() && args.cgroup.is_empty() {
-        true => observe::all_cgroups(args.depth)?,
-        false => observe::listed(&args.pid, &args.cgroup)?,
+    let targets = if args.pid.is_empty() && args.cgroup.is_empty() {
+        observe::all_cgroups(args.depth)?
+    } else {
+        observe::listed(&args.pid, &args.cgroup)?
     };
     let ages = AgeArgs {
         intervals: args.intervals.clone(),

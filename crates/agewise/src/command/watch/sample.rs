@@ -121,12 +121,13 @@ impl Sample {
 fn row_of(report: &SubjectReport, agent: &Agent) -> Row {
     let [anon_bytes, file_bytes] = report.resident_bytes;
     // A subject that is one process opens at its mappings.
-    let pid = match report.is_cgroup {
-        true => None,
-        false => agent
+    let pid = if report.is_cgroup {
+        None
+    } else {
+        agent
             .subjects()
             .find(|(subject, _)| subject.name == report.name)
-            .and_then(|(_, pids)| pids.first().copied()),
+            .and_then(|(_, pids)| pids.first().copied())
     };
     Row {
         name: report.name.clone(),

@@ -147,9 +147,10 @@ impl<'a> Record<'a> {
 
 /// Computes, prints and writes the pictures.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let plan = match args.sampled {
-        true => Some(SamplingPlan::new(args.rate, args.samples).map_err(anyhow::Error::msg)?),
-        false => None,
+    let plan = if args.sampled {
+        Some(SamplingPlan::new(args.rate, args.samples).map_err(anyhow::Error::msg)?)
+    } else {
+        None
     };
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(args.jobs)

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
-use super::mover::{Mover, VECTOR_MAX};
 use super::report::{SkipReason, Skipped};
 use super::runs::{Run, RunSet};
+use super::space::{Mover, VECTOR_MAX};
 use super::target::PageoutError;
 use crate::process::ProcessError;
 

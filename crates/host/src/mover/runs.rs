@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sets of pages as sorted runs of addresses.
 
+use crate::eye::AddressRange;
+
 /// Addresses `start..end` of one address space. Not empty, aligned to pages by whoever makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Run {
@@ -74,6 +76,14 @@ impl RunSet {
     /// The runs, ascending.
     pub fn runs(&self) -> &[Run] {
         &self.0
+    }
+
+    /// The runs as ranges of addresses, ascending.
+    pub fn ranges(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        self.0.iter().map(|run| AddressRange {
+            start: run.start,
+            end: run.end,
+        })
     }
 
     /// Whether there is none.

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::evict::Evicted;
-use super::mover::Mover;
+use super::space::Mover;
 use super::target::PageoutError;
 
 /// What became of the pages that had left. A page counts as refaulted once, however often it comes
@@ -76,8 +76,8 @@ impl RefaultWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pageout::fake::{FakeMover, PAGE, Page, Place};
-    use crate::pageout::runs::{Run, RunSet};
+    use crate::mover::fake::{FakeMover, PAGE, Page, Place};
+    use crate::mover::runs::{Run, RunSet};
 
     #[test]
     fn each_page_is_back_once_out_or_freed() {

@@ -3,13 +3,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::mover::{Mover, Present, VECTOR_MAX};
 use super::pass::{Pass, PassEnd};
 use super::plan::{Batch, PageoutLimits, Plan, Queue};
-use super::rate::{Clock, TokenBucket};
+use super::rate::{Clock, NAP_NS, SystemClock, TokenBucket};
 use super::recheck::Recheck;
 use super::report::{PageoutReport, SkipReason};
 use super::runs::{Run, RunSet};
+use super::space::{Mover, Present, VECTOR_MAX};
 use super::target::PageoutError;
 
 /// After this many bytes in a row of which none left, it is given up.
@@ -50,6 +50,38 @@ impl Evicted {
     /// All pages remembered.
     pub fn bytes(&self) -> u64 {
         self.anon.bytes() + self.file.bytes()
+    }
+}
+
+/// What moving memory out of one process did.
+#[derive(Debug)]
+pub struct Moved {
+    /// Bytes asked for, and what became of them.
+    pub report: PageoutReport,
+    /// The pages that left.
+    pub evicted: Evicted,
+    /// Why it ended early; what was done until then is in the report all the same.
+    pub error: Option<PageoutError>,
+}
+
+/// Moves `plan` out of `mover` within `limits`: each batch is looked at again by `recheck`, paged
+/// out, and verified. It ends between two calls when `cancel` becomes true; `progress` is called
+/// after each batch.
+pub fn move_out(
+    mover: &mut dyn Mover,
+    plan: &Plan,
+    limits: PageoutLimits,
+    recheck: &mut dyn Recheck,
+    cancel: &AtomicBool,
+    progress: impl FnMut(&PageoutReport),
+) -> Moved {
+    let mut eviction = Eviction::new(plan, limits, mover, recheck, &SystemClock, cancel);
+    let error = eviction.run(progress).err();
+    let evicted = eviction.evicted();
+    Moved {
+        report: eviction.report,
+        evicted,
+        error,
     }
 }
 
@@ -137,8 +169,6 @@ impl<'a> Eviction<'a> {
     /// Runs to the end, waiting where the rate limit says so, and calls `progress` after each step.
     /// On an error the report so far is in [`Eviction::report`].
     pub fn run(&mut self, mut progress: impl FnMut(&PageoutReport)) -> Result<(), PageoutError> {
-        /// A wait is cut into pieces, so that a signal is answered soon.
-        const NAP_NS: u64 = 50_000_000;
         loop {
             match self.step()? {
                 Step::Done => return Ok(()),

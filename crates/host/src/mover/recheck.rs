@@ -2,12 +2,10 @@
 //! The second look, right before the call: MADV_PAGEOUT evicts young pages as well (mm/madvise.c,
 //! `reclaim_pages` ignores references).
 
-use agewise_policy::table::PageBits;
-
-use super::runs::{Run, RunSet};
+use super::look::{Wanted, look};
+use super::runs::RunSet;
 use super::target::PageoutError;
-use crate::eye::{AccessSource, AddressRange, EyeError, PAGE_BYTES, SightSink, TableSight, Target};
-use crate::process::ProcessError;
+use crate::eye::{AccessSource, AddressRange, Target};
 
 /// Tells which pages have been touched, right before they are paged out.
 ///
@@ -50,64 +48,21 @@ impl<'a> EyeRecheck<'a> {
 
 impl Recheck for EyeRecheck<'_> {
     fn idle(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError> {
-        let ranges: Vec<AddressRange> = runs
-            .runs()
-            .iter()
-            .map(|run| AddressRange {
-                start: run.start,
-                end: run.end,
-            })
-            .collect();
-        let mut sink = IdleSink::default();
-        match self.source.scan(&self.target, &ranges, &mut sink) {
-            Ok(_) => Ok(sink.0),
-            Err(error) => Err(pageout_error(self.target.pid, error)),
-        }
-    }
-}
-
-fn pageout_error(pid: u32, error: EyeError) -> PageoutError {
-    if error.is_target_gone() {
-        return ProcessError::Gone { pid }.into();
-    }
-    PageoutError::Recheck {
-        reason: error.to_string(),
-    }
-}
-
-/// Collects what is present and not young.
-#[derive(Default)]
-struct IdleSink(RunSet);
-
-impl SightSink for IdleSink {
-    fn table(&mut self, sight: &TableSight<'_>) {
-        let mut idle: PageBits = sight.bits.present;
-        for (idle, young) in idle.iter_mut().zip(sight.bits.young) {
-            *idle &= !young;
-        }
-        for (word, mut bits) in idle.into_iter().enumerate() {
-            while bits != 0 {
-                let first = bits.trailing_zeros();
-                let length = (bits >> first).trailing_ones();
-                let page = word as u64 * 64 + u64::from(first);
-                self.0.push(Run::new(
-                    sight.va + page * PAGE_BYTES,
-                    u64::from(length) * PAGE_BYTES,
-                ));
-                // A word of ones only would be shifted out in full.
-                bits &= u64::MAX.checked_shl(first + length).unwrap_or(0);
-            }
-        }
+        let ranges: Vec<AddressRange> = runs.ranges().collect();
+        look(self.source, &self.target, &ranges, Wanted::Untouched)
+            .map(|found| found.all())
+            .map_err(|error| PageoutError::from_source(self.target.pid, &error))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use agewise_policy::table::TableBits;
+    use agewise_policy::table::{PageBits, TableBits};
 
     use super::*;
-    use crate::eye::Leaf;
     use crate::eye::fake::{FakeSource, FakeTable};
+    use crate::eye::{EyeError, Leaf, PAGE_BYTES};
+    use crate::mover::Run;
 
     fn source(present: PageBits, young: PageBits) -> FakeSource {
         let bits = TableBits {

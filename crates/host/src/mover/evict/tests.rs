@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use rustix::io::Errno;
 
 use super::*;
-use crate::pageout::fake::{FakeClock, FakeMover, Fault, PAGE, Page, Place};
-use crate::pageout::plan::HUGE_BYTES;
-use crate::pageout::recheck::NoRecheck;
+use crate::mover::fake::{FakeClock, FakeMover, Fault, PAGE, Page, Place};
+use crate::mover::plan::HUGE_BYTES;
+use crate::mover::recheck::NoRecheck;
 
 const BASE: u64 = 0x7f00_0000_0000;
 

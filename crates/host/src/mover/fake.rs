@@ -5,9 +5,9 @@ use std::cell::Cell;
 
 use rustix::io::Errno;
 
-use super::mover::{Mover, Present, VECTOR_MAX};
 use super::rate::Clock;
 use super::runs::{Run, RunSet};
+use super::space::{Mover, Present, VECTOR_MAX};
 use super::target::PageoutError;
 use crate::process::ProcessError;
 

@@ -3,6 +3,9 @@
 
 use crate::clock;
 
+/// The longest wait for the rate in one piece, so that an end that was asked for is noticed soon.
+pub(super) const NAP_NS: u64 = 50_000_000;
+
 /// The clock eviction runs by; tests have one that does not wait.
 pub trait Clock {
     /// Monotonic time.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What to page out of one address space, and within which limits.
 
+use super::look::Found;
 use super::report::{SkipReason, Skipped};
 use super::runs::{Run, RunSet};
 use crate::vma::{VmaKind, VmaTable};
@@ -51,6 +52,15 @@ impl Plan {
         self.huge = whole;
     }
 
+    /// What a look found; parts of huge pages are left out.
+    pub fn of(found: Found) -> Self {
+        Self::new(
+            found.base.runs().to_vec(),
+            found.huge.runs().to_vec(),
+            false,
+        )
+    }
+
     /// Memory mapped by small pages only.
     pub fn of_base(runs: impl IntoIterator<Item = Run>) -> Self {
         Self::new(runs, [], false)
@@ -64,6 +74,11 @@ impl Plan {
     /// The whole huge pages.
     pub fn huge(&self) -> &RunSet {
         &self.huge
+    }
+
+    /// All pages, of both sizes.
+    pub fn pages(&self) -> RunSet {
+        self.base.union(&self.huge)
     }
 
     /// What was asked for and is left out, by reason.
@@ -87,8 +102,8 @@ impl Plan {
     }
 
     /// Leaves out the mappings that the kernel does not page out: mlocked (known after
-    /// [`VmaTable::mark_locked`]), hugetlb, device memory. Not needed, as the eviction goes on after
-    /// what the kernel refuses, but it saves the calls.
+    /// [`VmaTable::mark_locked`]), hugetlb, device memory. Not needed, as the eviction goes on
+    /// after what the kernel refuses, but it saves the calls.
     pub fn exclude_unevictable(&mut self, table: &VmaTable) {
         let fixed = |kind| matches!(kind, VmaKind::Hugetlb | VmaKind::Special);
         let ranges = table
@@ -106,8 +121,8 @@ impl Plan {
 /// Bounds of one eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageoutLimits {
-    /// Most bytes that leave. What the kernel was asked for and kept (mapped by others too, say) is not
-    /// counted: it would stand in the way of what can leave.
+    /// Most bytes that leave. What the kernel was asked for and kept (mapped by others too, say) is
+    /// not counted: it would stand in the way of what can leave.
     pub bytes_max: u64,
     /// Most bytes in one call, at least one (huge) page. A call of 8 MiB takes some 15 ms: that is
     /// how long the accessed bits looked at before may be out of date, and how long a signal waits.

@@ -78,10 +78,9 @@ pub struct ProcessMover<'a> {
 }
 
 impl<'a> ProcessMover<'a> {
-    /// Of a process of this machine that may be acted upon: not ourselves, and not init unless
-    /// `allow_init`.
-    pub fn open(process: &'a Process, allow_init: bool) -> Result<Self, PageoutError> {
-        check_target(process, allow_init)?;
+    /// Of a process of this machine that may be acted upon ([`check_target`]).
+    pub fn open(process: &'a Process) -> Result<Self, PageoutError> {
+        check_target(process)?;
         let path = process.path("pagemap");
         let pagemap = File::open(&path).map_err(|source| {
             let error = FileError::Read { path, source };
@@ -271,8 +270,8 @@ pub(crate) fn page_out(pidfd: BorrowedFd<'_>, runs: &[Run]) -> Result<u64, Errno
             iov_len: run.bytes() as usize,
         })
         .collect();
-    // SAFETY: the vector is valid for the call; the addresses in it are those of the target, and are
-    // not dereferenced here.
+    // SAFETY: the vector is valid for the call; the addresses in it are those of the target, and
+    // are not dereferenced here.
     let done = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,
