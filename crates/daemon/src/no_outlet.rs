@@ -2,6 +2,8 @@
 //! In place of `outlet.rs` in a build without the feature `web`: a configuration that asks for the
 //! page and metrics is refused.
 
+use agewise_host::restrain::ledger::Ledger;
+
 use super::config::Metrics;
 use super::state::Hub;
 
@@ -18,6 +20,11 @@ pub struct Outlet(());
 pub struct NotBuilt;
 
 impl Outlet {
+    /// Nothing to open, so nothing to note.
+    pub fn new(_ledger: Option<Ledger>) -> Self {
+        Outlet(())
+    }
+
     /// Accepts a configuration without page and metrics.
     ///
     /// # Errors

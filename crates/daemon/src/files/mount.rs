@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-pub use agewise_host::restrain::stale::{CONTROL, MARKER, SOURCE, detach, remove_contents};
+pub use agewise_host::restrain::stale::{CONTROL, MARKER, detach, remove_contents};
 use agewise_host::restrain::stale::{canonical, is_abandoned, mounted_at};
 
 use super::FilesError;

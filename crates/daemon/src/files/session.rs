@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use agewise_host::restrain::stale::SOURCE;
 use fuser::{BackgroundSession, Config, MountOption, Notifier, Session, SessionACL};
 
 use super::fuse::{Polled, Tree, notify};
@@ -29,8 +30,8 @@ impl Mounted {
     pub fn new(dir: &Path, source: &Arc<Source>, access: Access) -> io::Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![
-            MountOption::FSName(mount::SOURCE.to_owned()),
-            MountOption::Subtype(mount::SOURCE.to_owned()),
+            MountOption::FSName(SOURCE.to_owned()),
+            MountOption::Subtype(SOURCE.to_owned()),
             MountOption::DefaultPermissions,
             MountOption::NoSuid,
             MountOption::NoDev,

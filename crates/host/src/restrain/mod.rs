@@ -269,7 +269,11 @@ impl Restraints {
 impl Drop for Restraints {
     fn drop(&mut self) {
         for error in self.undo_all() {
-            eprintln!("agewise: what was done to a cgroup could not be undone: {error}");
+            let error = crate::untrusted::clean(&error.to_string());
+            #[expect(clippy::disallowed_macros, reason = "the name in it is escaped")]
+            {
+                eprintln!("agewise: what was done to a cgroup could not be undone: {error}");
+            }
         }
     }
 }
