@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
 use agewise_policy::heat::{Candidates, HeatMap};
-use agewise_policy::table::{PAGES_PER_TABLE, PageBits, WORDS_PER_TABLE, pages_in};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet, WORDS_PER_TABLE};
 use rustix::io::Errno;
 
 use crate::clear::hand::{ClearHand, KernelHand, RefsScope};
@@ -77,7 +77,7 @@ pub struct Heated {
     /// The coldest pages, ascending.
     queue: VecDeque<Range<u64>>,
     /// Accessed since somebody asked last, by table.
-    young: HashMap<u64, PageBits>,
+    young: HashMap<u64, PageSet>,
     keeps_young: bool,
     worker: Worker,
 }
@@ -121,13 +121,13 @@ impl Heated {
     /// Bytes of memory that this takes.
     pub fn memory_bytes(&self) -> usize {
         self.heat.memory_bytes()
-            + self.young.capacity() * size_of::<(u64, PageBits)>()
+            + self.young.capacity() * size_of::<(u64, PageSet)>()
             + self.queue.capacity() * size_of::<Range<u64>>()
     }
 
     /// What was seen accessed since the last call, by table, for another observer. From the first
     /// call on it is kept.
-    pub fn take_young(&mut self) -> HashMap<u64, PageBits> {
+    pub fn take_young(&mut self) -> HashMap<u64, PageSet> {
         self.keeps_young = true;
         std::mem::take(&mut self.young)
     }
@@ -162,13 +162,11 @@ impl Heated {
         let mut scanned = Scanned::default();
         let mut candidates = Vec::with_capacity(sink.tables.len());
         for table in &sink.tables {
-            scanned.present_pages += pages_in(&table.bits.present);
-            scanned.young_pages += pages_in(&table.bits.young);
+            scanned.present_pages += table.bits.present.len();
+            scanned.young_pages += table.bits.young.len();
             candidates.push(Candidates {
                 index: table.index,
-                pages: std::array::from_fn(|w| {
-                    table.small[w] & table.bits.present[w] & !table.bits.young[w]
-                }),
+                pages: (table.small & table.bits.present).without(&table.bits.young),
             });
         }
         if clear {
@@ -178,11 +176,8 @@ impl Heated {
             }
             scan.finish();
             if self.keeps_young {
-                for table in sink.tables.iter().filter(|t| t.bits.young != [0; 8]) {
-                    let young = self.young.entry(table.index).or_insert([0; 8]);
-                    for (sum, bits) in young.iter_mut().zip(table.bits.young) {
-                        *sum |= bits;
-                    }
+                for table in sink.tables.iter().filter(|t| !t.bits.young.is_empty()) {
+                    *self.young.entry(table.index).or_default() |= table.bits.young;
                 }
             }
             let refs = KernelHand::new(&self.process).refs(RefsScope::Anon);
@@ -304,7 +299,7 @@ struct SeenTable {
     index: u64,
     bits: agewise_policy::table::TableBits,
     /// Pages mapped one by one: parts of huge pages do not go.
-    small: PageBits,
+    small: PageSet,
 }
 
 struct Sink {
@@ -327,7 +322,7 @@ impl SightSink for Sink {
         let open = self.open.get_or_insert_with(|| SeenTable {
             index,
             bits: Default::default(),
-            small: [0; WORDS_PER_TABLE],
+            small: PageSet::NONE,
         });
         for word in 0..WORDS_PER_TABLE {
             open.bits.present[word] |= sight.bits.present[word];
@@ -353,7 +348,7 @@ impl SightSink for Idle {
             return;
         }
         for page in 0..PAGES_PER_TABLE {
-            let bit = |bits: &PageBits| bits[page / 64] >> (page % 64) & 1 == 1;
+            let bit = |bits: &PageSet| bits[page / 64] >> (page % 64) & 1 == 1;
             if !bit(&sight.bits.present) || bit(&sight.bits.young) {
                 continue;
             }
@@ -417,7 +412,7 @@ mod tests {
         let page = |n: u64| (first + n) as usize;
         let va = stack.start / TABLE_BYTES * TABLE_BYTES;
         let mut bits = TableBits::default();
-        let set = |bits: &mut PageBits, n: u64| bits[page(n) / 64] |= 1 << (page(n) % 64);
+        let set = |bits: &mut PageSet, n: u64| bits[page(n) / 64] |= 1 << (page(n) % 64);
         for n in 0..pages {
             set(&mut bits.present, n);
         }
@@ -434,7 +429,7 @@ mod tests {
         assert_eq!((scanned.present_pages, scanned.young_pages), (pages, 1));
         // Page 1 is hot; among equals the highest go.
         assert_eq!(heated.queued_pages(), 2);
-        assert_eq!(pages_in(&heated.take_young()[&(va / TABLE_BYTES)]), 1);
+        assert_eq!(heated.take_young()[&(va / TABLE_BYTES)].len(), 1);
         // One of the two is touched before its turn.
         set(&mut bits.young, pages - 1);
         show(&mut eye, bits);

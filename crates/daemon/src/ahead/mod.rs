@@ -15,7 +15,7 @@ use agewise_host::agent::AlsoYoung;
 use agewise_host::clock;
 use agewise_host::eye::{AccessSource, Target};
 use agewise_host::seat::Seat;
-use agewise_policy::table::PageBits;
+use agewise_policy::table::PageSet;
 
 use super::observer::Key;
 use holder::{Holder, Tools};
@@ -26,7 +26,7 @@ mod told;
 pub use told::{Announce, Begun, Held, Report};
 
 /// Pages seen accessed, by table.
-type Young = HashMap<u64, PageBits>;
+type Young = HashMap<u64, PageSet>;
 
 #[derive(Default)]
 struct Shared {
@@ -215,10 +215,7 @@ fn hand_over(shared: &Shared, holder: &mut Holder) {
             (*of, *sum) = (start_ticks, HashMap::new());
         }
         for (table, bits) in seen {
-            let all = sum.entry(table).or_insert([0; 8]);
-            for (all, bits) in all.iter_mut().zip(bits) {
-                *all |= bits;
-            }
+            *sum.entry(table).or_default() |= bits;
         }
     }
 }

@@ -2,8 +2,6 @@
 //! The second look, right before the call: MADV_PAGEOUT evicts young pages as well (mm/madvise.c,
 //! `reclaim_pages` ignores references).
 
-use agewise_policy::table::PageBits;
-
 use super::runs::{Run, RunSet};
 use super::target::PageoutError;
 use crate::eye::{AccessSource, AddressRange, EyeError, PAGE_BYTES, SightSink, TableSight, Target};
@@ -81,35 +79,23 @@ struct IdleSink(RunSet);
 
 impl SightSink for IdleSink {
     fn table(&mut self, sight: &TableSight<'_>) {
-        let mut idle: PageBits = sight.bits.present;
-        for (idle, young) in idle.iter_mut().zip(sight.bits.young) {
-            *idle &= !young;
-        }
-        for (word, mut bits) in idle.into_iter().enumerate() {
-            while bits != 0 {
-                let first = bits.trailing_zeros();
-                let length = (bits >> first).trailing_ones();
-                let page = word as u64 * 64 + u64::from(first);
-                self.0.push(Run::new(
-                    sight.va + page * PAGE_BYTES,
-                    u64::from(length) * PAGE_BYTES,
-                ));
-                // A word of ones only would be shifted out in full.
-                bits &= u64::MAX.checked_shl(first + length).unwrap_or(0);
-            }
+        let idle = sight.bits.present.without(&sight.bits.young);
+        for run in idle.runs() {
+            let start = sight.va + run.start as u64 * PAGE_BYTES;
+            self.0.push(Run::new(start, run.len() as u64 * PAGE_BYTES));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use agewise_policy::table::TableBits;
+    use agewise_policy::table::{PageSet, TableBits};
 
     use super::*;
     use crate::eye::Leaf;
     use crate::eye::fake::{FakeSource, FakeTable};
 
-    fn source(present: PageBits, young: PageBits) -> FakeSource {
+    fn source(present: PageSet, young: PageSet) -> FakeSource {
         let bits = TableBits {
             present,
             young,
@@ -129,7 +115,7 @@ mod tests {
 
     #[test]
     fn young_and_absent_pages_are_not_idle() {
-        let (mut present, mut young) = ([u64::MAX; 8], [0; 8]);
+        let (mut present, mut young) = (PageSet::ALL, PageSet::NONE);
         young[0] = 0b1010;
         young[7] = 1 << 63;
         present[2] = 0;
@@ -154,7 +140,7 @@ mod tests {
     #[test]
     fn a_target_that_is_gone_and_a_blind_eye_are_told_apart() {
         let runs = RunSet::from_runs([Run::new(2 << 20, PAGE_BYTES)]);
-        let mut source = source([0; 8], [0; 8]);
+        let mut source = source(PageSet::NONE, PageSet::NONE);
         source.fail(7, |pid| EyeError::Changed { pid });
         assert!(
             EyeRecheck::new(&mut source, Target::by_pid(7))

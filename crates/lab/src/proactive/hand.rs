@@ -7,7 +7,7 @@ use agewise_kernel::ids::MemcgId;
 use agewise_policy::generations::{ByType, LABEL_OLDEST, LABEL_UNSEEN, LABELS, Label};
 use agewise_policy::heat::Candidates;
 use agewise_policy::proactive::Action;
-use agewise_policy::table::WORDS_PER_TABLE;
+use agewise_policy::table::PageSet;
 
 use super::PAGE_BYTES;
 use super::eye::{Eye, Space};
@@ -152,18 +152,16 @@ fn coldest(
         let mut candidates = [Vec::new(), Vec::new()];
         let mut counts = [0; 2];
         machine.look_at(*process, false, |seen| {
-            let mut pages = [[0; WORDS_PER_TABLE]; 2];
-            for (word, &present) in seen.bits.present.iter().enumerate() {
-                let files = seen.files[word];
-                let allowed = present
-                    & (if types[1] { files } else { 0 } | if types[0] { !files } else { 0 });
-                pages[0][word] = allowed & !seen.bits.young[word];
-                pages[1][word] = allowed & seen.bits.young[word];
-            }
+            let present = seen.bits.present;
+            let of_type = |is_wanted: bool, pages: PageSet| match is_wanted {
+                true => present & pages,
+                false => PageSet::NONE,
+            };
+            let allowed = of_type(types[0], !seen.files) | of_type(types[1], seen.files);
+            let pages = [allowed.without(&seen.bits.young), allowed & seen.bits.young];
             for ((candidates, pages), count) in candidates.iter_mut().zip(pages).zip(&mut counts) {
-                let here: u32 = pages.iter().map(|word| word.count_ones()).sum();
-                if here > 0 {
-                    *count += u64::from(here);
+                if !pages.is_empty() {
+                    *count += pages.len();
                     candidates.push(Candidates {
                         index: seen.index,
                         pages,
