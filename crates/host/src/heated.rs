@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use agewise_policy::budget::{Gone, HeatQueue, Moved, Scanned, Seen};
-use agewise_policy::table::{PAGES_PER_TABLE, PageBits, WORDS_PER_TABLE, is_none};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet, WORDS_PER_TABLE};
 use rustix::io::Errno;
 
 use crate::clear::hand::{ClearHand, KernelHand, RefsScope};
@@ -30,7 +30,7 @@ pub struct Heated {
     maps: MapsReader,
     ranges: Vec<AddressRange>,
     /// Accessed since somebody asked last, by table.
-    young: HashMap<u64, PageBits>,
+    young: HashMap<u64, PageSet>,
     keeps_young: bool,
 }
 
@@ -59,12 +59,12 @@ impl Heated {
 
     /// Bytes of memory that this takes.
     pub fn memory_bytes(&self) -> usize {
-        self.heat.memory_bytes() + self.young.capacity() * size_of::<(u64, PageBits)>()
+        self.heat.memory_bytes() + self.young.capacity() * size_of::<(u64, PageSet)>()
     }
 
     /// What was seen accessed since the last call, by table, for another observer. From the first
     /// call on it is kept.
-    pub fn take_young(&mut self) -> HashMap<u64, PageBits> {
+    pub fn take_young(&mut self) -> HashMap<u64, PageSet> {
         self.keeps_young = true;
         std::mem::take(&mut self.young)
     }
@@ -107,11 +107,8 @@ impl Heated {
             reason: format!("accessed bits cannot be cleared: {source}"),
         })?;
         if self.keeps_young {
-            for table in tables.iter().filter(|table| !is_none(&table.bits.young)) {
-                let young = self.young.entry(table.index).or_insert([0; 8]);
-                for (sum, bits) in young.iter_mut().zip(table.bits.young) {
-                    *sum |= bits;
-                }
+            for table in tables.iter().filter(|table| !table.bits.young.is_empty()) {
+                *self.young.entry(table.index).or_default() |= table.bits.young;
             }
         }
         Ok(())
@@ -220,7 +217,7 @@ impl SightSink for Sink {
             self.tables.push(Seen {
                 index,
                 bits: Default::default(),
-                movable: [0; WORDS_PER_TABLE],
+                movable: PageSet::NONE,
             });
         }
         let Some(seen) = self.tables.last_mut() else {
@@ -250,7 +247,7 @@ impl SightSink for Idle {
             return;
         }
         for page in 0..PAGES_PER_TABLE {
-            let bit = |bits: &PageBits| bits[page / 64] >> (page % 64) & 1 == 1;
+            let bit = |bits: &PageSet| bits[page / 64] >> (page % 64) & 1 == 1;
             if !bit(&sight.bits.present) || bit(&sight.bits.young) {
                 continue;
             }
@@ -268,7 +265,7 @@ impl SightSink for Idle {
 mod tests {
     use std::process::{Child, Command};
 
-    use agewise_policy::table::{TableBits, pages_in};
+    use agewise_policy::table::TableBits;
 
     use super::*;
     use crate::eye::fake::{FakeSource, FakeTable};
@@ -314,7 +311,7 @@ mod tests {
         let page = |n: u64| (first + n) as usize;
         let va = stack.start / TABLE_BYTES * TABLE_BYTES;
         let mut bits = TableBits::default();
-        let set = |bits: &mut PageBits, n: u64| bits[page(n) / 64] |= 1 << (page(n) % 64);
+        let set = |bits: &mut PageSet, n: u64| bits[page(n) / 64] |= 1 << (page(n) % 64);
         for n in 0..pages {
             set(&mut bits.present, n);
         }
@@ -331,7 +328,7 @@ mod tests {
         assert_eq!((scanned.present_pages, scanned.young_pages), (pages, 1));
         // Page 1 is hot; among equals the highest go.
         assert_eq!(heated.queued_pages(), 2);
-        assert_eq!(pages_in(&heated.take_young()[&(va / TABLE_BYTES)]), 1);
+        assert_eq!(heated.take_young()[&(va / TABLE_BYTES)].len(), 1);
         // One of the two is touched before its turn.
         set(&mut bits.young, pages - 1);
         show(&mut eye, bits);

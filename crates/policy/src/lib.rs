@@ -19,5 +19,5 @@ pub use agemap::{AgeMap, Facts, Look};
 pub use generations::{ByType, Generations, PageType};
 pub use heat::HeatMap;
 pub use proactive::{Controller, Decision, Spec};
-pub use table::{PageBits, TableBits};
+pub use table::{PageSet, TableBits};
 pub use workingset::{Bin, Histogram, Intervals, OldestPages};

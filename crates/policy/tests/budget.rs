@@ -11,7 +11,7 @@ use agewise_policy::budget::{
     SLICE_PAGES, SLICE_US, SLICES, SLICES_BEHIND, Scanned, Seen, Step, World, share,
 };
 use agewise_policy::proactive::{Backend, Decision, Facts, Hands, Reason, Spec, SwapRoom};
-use agewise_policy::table::{PAGES_PER_TABLE, TableBits};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
 use proptest::prelude::*;
 
 fn spec(text: &str) -> Spec {
@@ -284,7 +284,7 @@ fn tables(young: &[bool], fixed: &[bool]) -> Vec<Seen> {
         let seen = tables.entry(index).or_insert_with(|| Seen {
             index,
             bits: TableBits::default(),
-            movable: [0; 8],
+            movable: PageSet::NONE,
         });
         let (word, bit) = (page % PAGES_PER_TABLE / 64, 1u64 << (page % 64));
         seen.bits.present[word] |= bit;

@@ -15,7 +15,7 @@ use agewise_host::agent::AlsoYoung;
 use agewise_host::clock;
 use agewise_host::eye::{AccessSource, Target};
 use agewise_host::heated::Heated;
-use agewise_policy::table::PageBits;
+use agewise_policy::table::PageSet;
 
 use super::observer::Key;
 use target::{Target as Subject, Tools, swap_room};
@@ -28,7 +28,7 @@ mod tests;
 pub use report::{Announce, Begun, Held, Report};
 
 /// Pages seen accessed, by table.
-type Young = HashMap<u64, PageBits>;
+type Young = HashMap<u64, PageSet>;
 
 #[derive(Default)]
 struct Shared {
@@ -216,10 +216,7 @@ fn hand_over(shared: &Shared, subject: &mut Subject<Heated>) {
             (*of, *sum) = (start_ticks, HashMap::new());
         }
         for (table, bits) in seen {
-            let all = sum.entry(table).or_insert([0; 8]);
-            for (all, bits) in all.iter_mut().zip(bits) {
-                *all |= bits;
-            }
+            *sum.entry(table).or_default() |= bits;
         }
     }
 }

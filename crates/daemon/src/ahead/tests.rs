@@ -13,7 +13,7 @@ use agewise_host::mover::PageoutError;
 use agewise_host::process::ProcessError;
 use agewise_policy::budget::{Gone, HeatQueue, Moved, PAGE_BYTES, SLICE_PAGES, Scanned, Seen};
 use agewise_policy::proactive::{Backend, SwapRoom};
-use agewise_policy::table::{PAGES_PER_TABLE, TableBits};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
 
 use super::report::{Announce, Held, Report};
 use super::target::{Memory, Target, Tools};
@@ -77,7 +77,7 @@ impl Memory for Fake {
     ) -> Result<Scanned, PageoutError> {
         let mut state = self.state.borrow_mut();
         let mut tables = BTreeMap::<u64, TableBits>::new();
-        let mut note = |pages: &BTreeSet<u64>, set: fn(&mut TableBits) -> &mut [u64; 8]| {
+        let mut note = |pages: &BTreeSet<u64>, set: fn(&mut TableBits) -> &mut PageSet| {
             for page in pages {
                 let table = tables.entry(page / PAGES_PER_TABLE as u64).or_default();
                 let slot = *page as usize % PAGES_PER_TABLE;
@@ -92,7 +92,7 @@ impl Memory for Fake {
             .map(|(index, bits)| Seen {
                 index,
                 bits,
-                movable: [u64::MAX; 8],
+                movable: PageSet::ALL,
             })
             .collect();
         if counts {

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agewise_policy::table::PageBits;
+use agewise_policy::table::PageSet;
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use crate::cgroup::CgroupError;
@@ -126,7 +126,7 @@ pub struct TickReport {
 pub trait AlsoYoung: Send {
     /// Pages of a process seen accessed since this was asked last, by page-table index (address /
     /// 2 MiB); `None` where nobody else looks at it.
-    fn take(&mut self, target: &Target) -> Option<HashMap<u64, PageBits>>;
+    fn take(&mut self, target: &Target) -> Option<HashMap<u64, PageSet>>;
 }
 
 /// Observes targets through an eye.

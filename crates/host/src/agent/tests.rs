@@ -53,7 +53,7 @@ impl Drop for Sleeper {
 
 fn present() -> FakeTable {
     let bits = TableBits {
-        present: [u64::MAX; 8],
+        present: PageSet::ALL,
         ..TableBits::default()
     };
     FakeTable {
@@ -134,13 +134,13 @@ fn what_another_clears_between_two_looks_is_glanced() {
         agent.tick().unwrap();
         let tick = agent.tick().unwrap();
         assert!(tick.present_pages > 0 && tick.young_pages == 0);
-        let set_young = |young: u64| {
+        let set_young = |young: PageSet| {
             let mut fake = eye.0.borrow_mut();
-            fake.update(pid, table, |table| table.bits.young = [young; 8]);
+            fake.update(pid, table, |table| table.bits.young = young);
         };
-        set_young(u64::MAX);
+        set_young(PageSet::ALL);
         agent.glance();
-        set_young(0);
+        set_young(PageSet::NONE);
         let wanted = if seen { tick.present_pages } else { 0 };
         assert_eq!(agent.tick().unwrap().young_pages, wanted, "{leaf:?}");
         // Taken in once, not for ever.
@@ -225,23 +225,22 @@ fn nodes_and_shared_pages_add_up() {
     );
     // 512 pages: 128 on the second node, 64 that others count, a quarter of them on the second.
     let bits = present().bits;
-    let mut second = [0; 8];
-    second[..2].fill(u64::MAX);
+    let second = PageSet::range(0..128);
     let nodes = Nodes {
         ids: vec![0, 1],
         map: None,
     };
     let first_part = part_of(&nodes, 0);
     let counted = [
-        (first_part, [0, 0, u64::MAX >> 16, 0, 0, 0, 0, 0]),
-        (first_part + 1, [u64::MAX >> 48, 0, 0, 0, 0, 0, 0, 0]),
+        (first_part, PageSet::range(128..176)),
+        (first_part + 1, PageSet::range(0..16)),
     ];
     let parts = [&[(1, second)][..], &counted[..]].concat();
     let mut look = space.map.look();
     let facts = agewise_policy::agemap::Facts {
         index: 7,
         bits: &bits,
-        files: [0; 8],
+        files: PageSet::NONE,
         parts: &parts,
     };
     look.table(facts).unwrap();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use agewise_policy::table::{PageBits, TableBits, is_every, pages_in};
+use agewise_policy::table::{PageSet, TableBits};
 
 use super::{
     Abilities, AccessSource, AddressRange, Batch, Entries, EyeError, Leaf, LeafRun, Resolution,
@@ -113,7 +113,7 @@ impl AccessSource for FakeSource {
                 let covered = covered(va, *range);
                 let bits = table.bits.within(&covered);
                 report.cost.tables += 1;
-                report.cost.present_pages += pages_in(&bits.present);
+                report.cost.present_pages += bits.present.len();
                 sights += 1;
                 let sight = TableSight {
                     va,
@@ -121,11 +121,11 @@ impl AccessSource for FakeSource {
                     leaf: table.leaf,
                     covered,
                     bits: &bits,
-                    other: &PageBits::default(),
+                    other: &PageSet::default(),
                     seen_ns: 0,
                     entries: Entries::Unknown,
                 };
-                if table.leaf != Leaf::Huge || !is_every(&covered) || !is_every(&bits.present) {
+                if table.leaf != Leaf::Huge || !covered.is_full() || !bits.present.is_full() {
                     sink.table(&sight);
                     continue;
                 }
@@ -142,7 +142,7 @@ impl AccessSource for FakeSource {
                     alike += 1;
                 }
                 report.cost.tables += alike - 1;
-                report.cost.present_pages += (alike - 1) * pages_in(&bits.present);
+                report.cost.present_pages += (alike - 1) * bits.present.len();
                 sights += alike as u32 - 1;
                 sink.leaves(&LeafRun::new(sight, alike, None));
             }

@@ -17,7 +17,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use agewise_policy::table::{PageBits, TableBits};
+use agewise_policy::table::{PageSet, TableBits};
 
 use super::{
     Abilities, AccessSource, AddressRange, Batch, Entries, EyeError, Leaf, PAGE_BYTES, Resolution,
@@ -291,9 +291,7 @@ impl Building {
             } else {
                 &mut self.bits.swapped
             };
-            for (into, pages) in into.iter_mut().zip(pages) {
-                *into |= pages;
-            }
+            *into |= pages;
             if region.categories & PAGE_IS_HUGE != 0 && region.categories & PAGE_IS_PRESENT != 0 {
                 self.leaf = Leaf::Huge;
             }
@@ -317,7 +315,7 @@ impl Building {
             leaf,
             covered: covered(self.va, self.range),
             bits: &bits,
-            other: &PageBits::default(),
+            other: &PageSet::default(),
             seen_ns: self.seen_ns,
             entries: Entries::Unknown,
         });

@@ -342,9 +342,9 @@ fn count_resident(
     let mut counted = Counted::new(intervals);
     let mut at = 0;
     let mut sink = |sight: &TableSight<'_>| {
-        counted.swapped_pages += ones(&sight.bits.swapped);
+        counted.swapped_pages += sight.bits.swapped.len();
         for page in 0..agewise_policy::table::PAGES_PER_TABLE {
-            if sight.bits.present[page / 64] >> (page % 64) & 1 == 0 {
+            if !sight.bits.present.contains(page) {
                 continue;
             }
             // Addresses rise, as regions do.
@@ -360,13 +360,9 @@ fn count_resident(
     Ok(counted)
 }
 
-fn ones(words: &[u64]) -> u64 {
-    words.iter().map(|word| u64::from(word.count_ones())).sum()
-}
-
 #[cfg(test)]
 mod tests {
-    use agewise_policy::table::TableBits;
+    use agewise_policy::table::{PageSet, TableBits};
 
     use super::*;
     use crate::eye::Leaf;
@@ -397,8 +393,8 @@ mod tests {
         let mut source = FakeSource::new();
         // 128 pages of the first, half of the 64 of the file, two of the third, one of it swapped.
         let bits = TableBits {
-            present: [u64::MAX, u64::MAX, 0xffff_ffff, 1, 0, 0, 0, 1],
-            swapped: [0, 0, 0, 2, 0, 0, 0, 0],
+            present: PageSet::range(0..160) | [192, 448].into_iter().collect(),
+            swapped: [193].into_iter().collect(),
             ..TableBits::default()
         };
         source.set(

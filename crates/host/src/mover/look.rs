@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is there right now: a look at the accessed bits of some ranges that changes none of them.
 
-use agewise_policy::table::PageBits;
+use agewise_policy::table::PageSet;
 
 use super::runs::{Run, RunSet};
 use crate::eye::{
@@ -76,11 +76,9 @@ struct Collector {
 
 impl SightSink for Collector {
     fn table(&mut self, sight: &TableSight<'_>) {
-        let mut pages: PageBits = sight.bits.present;
+        let mut pages: PageSet = sight.bits.present;
         if self.wanted == Wanted::Untouched {
-            for (pages, young) in pages.iter_mut().zip(sight.bits.young) {
-                *pages &= !young;
-            }
+            pages = pages.without(&sight.bits.young);
         }
         let found = &mut self.found;
         let runs = if sight.leaf == Leaf::Page {
@@ -99,22 +97,11 @@ impl SightSink for Collector {
     }
 }
 
-/// The pages of the table at `va`, as runs that end at the latest with each word.
-fn runs_in(pages: &PageBits, va: u64) -> impl Iterator<Item = Run> + '_ {
-    pages.iter().enumerate().flat_map(move |(word, bits)| {
-        let mut bits = *bits;
-        std::iter::from_fn(move || {
-            if bits == 0 {
-                return None;
-            }
-            let first = bits.trailing_zeros();
-            let length = (bits >> first).trailing_ones();
-            // A word of ones only would be shifted out in full.
-            bits &= u64::MAX.checked_shl(first + length).unwrap_or(0);
-            let page = word as u64 * 64 + u64::from(first);
-            let start = va + page * PAGE_BYTES;
-            Some(Run::new(start, u64::from(length) * PAGE_BYTES))
-        })
+/// The pages of the table at `va`, as runs.
+fn runs_in(pages: &PageSet, va: u64) -> impl Iterator<Item = Run> + '_ {
+    pages.runs().map(move |run| {
+        let start = va + run.start as u64 * PAGE_BYTES;
+        Run::new(start, run.len() as u64 * PAGE_BYTES)
     })
 }
 
@@ -132,7 +119,7 @@ mod tests {
         let mut source = FakeSource::new();
         for (table, leaf) in [(1, Leaf::Page), (2, Leaf::Huge)] {
             let mut bits = TableBits {
-                present: [u64::MAX; 8],
+                present: PageSet::ALL,
                 ..TableBits::default()
             };
             bits.young[0] = if leaf == Leaf::Page { 0b110 } else { 0 };

@@ -57,14 +57,14 @@ impl Recheck for EyeRecheck<'_> {
 
 #[cfg(test)]
 mod tests {
-    use agewise_policy::table::{PageBits, TableBits};
+    use agewise_policy::table::{PageSet, TableBits};
 
     use super::*;
     use crate::eye::fake::{FakeSource, FakeTable};
     use crate::eye::{EyeError, Leaf, PAGE_BYTES};
     use crate::mover::Run;
 
-    fn source(present: PageBits, young: PageBits) -> FakeSource {
+    fn source(present: PageSet, young: PageSet) -> FakeSource {
         let bits = TableBits {
             present,
             young,
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn young_and_absent_pages_are_not_idle() {
-        let (mut present, mut young) = ([u64::MAX; 8], [0; 8]);
+        let (mut present, mut young) = (PageSet::ALL, PageSet::NONE);
         young[0] = 0b1010;
         young[7] = 1 << 63;
         present[2] = 0;
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn a_target_that_is_gone_and_a_blind_eye_are_told_apart() {
         let runs = RunSet::from_runs([Run::new(2 << 20, PAGE_BYTES)]);
-        let mut source = source([0; 8], [0; 8]);
+        let mut source = source(PageSet::NONE, PageSet::NONE);
         source.fail(7, |pid| EyeError::Changed { pid });
         assert!(
             EyeRecheck::new(&mut source, Target::by_pid(7))

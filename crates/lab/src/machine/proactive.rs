@@ -19,7 +19,7 @@ use agewise_kernel::mglru::{self, Command, MemcgNames};
 use agewise_kernel::page_table::{PAGES_PER_PMD, Pmd};
 use agewise_kernel::reclaim::chosen::reclaim_chosen;
 use agewise_policy::generations::ByType;
-use agewise_policy::table::{PageBits, TableBits, WORDS_PER_TABLE, pages_in};
+use agewise_policy::table::{PageSet, TableBits};
 
 use super::page_tables::swap_slot;
 use super::{Machine, ProcessId};
@@ -52,7 +52,7 @@ pub struct TableSeen {
     /// Present, accessed, dirty and swapped pages.
     pub bits: TableBits,
     /// Those that belong to a file.
-    pub files: PageBits,
+    pub files: PageSet,
 }
 
 impl Machine {
@@ -116,20 +116,28 @@ impl Machine {
         for vpn in self.sys.tables.ranges(mm) {
             let is_file = |at| self.sys.spaces.from(mm, at).is_some_and(|r| r.vma.file);
             // Ranges begin at their own tables: a table has pages of one type.
-            let files = [if is_file(vpn) { u64::MAX } else { 0 }; WORDS_PER_TABLE];
+            let files = if is_file(vpn) {
+                PageSet::ALL
+            } else {
+                PageSet::NONE
+            };
             let clear = match clearing {
                 Clearing::None => false,
                 Clearing::Accessed => true,
-                Clearing::Anon => files[0] == 0,
+                Clearing::Anon => files.is_empty(),
             };
             let mut bits = TableBits::default();
             match self.sys.tables.pmd(mm, vpn) {
                 Pmd::None => continue,
                 Pmd::Leaf(leaf) => {
                     read += 1;
-                    let young = if leaf.young() { u64::MAX } else { 0 };
-                    bits.present = [u64::MAX; WORDS_PER_TABLE];
-                    bits.young = [young; WORDS_PER_TABLE];
+                    let is_young = leaf.young();
+                    bits.present = PageSet::ALL;
+                    bits.young = if is_young {
+                        PageSet::ALL
+                    } else {
+                        PageSet::NONE
+                    };
                     let was_young = clear && leaf.test_clear_young();
                     cleared_ns += match clearing {
                         Clearing::Accessed if was_young => CLEAR_LONE_NS,
@@ -154,7 +162,7 @@ impl Machine {
                     }
                     cleared_ns += match clearing {
                         Clearing::Accessed => price_of_clearing(&bits.young),
-                        Clearing::Anon if clear => pages_in(&bits.present) * CLEAR_REFS_NS,
+                        Clearing::Anon if clear => bits.present.len() * CLEAR_REFS_NS,
                         _ => 0,
                     };
                 }
@@ -318,16 +326,10 @@ impl MemcgNames for ByIndex {
 }
 
 /// Clearing goes by runs of neighbours, lone pages are dearer.
-fn price_of_clearing(young: &PageBits) -> u64 {
-    let pages: u64 = young.iter().map(|word| u64::from(word.count_ones())).sum();
-    let mut carry = 0;
-    let mut starts = 0;
-    for word in young {
-        starts += u64::from((word & !(word << 1 | carry)).count_ones());
-        carry = word >> 63;
-    }
+fn price_of_clearing(young: &PageSet) -> u64 {
+    let starts = young.runs().count() as u64;
     // The first page of a run pays for the call, the others for themselves.
-    starts * CLEAR_LONE_NS + (pages - starts) * CLEAR_IN_RUN_NS
+    starts * CLEAR_LONE_NS + (young.len() - starts) * CLEAR_IN_RUN_NS
 }
 
 #[cfg(test)]
@@ -336,7 +338,7 @@ mod tests {
 
     #[test]
     fn runs_are_cheaper_to_clear_than_lone_pages() {
-        let mut young = [0; WORDS_PER_TABLE];
+        let mut young = PageSet::NONE;
         assert_eq!(price_of_clearing(&young), 0);
         // One run across two words.
         young[0] = 1 << 63;

@@ -14,7 +14,7 @@ use std::ops::Range;
 use agewise_kernel::ids::MemcgId;
 use agewise_policy::budget::{Gone, HeatQueue, Moved, Pacer, Scanned, Seen, World, share};
 use agewise_policy::proactive::{Action, Controller, Decision, Facts, Hands};
-use agewise_policy::table::{PAGES_PER_TABLE, PageBits};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
 use super::eye::Eye;
 use super::facts::{Counted, gather};
@@ -192,7 +192,7 @@ impl Turn<'_> {
                 tables.entry(process).or_default().push(Seen {
                     index: table.index,
                     bits: table.bits,
-                    movable: [u64::MAX; 8],
+                    movable: PageSet::ALL,
                 });
                 Some(table)
             },
@@ -216,7 +216,7 @@ impl Turn<'_> {
                 tables.entry(process).or_default().push(Seen {
                     index: table.index,
                     bits,
-                    movable: [u64::MAX; 8],
+                    movable: PageSet::ALL,
                 });
             });
         }
@@ -272,16 +272,11 @@ impl Misses {
     }
 
     /// Takes what is missed out of what was seen.
-    fn hide(&self, process: ProcessId, index: u64, young: &mut PageBits) {
-        for (word, bits) in young.iter_mut().enumerate() {
-            let mut left = *bits;
-            while left != 0 {
-                let bit = left.trailing_zeros() as usize;
-                left &= left - 1;
-                let page = index * PAGES_PER_TABLE as u64 + (word * 64 + bit) as u64;
-                if self.is_missed(process, page) {
-                    *bits &= !(1 << bit);
-                }
+    fn hide(&self, process: ProcessId, index: u64, young: &mut PageSet) {
+        let seen = *young;
+        for page in seen.iter() {
+            if self.is_missed(process, index * PAGES_PER_TABLE as u64 + page as u64) {
+                young[page / 64] &= !(1 << (page % 64));
             }
         }
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::{HEAT_DECAY, Moved, PAGE_BYTES, QUEUE_TIER_PAGES, Scanned};
 use crate::heat::{Candidates, HeatMap};
-use crate::table::{PageBits, TableBits, pages_in};
+use crate::table::{PageSet, TableBits};
 
 /// Most runs handed to the mover in one go.
 const RUNS_MAX: usize = 256;
@@ -19,7 +19,7 @@ pub struct Seen {
     /// What its entries said.
     pub bits: TableBits,
     /// Pages that may be moved at all.
-    pub movable: PageBits,
+    pub movable: PageSet,
 }
 
 /// What the mover did with runs that were due.
@@ -64,11 +64,11 @@ impl HeatQueue {
         let mut candidates = Vec::with_capacity(tables.len());
         for table in tables {
             let bits = &table.bits;
-            scanned.present_pages += pages_in(&bits.present);
-            scanned.young_pages += pages_in(&bits.young);
+            scanned.present_pages += bits.present.len();
+            scanned.young_pages += bits.young.len();
             candidates.push(Candidates {
                 index: table.index,
-                pages: std::array::from_fn(|w| table.movable[w] & bits.present[w] & !bits.young[w]),
+                pages: (table.movable & bits.present).without(&bits.young),
             });
         }
         if counts {

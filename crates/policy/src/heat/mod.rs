@@ -14,7 +14,7 @@ mod scale;
 
 use std::ops::Range;
 
-use crate::table::{PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE};
+use crate::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 use scale::{LEVELS_ALIKE, Scale};
 
 /// Heats of the pages of one address space. Pages are named by number: address / page size.
@@ -37,7 +37,7 @@ pub struct Candidates {
     /// Page number of the table's first page / 512.
     pub index: u64,
     /// The pages: present, and not accessed since the last scan.
-    pub pages: PageBits,
+    pub pages: PageSet,
 }
 
 impl HeatMap {
@@ -131,17 +131,12 @@ impl HeatMap {
     fn each(&self, candidates: &[Candidates], mut visit: impl FnMut(u64, u8)) {
         for candidate in candidates {
             let levels = self.table(candidate.index);
-            for (word, bits) in candidate.pages.iter().enumerate() {
-                let mut left = *bits;
-                while left != 0 {
-                    let slot = word * 64 + left.trailing_zeros() as usize;
-                    left &= left - 1;
-                    let level = levels.map_or(0, |levels| levels[slot]);
-                    visit(
-                        candidate.index * PAGES_PER_TABLE as u64 + slot as u64,
-                        level / LEVELS_ALIKE,
-                    );
-                }
+            for slot in candidate.pages.iter() {
+                let level = levels.map_or(0, |levels| levels[slot]);
+                visit(
+                    candidate.index * PAGES_PER_TABLE as u64 + slot as u64,
+                    level / LEVELS_ALIKE,
+                );
             }
         }
     }
@@ -174,8 +169,7 @@ impl Scan<'_> {
         {
             return;
         }
-        let is_empty = |words: &PageBits| *words == [0; WORDS_PER_TABLE];
-        if is_empty(&bits.present) && is_empty(&bits.swapped) {
+        if bits.present.is_empty() && bits.swapped.is_empty() {
             return;
         }
         let mut table = known.unwrap_or_else(|| Table {
