@@ -14,7 +14,7 @@ use clap::Parser;
 
 /// Parses the command line, runs the subcommand and prints errors on standard error.
 pub fn main() -> ExitCode {
-    match command::run(cli::Cli::parse()) {
+    match cli::Cli::parse().command.run() {
         Ok(code) => code,
         Err(error) if agewise_cli::output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

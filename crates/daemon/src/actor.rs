@@ -4,8 +4,8 @@
 use agewise_host::agent::SubjectAges;
 use agewise_host::cgroup::Cgroup;
 use agewise_policy::proactive::{
-    Action, Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Reason as Why,
-    Refaults, Spec, SwapRoom,
+    Action, Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Refaults, Spec,
+    SwapRoom,
 };
 
 use super::hand::Done;
@@ -53,17 +53,9 @@ pub struct Actor {
     /// When it wants to be asked again, ms.
     pub next_ms: u64,
     /// The reason to do nothing that was said last, and when, ms.
-    said: Option<(std::mem::Discriminant<Why>, u64)>,
+    said: Option<(&'static str, u64)>,
     /// What rehearsals found that is still there: in earnest it would be gone.
     standing_bytes: u64,
-}
-
-/// The reason of a policy's name.
-pub fn reason_of(spec: &Spec) -> state::Reason {
-    state::Reason::ALL
-        .into_iter()
-        .find(|reason| reason.name() == spec.name())
-        .unwrap_or(state::Reason::Cost)
 }
 
 impl Actor {
@@ -71,7 +63,7 @@ impl Actor {
     pub fn new(rule: usize, spec: &Spec, dry_run: bool) -> Self {
         Actor {
             rule,
-            reason: reason_of(spec),
+            reason: state::Reason::of(spec),
             dry_run,
             reclaimed: Reclaimed::default(),
             rehearsed_bytes: 0,
@@ -159,7 +151,7 @@ impl Actor {
     /// Whether a decision to do nothing is worth a line: it has another reason than the one said
     /// last, and that was not just now. Reasons may take turns at every look.
     pub fn is_news(&mut self, now_ms: u64, decision: &Decision) -> bool {
-        let why = std::mem::discriminant(&decision.reason);
+        let why = decision.reason.name();
         let is_news = self.said.is_none_or(|(said, at_ms)| {
             said != why && now_ms.saturating_sub(at_ms) >= HOLD_EVERY_MS
         });
@@ -235,8 +227,8 @@ mod tests {
         let mut said = 0;
         for second in 0..600u64 {
             let reason = match second % 2 {
-                0 => Why::RateSpent,
-                _ => Why::NothingCold,
+                0 => agewise_policy::proactive::Reason::RateSpent,
+                _ => agewise_policy::proactive::Reason::NothingCold,
             };
             let decision = Decision {
                 action: Action::Nothing,
@@ -251,11 +243,13 @@ mod tests {
 
     #[test]
     fn every_policy_has_a_reason() {
-        for policy in agewise_policy::proactive::POLICIES {
-            let known = state::Reason::ALL.iter().any(|r| r.name() == policy.name);
-            assert!(known, "{} has no reason", policy.name);
+        for text in ["age:1s/2s", "pressure", "cost:stall=1%", "budget:512M"] {
+            let spec: Spec = text.parse().unwrap();
+            let reason = Actor::new(0, &spec, true).reason;
+            assert_eq!(reason.name(), spec.name());
+            assert_eq!(state::Reason::by_name(spec.name()), Some(reason));
         }
-        let spec: Spec = "budget:512M".parse().unwrap();
-        assert_eq!(reason_of(&spec), state::Reason::Budget);
+        assert_eq!(state::Reason::THRASH.name(), "thrash");
+        assert_eq!(state::Reason::by_name("nonsense"), None);
     }
 }

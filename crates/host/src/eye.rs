@@ -16,8 +16,8 @@ use serde::Serialize;
 use crate::pagewalk::entry::{EntryFormat, SwapEntry};
 use crate::process::Process;
 
-#[cfg(test)]
-pub(crate) mod fake;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
 mod leaf_run;
 pub mod pagemap;
 

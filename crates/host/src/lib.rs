@@ -27,7 +27,6 @@ pub mod recorder;
 pub mod restrain;
 pub mod root;
 pub mod rounds;
-pub mod seat;
 pub mod source;
 pub mod swap;
 pub mod untrusted;

@@ -166,7 +166,7 @@ fn a_process_without_its_first_thread_is_one() {
     assert!(vmas.vmas().iter().any(|vma| is_hog(&vma)));
     assert!(vmas.vmas().iter().any(|vma| vma.locked));
     // What the kernel does not do for it is said, not taken for its end.
-    let refused = check_target(&process, false).unwrap_err();
+    let refused = check_target(&process).unwrap_err();
     assert!(
         matches!(refused, PageoutError::LostLeader { .. }),
         "{refused}"

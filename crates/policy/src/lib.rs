@@ -6,6 +6,7 @@
 //! [`AgeMap`] keeps ages, [`Histogram`] sums them up, [`proactive::Controller`] decides from both.
 
 pub mod agemap;
+pub mod budget;
 pub mod generations;
 pub mod heat;
 pub mod proactive;

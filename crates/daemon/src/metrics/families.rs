@@ -262,7 +262,7 @@ fn flows(rows: &[Row]) -> Vec<Family> {
         let labels = vec![row.label.clone()];
         refaulted.add(labels.clone(), row.counts.refaulted_bytes);
         rehearsed.add(labels.clone(), row.counts.rehearsed_bytes);
-        for reason in Reason::ALL {
+        for reason in Reason::all() {
             let mut labels = labels.clone();
             labels.push(("reason", reason.name().to_owned()));
             reclaimed.add(labels, row.counts.reclaimed.bytes(reason));

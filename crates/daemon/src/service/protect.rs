@@ -135,6 +135,6 @@ impl Daemon {
         line.done = Some(&done);
         self.journal.write("action", &line);
         let count = self.squeezed.entry(seen.key.clone()).or_default();
-        count.add(Reason::Thrash, done.left_bytes());
+        count.add(Reason::THRASH, done.left_bytes());
     }
 }

@@ -37,8 +37,8 @@ impl Daemon {
             count.raw_bytes = view.refaulted_bytes;
             view.refaulted_bytes = count.sum_bytes;
             if let Some(squeezed) = self.squeezed.get(&seen.key) {
-                let bytes = squeezed.bytes(Reason::Thrash);
-                view.reclaimed.add(Reason::Thrash, bytes);
+                let bytes = squeezed.bytes(Reason::THRASH);
+                view.reclaimed.add(Reason::THRASH, bytes);
             }
         }
         let machine = self.world.machine();

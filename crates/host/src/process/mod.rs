@@ -8,7 +8,6 @@
 
 mod bound;
 mod stat;
-mod worker;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -21,7 +20,6 @@ use rustix::process::{Pid, PidfdFlags};
 pub use bound::{Bound, BoundError};
 pub(crate) use stat::kib;
 pub use stat::{Membership, ProcessKind, Stat, Status};
-pub use worker::Worker;
 
 use crate::error::{self, FileError};
 use crate::root::{ProcRoot, numbers_in};

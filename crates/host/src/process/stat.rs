@@ -57,10 +57,6 @@ pub struct Stat {
     pub start_ticks: u64,
     /// Resident memory in pages, by counters that lag by some dozens of pages a CPU.
     pub rss_pages: u64,
-    /// The CPU it ran on last: of a process that of its first thread. Not in kernels before 2.2.8.
-    pub cpu: Option<u32>,
-    /// It runs before all others for as long as it likes (`SCHED_FIFO`, `SCHED_RR`, `SCHED_DEADLINE`).
-    pub is_realtime: bool,
 }
 
 impl Stat {
@@ -108,8 +104,6 @@ impl Stat {
             threads: u32::try_from(number(20)?).unwrap_or(u32::MAX),
             start_ticks: number(22)?,
             rss_pages: number(24)?,
-            cpu: field(39).ok().and_then(|cpu| cpu.parse().ok()),
-            is_realtime: field(41).is_ok_and(|policy| matches!(policy, "1" | "2" | "6")),
         })
     }
 
@@ -130,8 +124,6 @@ impl Stat {
         self.state = thread.state;
         self.kind = thread.kind;
         self.rss_pages = thread.rss_pages;
-        self.cpu = thread.cpu;
-        self.is_realtime = thread.is_realtime;
     }
 
     /// Stopped by a signal or a tracer: its memory is still there, it just does not run.

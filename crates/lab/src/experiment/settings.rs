@@ -244,6 +244,12 @@ pub const SETTINGS: &[Setting] = &[
         expected: "a number of nanoseconds",
         apply: |config, text| put(&mut config.cost.fault_ns, number(text, 0, 1 << 40)),
     },
+    Setting {
+        key: "agent_missed",
+        description: "share of accesses an agent under a budget does not see (0.002)",
+        expected: "a number from 0 to 1",
+        apply: |config, text| put(&mut config.agent_missed, number(text, 0.0, 1.0)),
+    },
 ];
 
 /// Makes a setting given as `key=value`.

@@ -82,32 +82,44 @@ impl HeatMap {
 
     /// The coldest `pages` of the candidates (their tables ascending), as runs in ascending order.
     pub fn coldest(&self, candidates: &[Candidates], pages: u64) -> Vec<Range<u64>> {
+        self.coldest_in_tiers(candidates, pages, u64::MAX)
+    }
+
+    /// The same in tiers: first the coldest `first` pages, then twice as many of the next, and so
+    /// on, each tier as runs in ascending order. Whoever takes n pages takes hardly any that is
+    /// warmer than the coldest 2n, and still finds neighbours together.
+    pub fn coldest_in_tiers(
+        &self,
+        candidates: &[Candidates],
+        pages: u64,
+        first: u64,
+    ) -> Vec<Range<u64>> {
         let mut counts = [0u64; 256];
         self.each(candidates, |_, rank| counts[usize::from(rank)] += 1);
-        // All colder ones, and so many of those that are just as cold as the last one.
-        let (mut limit, mut left) = (0u8, pages);
-        for (rank, count) in counts.into_iter().enumerate() {
-            limit = rank as u8;
-            if count >= left {
-                break;
-            }
-            left -= count;
+        // How many pages go before one of a rank; among equals the one at the highest address first.
+        let mut before = [0u64; 256];
+        let mut colder = 0;
+        for (before, count) in before.iter_mut().zip(counts) {
+            colder += count;
+            *before = colder;
         }
-        let skipped = counts[usize::from(limit)].saturating_sub(left);
-        let mut equals = 0;
-        let mut runs: Vec<Range<u64>> = Vec::new();
+        let mut tiers: Vec<Vec<Range<u64>>> = Vec::new();
         self.each(candidates, |page, rank| {
-            let is_equal = rank == limit;
-            equals += u64::from(is_equal);
-            if rank > limit || (is_equal && equals <= skipped) {
+            let place = &mut before[usize::from(rank)];
+            *place -= 1;
+            if *place >= pages {
                 return;
             }
-            match runs.last_mut() {
+            let tier = (*place / first.max(1)).saturating_add(1).ilog2() as usize;
+            if tiers.len() <= tier {
+                tiers.resize(tier + 1, Vec::new());
+            }
+            match tiers[tier].last_mut() {
                 Some(run) if run.end == page => run.end += 1,
-                _ => runs.push(page..page + 1),
+                _ => tiers[tier].push(page..page + 1),
             }
         });
-        runs
+        tiers.into_iter().flatten().collect()
     }
 
     /// Bytes of memory the map takes.

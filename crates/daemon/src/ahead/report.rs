@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the thread is told to hold, and what it tells of that.
+//! Requests to the thread that holds budgets, and its reports.
 
 use agewise_host::cgroup::Cgroup;
 use agewise_policy::proactive::{Backend, Spec};
