@@ -309,7 +309,7 @@ mod tests {
     /// daemon's.
     #[test]
     fn every_policy_is_documented() {
-        for page in ["docs/proactive.md", "docs/daemon.md"] {
+        for page in ["docs/use/proactive.md", "docs/use/daemon.md"] {
             let path = format!("{}/../../{page}", env!("CARGO_MANIFEST_DIR"));
             let text = std::fs::read_to_string(&path).unwrap();
             for entry in POLICIES {
