@@ -4,33 +4,62 @@ CARGO_FLAGS ?= --locked
 TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
 AGEWISE = $(TARGET_DIR)/release/agewise
 
-.PHONY: setup build run test test-vm lint bench man bpf bpf-check clean
+# Crates that others can use, and the sets of features that have to build.
+LIBRARIES = agewise-policy agewise-kernel agewise-damon agewise-trace
+FEATURE_SETS = "" fuse web lab bench
 
-# Says what is missing to build agewise; as root on Debian and its kin, installs it.
+.PHONY: setup build dist run test test-vm lint check-features doc package bench man bpf bpf-check clean
+
+# Installs what building agewise needs (as root on Debian and its kin), or names what is missing.
 setup:
 	@scripts/setup
 
 build: setup
 	$(CARGO) build --release $(CARGO_FLAGS) -p agewise
 
+# The program as packages ship it: optimised across crates, which takes longer to build.
+dist: setup
+	$(CARGO) build --profile dist $(CARGO_FLAGS) -p agewise
+
 # The tour: what this machine can do, the age of the memory of two programs, and the cold half of
-# one of them moved out. ZRAM=1 lends it a compressed swap device for as long as it runs: without swap
-# nearly nothing can leave, so as root on a machine that has none it does so unless ZRAM=0 forbids it.
+# one of them moved out. ZRAM=1 lends it a compressed swap device while it runs: without swap hardly
+# anything can leave, so as root on a machine without swap that is the default; ZRAM=0 forbids it.
 run: ZRAM ?= $(shell [ "$$(id -u)" = 0 ] && [ "$$(wc -l < /proc/swaps)" = 1 ] && echo 1)
 run: build
 	$(AGEWISE) demo $(if $(filter 1 true yes,$(ZRAM)),--zram)
 
+# Every test, even after a failure. What could not run says SKIPPED; the last line sums up.
 test: setup
-	$(CARGO) test $(CARGO_FLAGS) --workspace
+	@scripts/test $(CARGO) test --no-fail-fast $(CARGO_FLAGS) --workspace -- --show-output
 
-# Eyes and hands that need another kernel than this one, in a virtual machine. Optional.
+# Access sources and movers that need another kernel than this one, in a virtual machine. Optional.
 test-vm: setup
 	scripts/test-vm $(KERNELS)
 
 lint: setup
 	$(CARGO) fmt --check
-	$(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	@crates/host/bpf/build check
+	@if command -v cargo-deny >/dev/null; then \
+		$(CARGO) deny --offline check bans licenses sources; \
+	else echo "SKIPPED cargo deny: not installed (cargo install cargo-deny)"; fi
+	$(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+	@$(MAKE) --no-print-directory check-features doc
+
+# The program without any optional part, and with each of them alone.
+check-features:
+	@for features in $(FEATURE_SETS); do \
+		echo "check-features: $${features:-none}"; \
+		$(CARGO) clippy --quiet $(CARGO_FLAGS) -p agewise -p agewise-daemon --all-targets \
+			--no-default-features --features "$$features" -- -D warnings || exit 1; \
+	done
+
+# The pages of the libraries: every link in them leads somewhere.
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(CARGO_FLAGS) --no-deps $(addprefix -p ,$(LIBRARIES))
+
+# What would be uploaded of the libraries, in $(TARGET_DIR)/package. Uploads nothing.
+package:
+	$(CARGO) package $(CARGO_FLAGS) --no-verify $(addprefix -p ,$(LIBRARIES))
 
 # Figures, never part of the tests: they depend on the machine and on what else it does.
 bench: build
@@ -43,7 +72,7 @@ bench: build
 	$(AGEWISE) bench lab
 	$(CARGO) bench $(CARGO_FLAGS) --workspace
 
-# The page-table walker's BPF object is committed: only who changes its C needs clang.
+# The page-table walker's BPF object is committed: clang is needed only to change its C.
 bpf:
 	crates/host/bpf/build
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command line: one subcommand a file in `command/`, listed here.
+//! The command line: one subcommand a file in `command/`, listed there.
 
-use clap::{Parser, Subcommand};
+use clap::Parser;
 
-use crate::command;
+use crate::command::Command;
 
 /// See how old memory is, and move what is cold out before it hurts.
 ///
@@ -19,26 +19,4 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-}
-
-/// The subcommands. What each is for is said once, on its arguments.
-#[derive(Debug, Subcommand)]
-#[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
-pub enum Command {
-    Bench(agewise_bench::Args),
-    Completions(command::completions::Args),
-    Config(command::config::Args),
-    Daemon(command::daemon::Args),
-    Demo(command::demo::Args),
-    Doctor(command::doctor::Args),
-    Exercise(agewise_bench::exercise::Args),
-    Lab(command::lab::Args),
-    Man(command::man::Args),
-    Reclaim(command::reclaim::Args),
-    Report(command::report::Args),
-    Run(command::run::Args),
-    Size(command::size::Args),
-    Sort(command::sort::Args),
-    Trace(command::trace::Args),
-    Watch(command::watch::Args),
 }

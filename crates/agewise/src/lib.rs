@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `agewise` command as a library, so that its tests can reach what it is made of: the file
-//! in which an exerciser keeps its truth, the plans, the tables. Not a stable interface.
+//! The `agewise` command as a library, for its own tests: one module a subcommand. Not a stable
+//! interface.
+//!
+//! Features, all on by default: `fuse` and `web` (parts of the daemon), `lab`, and `bench` (with
+//! `exercise` and `demo`).
 
 pub mod cli;
 pub mod command;
@@ -9,13 +12,13 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Parses the command line, runs the subcommand and tells errors on standard error.
+/// Parses the command line, runs the subcommand and prints errors on standard error.
 pub fn main() -> ExitCode {
-    match command::run(cli::Cli::parse()) {
+    match cli::Cli::parse().command.run() {
         Ok(code) => code,
         Err(error) if agewise_cli::output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("agewise: {error:#}");
+            agewise_cli::note!("{}", agewise_cli::output::chain(&error));
             ExitCode::FAILURE
         }
     }

@@ -165,9 +165,10 @@ fn hide_btf() -> std::io::Result<()> {
                 null(),
             ) == 0
     };
-    match done {
-        true => Ok(()),
-        false => Err(std::io::Error::last_os_error()),
+    if done {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
     }
 }
 

@@ -56,6 +56,7 @@ fn a_configuration_is_printed_checked_and_refused_with_its_line() {
     let output = Command::new(AGEWISE)
         .args(["daemon", "--config"])
         .arg(&file)
+        .env("STATE_DIRECTORY", directory.path())
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -102,6 +103,19 @@ fn a_bad_configuration_changes_nothing_and_a_good_one_is_taken() {
     let line = daemon.wait_for("reload_failed", |_| true);
     let message = line["message"].as_str().unwrap();
     assert!(message.contains("unknown field `tic`"), "{message}");
+    // Nor does one that nobody writes to hold the daemon up.
+    let toml = daemon.directory.path().join("agewise.toml");
+    std::fs::remove_file(&toml).unwrap();
+    let made = Command::new("mkfifo").arg(&toml).status().unwrap();
+    assert!(made.success());
+    daemon.signal(Signal::HUP);
+    daemon.wait_for("reload_failed", |line| {
+        line["message"]
+            .as_str()
+            .unwrap()
+            .contains("no regular file")
+    });
+    std::fs::remove_file(&toml).unwrap();
     write_config(daemon.directory.path(), &age_rule(exerciser.pid(), ""));
     daemon.signal(Signal::HUP);
     daemon.wait_for("reload", |_| true);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use agewise_daemon::config::{Config, Matcher};
 use agewise_daemon::demo;
 use agewise_daemon::files::Source;
+use agewise_daemon::health::Health;
 use agewise_daemon::journal::Journal;
 use agewise_daemon::metrics::families::families;
 use agewise_daemon::metrics::shown::{Chooser, Limits};
@@ -109,7 +110,7 @@ impl Daemon {
             }),
             protector: Protector::new(&config.protect, None).unwrap(),
             matcher: Matcher::new(&config).unwrap(),
-            journal: Journal::open(&config.journal).unwrap(),
+            journal: Journal::open(&config.journal, &Health::default()).unwrap(),
             pace: Pace::new(1.0, TICK_MS),
             _directory: directory,
         }

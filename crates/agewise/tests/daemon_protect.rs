@@ -7,7 +7,7 @@
 mod support;
 
 use std::fs::{File, OpenOptions};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,6 @@ struct Scene {
     top: Group,
     _swap: ZramDevice,
     version: Version,
-    state: tempfile::TempDir,
 }
 
 impl Scene {
@@ -70,20 +69,14 @@ impl Scene {
             top,
             _swap: swap,
             version: hierarchy.version,
-            state: tempfile::tempdir().unwrap(),
         })
-    }
-
-    fn ledger(&self) -> PathBuf {
-        self.state.path().join("ledger")
     }
 
     fn config(&self, up_to: &str, more: &str) -> String {
         format!(
             "[observe]\ncgroups = ['{0}/**']\ntick = '1s'\ncpu_percent = 50\n\
-             [protect]\ncgroups = ['{0}/desk']\nup_to = '{up_to}'\nledger = '{1}'\n{more}",
+             [protect]\ncgroups = ['{0}/desk']\nup_to = '{up_to}'\n{more}",
             self.top.path,
-            self.ledger().display()
         )
     }
 
@@ -144,6 +137,7 @@ fn spawn(directory: &Path, more: &[&str]) -> Child {
         .args(["daemon", "--config"])
         .arg(directory.join("agewise.toml"))
         .args(more)
+        .env("STATE_DIRECTORY", directory.join("state"))
         .stderr(Stdio::null())
         .spawn()
         .expect("setsid of util-linux")
@@ -214,7 +208,7 @@ fn the_guilty_is_squeezed_and_frozen_and_goes_on_however_the_daemon_ends() {
         return;
     }
     assert!(!scene.hog_runs(), "{:#?}", daemon.journal());
-    assert!(scene.ledger().exists());
+    assert!(daemon.ledger().exists());
     daemon.wait_for("action", is_act("thaw", "after"));
     assert!(runs_again(scene.hog.pid()));
 
@@ -222,14 +216,9 @@ fn the_guilty_is_squeezed_and_frozen_and_goes_on_however_the_daemon_ends() {
     wait_once_more(&daemon, "freeze");
     daemon.child.kill().unwrap();
     daemon.child.wait().unwrap();
-    assert!(!scene.hog_runs() && scene.ledger().exists());
-    let let_go = Command::new(AGEWISE)
-        .args(["daemon", "--let-go", "--config"])
-        .arg(daemon.directory.path().join("agewise.toml"))
-        .output()
-        .unwrap();
-    assert!(let_go.status.success(), "{let_go:?}");
-    assert!(runs_again(scene.hog.pid()) && !scene.ledger().exists());
+    assert!(!scene.hog_runs() && daemon.ledger().exists());
+    assert_eq!(undo(&daemon, &[]).0, Some(0));
+    assert!(runs_again(scene.hog.pid()) && !daemon.ledger().exists());
     assert_eq!(scene.limit(), before);
 
     // Killed again, and followed by a daemon that only reports.
@@ -239,8 +228,8 @@ fn the_guilty_is_squeezed_and_frozen_and_goes_on_however_the_daemon_ends() {
     daemon.child.wait().unwrap();
     assert!(!scene.hog_runs());
     daemon.child = spawn(daemon.directory.path(), &["--dry-run"]);
-    daemon.wait_for("let_go", |_| true);
-    assert!(runs_again(scene.hog.pid()) && !scene.ledger().exists());
+    daemon.wait_for("undo", |_| true);
+    assert!(runs_again(scene.hog.pid()) && !daemon.ledger().exists());
     assert_eq!(scene.limit(), before);
     daemon.signal(Signal::TERM);
     daemon.child.wait().unwrap();
@@ -248,12 +237,202 @@ fn the_guilty_is_squeezed_and_frozen_and_goes_on_however_the_daemon_ends() {
     // Ended by SIGTERM while it is frozen.
     daemon.child = spawn(daemon.directory.path(), &[]);
     wait_once_more(&daemon, "freeze");
+    let ledger = daemon.ledger();
     let journal = daemon.end();
-    assert!(runs_again(scene.hog.pid()) && !scene.ledger().exists());
+    assert!(runs_again(scene.hog.pid()) && !ledger.exists());
     assert_eq!(scene.limit(), before);
     assert_eq!(journal.last().unwrap()["record"], "stop");
     assert!(runs(scene.desk.pid()));
     check_pairs(&journal);
+}
+
+/// `agewise daemon --undo` with more arguments: its status and what it says.
+fn undo(daemon: &Daemon, more: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(AGEWISE)
+        .args(["daemon", "--undo"])
+        .args(more)
+        .env("STATE_DIRECTORY", daemon.state())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), said)
+}
+
+/// Kills a daemon while the hog is frozen.
+fn kill_while_frozen(scene: &Scene, daemon: &mut Daemon) {
+    wait_once_more(daemon, "freeze");
+    daemon.child.kill().unwrap();
+    daemon.child.wait().unwrap();
+    assert!(!scene.hog_runs() && daemon.ledger().exists());
+}
+
+#[test]
+fn undo_needs_no_configuration_and_removes_all_that_is_stale() {
+    let _one = one();
+    let scene = scene!("undone");
+    let before = scene.limit();
+    let place = tempfile::tempdir().unwrap();
+    let (files, socket) = (place.path().join("files"), place.path().join("socket"));
+    let config = scene.config("freeze", "freeze = '60s'\n");
+    let config = format!(
+        "{config}[files]\nenabled = true\ndirectory = '{}'\n[metrics]\nenabled = true\n\
+         listen = 'unix:{}'\n",
+        files.display(),
+        socket.display()
+    );
+    let mut daemon = start(&config, &[]);
+    let trial = daemon.wait_for("action", is_act("freeze", "after"));
+    if let Some(trouble) = trial["trouble"].as_str() {
+        println!("SKIPPED: nothing can be frozen here: {trouble}");
+        return;
+    }
+    let toml = daemon.directory.path().join("agewise.toml");
+    let is_undone = |daemon: &Daemon| {
+        assert!(runs_again(scene.hog.pid()) && !daemon.ledger().exists());
+        assert_eq!(scene.limit(), before);
+        assert!(!socket.exists());
+        assert_eq!(std::fs::read_dir(&files).map_or(0, Iterator::count), 0);
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(files.to_str().unwrap()));
+    };
+    daemon.child.kill().unwrap();
+    daemon.child.wait().unwrap();
+    assert!(!scene.hog_runs() && daemon.ledger().exists() && socket.exists());
+    // No configuration.
+    let (status, said) = undo(&daemon, &[]);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("was undone"), "{said}");
+    is_undone(&daemon);
+    assert!(undo(&daemon, &[]).1.contains("nothing to undo"));
+
+    // A broken one: undo works, and a start undoes as well before it is refused.
+    for restarts in [false, true] {
+        write_config(daemon.directory.path(), &config);
+        daemon.child = spawn(daemon.directory.path(), &[]);
+        kill_while_frozen(&scene, &mut daemon);
+        std::fs::write(&toml, "oops = [").unwrap();
+        if restarts {
+            let status = spawn(daemon.directory.path(), &[]).wait().unwrap();
+            assert_eq!(status.code(), Some(1));
+        } else {
+            let (status, said) = undo(&daemon, &["--config", toml.to_str().unwrap()]);
+            assert_eq!(status, Some(0), "{said}");
+        }
+        is_undone(&daemon);
+    }
+
+    // The former name, a moved configuration, and a ledger that was given away.
+    write_config(daemon.directory.path(), &config);
+    daemon.child = spawn(daemon.directory.path(), &[]);
+    kill_while_frozen(&scene, &mut daemon);
+    std::os::unix::fs::chown(daemon.ledger(), Some(65534), Some(65534)).unwrap();
+    let output = Command::new(AGEWISE)
+        .args([
+            "daemon",
+            "--let-go",
+            "--config",
+            "/nonexistent/agewise.toml",
+        ])
+        .env("STATE_DIRECTORY", daemon.state())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    is_undone(&daemon);
+}
+
+#[test]
+fn a_damaged_line_is_said_and_the_others_are_undone() {
+    let _one = one();
+    let scene = scene!("damaged");
+    let before = scene.limit();
+    let mut daemon = start(&scene.config("freeze", "freeze = '60s'\n"), &[]);
+    let frozen = daemon.wait_for("action", is_act("freeze", "after"));
+    if let Some(trouble) = frozen["trouble"].as_str() {
+        println!("SKIPPED: nothing can be frozen here: {trouble}");
+        return;
+    }
+    daemon.child.kill().unwrap();
+    daemon.child.wait().unwrap();
+    let text = std::fs::read_to_string(daemon.ledger()).unwrap();
+    assert!(
+        text.contains(" squeeze\t") && text.contains(" freeze\t"),
+        "{text}"
+    );
+    std::fs::write(daemon.ledger(), text.replace(" squeeze\t", " squeze\t")).unwrap();
+    let (status, said) = undo(&daemon, &[]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(
+        said.contains("cannot be read") && said.contains("squeze"),
+        "{said}"
+    );
+    assert!(runs_again(scene.hog.pid()), "what can be undone is");
+    assert!(scene.limit() != before && daemon.ledger().exists());
+    // Put right by hand, as the message asks for.
+    std::fs::write(daemon.ledger(), text).unwrap();
+    assert_eq!(undo(&daemon, &[]).0, Some(0));
+    assert_eq!(scene.limit(), before);
+}
+
+#[test]
+fn nothing_is_done_without_a_journal() {
+    let _one = one();
+    let scene = scene!("unwritten");
+    let before = scene.limit();
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("socket");
+    let config = format!(
+        "journal.file = '/dev/full'\n{}[metrics]\nenabled = true\nlisten = 'unix:{}'\n",
+        scene.config("kill", ""),
+        socket.display()
+    );
+    std::fs::write(directory.path().join("agewise.toml"), config).unwrap();
+    let said = File::create(directory.path().join("said")).unwrap();
+    let child = Command::new("setsid")
+        .arg(AGEWISE)
+        .args(["daemon", "--config"])
+        .arg(directory.path().join("agewise.toml"))
+        .env("STATE_DIRECTORY", directory.path().join("state"))
+        .stderr(said)
+        .spawn()
+        .expect("setsid of util-linux");
+    let daemon = Daemon { child, directory };
+    // By then it would have been squeezed, frozen and killed.
+    std::thread::sleep(Duration::from_secs(30));
+    assert!(scene.hog_runs());
+    assert_eq!(scene.limit(), before);
+    // Only the socket is noted.
+    let noted = std::fs::read_to_string(daemon.ledger()).unwrap();
+    assert!(
+        noted.contains(" socket\t") && noted.lines().count() == 2,
+        "{noted}"
+    );
+    let health = ask(&socket, "/healthz");
+    assert!(
+        health.contains(" 503 ") && health.contains("journal: /dev/full"),
+        "{health}"
+    );
+    let metrics = ask(&socket, "/metrics");
+    let lost = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("agewise_journal_lost_lines_total "));
+    assert!(lost.unwrap().parse::<f64>().unwrap() > 1.0, "{metrics}");
+    daemon.signal(Signal::TERM);
+    let said = daemon.directory.path().join("said");
+    let said = std::fs::read_to_string(said).unwrap();
+    assert_eq!(said.matches("cannot be written").count(), 1, "{said}");
+}
+
+/// What a daemon answers at its socket.
+fn ask(socket: &Path, path: &str) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 /// Every act is told before and after, unless the daemon was killed in between.
@@ -284,7 +463,7 @@ fn a_rehearsal_acts_on_nobody_and_only_who_is_asked_for_by_name_kills() {
     let daemon = start(&scene.config("freeze", "freeze = '1s'\n"), &["--dry-run"]);
     let squeezed = daemon.wait_for("action", is_act("squeeze", "after"));
     assert_eq!(squeezed["dry_run"], true);
-    assert!(scene.hog_runs() && scene.limit() == before && !scene.ledger().exists());
+    assert!(scene.hog_runs() && scene.limit() == before && !daemon.ledger().exists());
     check_pairs(&daemon.end());
 
     let mut daemon = start(&scene.config("kill", "freeze = '1s'\n"), &[]);
@@ -299,7 +478,7 @@ fn a_rehearsal_acts_on_nobody_and_only_who_is_asked_for_by_name_kills() {
     daemon.signal(Signal::TERM);
     daemon.child.wait().unwrap();
     check_pairs(&daemon.journal());
-    assert!(!scene.ledger().exists());
+    assert!(!daemon.ledger().exists());
 }
 
 #[test]
@@ -320,10 +499,11 @@ fn who_shares_the_session_of_the_daemon_or_is_spared_is_left_alone() {
     daemon.wait_for("thrashing", |line| line["guilty"].is_string());
     // By now it would have been squeezed and frozen.
     std::thread::sleep(Duration::from_secs(12));
+    let ledger = daemon.ledger();
     let journal = daemon.end();
     assert!(
         journal.iter().all(|line| line["record"] != "action"),
         "{journal:#?}"
     );
-    assert!(scene.hog_runs() && scene.limit() == before && !scene.ledger().exists());
+    assert!(scene.hog_runs() && scene.limit() == before && !ledger.exists());
 }

@@ -69,9 +69,10 @@ impl Subject {
         let truth = truth_bins(self.exerciser.truth(), now_ns());
         let process = Process::open(self.exerciser.pid()).unwrap();
         let status = process.status().unwrap();
-        let resident = match with_files {
-            true => process.rss_bytes().unwrap(),
-            false => status.rss_anon_bytes + status.rss_shmem_bytes,
+        let resident = if with_files {
+            process.rss_bytes().unwrap()
+        } else {
+            status.rss_anon_bytes + status.rss_shmem_bytes
         } as f64;
         let bins = |key: &str| -> Vec<u64> {
             text.lines()

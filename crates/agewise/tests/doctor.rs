@@ -15,8 +15,8 @@ fn records(output: &Output) -> Vec<Value> {
         .collect()
 }
 
-fn chosen_eye(records: &[Value]) -> Option<&str> {
-    let chosen = |record: &&Value| record["group"] == "eye" && record["chosen"] == true;
+fn chosen_source(records: &[Value]) -> Option<&str> {
+    let chosen = |record: &&Value| record["group"] == "source" && record["chosen"] == true;
     records
         .iter()
         .find(chosen)
@@ -44,7 +44,11 @@ fn json_has_the_same_fields_in_every_line_and_the_status_tells_whether_observing
     let status = output.status.code();
     assert_eq!(
         status,
-        Some(if chosen_eye(&records).is_some() { 0 } else { 3 })
+        Some(if chosen_source(&records).is_some() {
+            0
+        } else {
+            3
+        })
     );
     assert!(
         output.stderr.is_empty(),
@@ -61,7 +65,13 @@ fn text_into_a_pipe_has_no_colour() {
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(!text.contains('\x1b'));
-    for heading in ["Kernel\n", "Machine\n", "Eyes: ", "Hands: ", "Observing "] {
+    for heading in [
+        "Kernel\n",
+        "Machine\n",
+        "Access sources: ",
+        "Movers: ",
+        "Observing ",
+    ] {
         assert!(text.contains(heading), "{heading}");
     }
 }
@@ -86,7 +96,7 @@ fn without_privileges_it_answers_as_well() {
         .output()
         .unwrap();
     let records = records(&output);
-    assert_ne!(chosen_eye(&records), Some("pagewalk"));
+    assert_ne!(chosen_source(&records), Some("pagewalk"));
     let privileges = records
         .iter()
         .find(|record| record["name"] == "privileges")
@@ -103,8 +113,18 @@ fn without_privileges_it_answers_as_well() {
         .find(|record| record["name"] == "pageout")
         .unwrap();
     assert_eq!(pageout["state"], "missing");
+    let damon = records.iter().find(|record| record["name"] == "damon");
+    let damon = damon.unwrap();
+    assert_eq!(damon["state"], "missing", "only root may use it: {damon}");
+    if std::path::Path::new("/sys/kernel/mm/damon/admin").exists() {
+        assert_eq!(damon["advice"], "run as root", "{damon}");
+    }
     assert_eq!(
         output.status.code(),
-        Some(if chosen_eye(&records).is_some() { 0 } else { 3 })
+        Some(if chosen_source(&records).is_some() {
+            0
+        } else {
+            3
+        })
     );
 }

@@ -435,9 +435,10 @@ impl SmallDisk {
             .arg(directory.path())
             .output()
             .map_err(|error| format!("no mount: {error}"))?;
-        match mounted.status.success() {
-            true => Ok(SmallDisk(directory)),
-            false => Err(format!("no small disk: {}", text(&mounted.stderr).trim())),
+        if mounted.status.success() {
+            Ok(SmallDisk(directory))
+        } else {
+            Err(format!("no small disk: {}", text(&mounted.stderr).trim()))
         }
     }
 }

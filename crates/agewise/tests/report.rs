@@ -47,11 +47,22 @@ fn may_look(test: &str) -> bool {
     output.status.success()
 }
 
-/// An interpreter that holds memory: `hot` MiB touched all the time, `cold` MiB once.
+/// A program that holds memory: `hot` MiB touched all the time, `cold` MiB once.
 fn holder(hot_mib: u64, cold_mib: u64) -> Running {
+    holder_in(None, hot_mib, cold_mib)
+}
+
+/// The same, with its memory charged to a cgroup from the beginning.
+fn holder_in(dir: Option<&Dir>, hot_mib: u64, cold_mib: u64) -> Running {
     let size = format!("{}M", hot_mib + cold_mib);
     let pattern = format!("hotcold:{}", hot_mib as f64 / (hot_mib + cold_mib) as f64);
-    let child = Command::new(cargo_bin("agewise"))
+    let enter = match dir {
+        Some(dir) => format!("echo $$ > {}/cgroup.procs; ", dir.0),
+        None => String::new(),
+    };
+    let child = Command::new("sh")
+        .args(["-c", &format!("{enter}exec \"$0\" \"$@\"")])
+        .arg(cargo_bin("agewise"))
         .args([
             "exercise",
             "--size",
@@ -218,36 +229,42 @@ fn a_process_that_exits_half_way_is_told_and_has_its_own_exit_status() {
     });
 }
 
+/// A memory cgroup that is removed with its guard.
+struct Dir(String);
+
+impl Dir {
+    fn create(name: &str) -> Result<Dir, String> {
+        let mount = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"]
+            .into_iter()
+            .find(|mount| std::path::Path::new(&format!("{mount}/cgroup.procs")).exists())
+            .ok_or("no memory cgroups")?;
+        let dir = format!("{mount}/agewise-report-{name}-{}", std::process::id());
+        match std::fs::create_dir(&dir) {
+            Ok(()) => Ok(Dir(dir)),
+            Err(error) => Err(format!("{dir}: {error}")),
+        }
+    }
+
+    fn take(&self, pid: &str) {
+        std::fs::write(format!("{}/cgroup.procs", self.0), pid).unwrap();
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
 #[test]
 fn pages_that_processes_share_count_once() {
     if !may_look("pages_that_processes_share_count_once") {
         return;
     }
-    let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let memory = cgroups
-        .lines()
-        .find(|line| line.contains(":memory:") || line.starts_with("0::"))
-        .and_then(|line| line.rsplit(':').next());
-    let Some(mount) = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"]
-        .into_iter()
-        .find(|mount| std::path::Path::new(&format!("{mount}/cgroup.procs")).exists())
-        .filter(|_| memory.is_some())
-    else {
-        println!("SKIP pages_that_processes_share_count_once: no memory cgroups");
-        return;
+    let dir = match Dir::create("shared") {
+        Ok(dir) => dir,
+        Err(why) => return println!("SKIP pages_that_processes_share_count_once: {why}"),
     };
-    let dir = format!("{mount}/agewise-report-{}", std::process::id());
-    if let Err(error) = std::fs::create_dir(&dir) {
-        println!("SKIP pages_that_processes_share_count_once: {dir}: {error}");
-        return;
-    }
-    struct Dir(String);
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir(&self.0);
-        }
-    }
-    let dir = Dir(dir);
     let sleepers: Vec<Running> = (0..4)
         .map(|_| Running(Command::new("sleep").arg("60").spawn().unwrap()))
         .collect();
@@ -256,7 +273,7 @@ fn pages_that_processes_share_count_once() {
         .map(|sleeper| sleeper.0.id().to_string())
         .collect();
     for pid in &pids {
-        std::fs::write(format!("{}/cgroup.procs", dir.0), pid).unwrap();
+        dir.take(pid);
     }
     let common = [
         "--duration",
@@ -327,69 +344,84 @@ fn wrong_arguments_are_refused_with_a_reason() {
     }
 }
 
-/// The kernel's own eyes: whatever this kernel has of them, `report` and `doctor` say the same.
-#[test]
-fn the_kernels_own_eyes_work_or_say_why_not_as_doctor_does() {
+/// A row of `doctor`.
+fn doctor_row(name: &str) -> Value {
     let doctor = agewise(&["doctor", "--format", "json"]);
-    let state = |name: &str| {
-        let text = String::from_utf8(doctor.stdout.clone()).unwrap();
-        text.lines()
-            .map(|line| serde_json::from_str::<Value>(line).unwrap())
-            .find(|line| line["group"] == "eye" && line["name"] == name)
-            .unwrap()
-    };
-    let target = holder(4, 4);
-    let pid = target.0.id().to_string();
+    let text = String::from_utf8(doctor.stdout).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .find(|line| line["group"] == "source" && line["name"] == name)
+        .unwrap()
+}
+
+/// What a source reports of a target is what `doctor` promises of it: a report, or the reason.
+fn assert_as_promised(source: &str, target: &[&str], reasons: &[&str]) {
+    let option = target[0];
     let common = ["--duration", "1500ms", "--format", "json"];
-    let damon = agewise(&[&["report", "--eye", "damon", "--pid", &pid], &common[..]].concat());
-    let stderr = String::from_utf8_lossy(&damon.stderr);
-    if state("damon")["state"] == "available" {
-        assert!(damon.status.success(), "{stderr}");
-        let text = String::from_utf8(damon.stdout).unwrap();
-        let ages: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
-        assert!(
-            ages["resident_bytes"].as_u64().unwrap() >= 8 << 20,
-            "{ages}"
-        );
-    } else {
-        assert_eq!(damon.status.code(), Some(1));
-        let is_said = ["in use by", "has no /sys/kernel/mm/damon", "cannot read"]
-            .iter()
-            .any(|why| stderr.contains(why));
-        assert!(is_said, "{stderr}");
-    }
-    let lru_gen = agewise(
-        &[
-            &["report", "--eye", "lru_gen", "--cgroup", "/"],
-            &common[..],
-        ]
-        .concat(),
-    );
-    let stderr = String::from_utf8_lossy(&lru_gen.stderr);
-    match state("lru_gen")["state"] == "available" {
-        true => assert!(lru_gen.status.success(), "{stderr}"),
-        false => {
-            assert_eq!(lru_gen.status.code(), Some(1));
-            let is_said = [
-                "CONFIG_LRU_GEN",
-                "switched off",
-                "debugfs",
-                "accounts memory",
-            ]
-            .iter()
-            .any(|why| stderr.contains(why));
-            assert!(is_said, "{stderr}");
+    // Somebody may begin or cease to use DAMON between the two: then they are asked again.
+    for is_last in [false, false, true] {
+        let row = doctor_row(source);
+        let found = row["found"].as_str().unwrap();
+        let is_promised = row["state"] != "missing" && !found.contains(&format!("not {option}"));
+        let report = agewise(&[&["report", "--source", source], target, &common[..]].concat());
+        let stderr = String::from_utf8_lossy(&report.stderr);
+        if report.status.success() != is_promised && !is_last {
+            continue;
         }
+        assert_eq!(report.status.success(), is_promised, "{row}: {stderr}");
+        if is_promised {
+            let text = String::from_utf8(report.stdout).unwrap();
+            let ages: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+            let resident = ages["resident_bytes"].as_u64().unwrap();
+            assert!(resident >= 8 << 20, "{ages}");
+        } else {
+            assert_eq!(report.status.code(), Some(1), "{stderr}");
+            let is_given = reasons.iter().any(|reason| stderr.contains(reason));
+            assert!(is_given, "{row}: {stderr}");
+        }
+        return;
     }
 }
 
+/// Whatever this kernel has of its own sources, `report` and `doctor` say the same.
 #[test]
-fn eyes_are_chosen_by_name_and_refuse_what_they_cannot_do() {
+fn the_kernels_own_sources_work_or_say_why_not_as_doctor_does() {
+    let dir = Dir::create("sources");
+    let target = holder_in(dir.as_ref().ok(), 4, 4);
+    let reasons = [
+        "in use by",
+        "has no /sys/kernel/mm/damon",
+        "cannot watch",
+        "cannot read",
+        "needs Linux",
+        "give --pid or --cgroup",
+    ];
+    assert_as_promised("damon", &["--pid", &target.0.id().to_string()], &reasons);
+    match &dir {
+        Ok(dir) => {
+            assert_as_promised("damon", &["--cgroup", &dir.0], &reasons);
+            assert_as_promised("damon", &["--all"], &reasons);
+        }
+        Err(why) => println!("SKIP the cgroups of this test: {why}"),
+    }
+    let reasons = [
+        "CONFIG_LRU_GEN",
+        "switched off",
+        "debugfs",
+        "accounts memory",
+    ];
+    assert_as_promised("lru_gen", &["--cgroup", "/"], &reasons);
+    // Its cgroup can be removed once it has ended.
+    drop(target);
+}
+
+#[test]
+fn sources_are_chosen_by_name_and_refuse_what_they_cannot_do() {
     let target = holder(4, 4);
     let pid = target.0.id().to_string();
     let by_pid = agewise(&[
         "report",
-        "--eye",
+        "--source",
         "lru_gen",
         "--pid",
         &pid,
@@ -402,11 +434,12 @@ fn eyes_are_chosen_by_name_and_refuse_what_they_cannot_do() {
         stderr.contains("by memory cgroup, not by process"),
         "{stderr}"
     );
+    // The option by its former name.
     let exact = agewise(&["report", "--eye", "damon", "--pid", &pid, "--exact"]);
     assert_eq!(exact.status.code(), Some(1));
     let stderr = String::from_utf8_lossy(&exact.stderr);
     assert!(stderr.contains("--exact"), "{stderr}");
-    let unknown = agewise(&["report", "--eye", "glasses", "--pid", &pid]);
+    let unknown = agewise(&["report", "--source", "glasses", "--pid", &pid]);
     assert_eq!(unknown.status.code(), Some(2));
     let stderr = String::from_utf8_lossy(&unknown.stderr);
     assert!(
@@ -416,7 +449,7 @@ fn eyes_are_chosen_by_name_and_refuse_what_they_cannot_do() {
 
     let coarse = agewise(&[
         "report",
-        "--eye",
+        "--source",
         "pagemap",
         "--pid",
         &pid,

@@ -217,9 +217,12 @@ fn traces_are_converted_and_keep_what_they_say() {
     let cat = place.ok(&["trace", "cat", "t.pagetrace", "--format", "csv"]);
     let expected: String = text
         .lines()
-        .map(|line| match line.starts_with("time_ns") {
-            true => format!("{line},evidence\n"),
-            false => format!("{line},\n"),
+        .map(|line| {
+            if line.starts_with("time_ns") {
+                format!("{line},evidence\n")
+            } else {
+                format!("{line},\n")
+            }
         })
         .collect();
     assert_eq!(cat, expected);

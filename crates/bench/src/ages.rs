@@ -113,7 +113,7 @@ fn true_bins(truth: &Truth, bounds: &Intervals, since_ms: u64, now_ms: u64) -> V
 #[cfg(test)]
 mod tests {
     use agewise_policy::agemap::Facts;
-    use agewise_policy::table::{PageBits, TableBits};
+    use agewise_policy::table::{PageSet, TableBits};
 
     use super::*;
     use crate::exercise::truth::{Kind, Region};
@@ -129,9 +129,9 @@ mod tests {
         let truth = Truth::create(None, &[region], PAGE_BYTES).unwrap();
         let bounds: Intervals = "1s,5s".parse().unwrap();
         let mut map = AgeMap::new(0, 10_000);
-        let mut look = |young: PageBits, now_ms| {
+        let mut look = |young: PageSet, now_ms| {
             let bits = TableBits {
-                present: [u64::MAX; 8],
+                present: PageSet::ALL,
                 young,
                 ..TableBits::default()
             };
@@ -140,7 +140,7 @@ mod tests {
                 .table(Facts {
                     index: 1,
                     bits: &bits,
-                    files: [0; 8],
+                    files: PageSet::NONE,
                     parts: &[],
                 })
                 .unwrap();
@@ -148,9 +148,9 @@ mod tests {
             map.advance(now_ms);
         };
         // All are accessed in the first second, 64 of them in the third.
-        look([u64::MAX; 8], 1000);
-        look([0; 8], 2000);
-        let mut young = [0; 8];
+        look(PageSet::ALL, 1000);
+        look(PageSet::NONE, 2000);
+        let mut young = PageSet::NONE;
         young[2] = u64::MAX;
         look(young, 3000);
         let stamp = |slots: std::ops::Range<u64>, ms: u64| {

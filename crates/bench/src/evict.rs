@@ -4,13 +4,14 @@
 
 use std::path::Path;
 
-use agewise_host::pageout::{NoRecheck, PageoutLimits, PageoutReport, Plan, ProcessMover, Run};
+use agewise_host::mover::{self, NoRecheck, PageoutLimits, PageoutReport, Plan, ProcessMover, Run};
+use agewise_host::process::Process;
+use agewise_host::root::ProcRoot;
 use agewise_host::swap::{ZramDevice, ZramOptions};
 use anyhow::{Context, bail};
 
 use super::PAGE_BYTES;
 use crate::exercise::spawned::Spawned;
-use agewise_cli::lean;
 use agewise_cli::signal::Stop;
 
 /// Moves the cold half of an exerciser of `size_bytes` out.
@@ -53,15 +54,14 @@ pub fn measure(
     } else {
         Plan::of_base([cold])
     };
-    let process = lean::open_target(exerciser.pid())?;
-    let mut mover = ProcessMover::open(&process, false)?;
-    let moved = lean::move_out(
+    let process = Process::open_user(&ProcRoot::default(), exerciser.pid())?;
+    let mut mover = ProcessMover::open(&process)?;
+    let moved = mover::move_out(
         &mut mover,
         &plan,
         PageoutLimits::default(),
         &mut NoRecheck,
         stop.flag(),
-        |_| (),
         |_| (),
     );
     if let Some(error) = moved.error {

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, Subject, Targets};
-use agewise_host::eye::Target;
-use agewise_host::pageout::{EyeRecheck, PageoutLimits, ProcessMover, Run, RunSet};
+use agewise_host::mover::{self, EyeRecheck, PageoutLimits, ProcessMover, Run, RunSet};
+use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::{ZramDevice, ZramOptions};
 use anyhow::{Context, bail};
@@ -15,7 +15,6 @@ use anyhow::{Context, bail};
 use super::PAGE_BYTES;
 use super::tally::ratio;
 use crate::exercise::spawned::Spawned;
-use agewise_cli::lean;
 use agewise_cli::observe;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
@@ -57,24 +56,20 @@ pub fn measure(program: &Path, size_bytes: u64, stop: &Stop) -> anyhow::Result<T
         .first()
         .context("the exerciser has no memory")?;
     let subject = Subject::process(&ProcRoot::default(), exerciser.pid())?;
-    let config = lean::cold_config(OLDER_THAN, INTERVAL)?;
+    let config = observe::cold_config(OLDER_THAN, INTERVAL)?;
     let (mut agent, _) = observe::open_agent(Targets::Listed(vec![subject]), config)?;
     age(&mut agent, OLDER_THAN + 2 * INTERVAL, stop)?;
-    let process = lean::open_target(exerciser.pid())?;
-    let mut mover = ProcessMover::open(&process, false)?;
-    let cold = lean::find_cold(&mut agent, exerciser.pid(), OLDER_THAN)?
+    let process = Process::open_user(&ProcRoot::default(), exerciser.pid())?;
+    let mut mover = ProcessMover::open(&process)?;
+    let ages = [Some(observe::millis(OLDER_THAN)); 2];
+    let cold = mover::find_cold(&mut agent, exerciser.pid(), ages, u64::MAX)?
         .context("the exerciser is gone")?;
-    let target = Target {
-        pid: cold.pid,
-        start_ticks: Some(cold.start_ticks),
-    };
-    let moved = lean::move_out(
+    let moved = mover::move_out(
         &mut mover,
         &cold.plan,
         PageoutLimits::default(),
-        &mut EyeRecheck::new(agent.eye(), target),
+        &mut EyeRecheck::new(agent.eye(), cold.target),
         stop.flag(),
-        |_| (),
         |_| (),
     );
     if let Some(error) = moved.error {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise bench`: what agewise costs on this machine, how true it sees, and whether it harms.
+//! `agewise bench`: what agewise costs on this machine, how accurate it is, and whether it harms.
 
 pub mod ages;
 pub mod daemon;
@@ -338,7 +338,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     match stop.requested() {
         Some(signal) => {
-            eprintln!("agewise: interrupted; nothing was measured to the end");
+            agewise_cli::note!("interrupted; nothing was measured to the end");
             Ok(ExitCode::from(Stop::exit_code(signal)))
         }
         None => done.map(|()| ExitCode::SUCCESS),

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use agewise_host::clear::ClearPolicy;
 use agewise_host::glance;
 use agewise_host::pagewalk::PageWalk;
-use agewise_host::root::Roots;
+use agewise_host::process::Process;
+use agewise_host::root::{ProcRoot, Roots};
 use agewise_policy::workingset::Intervals;
 use anyhow::bail;
 use serde::Serialize;
@@ -18,7 +19,6 @@ use super::tally::Tally;
 use super::{PAGE_BYTES, ages, evict, half_idle, hotcold, proc_files};
 use crate::exercise::spawned::Spawned;
 use crate::exercise::truth::now_ns;
-use agewise_cli::lean;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 
@@ -98,7 +98,7 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
         arguments.push(setup.file_bytes.to_string().into());
     }
     let exerciser = Spawned::start(setup.program, arguments, Some(stop))?;
-    let process = lean::open_target(exerciser.pid())?;
+    let process = Process::open_user(&ProcRoot::default(), exerciser.pid())?;
     let truth = exerciser.truth();
     let bounds: Intervals = "1s,5s,30s,2m,10m".parse()?;
     let mut observed = Observed::new(&process, &mut eye, truth, setup.policy, bounds.horizon_ms());

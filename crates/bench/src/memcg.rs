@@ -104,8 +104,8 @@ impl Drop for OwnMemcg {
                 _ => return,
             }
         }
-        eprintln!(
-            "agewise: cgroup {} still has processes: remove it with rmdir when they have ended",
+        agewise_cli::note!(
+            "cgroup {} still has processes: remove it with rmdir when they have ended",
             self.dir.display()
         );
     }

@@ -17,7 +17,7 @@ use agewise_host::rounds::{Rounds, Terms};
 use agewise_host::vma::{MapsReader, Vma, VmaKind, VmaTable};
 use agewise_policy::agemap::{AgeMap, Facts, Leaves, Look, LookCounts};
 use agewise_policy::generations::PageType;
-use agewise_policy::table::{PAGES_PER_TABLE, PageBits, TableBits};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
 
 use super::PAGE_BYTES;
 use super::tally::{Span, Tally};
@@ -273,7 +273,7 @@ impl SightSink for Sink<'_, '_> {
         let judged = self.clearer.judge(sight);
         let kind = self.vmas[sight.range].kind;
         let glanced = self.glances.take_in(sight, kind);
-        let young: PageBits = std::array::from_fn(|word| judged.young[word] | glanced[word]);
+        let young: PageSet = PageSet::from_words(|word| judged.young[word] | glanced[word]);
         let bits = TableBits {
             young,
             ..*sight.bits
@@ -282,9 +282,9 @@ impl SightSink for Sink<'_, '_> {
             index: sight.va / TABLE_BYTES,
             bits: &bits,
             files: if kind.is_swap_backed() {
-                PageBits::default()
+                PageSet::default()
             } else {
-                [u64::MAX; 8]
+                PageSet::ALL
             },
             parts: &[],
         };
@@ -348,9 +348,10 @@ impl Sink<'_, '_> {
             first: run.first().va / TABLE_BYTES,
             tables: run.tables(),
             young: run.is_young(),
-            page_type: match kind.is_swap_backed() {
-                true => PageType::Anon,
-                false => PageType::File,
+            page_type: if kind.is_swap_backed() {
+                PageType::Anon
+            } else {
+                PageType::File
             },
         });
         if let Err(error) = taken {
@@ -416,7 +417,7 @@ impl Sink<'_, '_> {
     }
 
     /// Compares what is taken for young with what was accessed.
-    fn compare(&mut self, sight: &TableSight<'_>, young: &PageBits) {
+    fn compare(&mut self, sight: &TableSight<'_>, young: &PageSet) {
         let end = sight.va + TABLE_BYTES;
         for (number, region) in self.truth.regions().iter().enumerate() {
             let region_end = region.address + region.pages * PAGE_BYTES;
@@ -443,7 +444,7 @@ impl Sink<'_, '_> {
                     self.truth.last_access_ns(slot)
                 })
             };
-            let bit = |bits: &PageBits, page: usize| bits[page / 64] >> (page % 64) & 1 == 1;
+            let bit = |bits: &PageSet, page: usize| bits[page / 64] >> (page % 64) & 1 == 1;
             let there = |page: usize| bit(&sight.bits.present, page) && bit(&sight.covered, page);
             if sight.leaf != Leaf::Page && region.kind == Kind::AnonHuge {
                 let last = (0..PAGES_PER_TABLE).filter_map(last_access_ns).max();

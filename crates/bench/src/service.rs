@@ -34,6 +34,7 @@ impl Service {
         let child = Command::new(program)
             .args(["daemon", "--config"])
             .arg(directory.join(CONFIG))
+            .env("STATE_DIRECTORY", directory.join("state"))
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .spawn()

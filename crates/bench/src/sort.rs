@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use agewise_host::cgroup::Hierarchy;
+use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::{ZramDevice, ZramOptions};
 use agewise_lab::reproduce::{Change, Pair};
@@ -21,7 +22,6 @@ use super::SortArgs;
 use super::memcg::OwnMemcg;
 use crate::exercise::spawned::Spawned;
 use agewise_cli::children;
-use agewise_cli::lean;
 use agewise_cli::signal::Stop;
 
 /// How long it may take to end.
@@ -244,10 +244,11 @@ impl Bench<'_> {
         }
         let entrance = memcg.entrance()?;
         let exerciser = Spawned::start_in(self.program, words, Some(&entrance), Some(self.stop))?;
-        let process = lean::open_target(exerciser.pid())?;
-        let sorter = match sorts {
-            true => Some(Sorter::start(self.program, exerciser.pid())?),
-            false => None,
+        let process = Process::open_user(&ProcRoot::default(), exerciser.pid())?;
+        let sorter = if sorts {
+            Some(Sorter::start(self.program, exerciser.pid())?)
+        } else {
+            None
         };
         self.wait(SETTLE)?;
         let count = || -> anyhow::Result<(u64, u64)> {

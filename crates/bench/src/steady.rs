@@ -5,13 +5,13 @@ use std::path::Path;
 
 use agewise_host::agent::{AgentConfig, Subject, Targets};
 use agewise_host::clear::ClearPolicy;
+use agewise_host::clock;
 use agewise_host::root::ProcRoot;
 use anyhow::Context;
 use serde::Serialize;
 
 use super::{PAGE_BYTES, SteadyArgs, ages, half_idle};
 use crate::exercise::spawned::Spawned;
-use agewise_cli::lean;
 use agewise_cli::observe;
 use agewise_cli::signal::Stop;
 
@@ -59,20 +59,20 @@ pub(super) fn measure(program: &Path, args: &SteadyArgs, stop: &Stop) -> anyhow:
     }
     config.scan_interval_ms = Some(observe::millis(args.interval));
     let (mut agent, _) = observe::open_agent(Targets::Listed(vec![subject]), config)?;
-    let mut cpu_before = lean::own_cpu();
+    let mut cpu_before = clock::process_cpu();
     agent.tick()?;
-    let first_scan_cpu = lean::own_cpu() - cpu_before;
+    let first_scan_cpu = clock::process_cpu() - cpu_before;
     ages::scans(&mut agent, args.interval, ages::SETTLING, stop, |_, _| {
         Ok(())
     })?;
     agent.count_costs_anew();
-    cpu_before = lean::own_cpu();
+    cpu_before = clock::process_cpu();
     let mut watched_bytes = 0;
     ages::scans(&mut agent, args.interval, args.scans, stop, |_, tick| {
         watched_bytes = tick.present_pages * PAGE_BYTES;
         Ok(())
     })?;
-    let scan_cpu = (lean::own_cpu() - cpu_before) / args.scans.max(1) as u32;
+    let scan_cpu = (clock::process_cpu() - cpu_before) / args.scans.max(1) as u32;
     let cost = agent.cost();
     let resident_peak_bytes = peak_bytes().context("/proc/self/status has no VmHWM")?;
     let histogram_error_ratio =

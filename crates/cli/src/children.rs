@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ending processes that we started.
+//! Processes that we started: ending them, and what they used.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -32,6 +32,55 @@ pub fn end(child: &mut Child, within: Duration) -> bool {
     let _ = child.kill();
     let _ = child.wait();
     false
+}
+
+/// What children that have been waited for used, their own such children included.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ChildrenUsage {
+    /// CPU time, kernel and user.
+    pub cpu: Duration,
+    /// Most resident memory of any one of them.
+    pub resident_peak_bytes: u64,
+}
+
+impl ChildrenUsage {
+    /// The peak, if it is a child's own: between fork and exec a child has our memory, and the
+    /// kernel's maximum remembers that.
+    pub fn own_peak_bytes(&self) -> u64 {
+        let ours = usage(libc::RUSAGE_SELF).map_or(0, |usage| peak_bytes(&usage));
+        if self.resident_peak_bytes > ours {
+            self.resident_peak_bytes
+        } else {
+            0
+        }
+    }
+}
+
+fn usage(who: libc::c_int) -> Option<libc::rusage> {
+    // SAFETY: rusage is plain numbers, for which zero is a value; the call writes all of it.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        (libc::getrusage(who, &mut usage) == 0).then_some(usage)
+    }
+}
+
+/// In KiB on Linux (getrusage(2)).
+fn peak_bytes(usage: &libc::rusage) -> u64 {
+    (usage.ru_maxrss as u64).saturating_mul(1024)
+}
+
+/// Usage of children (getrusage(2), RUSAGE_CHILDREN).
+pub fn children_usage() -> ChildrenUsage {
+    let Some(usage) = usage(libc::RUSAGE_CHILDREN) else {
+        return ChildrenUsage::default();
+    };
+    let time = |time: libc::timeval| {
+        Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
+    };
+    ChildrenUsage {
+        cpu: time(usage.ru_utime) + time(usage.ru_stime),
+        resident_peak_bytes: peak_bytes(&usage),
+    }
 }
 
 #[cfg(test)]

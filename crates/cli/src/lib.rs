@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the commands, the daemon and the benchmarks of agewise share: units and output formats,
-//! signals and waiting, how targets are named. Not a stable interface.
+//! signals and waiting, naming targets. Not a stable interface.
 
 pub mod children;
-pub mod lean;
 pub mod observe;
 pub mod output;
 pub mod pause;

@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use agewise_host::agent::{Agent, AgentConfig, SCAN_INTERVAL_MIN_MS, Subject, Targets};
-use agewise_host::cgroup::{Cgroup, Hierarchy, TreeLimits};
+use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
 use agewise_host::clear::{ClearPolicy, Means};
-use agewise_host::eye::pagemap::Pagemap;
 use agewise_host::eye::{AccessSource, EyeError, Resolution};
-use agewise_host::pagewalk::PageWalk;
 use agewise_host::root::Roots;
+use agewise_host::source::{self, Open, Source};
+use agewise_host::untrusted::Untrusted;
 use agewise_policy::workingset::{Intervals, OldestPages};
+use agewise_trace::suggest::nearest;
 use anyhow::Context;
 
 use crate::units;
@@ -111,13 +112,26 @@ impl AgeArgs {
             Unseen::AtLeast => OldestPages::AtLeast,
             Unseen::Oldest => OldestPages::Unbounded,
         };
-        config.clear = match self.exact {
-            true => ClearPolicy::exact(),
-            false => ClearPolicy::counts(),
+        config.clear = if self.exact {
+            ClearPolicy::exact()
+        } else {
+            ClearPolicy::counts()
         };
         config.clear_percent = self.cpu_limit;
         config
     }
+}
+
+/// How to observe so that memory older than `older_than` is known.
+///
+/// # Errors
+/// Times from which no bins can be made.
+pub fn cold_config(older_than: Duration, interval: Duration) -> anyhow::Result<AgentConfig> {
+    let mut bounds_ms = vec![millis(interval), millis(older_than)];
+    bounds_ms.dedup();
+    let mut config = AgentConfig::new(Intervals::new(bounds_ms)?);
+    config.scan_interval_ms = Some(millis(interval));
+    Ok(config)
 }
 
 /// Whole milliseconds of a duration, at least one.
@@ -149,10 +163,37 @@ pub fn listed(pids: &[u32], cgroups: &[String]) -> anyhow::Result<Targets> {
     if !cgroups.is_empty() {
         let hierarchy = Hierarchy::discover(&roots.proc)?;
         for cgroup in cgroups {
-            subjects.push(Subject::Cgroup(Cgroup::open(&hierarchy, cgroup)?));
+            subjects.push(Subject::Cgroup(open_cgroup(&hierarchy, cgroup)?));
         }
     }
     Ok(Targets::Listed(subjects))
+}
+
+/// Opens a cgroup by what a user gave.
+///
+/// # Errors
+/// Those of [`Cgroup::open`]; where there is one of nearly that name, it is named.
+pub fn open_cgroup(hierarchy: &Hierarchy, given: &str) -> anyhow::Result<Cgroup> {
+    let error = match Cgroup::open(hierarchy, given) {
+        Ok(cgroup) => return Ok(cgroup),
+        Err(error) => error,
+    };
+    let CgroupError::NotFound { path, .. } = &error else {
+        return Err(error.into());
+    };
+    let listed = Cgroup::open(hierarchy, "/").and_then(|top| top.descendants(Default::default()));
+    let listed = listed.unwrap_or_default().cgroups;
+    let names: Vec<String> = listed.iter().map(Cgroup::name).collect();
+    let names = || names.iter().map(String::as_str);
+    let last = |path: &str| path.rsplit('/').next().map(str::to_owned);
+    let near = nearest(path, names()).or_else(|| names().find(|other| last(other) == last(path)));
+    match near {
+        Some(near) => {
+            let near = Untrusted::from(near);
+            anyhow::bail!("{error}; did you mean {}?", near.terminal())
+        }
+        None => Err(error.into()),
+    }
 }
 
 /// Every cgroup of the machine, down to a depth.
@@ -168,19 +209,7 @@ pub fn all_cgroups(depth_max: usize) -> anyhow::Result<Targets> {
     Ok(Targets::AllCgroups { hierarchy, limits })
 }
 
-/// How an agent learns what was accessed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AgentEye {
-    /// The best that this machine and these privileges allow: without the right to read page tables
-    /// only whole mappings of one's own processes can be told apart.
-    Best,
-    /// Page tables, or nothing.
-    PageWalk,
-    /// Whole mappings.
-    Pagemap,
-}
-
-/// An agent for targets with the best eye, and what there is to say about it.
+/// An agent for targets with the best source, and what there is to say about it.
 ///
 /// # Errors
 /// As [`open_agent_with`].
@@ -188,45 +217,72 @@ pub fn open_agent(
     targets: Targets,
     config: AgentConfig,
 ) -> anyhow::Result<(Agent, Option<String>)> {
-    open_agent_with(targets, config, AgentEye::Best)
+    open_agent_with(targets, config, None)
 }
 
-/// An agent for targets, and what there is to say about its eye.
+/// An agent for targets, and what there is to say about its source: the one asked for, else the
+/// best that this machine and these privileges allow. Without the right to read page tables only
+/// whole mappings of one's own processes can be told apart.
 ///
 /// # Errors
-/// Those of [`Agent::new`], and of an eye that fails, unless another may be used instead.
+/// Those of [`Agent::new`], and of a source that fails, unless another may be used instead.
 pub fn open_agent_with(
     targets: Targets,
     mut config: AgentConfig,
-    which: AgentEye,
+    source: Option<&Source>,
 ) -> anyhow::Result<(Agent, Option<String>)> {
-    const COARSE: &str = "ages of whole mappings only, and of your own processes: a mapping is as young as its last \
-         access";
-    let walk = (which != AgentEye::Pagemap).then(PageWalk::open);
-    let (eye, note): (Box<dyn AccessSource>, _) = match walk {
-        Some(Ok(walk)) => (Box::new(walk), None),
-        Some(Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })))
-            if which == AgentEye::Best =>
-        {
-            (
-                Box::new(Pagemap::new()),
-                Some(format!("{COARSE} ({error})")),
-            )
-        }
-        Some(Err(error)) => {
-            return Err(error).context("page tables cannot be read (see `agewise doctor`)");
-        }
-        None => (Box::new(Pagemap::new()), Some(COARSE.to_owned())),
+    let (source, passed_over) = match source {
+        Some(source) => (open_source(source)?, None),
+        None => best_source()?,
     };
-    if eye.abilities().resolution == Resolution::Mapping {
-        // MADV_COLD clears page by page what this eye cannot tell apart.
+    let mut note = None;
+    if source.abilities().resolution == Resolution::Mapping {
+        const COARSE: &str = "ages of whole mappings only, and of your own processes: a mapping is \
+                              as young as its last access";
+        note = Some(match passed_over {
+            Some(error) => format!("{COARSE} ({error})"),
+            None => COARSE.to_owned(),
+        });
+        // MADV_COLD clears page by page what this source cannot tell apart.
         config.clear.means = Means::Refs;
     }
-    Ok((Agent::new(eye, Roots::default(), targets, config)?, note))
+    Ok((Agent::new(source, Roots::default(), targets, config)?, note))
+}
+
+fn open_source(source: &Source) -> anyhow::Result<Box<dyn AccessSource>> {
+    let Open::Pages(open) = source.open else {
+        anyhow::bail!("{} does not look at pages", source.name);
+    };
+    open().with_context(|| format!("{} cannot be used (see `agewise doctor`)", source.name))
+}
+
+/// The first source of pages that works, and why the one before it does not. Failures that have to
+/// do with neither the kernel nor privileges are no reason to be content with less.
+fn best_source() -> anyhow::Result<(Box<dyn AccessSource>, Option<EyeError>)> {
+    let mut passed_over = None;
+    for source in source::ALL {
+        let Open::Pages(open) = source.open else {
+            continue;
+        };
+        match open() {
+            Ok(opened) => return Ok((opened, passed_over)),
+            Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })) => {
+                passed_over = Some(error);
+            }
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    format!("{} cannot be used (see `agewise doctor`)", source.name)
+                });
+            }
+        }
+    }
+    anyhow::bail!("no access source works here: see `agewise doctor`")
 }
 
 #[cfg(test)]
 mod tests {
+    use agewise_host::cgroup::Version;
+
     use super::*;
 
     fn args(list: &str, interval: &str) -> AgeArgs {
@@ -251,6 +307,21 @@ mod tests {
         assert_eq!(every("1s,5s", "10s", 30), 10_000);
         assert_eq!(every("20ms", "auto", 30), SCAN_INTERVAL_MIN_MS);
         assert!(scan_interval("50ms").is_err() && scan_interval("0s").is_err());
+    }
+
+    #[test]
+    fn a_slip_in_a_cgroup_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["system.slice/nginx.service", "batch/jobs"] {
+            std::fs::create_dir_all(dir.path().join(name)).unwrap();
+        }
+        let hierarchy = Hierarchy::at(Version::V2, dir.path());
+        let error = |given| open_cgroup(&hierarchy, given).unwrap_err().to_string();
+        let near = "did you mean /system.slice/nginx.service?";
+        assert!(error("/system.slice/ngnix.service").ends_with(near));
+        assert!(error("/nginx.service").ends_with(near));
+        assert!(!error("/something/else").contains("did you mean"));
+        assert!(open_cgroup(&hierarchy, "/batch/jobs").is_ok());
     }
 
     #[test]

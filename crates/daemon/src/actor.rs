@@ -4,8 +4,8 @@
 use agewise_host::agent::SubjectAges;
 use agewise_host::cgroup::Cgroup;
 use agewise_policy::proactive::{
-    Action, Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Reason as Why,
-    Refaults, Spec, SwapRoom,
+    Action, Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Refaults, Spec,
+    SwapRoom,
 };
 
 use super::hand::Done;
@@ -19,6 +19,9 @@ struct Counters {
     some_us: u64,
     full_us: u64,
 }
+
+/// Time between two lines about one target that say why nothing is done.
+const HOLD_EVERY_MS: u64 = 60_000;
 
 /// What an actor is told of the machine.
 #[derive(Clone, Copy, Debug)]
@@ -49,15 +52,10 @@ pub struct Actor {
     outcome: Option<Outcome>,
     /// When it wants to be asked again, ms.
     pub next_ms: u64,
-    last_why: Option<std::mem::Discriminant<Why>>,
-}
-
-/// The reason of a policy's name.
-pub fn reason_of(spec: &Spec) -> state::Reason {
-    state::Reason::ALL
-        .into_iter()
-        .find(|reason| reason.name() == spec.name())
-        .unwrap_or(state::Reason::Cost)
+    /// The reason to do nothing that was said last, and when, ms.
+    said: Option<(&'static str, u64)>,
+    /// What rehearsals found that is still there: in earnest it would be gone.
+    standing_bytes: u64,
 }
 
 impl Actor {
@@ -65,7 +63,7 @@ impl Actor {
     pub fn new(rule: usize, spec: &Spec, dry_run: bool) -> Self {
         Actor {
             rule,
-            reason: reason_of(spec),
+            reason: state::Reason::of(spec),
             dry_run,
             reclaimed: Reclaimed::default(),
             rehearsed_bytes: 0,
@@ -73,7 +71,8 @@ impl Actor {
             counters: None,
             outcome: None,
             next_ms: 0,
-            last_why: None,
+            said: None,
+            standing_bytes: 0,
         }
     }
 
@@ -149,16 +148,38 @@ impl Actor {
         decision
     }
 
-    /// Whether a decision to do nothing has another reason than the one before: worth a line.
-    pub fn is_news(&mut self, decision: &Decision) -> bool {
-        let why = std::mem::discriminant(&decision.reason);
-        self.last_why.replace(why) != Some(why)
+    /// Whether a decision to do nothing is worth a line: it has another reason than the one said
+    /// last, and that was not just now. Reasons may take turns at every look.
+    pub fn is_news(&mut self, now_ms: u64, decision: &Decision) -> bool {
+        let why = decision.reason.name();
+        let is_news = self.said.is_none_or(|(said, at_ms)| {
+            said != why && now_ms.saturating_sub(at_ms) >= HOLD_EVERY_MS
+        });
+        if is_news {
+            self.said = Some((why, now_ms));
+        }
+        is_news
+    }
+
+    /// Counts what a rehearsal found, each byte once while it stays there. `is_all`: the rehearsal
+    /// found all there is, else as much as it might take at a time. `most_bytes`: what there is to
+    /// be found, at most.
+    pub fn rehearsed(&mut self, found_bytes: u64, is_all: bool, most_bytes: u64) {
+        let standing_bytes = match is_all {
+            true => found_bytes,
+            false => self
+                .standing_bytes
+                .saturating_add(found_bytes)
+                .min(most_bytes),
+        };
+        let more_bytes = standing_bytes.saturating_sub(self.standing_bytes);
+        self.rehearsed_bytes = self.rehearsed_bytes.saturating_add(more_bytes);
+        self.standing_bytes = standing_bytes;
     }
 
     /// What became of a decision.
     pub fn done(&mut self, action: &Action, done: &Done) {
         self.reclaimed.add(self.reason, done.left_bytes());
-        self.rehearsed_bytes = self.rehearsed_bytes.saturating_add(done.rehearsed_bytes);
         if self.dry_run {
             // As if it had worked, or the rehearsal would stop where reality would not.
             self.outcome = None;
@@ -177,13 +198,58 @@ impl Actor {
 mod tests {
     use super::*;
 
+    fn actor() -> Actor {
+        Actor::new(0, &"age:1m/10s".parse().unwrap(), true)
+    }
+
+    #[test]
+    fn a_rehearsal_counts_what_stays_once() {
+        let mut actor = actor();
+        for (found, is_all, most, counted) in [
+            (100, true, 900, 100),
+            // The same again, then less, since some was used, and more when that is cold again.
+            (100, true, 900, 100),
+            (60, true, 900, 100),
+            (110, true, 900, 150),
+            // So much at a time only, until all there is was found.
+            (500, false, 900, 650),
+            (500, false, 900, 940),
+            (500, false, 900, 940),
+        ] {
+            actor.rehearsed(found, is_all, most);
+            assert_eq!(actor.rehearsed_bytes, counted);
+        }
+    }
+
+    #[test]
+    fn reasons_that_take_turns_do_not_fill_the_journal() {
+        let mut actor = actor();
+        let mut said = 0;
+        for second in 0..600u64 {
+            let reason = match second % 2 {
+                0 => agewise_policy::proactive::Reason::RateSpent,
+                _ => agewise_policy::proactive::Reason::NothingCold,
+            };
+            let decision = Decision {
+                action: Action::Nothing,
+                reason,
+                limit: None,
+                next_ms: 0,
+            };
+            said += u32::from(actor.is_news(second * 1000, &decision));
+        }
+        assert_eq!(said, 10);
+    }
+
     #[test]
     fn every_policy_has_a_reason() {
-        for policy in agewise_policy::proactive::POLICIES {
-            let known = state::Reason::ALL.iter().any(|r| r.name() == policy.name);
-            assert!(known, "{} has no reason", policy.name);
+        for text in ["age:1s/2s", "pressure", "cost:stall=1%", "budget:512M"] {
+            let spec: Spec = text.parse().unwrap();
+            let reason = Actor::new(0, &spec, true).reason;
+            assert_eq!(reason.name(), spec.name());
+            assert_eq!(state::Reason::by_name(spec.name()), Some(reason));
         }
-        let spec: Spec = "budget:512M".parse().unwrap();
-        assert_eq!(reason_of(&spec), state::Reason::Budget);
+        assert_eq!(state::Reason::THRASH.name(), "thrash");
+        assert_eq!(state::Reason::by_name("nonsense"), None);
     }
 }

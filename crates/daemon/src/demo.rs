@@ -21,7 +21,7 @@ struct Part {
     is_cgroup: bool,
     depth: usize,
     size_mib: u64,
-    policy: Option<Reason>,
+    policy: Option<&'static str>,
     /// How long its memory takes to be touched again, ms.
     period_ms: u64,
 }
@@ -40,13 +40,13 @@ const fn cgroup(name: &'static str, depth: usize, size_mib: u64, period_ms: u64)
 const PARTS: [Part; 6] = [
     cgroup("/", 0, 3000, 400_000),
     Part {
-        policy: Some(Reason::Cost),
+        policy: Some("cost"),
         ..cgroup("/batch", 1, 900, 700_000)
     },
     cgroup("/batch/job-1", 2, 500, 900_000),
     cgroup("/batch/job-2", 2, 400, 120_000),
     Part {
-        policy: Some(Reason::Age),
+        policy: Some("age"),
         ..cgroup("/web", 1, 1500, 40_000)
     },
     Part {
@@ -112,6 +112,7 @@ pub fn snapshot(sequence: u64, time_ms: u64) -> Snapshot {
             scan_ms: 15.0,
             scan_cpu_total_ms: 12.5 * sequence as f64,
             move_cpu_total_ms: 3.0 * sequence as f64,
+            journal_lost_lines: 0,
         },
         budget: Budget {
             percent: 1.0,
@@ -123,6 +124,8 @@ pub fn snapshot(sequence: u64, time_ms: u64) -> Snapshot {
             },
         },
         is_truncated: false,
+        unseen_processes: 0,
+        unseen_cgroups: 0,
     }
 }
 
@@ -141,7 +144,8 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
         })
         .collect();
     let mut reclaimed = Reclaimed::default();
-    if let Some(reason) = part.policy {
+    let policy = part.policy.and_then(Reason::by_name);
+    if let Some(reason) = policy {
         reclaimed.add(reason, time_ms / 30_000 * 4 * MIB);
     }
     SubjectView {
@@ -149,7 +153,7 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
         is_cgroup: part.is_cgroup,
         depth: part.depth,
         id,
-        policy: part.policy,
+        policy,
         is_rehearsal: false,
         processes: 1 + part.depth,
         nodes,

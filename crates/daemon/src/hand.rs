@@ -2,25 +2,23 @@
 //! What the daemon moves memory with: pageout page by page, the oldest first; marking as the first
 //! to go; and the kernel's own reclaim where it can be asked.
 
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use agewise_host::agent::{Agent, Space};
-use agewise_host::clear::hand::{ClearHand, KernelHand, MAX_RANGES};
+use agewise_host::clear::hand::KernelHand;
 use agewise_host::clock;
-use agewise_host::eye::{AddressRange, PAGE_BYTES, Target};
-use agewise_host::pageout::{
-    Eviction, NoRecheck, PageoutError, PageoutLimits, Plan, ProcessMover, Step, SystemClock,
+use agewise_host::eye::PAGE_BYTES;
+use agewise_host::mover::{
+    self, Ages, EyeRecheck, PageoutError, PageoutLimits, PageoutReport, ProcessMover, SkipReason,
+    SystemClock,
 };
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
-use agewise_policy::generations::{ByType, LABEL_UNSEEN, PageType};
+use agewise_policy::generations::{LABEL_UNSEEN, PageType};
 use serde::Serialize;
 
-use agewise_cli::lean::{self, Wanted};
-
 /// Between two looks at accessed bits so much is moved: the look is milliseconds old at most.
-const CHUNK_BYTES: u64 = 4 << 20;
+const CALL_BYTES: u64 = 4 << 20;
 /// Troubles told of one action.
 const TROUBLES_MAX: usize = 3;
 /// Ages between the youngest asked for and the oldest known grow by this factor: how closely "oldest
@@ -56,14 +54,22 @@ impl Done {
         }
     }
 
+    fn count(&mut self, report: &PageoutReport) {
+        let skipped = |reason| report.skipped_bytes.bytes(reason);
+        let untried = [SkipReason::Cancelled, SkipReason::ProcessGone].map(skipped);
+        let untried_bytes = untried.iter().sum::<u64>() + report.young_again_bytes;
+        self.tried_bytes += report.asked_bytes.saturating_sub(untried_bytes);
+        self.young_again_bytes += report.young_again_bytes;
+        self.rehearsed_bytes += report.rehearsed_bytes;
+        self.left_anon_bytes += report.left_anon_bytes;
+        self.left_file_bytes += report.left_file_bytes;
+    }
+
     /// Bytes that left.
     pub fn left_bytes(&self) -> u64 {
         self.left_anon_bytes.saturating_add(self.left_file_bytes)
     }
 }
-
-/// Ages by type; `None`: nothing of this type.
-pub type Older = ByType<Option<u64>>;
 
 /// Moves what is old out of processes that an agent observes.
 pub struct PageOut<'a> {
@@ -77,7 +83,7 @@ pub struct PageOut<'a> {
 
 impl PageOut<'_> {
     /// Moves at most `bytes_max` of what is older out of `pids`, the oldest first.
-    pub fn run(&mut self, pids: &[u32], older_than_ms: Older, bytes_max: u64) -> Done {
+    pub fn run(&mut self, pids: &[u32], older_than_ms: Ages, bytes_max: u64) -> Done {
         let began_ns = clock::thread_cpu_ns();
         let mut done = Done::default();
         let surely = self.oldest_that_fit(pids, older_than_ms, bytes_max);
@@ -88,7 +94,7 @@ impl PageOut<'_> {
                     break;
                 }
                 if let Err(error) = self.run_one(*pid, ages, bytes_max - went, &mut done) {
-                    done.trouble(format!("process {pid}: {error:#}"));
+                    done.trouble(format!("process {pid}: {error}"));
                 }
             }
             // In a rehearsal nothing leaves, and the same would be found twice.
@@ -101,7 +107,7 @@ impl PageOut<'_> {
     }
 
     /// The youngest ages at which all that is older fits; `None` if only a part of the oldest does.
-    fn oldest_that_fit(&self, pids: &[u32], older_than_ms: Older, bytes_max: u64) -> Option<Older> {
+    fn oldest_that_fit(&self, pids: &[u32], older_than_ms: Ages, bytes_max: u64) -> Option<Ages> {
         let youngest_ms = older_than_ms.iter().flatten().min()?;
         let now_ms = Agent::now_ms();
         let spaces: Vec<&Space> = pids
@@ -137,107 +143,88 @@ impl PageOut<'_> {
     fn run_one(
         &mut self,
         pid: u32,
-        ages: Older,
+        ages: Ages,
         bytes_max: u64,
         done: &mut Done,
-    ) -> anyhow::Result<()> {
-        let Some(space) = self.agent.space(pid) else {
+    ) -> Result<(), PageoutError> {
+        let Some(process) = self.open(pid, ages) else {
             return Ok(());
         };
-        let target = Target::from(space.process());
-        let process = match Process::open_user(&ProcRoot::default(), pid) {
-            Ok(process) if Some(process.start_ticks()) == target.start_ticks => process,
-            _ => return Ok(()),
-        };
-        let runs = runs_older_than(space, ages, bytes_max);
-        if runs.is_empty() {
-            return Ok(());
+        let moved = ProcessMover::open(&process)
+            .and_then(|mut mover| self.move_cold(&mut mover, pid, ages, bytes_max, done));
+        match moved {
+            Err(error) if !error.is_gone() => Err(error),
+            _ => Ok(()),
         }
-        let mut mover = match ProcessMover::open(&process, false) {
-            Ok(mover) => mover,
-            Err(error) if error.is_gone() => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        let mut rest = runs.as_slice();
-        while !rest.is_empty() && !self.cancel.load(Ordering::Relaxed) {
-            let mut bytes = 0;
-            let length = rest.iter().take_while(|(range, _)| {
-                let fits = bytes == 0 || bytes + range.len() <= CHUNK_BYTES;
-                bytes += range.len();
-                fits
-            });
-            let (chunk, later) = rest.split_at(length.count().max(1));
-            rest = later;
-            match self.move_chunk(target, &mut mover, chunk, done) {
-                Ok(()) => {}
-                Err(error) if is_gone(&error) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
     }
 
-    fn move_chunk(
-        &mut self,
-        target: Target,
-        mover: &mut ProcessMover<'_>,
-        chunk: &[(AddressRange, bool)],
-        done: &mut Done,
-    ) -> anyhow::Result<()> {
-        let ranges: Vec<AddressRange> = chunk.iter().map(|(range, _)| *range).collect();
-        let is_file = chunk.iter().map(|(_, is_file)| *is_file).collect();
-        let started = target.start_ticks.unwrap_or(0);
-        let wanted = Wanted::Untouched;
-        let idle = lean::see_now(self.agent, target.pid, started, &ranges, is_file, wanted)?;
-        let idle_bytes = idle.bytes.iter().sum::<u64>();
-        let all_bytes: u64 = ranges.iter().map(AddressRange::len).sum();
-        done.tried_bytes += idle_bytes;
-        done.young_again_bytes += all_bytes.saturating_sub(idle_bytes);
-        let plan = Plan::new(idle.base, idle.huge, false);
-        if self.rehearse {
-            done.rehearsed_bytes += idle_bytes;
-            return Ok(());
+    /// The process, if it is still the one observed and has something of these ages.
+    fn open(&self, pid: u32, ages: Ages) -> Option<Process> {
+        let space = self.agent.space(pid)?;
+        if older_bytes(space, Agent::now_ms(), ages) == 0 {
+            return None;
         }
-        let limits = PageoutLimits::default();
-        let mut recheck = NoRecheck;
-        let clock = SystemClock;
-        let mut eviction = Eviction::new(&plan, limits, mover, &mut recheck, &clock, self.cancel);
-        while eviction.step()? != Step::Done {}
-        done.left_anon_bytes += eviction.report().left_anon_bytes;
-        done.left_file_bytes += eviction.report().left_file_bytes;
-        Ok(())
+        let process = Process::open_user(&ProcRoot::default(), pid).ok()?;
+        (process.start_ticks() == space.process().start_ticks()).then_some(process)
+    }
+
+    fn move_cold(
+        &mut self,
+        mover: &mut ProcessMover<'_>,
+        pid: u32,
+        ages: Ages,
+        bytes_max: u64,
+        done: &mut Done,
+    ) -> Result<(), PageoutError> {
+        let Some(cold) = mover::find_cold(self.agent, pid, ages, bytes_max)? else {
+            return Ok(());
+        };
+        done.young_again_bytes += cold.young_again_bytes;
+        let limits = PageoutLimits {
+            call_bytes_max: CALL_BYTES,
+            rehearse: self.rehearse,
+            ..PageoutLimits::default()
+        };
+        let mut recheck = EyeRecheck::new(self.agent.eye(), cold.target);
+        let cancel = self.cancel;
+        let moved = mover::move_out(mover, &cold.plan, limits, &mut recheck, cancel, |_| ());
+        done.count(&moved.report);
+        moved.error.map_or(Ok(()), Err)
     }
 
     /// Marks what is older as the first to go (`MADV_COLD`).
-    pub fn sort(&mut self, pids: &[u32], older_than_ms: Older, bytes_max: u64) -> Done {
+    pub fn sort(&mut self, pids: &[u32], older_than_ms: Ages, bytes_max: u64) -> Done {
         let began_ns = clock::thread_cpu_ns();
         let mut done = Done::default();
         for pid in pids {
             let room = bytes_max.saturating_sub(done.tried_bytes);
-            let Some(space) = self.agent.space(*pid).filter(|_| room > 0) else {
+            if room == 0 {
+                break;
+            }
+            let Some(process) = self.open(*pid, older_than_ms) else {
                 continue;
             };
-            let runs = runs_older_than(space, older_than_ms, room);
-            let ranges: Vec<AddressRange> = runs.into_iter().map(|(range, _)| range).collect();
-            let bytes: u64 = ranges.iter().map(AddressRange::len).sum();
-            done.tried_bytes += bytes;
+            let cold = match mover::find_cold(self.agent, *pid, older_than_ms, room) {
+                Ok(Some(cold)) => cold,
+                Err(error) if !error.is_gone() => {
+                    done.trouble(format!("process {pid}: {error}"));
+                    continue;
+                }
+                _ => continue,
+            };
+            let pages = cold.plan.pages();
+            done.tried_bytes += pages.bytes();
+            done.young_again_bytes += cold.young_again_bytes;
             if self.rehearse {
-                done.rehearsed_bytes += bytes;
+                done.rehearsed_bytes += pages.bytes();
                 continue;
             }
-            let mut hand = KernelHand::new(space.process());
-            for batch in ranges.chunks(MAX_RANGES) {
-                match hand.cold(batch) {
-                    Ok(count) => {
-                        done.sorted_bytes +=
-                            batch[..count].iter().map(AddressRange::len).sum::<u64>();
-                    }
-                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => break,
-                    Err(error) => {
-                        done.trouble(format!("process {pid}: cannot mark: {error}"));
-                        break;
-                    }
-                }
+            let mut hand = KernelHand::new(&process);
+            let (marked, error) =
+                mover::mark_cold(&mut hand, &pages, None, &SystemClock, self.cancel);
+            done.sorted_bytes += marked.marked_bytes;
+            if let Some(error) = error {
+                done.trouble(format!("process {pid}: cannot mark: {error}"));
             }
         }
         done.cpu_ns = clock::thread_cpu_ns().saturating_sub(began_ns);
@@ -245,17 +232,8 @@ impl PageOut<'_> {
     }
 }
 
-fn is_gone(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<PageoutError>()
-        .is_some_and(PageoutError::is_gone)
-        || error
-            .downcast_ref::<agewise_host::eye::EyeError>()
-            .is_some_and(|error| error.is_target_gone())
-}
-
 /// Bytes of a process that are older, by the sizes of its generations.
-fn older_bytes(space: &Space, now_ms: u64, ages: Older) -> u64 {
+fn older_bytes(space: &Space, now_ms: u64, ages: Ages) -> u64 {
     let window = space.map().generations();
     let of = |page_type: PageType| {
         let age_ms = ages[page_type as usize]?;
@@ -270,47 +248,4 @@ fn older_bytes(space: &Space, now_ms: u64, ages: Older) -> u64 {
         )
     };
     PageType::ALL.into_iter().filter_map(of).sum::<u64>() * PAGE_BYTES
-}
-
-/// Runs of pages that are older, with whether a file backs them, at most `bytes_max` in all (the
-/// last one is cut).
-fn runs_older_than(space: &Space, ages: Older, bytes_max: u64) -> Vec<(AddressRange, bool)> {
-    /// 24 MiB of memory for them; what lies beyond waits for the next time.
-    const RUNS_MAX: usize = 1 << 20;
-    let mut runs: Vec<(AddressRange, bool)> = Vec::new();
-    let mut room = bytes_max / PAGE_BYTES;
-    let now_ms = Agent::now_ms();
-    let mut collect = |age_ms: u64, wanted: [bool; 2]| {
-        space
-            .map()
-            .runs_older_than(0..u64::MAX / PAGE_BYTES, now_ms, age_ms, |run| {
-                if !wanted[run.page_type as usize] {
-                    return ControlFlow::Continue(());
-                }
-                let pages = (run.pages.end - run.pages.start).min(room);
-                room -= pages;
-                let start = run.pages.start * PAGE_BYTES;
-                let end = start + pages * PAGE_BYTES;
-                if pages > 0 {
-                    runs.push((AddressRange { start, end }, run.page_type == PageType::File));
-                }
-                match room == 0 || runs.len() >= RUNS_MAX {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
-                }
-            });
-    };
-    match ages {
-        [Some(anon_ms), Some(file_ms)] if anon_ms == file_ms => collect(anon_ms, [true, true]),
-        [anon_ms, file_ms] => {
-            if let Some(age_ms) = anon_ms {
-                collect(age_ms, [true, false]);
-            }
-            if let Some(age_ms) = file_ms {
-                collect(age_ms, [false, true]);
-            }
-        }
-    }
-    runs.sort_unstable_by_key(|(range, _)| range.start);
-    runs
 }

@@ -2,10 +2,12 @@
 //! The journal: one line of JSON for everything the daemon does, before it and after it.
 //!
 //! Its size is bounded: a file that has grown too large is renamed, and of renamed ones a few are
-//! kept. A line that cannot be written is counted and told with the next one that can.
+//! kept. A line that cannot be written is counted and told with the next one that can; until then
+//! nothing is acted upon.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::config;
+use super::health::{Health, Part};
 
 /// Milliseconds since 1970.
 pub fn unix_ms() -> u64 {
@@ -32,12 +35,19 @@ struct Lines {
     target: Target,
     size_max: u64,
     keep: u64,
+    /// Not told yet in the journal itself.
     lost: u64,
+    lost_in_all: u64,
+    /// The last line could not be written, and that was said.
+    is_broken: bool,
+    /// The last line was written in part: the next one has to end it first.
+    is_torn: bool,
+    health: Health,
 }
 
 #[derive(Debug)]
 enum Target {
-    Stdout,
+    Stdout(File),
     File {
         path: PathBuf,
         file: File,
@@ -60,22 +70,53 @@ struct Lost {
 }
 
 impl Journal {
-    /// Opens it; lines are added to a file that is there.
+    /// Opens it; lines are added to a file that is there. `health` is told when a line cannot be
+    /// written, and when one can be again.
     ///
     /// # Errors
     /// The file cannot be opened or made.
-    pub fn open(config: &config::Journal) -> io::Result<Self> {
-        Ok(Journal(Arc::new(Mutex::new(Lines::open(config)?))))
+    pub fn open(config: &config::Journal, health: &Health) -> io::Result<Self> {
+        let target = if config.file == Path::new("-") {
+            Target::Stdout(io::stdout().as_fd().try_clone_to_owned()?.into())
+        } else {
+            Target::file(&config.file)?
+        };
+        let lines = Lines::new(target, config.size_max.0, config.keep.0, health.clone());
+        Ok(Journal(Arc::new(Mutex::new(lines))))
     }
 
     /// Goes on where another one writes, for all handles of this one.
     pub fn replace_by(&self, other: Journal) {
-        std::mem::swap(&mut *self.lock(), &mut *other.lock());
+        let (mut lines, mut fresh) = (self.lock(), other.lock());
+        fresh.lost += lines.lost;
+        fresh.lost_in_all += lines.lost_in_all;
+        fresh.is_broken = lines.is_broken;
+        std::mem::swap(&mut *lines, &mut *fresh);
     }
 
     /// Writes one line: the kind of record, the time, and the fields.
     pub fn write(&self, record: &str, fields: &impl Serialize) {
         self.lock().write(record, fields);
+    }
+
+    /// Writes the line before an action, which may be taken only if that succeeded: what is done to
+    /// others without a trace cannot be accounted for.
+    #[must_use]
+    pub fn permits(&self, record: &str, fields: &impl Serialize) -> bool {
+        self.lock().write(record, fields)
+    }
+
+    /// Tries again if the last line could not be written.
+    pub fn retry(&self) {
+        let mut lines = self.lock();
+        if lines.is_broken {
+            lines.tell_lost();
+        }
+    }
+
+    /// Lines that could not be written since it was opened first.
+    pub fn lost_lines(&self) -> u64 {
+        self.lock().lost_in_all
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
@@ -85,70 +126,110 @@ impl Journal {
 }
 
 impl Lines {
-    fn open(config: &config::Journal) -> io::Result<Self> {
-        let target = if config.file == Path::new("-") {
-            Target::Stdout
-        } else {
-            Target::file(&config.file)?
-        };
-        Ok(Lines {
+    fn new(target: Target, size_max: u64, keep: u64, health: Health) -> Self {
+        Lines {
             target,
-            size_max: config.size_max.0,
-            keep: config.keep.0,
+            size_max,
+            keep,
             lost: 0,
-        })
+            lost_in_all: 0,
+            is_broken: false,
+            is_torn: false,
+            health,
+        }
     }
 
-    fn write(&mut self, record: &str, fields: &impl Serialize) {
-        if self.lost > 0 {
-            let lines = std::mem::take(&mut self.lost);
-            if self.try_write("lost", &Lost { lines }).is_err() {
-                self.lost = lines;
+    fn write(&mut self, record: &str, fields: &impl Serialize) -> bool {
+        self.tell_lost();
+        match self.try_write(record, fields) {
+            Ok(()) => {
+                self.recover();
+                true
+            }
+            Err(error) => {
+                self.fail(&error);
+                false
             }
         }
-        if self.try_write(record, fields).is_err() {
-            self.lost += 1;
+    }
+
+    fn tell_lost(&mut self) {
+        if self.lost > 0 && self.try_write("lost", &Lost { lines: self.lost }).is_ok() {
+            self.lost = 0;
+            self.recover();
         }
+    }
+
+    fn recover(&mut self) {
+        if std::mem::take(&mut self.is_broken) {
+            self.health.recovers(Part::Journal);
+        }
+    }
+
+    /// Counts a line that is lost; the first one is said where somebody may see it.
+    fn fail(&mut self, error: &io::Error) {
+        self.lost += 1;
+        self.lost_in_all += 1;
+        let name = match &self.target {
+            Target::Stdout(_) => "standard output".to_owned(),
+            Target::File { path, .. } => path.display().to_string(),
+        };
+        let why = format!(
+            "{name} cannot be written ({error}): nothing is acted upon until it can be; observing \
+             goes on"
+        );
+        if !std::mem::replace(&mut self.is_broken, true) {
+            agewise_cli::note!("the journal {why}");
+        }
+        self.health.fails(Part::Journal, why);
     }
 
     fn try_write(&mut self, record: &str, fields: &impl Serialize) -> io::Result<()> {
-        let mut line = serde_json::to_vec(&Line {
+        let mut line = Vec::new();
+        if self.is_torn {
+            line.push(b'\n');
+        }
+        let fields = Line {
             record,
             unix_ms: unix_ms(),
             fields,
-        })?;
-        line.push(b'\n');
-        match &mut self.target {
-            Target::Stdout => {
-                let mut out = io::stdout().lock();
-                out.write_all(&line)?;
-                out.flush()
-            }
-            Target::File {
-                path,
-                file,
-                size_bytes,
-            } => {
-                let length = line.len() as u64;
-                if *size_bytes > 0 && size_bytes.saturating_add(length) > self.size_max {
-                    rotate(path, self.keep)?;
-                    self.target = Target::file(&path.clone())?;
-                    return self.append(&line);
-                }
-                file.write_all(&line)?;
-                *size_bytes += length;
-                Ok(())
+        };
+        agewise_cli::output::json_line(&mut line, &fields)?;
+        if let Target::File {
+            path, size_bytes, ..
+        } = &self.target
+        {
+            let sum = size_bytes.saturating_add(line.len() as u64);
+            if *size_bytes > 0 && sum > self.size_max {
+                rotate(path, self.keep)?;
+                self.target = Target::file(&path.clone())?;
             }
         }
+        self.append(&line)
     }
 
+    /// Adds to the file, and remembers where a line was cut off.
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
-        if let Target::File {
-            file, size_bytes, ..
-        } = &mut self.target
-        {
-            file.write_all(line)?;
-            *size_bytes += line.len() as u64;
+        let (file, mut counted) = match &mut self.target {
+            Target::Stdout(file) => (file, None),
+            Target::File {
+                file, size_bytes, ..
+            } => (file, Some(size_bytes)),
+        };
+        let mut rest = line;
+        while !rest.is_empty() {
+            match file.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    rest = &rest[written..];
+                    self.is_torn = !rest.is_empty();
+                    if let Some(size_bytes) = &mut counted {
+                        **size_bytes += written as u64;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -189,6 +270,7 @@ fn rotate(path: &Path, keep: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -202,12 +284,8 @@ mod tests {
     fn its_size_is_bounded_and_the_newest_lines_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
-        let open = || Lines {
-            target: Target::file(&path).unwrap(),
-            size_max: 300,
-            keep: 2,
-            lost: 0,
-        };
+        let health = Health::default();
+        let open = || Lines::new(Target::file(&path).unwrap(), 300, 2, health.clone());
         let mut journal = open();
         for n in 0..50 {
             journal.write("count", &Count { n });
@@ -239,28 +317,78 @@ mod tests {
         assert_eq!(numbers, (first..=50).collect::<Vec<_>>());
     }
 
+    fn full() -> Target {
+        Target::File {
+            path: PathBuf::from("/dev/full"),
+            file: OpenOptions::new().write(true).open("/dev/full").unwrap(),
+            size_bytes: 0,
+        }
+    }
+
     #[test]
     fn lines_that_were_lost_are_told() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
-        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let mut journal = Lines {
-            target: Target::File {
-                path: path.clone(),
-                file: full,
-                size_bytes: 0,
-            },
-            size_max: 1000,
-            keep: 1,
-            lost: 0,
-        };
-        journal.write("count", &Count { n: 1 });
+        let health = Health::default();
+        let lines = Lines::new(full(), 1000, 1, health.clone());
+        let journal = Journal(Arc::new(Mutex::new(lines)));
+        assert!(!journal.permits("count", &Count { n: 1 }));
         journal.write("count", &Count { n: 2 });
-        journal.target = Target::file(&path).unwrap();
-        journal.write("count", &Count { n: 3 });
+        journal.retry();
+        assert_eq!(journal.lost_lines(), 2);
+        let reasons = health.reasons();
+        assert!(
+            reasons[0].starts_with("journal: /dev/full cannot be written"),
+            "{reasons:?}"
+        );
+        // The next file takes over what is still to be told.
+        let fresh = Lines::new(Target::file(&path).unwrap(), 1000, 1, health.clone());
+        journal.replace_by(Journal(Arc::new(Mutex::new(fresh))));
+        assert!(
+            !health.reasons().is_empty(),
+            "not before a line was written"
+        );
+        journal.retry();
+        assert!(health.reasons().is_empty());
+        assert!(journal.permits("count", &Count { n: 3 }));
+        assert_eq!(journal.lost_lines(), 2);
         let text = std::fs::read_to_string(&path).unwrap();
         let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2);
         assert!(lines[0].contains("\"lost\"") && lines[0].contains("\"lines\":2"));
         assert!(lines[1].contains("\"n\":3"));
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_is_ended_before_the_next() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&writer, true).unwrap();
+        let target = Target::Stdout(File::from(std::os::fd::OwnedFd::from(writer)));
+        let mut lines = Lines::new(target, 0, 0, Health::default());
+        // A pipe that nobody reads holds 64 KiB.
+        let long = "x".repeat(6000);
+        let mut written = 0u64;
+        while lines.write("long", &long_fields(&long)) {
+            written += 1;
+        }
+        assert!(lines.is_torn && written > 5);
+        let mut text = vec![0; 1 << 20];
+        let mut length = reader.read(&mut text).unwrap();
+        assert!(lines.write("count", &Count { n: 7 }));
+        length += reader.read(&mut text[length..]).unwrap();
+        let text = String::from_utf8(text[..length].to_vec()).unwrap();
+        let whole = text
+            .lines()
+            .filter(|line| serde_json::from_str::<serde_json::Value>(line).is_ok());
+        assert_eq!(
+            whole.count() as u64,
+            written + 2,
+            "the cut one is the only one that is lost"
+        );
+        assert!(text.trim_end().ends_with("\"n\":7}") && text.contains("\"lost\""));
+    }
+
+    fn long_fields(text: &str) -> impl Serialize {
+        std::collections::BTreeMap::from([("text", text.to_owned())])
     }
 }

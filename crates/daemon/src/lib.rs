@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon: observes at a fixed pace, keeps what it knows where files, metrics and a page can
-//! read it, and moves memory out by the policies it was configured with.
+//! The daemon: observes at a fixed pace, publishes what it finds as files, metrics and a page, and
+//! pages out memory by the policies in its configuration.
+//!
+//! Features, both on by default: `fuse` (the files are a FUSE file system) and `web` (metrics and
+//! the page over HTTP).
 
 pub mod actor;
 pub mod ahead;
@@ -8,13 +11,22 @@ pub mod config;
 pub mod demo;
 pub mod files;
 pub mod hand;
+pub mod health;
+#[cfg(feature = "web")]
 pub mod http;
 pub mod journal;
+#[cfg(feature = "web")]
 pub mod metrics;
+pub mod noted;
 pub mod observer;
 pub mod options;
+#[cfg(feature = "web")]
+pub mod outlet;
+#[cfg(not(feature = "web"))]
+#[path = "no_outlet.rs"]
 pub mod outlet;
 pub mod pace;
+#[cfg(feature = "web")]
 pub mod page;
 pub mod privileges;
 pub mod protect;

@@ -45,7 +45,10 @@ pub fn subjects(agent: &Agent) -> Vec<Seen> {
             };
             Seen {
                 at,
-                key: (Arc::from(subject.name.as_str()), id),
+                key: (
+                    Arc::from(String::from_utf8_lossy(subject.name.as_bytes())),
+                    id,
+                ),
                 cgroup: subject.cgroup.clone(),
                 pids,
             }

@@ -2,8 +2,14 @@
 //! How the daemon was started.
 
 use std::path::PathBuf;
+use std::time::Duration;
+
+use agewise_host::restrain::state_directory;
 
 use super::config::Config;
+
+/// How long a configuration may take to be read while other work waits.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How the daemon was started.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +22,8 @@ pub struct Options {
     pub ticks: Option<u64>,
     /// Show a machine that is made up.
     pub demo: bool,
+    /// Where the ledger is; none: [`state_directory`].
+    pub state: Option<PathBuf>,
 }
 
 impl Options {
@@ -28,5 +36,20 @@ impl Options {
             Some(path) => Config::read(path)?,
             None => Config::default(),
         })
+    }
+    /// Reads the configuration again, without waiting for a file system that does not answer.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_again(&self) -> anyhow::Result<Config> {
+        Ok(match &self.config {
+            Some(path) => Config::read_within(path, PATIENCE)?,
+            None => Config::default(),
+        })
+    }
+
+    /// The directory of the ledger; none where the environment tells no home.
+    pub fn state_dir(&self) -> Option<PathBuf> {
+        self.state.clone().or_else(state_directory)
     }
 }

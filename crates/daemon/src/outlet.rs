@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where the daemon is read over HTTP, as its configuration says: opened, moved, closed.
 
+use agewise_host::restrain::{Ledger, Undo};
+
 use super::config::{Listen, Metrics};
 use super::http::{Hosts, Listener, ServeError, Server};
 use super::metrics::shown::Limits;
+use super::noted::Noted;
 use super::page::Pages;
 use super::state::Hub;
 
@@ -11,10 +14,26 @@ use super::state::Hub;
 #[derive(Debug, Default)]
 pub struct Outlet {
     config: Option<Metrics>,
-    server: Option<Server>,
+    server: Option<Open>,
+    ledger: Option<Ledger>,
+}
+
+/// A server, and the note of its socket, which goes after it.
+#[derive(Debug)]
+struct Open {
+    server: Server,
+    _noted: Option<Noted>,
 }
 
 impl Outlet {
+    /// Closed as yet. Sockets in the file system are noted in the ledger.
+    pub fn new(ledger: Option<Ledger>) -> Self {
+        Outlet {
+            ledger,
+            ..Outlet::default()
+        }
+    }
+
     /// Does as the configuration says. One that is open and meant to be as it is stays so.
     ///
     /// # Errors
@@ -24,35 +43,30 @@ impl Outlet {
             return Ok(());
         }
         if !config.enabled {
-            *self = Outlet {
-                config: Some(config.clone()),
-                server: None,
-            };
+            self.config = Some(config.clone());
+            self.server = None;
             return Ok(());
         }
         let is_moved = self
             .config
             .as_ref()
             .is_none_or(|old| old.listen != config.listen);
-        let before = match is_moved {
-            true => None,
+        let before = if is_moved {
+            None
+        } else {
             // The same address can only be taken once it was let go of.
-            false => {
-                drop(self.server.take());
-                self.config.take()
-            }
+            drop(self.server.take());
+            self.config.take()
         };
-        match serve(config, hub) {
+        match self.serve(config, hub) {
             Ok(server) => {
-                *self = Outlet {
-                    config: Some(config.clone()),
-                    server: Some(server),
-                };
+                self.config = Some(config.clone());
+                self.server = Some(server);
                 Ok(())
             }
             Err(error) => {
                 if let Some(before) = before.filter(|before| before.enabled) {
-                    self.server = serve(&before, hub).ok();
+                    self.server = self.serve(&before, hub).ok();
                     self.config = Some(before);
                 }
                 Err(error)
@@ -63,29 +77,39 @@ impl Outlet {
     /// One line for people: where it can be read.
     pub fn describe(&self) -> Option<String> {
         let config = self.config.as_ref().filter(|_| self.server.is_some())?;
-        Some(match self.server.as_ref()?.address() {
+        Some(match self.server.as_ref()?.server.address() {
             Some(address) => format!("the page at http://{address}/, metrics at /metrics"),
             None => format!("the page and metrics at {}", config.listen),
         })
     }
-}
 
-fn serve(config: &Metrics, hub: &Hub) -> Result<Server, ServeError> {
-    let listener = Listener::bind(&config.listen, config.allow_remote, config.socket_mode.0)?;
-    let hosts = Hosts {
-        any: matches!(config.listen, Listen::Unix(_)),
-        names: config.hosts.clone(),
-    };
-    let limits = Limits {
-        subjects_max: usize::try_from(config.cgroups_max.0).unwrap_or(usize::MAX),
-        depth_max: usize::try_from(config.depth_max.0).unwrap_or(usize::MAX),
-    };
-    Server::start(listener, hosts, Pages::new(hub.clone(), limits)).map_err(|source| {
-        ServeError::Listen {
+    fn serve(&self, config: &Metrics, hub: &Hub) -> Result<Open, ServeError> {
+        let noted = match (&config.listen, &self.ledger) {
+            (Listen::Unix(path), Some(ledger)) => std::path::absolute(path)
+                .ok()
+                .and_then(|path| Noted::new(ledger, Undo::socket(&path))),
+            _ => None,
+        };
+        let listener = Listener::bind(&config.listen, config.allow_remote, config.socket_mode.0)?;
+        let hosts = Hosts {
+            any: matches!(config.listen, Listen::Unix(_)),
+            names: config.hosts.clone(),
+        };
+        let limits = Limits {
+            subjects_max: usize::try_from(config.cgroups_max.0).unwrap_or(usize::MAX),
+            depth_max: usize::try_from(config.depth_max.0).unwrap_or(usize::MAX),
+        };
+        let pages = Pages::new(hub.clone(), limits);
+        let started = Server::start(listener, hosts, pages);
+        let server = started.map_err(|source| ServeError::Listen {
             listen: config.listen.clone(),
             source,
-        }
-    })
+        })?;
+        Ok(Open {
+            server,
+            _noted: noted,
+        })
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::hand::Done;
 pub(super) struct Started<'a> {
     pub(super) version: &'a str,
     pub(super) pid: u32,
-    pub(super) eye: &'a str,
+    pub(super) source: &'a str,
     pub(super) dry_run: bool,
     pub(super) rules: usize,
     #[serde(skip_serializing_if = "Option::is_none")]

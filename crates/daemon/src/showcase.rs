@@ -41,7 +41,7 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let mut outlet = Outlet::default();
     outlet.follow(&metrics, &hub)?;
     if let Some(place) = outlet.describe() {
-        eprintln!("agewise: a made-up machine: {place}");
+        agewise_cli::note!("a made-up machine: {place}");
     }
     let mut next = Instant::now();
     for sequence in PAST_TICKS + 1.. {

@@ -99,6 +99,10 @@ mod tests {
     use super::super::state::{Hub, Reason};
     use super::*;
 
+    fn reason(name: &str) -> Reason {
+        Reason::by_name(name).expect("a policy")
+    }
+
     #[test]
     fn it_keeps_the_last_moments_and_differences() {
         let hub = Hub::new(demo::settings());
@@ -107,8 +111,8 @@ mod tests {
             for subject in &mut snapshot.subjects {
                 subject.refaulted_bytes = sequence * 10;
                 subject.reclaimed = Default::default();
-                subject.reclaimed.add(Reason::Age, sequence * 7);
-                subject.reclaimed.add(Reason::Cost, sequence);
+                subject.reclaimed.add(reason("age"), sequence * 7);
+                subject.reclaimed.add(reason("cost"), sequence);
             }
             hub.publish(snapshot);
         }

@@ -3,12 +3,12 @@
 
 use agewise_host::cgroup::Cgroup;
 use agewise_host::memory::MemInfo;
-use agewise_host::pressure::{self, Pressure, Resource};
+use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::{ProcRoot, Roots};
 use agewise_host::swap::{self, SwapArea};
 use agewise_policy::proactive;
 
-use super::state::{Machine, Psi, Stall};
+use super::state::Machine;
 
 /// How often the cost of a refault is measured again.
 const PROBE_EVERY_MS: u64 = 60_000;
@@ -22,25 +22,9 @@ pub struct World {
     refault_ns: Option<u64>,
 }
 
-fn stall(stall: &pressure::Stall) -> Stall {
-    Stall {
-        avg10_percent: stall.avg10_percent,
-        avg60_percent: stall.avg60_percent,
-        total_us: stall.total_us,
-    }
-}
-
-fn psi(pressure: &Pressure) -> Psi {
-    Psi {
-        some: stall(&pressure.some),
-        full: pressure.full.as_ref().map(stall).unwrap_or_default(),
-    }
-}
-
 /// Pressure on the memory of a cgroup, where the kernel tells it.
 pub fn psi_of(cgroup: &Cgroup) -> Option<Psi> {
-    let pressure = Pressure::of_cgroup(cgroup, Resource::Memory).ok()??;
-    Some(psi(&pressure))
+    Psi::of_cgroup(cgroup, Resource::Memory).ok().flatten()
 }
 
 impl World {
@@ -54,13 +38,12 @@ impl World {
             (Some(before), Some(now)) => now > before,
             _ => false,
         };
-        let pressure = Pressure::of_machine(proc, Resource::Memory).ok().flatten();
         Machine {
             total_bytes: info.total_bytes,
             available_bytes: info.available_bytes,
             swap_total_bytes: info.swap_total_bytes,
             swap_free_bytes: info.swap_free_bytes,
-            psi: pressure.as_ref().map(psi),
+            psi: Psi::of_machine(proc, Resource::Memory).ok().flatten(),
             is_under_reclaim,
         }
     }

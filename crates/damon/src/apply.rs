@@ -49,16 +49,16 @@ impl Pass<'_> {
                         at.act(scheme, space);
                     }
                 }
-                let joined = self.profile == Profile::V7_2
+                let joined = self.profile.rejoins_regions
                     && rejoin(&mut target.regions, index, self.limit_bytes);
                 index += usize::from(!joined);
             }
         }
     }
 
-    /// Whether a quota must have room for a whole smallest region (7.2).
+    /// Whether a quota must have room for a whole smallest region.
     fn exact(&self) -> bool {
-        self.profile == Profile::V7_2
+        self.profile.quota_is_exact
     }
 
     /// Starts a new window when it is time and finds the lowest score that will be served.
@@ -74,7 +74,7 @@ impl Pass<'_> {
         for target in targets {
             for region in &target.regions {
                 let counts = scheme.pattern.fits(region)
-                    && !(self.profile == Profile::V7_2
+                    && !(self.profile.quota_asks_filters
                         && core_verdict(&scheme.filters, target.id, region) == Verdict::Reject);
                 if counts {
                     let slot = &mut bytes_by_score[self.score_of(scheme, region) as usize];

@@ -33,15 +33,6 @@ impl FilterKind {
     pub fn is_core(self) -> bool {
         matches!(self, FilterKind::Address(..) | FilterKind::Target(_))
     }
-
-    /// Whether 6.12 lacks it.
-    #[must_use]
-    pub fn is_new(self) -> bool {
-        matches!(
-            self,
-            FilterKind::Active | FilterKind::HugepageSize(..) | FilterKind::Unmapped
-        )
-    }
 }
 
 /// A filter.

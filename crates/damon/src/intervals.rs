@@ -5,7 +5,6 @@
 use super::attrs::{Attrs, AttrsError, IntervalsGoal};
 use super::goal::feed;
 use super::monitor::{Monitor, apply_samples};
-use super::profile::Profile;
 use super::region::BP;
 
 impl Monitor {
@@ -78,7 +77,7 @@ impl Monitor {
             let age = u128::from(region.age) * u128::from(old.aggr_us) / u128::from(aggr_us.max(1));
             region.age = u32::try_from(age).unwrap_or(u32::MAX);
             region.last_nr_accesses = convert(region.last_nr_accesses);
-            if boundary || self.profile == Profile::V6_12 {
+            if boundary || self.profile.converts_running_counts {
                 region.nr_accesses = convert(region.nr_accesses);
                 region.nr_accesses_bp = u64::from(region.nr_accesses) * BP;
             } else {
@@ -97,6 +96,7 @@ impl Monitor {
 #[cfg(test)]
 mod tests {
     use super::super::attrs::{Attrs, IntervalsGoal};
+    use super::super::profile::Profile;
     use super::super::target::TargetId;
     use super::super::testing::{HotRange, run};
     use super::*;

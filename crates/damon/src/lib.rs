@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DAMON: region-based access monitoring, schemes that act on it, and two ready-made uses of them,
-//! proactive LRU sorting and proactive reclaim. As in Linux 6.12 and 7.2 (`Profile`).
+#![doc = include_str!("../README.md")]
+//!
+//! # Where to begin
+//!
+//! [`Monitor`] samples a [`Space`] and keeps its regions; a [`scheme::Scheme`] acts on them.
 
 pub mod action;
 mod apply;
@@ -22,3 +25,13 @@ pub mod space;
 pub mod target;
 #[cfg(test)]
 mod testing;
+
+pub use action::Action;
+pub use attrs::Attrs;
+pub use filter::PageFilters;
+pub use monitor::{Monitor, Wait};
+pub use profile::Profile;
+pub use region::Region;
+pub use scheme::Scheme;
+pub use space::{Applied, Space};
+pub use target::{Target, TargetId};

@@ -82,21 +82,21 @@ impl Module for Params {
         Param {
             name: "active_mem_bp",
             meaning: "wanted share of active memory, 1/10000; 0: off (0)",
-            since_7_2: true,
+            is_tuning: true,
             set: |p, text| put(&mut p.active_mem_bp, number(text)),
             get: |p| p.active_mem_bp.to_string(),
         },
         Param {
             name: "filter_young_pages",
             meaning: "look again at each page before it is moved (N)",
-            since_7_2: true,
+            is_tuning: true,
             set: |p, text| put(&mut p.filter_young_pages, switch(text)),
             get: |p| yes_no(p.filter_young_pages),
         },
         Param {
             name: "hot_weights",
             meaning: "RATE,AGE in the order of hot regions; no kernel has it (kernel)",
-            since_7_2: false,
+            is_tuning: false,
             set: |p, text| match text {
                 "kernel" => put(&mut p.hot_weights, Ok(None)),
                 _ => put(&mut p.hot_weights, weights(text)),
@@ -106,7 +106,7 @@ impl Module for Params {
         Param {
             name: "cold_weights",
             meaning: "RATE,AGE in the order of cold regions; no kernel has it (kernel)",
-            since_7_2: false,
+            is_tuning: false,
             set: |p, text| match text {
                 "kernel" => put(&mut p.cold_weights, Ok(None)),
                 _ => put(&mut p.cold_weights, weights(text)),
@@ -166,10 +166,7 @@ impl Module for Params {
             age: cold_age..=u32::MAX,
         };
         let weights = |own: Option<(u32, u32)>| {
-            let (nr_accesses, age) = own.unwrap_or(match profile {
-                Profile::V6_12 => (1, 0),
-                Profile::V7_2 => (1, 1),
-            });
+            let (nr_accesses, age) = own.unwrap_or(profile.sort_weights);
             Weights {
                 size: 0,
                 nr_accesses,
@@ -190,7 +187,7 @@ impl Module for Params {
 
 impl Params {
     fn check(&self, profile: Profile) -> Result<(), ParamsError> {
-        if profile == Profile::V6_12 {
+        if !profile.has_tuning_params {
             if self.active_mem_bp > 0 {
                 return Err(ParamsError::too_new("active_mem_bp", self.active_mem_bp));
             }

@@ -83,7 +83,7 @@ impl Common {
                 "the start must lie before the end",
             ));
         }
-        if profile == Profile::V6_12 {
+        if !profile.has_tuning_params {
             if self.autotune {
                 return Err(ParamsError::too_new("autotune_monitoring_intervals", "Y"));
             }
@@ -135,7 +135,7 @@ macro_rules! number_param {
         Param {
             name: $name,
             meaning: $meaning,
-            since_7_2: false,
+            is_tuning: false,
             set: |p, text| put(&mut p.$($field).+, number(text)),
             get: |p| p.$($field).+.to_string(),
         }
@@ -148,7 +148,7 @@ const COMMON: &[Param<Common>] = &[
     Param {
         name: "enabled",
         meaning: "whether it runs (Y)",
-        since_7_2: false,
+        is_tuning: false,
         set: |p, text| put(&mut p.enabled, switch(text)),
         get: |p| yes_no(p.enabled),
     },
@@ -203,14 +203,14 @@ const COMMON: &[Param<Common>] = &[
     Param {
         name: "autotune_monitoring_intervals",
         meaning: "tune the intervals (N)",
-        since_7_2: true,
+        is_tuning: true,
         set: |p, text| put(&mut p.autotune, switch(text)),
         get: |p| yes_no(p.autotune),
     },
     Param {
         name: "addr_unit",
         meaning: "bytes a step of an address stands for (1)",
-        since_7_2: true,
+        is_tuning: true,
         set: |p, text| put(&mut p.addr_unit, number(text)),
         get: |p| p.addr_unit.to_string(),
     },
@@ -270,8 +270,8 @@ pub trait Module: Sized + 'static {
         } else if key == "commit_inputs" {
             return match switch(value) {
                 Err(errno) => Err(refuse(errno, "it is Y or N".to_owned())),
-                // 6.12 reads the flag later, when there is nothing new to commit.
-                Ok(true) if profile == Profile::V7_2 => {
+                // Else the flag is read later, when there is nothing new to commit.
+                Ok(true) if profile.refuses_early_commit => {
                     Err(refuse(Errno::Einval, format!("{module} was never started")))
                 }
                 Ok(_) => Ok(()),

@@ -151,7 +151,7 @@ impl Monitor {
     /// Reads the ranges and makes the first regions.
     pub fn start(&mut self, space: &mut impl Space) {
         self.update_ranges(space);
-        if self.profile == Profile::V7_2 || !space.is_physical() {
+        if self.profile.limits_first_regions || !space.is_physical() {
             for target in &mut self.targets {
                 region::enforce_limit(&mut target.regions, self.limit_bytes);
             }
@@ -203,7 +203,7 @@ impl Monitor {
         self.apply_schemes(space);
         if aggregated {
             self.next_aggr_sample = self.samples + self.samples_in(self.attrs.aggr_us);
-            if self.profile == Profile::V7_2 {
+            if self.profile.tunes_intervals {
                 self.tune();
             }
             self.targets
@@ -253,7 +253,7 @@ impl Monitor {
                 most
             };
         }
-        if self.profile == Profile::V7_2 {
+        if self.profile.limits_merged_regions {
             for target in &mut self.targets {
                 region::enforce_limit(&mut target.regions, self.limit_bytes);
             }
@@ -292,9 +292,10 @@ impl Monitor {
         let granule = self.attrs.min_region_bytes;
         let limit = (bytes / self.attrs.min_nr_regions).max(granule);
         // Cuts are made at the limit, which must keep regions aligned.
-        self.limit_bytes = match self.profile {
-            Profile::V6_12 => limit - limit % granule,
-            Profile::V7_2 => limit.next_multiple_of(granule),
+        self.limit_bytes = if self.profile.rounds_limit_up {
+            limit.next_multiple_of(granule)
+        } else {
+            limit - limit % granule
         };
     }
 

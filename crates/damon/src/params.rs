@@ -111,8 +111,8 @@ pub struct Param<P> {
     pub name: &'static str,
     /// What it means, with unit.
     pub meaning: &'static str,
-    /// Whether 6.12 lacks it.
-    pub since_7_2: bool,
+    /// Whether it came with self-tuning ([`Profile::has_tuning_params`]).
+    pub is_tuning: bool,
     /// Takes a new value.
     pub set: fn(&mut P, &str) -> Result<(), Errno>,
     /// Tells the value.
@@ -123,7 +123,7 @@ impl<P> Param<P> {
     /// Whether the kernel of a profile has it.
     #[must_use]
     pub fn exists_in(&self, profile: Profile) -> bool {
-        !self.since_7_2 || profile == Profile::V7_2
+        !self.is_tuning || profile.has_tuning_params
     }
 }
 

@@ -1,11 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which kernel's rules are followed.
+//! Which kernel's rules are followed: all that differs between versions, as data. Nothing else in
+//! this crate asks for a version.
 
-/// Kernel whose rules the monitor and its schemes follow.
+/// Rules of a kernel that the monitor and its schemes follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Profile {
+pub struct Profile {
+    /// The version.
+    pub name: &'static str,
+    /// The first regions of physical memory are cut to the size limit as well.
+    pub limits_first_regions: bool,
+    /// Regions are cut to the size limit after each merge.
+    pub limits_merged_regions: bool,
+    /// The size limit is rounded up to whole granules, not down.
+    pub rounds_limit_up: bool,
+    /// Intervals can tune themselves towards a goal, at each aggregation.
+    pub tunes_intervals: bool,
+    /// New intervals convert the counts of the running aggregation, too, not only of the last one.
+    pub converts_running_counts: bool,
+    /// A region split for a scheme is joined again after it was applied.
+    pub rejoins_regions: bool,
+    /// A quota must have room for a whole smallest region.
+    pub quota_is_exact: bool,
+    /// Regions that core filters reject do not count for a quota's minimal score.
+    pub quota_asks_filters: bool,
+    /// Weights of accesses and age in the scores of `lru_sort`, unless given.
+    pub sort_weights: (u32, u32),
+    /// Parameters of modules that came with self-tuning exist.
+    pub has_tuning_params: bool,
+    /// `commit_inputs` is refused while the module was never started, not read later.
+    pub refuses_early_commit: bool,
+    /// The folio lock is tried for all mapped folios, not only for those of files.
+    pub locks_anon_folios: bool,
+    /// An action handles a folio that spans two regions once.
+    pub remembers_last_folio: bool,
+    /// `stat` looks at pages where filters ask for it.
+    pub stat_applies_filters: bool,
+    /// `lru_prio` activates a folio at once; else it counts as one access.
+    pub prio_activates: bool,
+}
+
+impl Profile {
     /// Linux 6.12.
-    V6_12,
+    pub const V6_12: Profile = Profile {
+        name: "6.12",
+        limits_first_regions: false,
+        limits_merged_regions: false,
+        rounds_limit_up: false,
+        tunes_intervals: false,
+        converts_running_counts: true,
+        rejoins_regions: false,
+        quota_is_exact: false,
+        quota_asks_filters: false,
+        sort_weights: (1, 0),
+        has_tuning_params: false,
+        refuses_early_commit: false,
+        locks_anon_folios: false,
+        remembers_last_folio: false,
+        stat_applies_filters: false,
+        prio_activates: false,
+    };
+
     /// Linux 7.2.
-    V7_2,
+    pub const V7_2: Profile = Profile {
+        name: "7.2",
+        limits_first_regions: true,
+        limits_merged_regions: true,
+        rounds_limit_up: true,
+        tunes_intervals: true,
+        converts_running_counts: false,
+        rejoins_regions: true,
+        quota_is_exact: true,
+        quota_asks_filters: true,
+        sort_weights: (1, 1),
+        has_tuning_params: true,
+        refuses_early_commit: true,
+        locks_anon_folios: true,
+        remembers_last_folio: true,
+        stat_applies_filters: true,
+        prio_activates: true,
+    };
 }

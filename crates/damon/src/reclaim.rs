@@ -71,7 +71,7 @@ impl Module for Params {
         Param {
             name: "skip_anon",
             meaning: "leave anonymous memory alone (N)",
-            since_7_2: false,
+            is_tuning: false,
             set: |p, text| put(&mut p.skip_anon, switch(text)),
             get: |p| yes_no(p.skip_anon),
         },

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What looking and clearing cost, on real memory. `cargo bench -p agewise-host --bench eye`;
 //! `AGEWISE_BENCH_MIB` sets the size of the target (1024). Needs root. CPU time of the calling
-//! thread, medians; figures for the record stand in docs/measurements.md.
+//! thread, medians; figures for the record stand in docs/inside/measurements.md.
 
 use std::hint::black_box;
 use std::ops::ControlFlow;

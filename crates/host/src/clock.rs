@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The two clocks that readings carry.
+//! The clocks that readings carry.
+
+use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -16,6 +18,11 @@ pub fn boottime_ns() -> u64 {
 /// CPU time of the calling thread, kernel and user, ns: what something cost.
 pub fn thread_cpu_ns() -> u64 {
     nanos(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+/// CPU time this process has used so far, all threads, kernel and user.
+pub fn process_cpu() -> Duration {
+    Duration::from_nanos(nanos(clock_gettime(ClockId::ProcessCPUTime)))
 }
 
 fn nanos(time: Timespec) -> u64 {

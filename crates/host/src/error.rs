@@ -4,6 +4,8 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use crate::untrusted::clean;
+
 /// What one call reads of a kernel file.
 const PIECE_BYTES: usize = 4096;
 
@@ -44,11 +46,11 @@ pub enum FileError {
 impl FileError {
     /// A format error, with what was found cut to a length that fits a message.
     pub fn format(path: &Path, expected: &'static str, found: &str) -> Self {
-        let found = found.trim_end().chars().take(80).collect();
+        let found: String = found.trim_end().chars().take(80).collect();
         Self::Format {
             path: path.to_owned(),
             expected,
-            found,
+            found: clean(&found),
         }
     }
 
@@ -80,18 +82,20 @@ impl FileError {
     }
 }
 
+/// Reads a whole small kernel file as it is: names in it may be any bytes.
+pub fn read_bytes(path: &Path) -> Result<Vec<u8>, FileError> {
+    read_pieces(path).map_err(|source| FileError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
 /// Reads a whole small kernel file. Bytes that are not UTF-8 (process names) become U+FFFD.
 pub fn read(path: &Path) -> Result<String, FileError> {
-    match read_pieces(path) {
-        Ok(bytes) => Ok(match String::from_utf8(bytes) {
-            Ok(text) => text,
-            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
-        }),
-        Err(source) => Err(FileError::Read {
-            path: path.to_owned(),
-            source,
-        }),
-    }
+    Ok(match String::from_utf8(read_bytes(path)?) {
+        Ok(text) => text,
+        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+    })
 }
 
 /// The size of a kernel file is not known before it is read. Most fit into one piece, so that they take two

@@ -10,12 +10,13 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use agewise_policy::table::{PAGES_PER_TABLE, PageBits, TableBits};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
 use serde::Serialize;
 
 use crate::pagewalk::entry::{EntryFormat, SwapEntry};
 use crate::process::Process;
 
+#[cfg(any(test, feature = "testing"))]
 pub mod fake;
 mod leaf_run;
 pub mod pagemap;
@@ -114,13 +115,13 @@ pub struct TableSight<'a> {
     /// What maps it.
     pub leaf: Leaf,
     /// The pages that belong to the range. Every other bit of this sight is zero.
-    pub covered: PageBits,
+    pub covered: PageSet,
     /// Present, young, dirty, swapped. Pages that are no memory of the process (the zero page,
     /// vdso, device memory: "special" entries) are in none of them.
     pub bits: &'a TableBits,
     /// The slot holds an entry that is neither: a page under migration, a poisoned page, a guard or
     /// userfaultfd marker. Nothing is known of its age in this scan.
-    pub other: &'a PageBits,
+    pub other: &'a PageSet,
     /// `CLOCK_MONOTONIC` ns before the first table of this batch was read: whatever was young had
     /// been accessed by then or within the read itself (well below a millisecond).
     pub seen_ns: u64,
@@ -131,7 +132,7 @@ impl TableSight<'_> {
     /// Frame number (4 KiB units) of page `page` of the 2 MiB range; `None` where nothing is
     /// present or the source does not tell.
     pub fn pfn(&self, page: usize) -> Option<u64> {
-        if page >= PAGES_PER_TABLE || self.bits.present[page / 64] >> (page % 64) & 1 == 0 {
+        if page >= PAGES_PER_TABLE || !self.bits.present.contains(page) {
             return None;
         }
         match self.entries {
@@ -152,7 +153,7 @@ impl TableSight<'_> {
 
     /// Swap device and slot of page `page`, where it is swapped and the source tells.
     pub fn swap_entry(&self, page: usize) -> Option<SwapEntry> {
-        if page >= PAGES_PER_TABLE || self.bits.swapped[page / 64] >> (page % 64) & 1 == 0 {
+        if page >= PAGES_PER_TABLE || !self.bits.swapped.contains(page) {
             return None;
         }
         match self.entries {
@@ -404,20 +405,11 @@ pub(crate) fn check_ranges(ranges: &[AddressRange]) -> Result<(), EyeError> {
 }
 
 /// The pages of the 2 MiB range at `va` that lie in `range`.
-pub(crate) fn covered(va: u64, range: AddressRange) -> PageBits {
-    let first = range.start.saturating_sub(va) / PAGE_BYTES;
+pub(crate) fn covered(va: u64, range: AddressRange) -> PageSet {
+    let first = range.start.saturating_sub(va).min(TABLE_BYTES) / PAGE_BYTES;
     let last = range.end.saturating_sub(va).min(TABLE_BYTES) / PAGE_BYTES;
-    let mut bits = PageBits::default();
     if first == 0 && last == PAGES_PER_TABLE as u64 {
-        return [u64::MAX; 8];
+        return PageSet::ALL;
     }
-    for (word, bits) in bits.iter_mut().enumerate() {
-        let base = word as u64 * 64;
-        let from = first.saturating_sub(base).min(64);
-        let to = last.saturating_sub(base).min(64);
-        if from < to {
-            *bits = (u64::MAX >> (64 - (to - from))) << from;
-        }
-    }
-    bits
+    PageSet::range(first as usize..last as usize)
 }

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use agewise_policy::table::{PageBits, is_none};
+use agewise_policy::table::PageSet;
 
 use crate::error;
 use crate::eye::{AccessSource, AddressRange, EyeError, Leaf, TABLE_BYTES, TableSight, Target};
@@ -44,7 +44,7 @@ impl Glances {
         let young = &mut self.young;
         young.rewind();
         let mut sink = |sight: &TableSight<'_>| {
-            if !is_none(&sight.bits.young) {
+            if !sight.bits.young.is_empty() {
                 young.add(sight.va / TABLE_BYTES, &sight.bits.young);
             }
         };
@@ -55,14 +55,14 @@ impl Glances {
 
     /// A look shows a table of a mapping of this kind. Returns what was glanced of it: pages that are
     /// still there.
-    pub fn take_in(&mut self, sight: &TableSight<'_>, kind: VmaKind) -> PageBits {
+    pub fn take_in(&mut self, sight: &TableSight<'_>, kind: VmaKind) -> PageSet {
         let in_folios = kind != VmaKind::Anon || sight.leaf != Leaf::Page;
         if in_folios && self.found.last() != Some(&sight.range) {
             self.found.push(sight.range);
         }
         match self.young.of(sight.va / TABLE_BYTES) {
-            Some(seen) => std::array::from_fn(|word| seen[word] & sight.bits.present[word]),
-            None => PageBits::default(),
+            Some(seen) => *seen & sight.bits.present,
+            None => PageSet::default(),
         }
     }
 
@@ -82,7 +82,7 @@ impl Glances {
 
     /// Bytes of memory held, about.
     pub fn memory_bytes(&self) -> usize {
-        self.young.capacity() * (size_of::<u64>() + size_of::<PageBits>())
+        self.young.capacity() * (size_of::<u64>() + size_of::<PageSet>())
             + self.ranges.capacity() * size_of::<AddressRange>()
             + self.found.capacity() * size_of::<usize>()
     }
@@ -93,9 +93,9 @@ impl Glances {
 #[derive(Debug, Default)]
 struct Seen {
     /// Rising by table.
-    tables: Vec<(u64, PageBits)>,
+    tables: Vec<(u64, PageSet)>,
     /// Added since the last rewind, likewise; none of them is in `tables`.
-    fresh: Vec<(u64, PageBits)>,
+    fresh: Vec<(u64, PageSet)>,
     at: usize,
 }
 
@@ -110,7 +110,7 @@ impl Seen {
         }
     }
 
-    fn seek(&mut self, table: u64) -> Option<&mut PageBits> {
+    fn seek(&mut self, table: u64) -> Option<&mut PageSet> {
         while self.tables.get(self.at).is_some_and(|(at, _)| *at < table) {
             self.at += 1;
         }
@@ -118,18 +118,18 @@ impl Seen {
         found.map(|(_, bits)| bits)
     }
 
-    fn add(&mut self, table: u64, young: &PageBits) {
+    fn add(&mut self, table: u64, young: &PageSet) {
         // Two mappings may share a table, which then comes twice.
         if let Some((_, bits)) = self.fresh.last_mut().filter(|(last, _)| *last == table) {
-            merge(bits, young);
+            *bits |= *young;
         } else if let Some(bits) = self.seek(table) {
-            merge(bits, young);
+            *bits |= *young;
         } else {
             self.fresh.push((table, *young));
         }
     }
 
-    fn of(&mut self, table: u64) -> Option<&PageBits> {
+    fn of(&mut self, table: u64) -> Option<&PageSet> {
         self.seek(table).map(|bits| &*bits)
     }
 
@@ -141,12 +141,6 @@ impl Seen {
 
     fn capacity(&self) -> usize {
         self.tables.capacity() + self.fresh.capacity()
-    }
-}
-
-fn merge(into: &mut PageBits, from: &PageBits) {
-    for (into, from) in into.iter_mut().zip(from) {
-        *into |= from;
     }
 }
 
@@ -199,7 +193,7 @@ mod tests {
     fn what_was_seen_adds_up_by_table() {
         let mut seen = Seen::default();
         let bits = |bit: u32| {
-            let mut bits = PageBits::default();
+            let mut bits = PageSet::default();
             bits[0] = 1 << bit;
             bits
         };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Eyes and hands on a real Linux machine. Readers hold no policy; what to do with what they see
-//! is decided in `agewise-policy`.
+//! Access sources and movers on a real Linux machine. Readers hold no policy; what to do with what
+//! they see is decided in `agewise-policy`.
 
 pub mod agent;
 pub mod capability;
@@ -17,8 +17,8 @@ pub mod heated;
 pub mod kernel_eye;
 pub mod lru_gen;
 pub mod memory;
+pub mod mover;
 mod octal;
-pub mod pageout;
 pub mod pagewalk;
 pub mod pressure;
 pub mod process;
@@ -27,6 +27,7 @@ pub mod recorder;
 pub mod restrain;
 pub mod root;
 pub mod rounds;
-pub mod seat;
+pub mod source;
 pub mod swap;
+pub mod untrusted;
 pub mod vma;

@@ -2,6 +2,29 @@
 //! The octal escapes of paths in `/proc` tables (mountinfo, swaps).
 
 /// Undoes the octal escapes of blanks and backslashes.
+pub(crate) fn unescape_bytes(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, after)) = rest.split_first() {
+        let digits = match first {
+            b'\\' => after.get(..3).and_then(|d| std::str::from_utf8(d).ok()),
+            _ => None,
+        };
+        match digits.and_then(|d| u8::from_str_radix(d, 8).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                out.push(*first);
+                rest = after;
+            }
+        }
+    }
+    out
+}
+
+/// The same of text.
 pub(crate) fn unescape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -29,6 +52,8 @@ mod tests {
     #[test]
     fn blanks_and_backslashes_come_back() {
         assert_eq!(unescape(r"/a\040b\134c"), r"/a b\c");
+        assert_eq!(unescape_bytes(br"/a\040b\134c\"), br"/a b\c\");
+        assert_eq!(unescape_bytes(b"/a\xff\\377"), b"/a\xff\xff");
         assert_eq!(unescape(r"trailing\"), r"trailing\");
         assert_eq!(unescape(r"\04é"), r"\04é");
     }

@@ -4,6 +4,8 @@
 
 use std::path::Path;
 
+use serde::Serialize;
+
 use crate::cgroup::Cgroup;
 use crate::error::{self, FileError};
 use crate::root::ProcRoot;
@@ -31,29 +33,27 @@ impl Resource {
 }
 
 /// One line: averages in percent of time, and the time itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Stall {
     /// Percent of the last 10 s.
     pub avg10_percent: f64,
     /// Percent of the last minute.
     pub avg60_percent: f64,
-    /// Percent of the last five minutes.
-    pub avg300_percent: f64,
     /// Stalled time since boot (or since the cgroup was made). Differences of it answer for any
     /// window, with no lag of averages.
     pub total_us: u64,
 }
 
 /// The pressure on one resource.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pressure {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Psi {
     /// At least one task waited.
     pub some: Stall,
-    /// All tasks waited at once. Kernels before 5.13 have none for the CPU.
-    pub full: Option<Stall>,
+    /// All tasks waited at once. Kernels before 5.13 have none for the CPU: zero.
+    pub full: Stall,
 }
 
-impl Pressure {
+impl Psi {
     /// Of the whole machine; `None` when the kernel has no PSI (`CONFIG_PSI`, or booted `psi=0`).
     pub fn of_machine(root: &ProcRoot, resource: Resource) -> Result<Option<Self>, FileError> {
         Self::read(&root.join("pressure").join(resource.name()))
@@ -78,8 +78,7 @@ impl Pressure {
         let (mut some, mut full) = (None, None);
         for line in text.lines() {
             let stall = || {
-                Stall::parse(line)
-                    .ok_or_else(|| FileError::format(path, "avg10 avg60 avg300 total", line))
+                Stall::parse(line).ok_or_else(|| FileError::format(path, "avg10 avg60 total", line))
             };
             match line.split(' ').next() {
                 Some("some") => some = Some(stall()?),
@@ -88,6 +87,7 @@ impl Pressure {
             }
         }
         let some = some.ok_or_else(|| FileError::format(path, "a line 'some'", text))?;
+        let full = full.unwrap_or_default();
         Ok(Self { some, full })
     }
 }
@@ -101,21 +101,12 @@ impl Stall {
             match key {
                 "avg10" => stall.avg10_percent = value.parse().ok()?,
                 "avg60" => stall.avg60_percent = value.parse().ok()?,
-                "avg300" => stall.avg300_percent = value.parse().ok()?,
                 "total" => stall.total_us = value.parse().ok()?,
                 _ => continue,
             }
             seen += 1;
         }
-        (seen == 4).then_some(stall)
-    }
-
-    /// Share of time stalled (0 to 1) between an earlier reading and this one, `window_us` apart.
-    pub fn share_since(&self, earlier: &Self, window_us: u64) -> f64 {
-        if window_us == 0 {
-            return 0.0;
-        }
-        (self.total_us.saturating_sub(earlier.total_us) as f64 / window_us as f64).min(1.0)
+        (seen == 3).then_some(stall)
     }
 }
 
@@ -131,47 +122,31 @@ mod tests {
     fn the_machine_and_a_cgroup_read_alike() {
         let dir = tempfile::tempdir().unwrap();
         let root = ProcRoot::new(dir.path());
-        assert_eq!(Pressure::of_machine(&root, Resource::Memory).unwrap(), None);
+        assert_eq!(Psi::of_machine(&root, Resource::Memory).unwrap(), None);
         std::fs::create_dir(dir.path().join("pressure")).unwrap();
         std::fs::write(dir.path().join("pressure/memory"), TEXT).unwrap();
-        let pressure = Pressure::of_machine(&root, Resource::Memory)
-            .unwrap()
-            .unwrap();
+        let pressure = Psi::of_machine(&root, Resource::Memory).unwrap().unwrap();
         assert_eq!(
             (pressure.some.avg10_percent, pressure.some.total_us),
             (1.65, 52_775_838)
         );
-        assert_eq!(pressure.full.unwrap().total_us, 7);
+        assert_eq!(pressure.full.total_us, 7);
 
         std::fs::write(dir.path().join("memory.pressure"), TEXT).unwrap();
         let cgroup = Cgroup::open(&Hierarchy::at(Version::V2, dir.path()), "/").unwrap();
-        let same = Pressure::of_cgroup(&cgroup, Resource::Memory)
-            .unwrap()
-            .unwrap();
+        let same = Psi::of_cgroup(&cgroup, Resource::Memory).unwrap().unwrap();
         assert_eq!(same, pressure);
-        assert_eq!(Pressure::of_cgroup(&cgroup, Resource::Io).unwrap(), None);
+        assert_eq!(Psi::of_cgroup(&cgroup, Resource::Io).unwrap(), None);
     }
 
     #[test]
     fn old_kernels_have_no_full_line_and_new_fields_do_no_harm() {
         let path = Path::new("cpu");
         let old = "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n";
-        assert_eq!(Pressure::parse(path, old).unwrap().full, None);
+        assert_eq!(Psi::parse(path, old).unwrap().full, Stall::default());
         let new = "some avg10=0.00 avg60=0.00 avg300=0.00 avg900=1.00 total=1\n";
-        assert_eq!(Pressure::parse(path, new).unwrap().some.total_us, 1);
-        assert!(Pressure::parse(path, "some avg10=0.00 total=1\n").is_err());
-        assert!(Pressure::parse(path, "").is_err());
-    }
-
-    #[test]
-    fn shares_come_from_totals() {
-        let at = |total_us| Stall {
-            total_us,
-            ..Stall::default()
-        };
-        assert_eq!(at(1_500).share_since(&at(1_000), 1_000), 0.5);
-        assert_eq!(at(9_000).share_since(&at(0), 1_000), 1.0);
-        assert_eq!(at(0).share_since(&at(5), 1_000), 0.0);
-        assert_eq!(at(9).share_since(&at(0), 0), 0.0);
+        assert_eq!(Psi::parse(path, new).unwrap().some.total_us, 1);
+        assert!(Psi::parse(path, "some avg10=0.00 total=1\n").is_err());
+        assert!(Psi::parse(path, "").is_err());
     }
 }

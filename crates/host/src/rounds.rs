@@ -16,7 +16,7 @@
 
 use std::ops::ControlFlow;
 
-use agewise_policy::table::{PAGES_PER_TABLE, is_none, pages_in};
+use agewise_policy::table::PAGES_PER_TABLE;
 
 use crate::eye::{
     AccessSource, AddressRange, Batch, EyeError, Leaf, LeafRun, Resolution, ScanReport, SightSink,
@@ -353,8 +353,8 @@ impl SightSink for Turn<'_> {
         self.pass_gaps(sight.va);
         let of = self.range_of(sight.range);
         // Huge pages are cheap to read, and glanced at where somebody else clears.
-        let is_busy = sight.leaf != Leaf::Page || !is_none(&sight.bits.young);
-        self.note(sight.va, of, pages_in(&sight.bits.present), is_busy);
+        let is_busy = sight.leaf != Leaf::Page || !sight.bits.young.is_empty();
+        self.note(sight.va, of, sight.bits.present.len(), is_busy);
         self.sink.table(&TableSight {
             range: of,
             ..*sight
@@ -387,7 +387,7 @@ impl SightSink for Turn<'_> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use agewise_policy::table::{PageBits, TableBits};
+    use agewise_policy::table::{PageSet, TableBits};
     use proptest::prelude::*;
 
     use super::*;
@@ -395,13 +395,13 @@ mod tests {
 
     const PID: u32 = 7;
     const SECOND: u64 = 1_000_000_000;
-    const EVERY: PageBits = [u64::MAX; 8];
+    const EVERY: PageSet = PageSet::ALL;
 
     fn table(young: bool, leaf: Leaf) -> FakeTable {
         FakeTable {
             bits: TableBits {
                 present: EVERY,
-                young: if young { EVERY } else { [0; 8] },
+                young: if young { EVERY } else { PageSet::NONE },
                 ..TableBits::default()
             },
             leaf,
@@ -436,7 +436,7 @@ mod tests {
                 self.last
             );
             self.last = sight.va + TABLE_BYTES;
-            let young = !is_none(&sight.bits.young);
+            let young = !sight.bits.young.is_empty();
             self.shown
                 .insert(sight.va / TABLE_BYTES, (sight.range, young));
         }
@@ -497,7 +497,7 @@ mod tests {
                 .unwrap();
             assert_eq!(report.left_out_pages, told.pages);
             for at in told.shown.keys() {
-                let idle = |table: &mut FakeTable| table.bits.young = [0; 8];
+                let idle = |table: &mut FakeTable| table.bits.young = PageSet::NONE;
                 self.eye.update(PID, at * TABLE_BYTES, idle);
             }
             told

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::error::FileError;
 use crate::eye::AddressRange;
+use crate::root::numbers_in;
 
 /// What a mapping is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -97,6 +98,25 @@ impl MapsReader {
                 source,
             })
     }
+
+    /// A file of the address space of a process. That of the first thread is empty once the thread has
+    /// ended; if others live on, theirs tell. Returns the path of what was read.
+    fn slurp_of(&mut self, pid: u32, file: &str) -> Result<PathBuf, FileError> {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let path = process.join(file);
+        self.slurp(&path)?;
+        if self.text.is_empty() {
+            let threads = numbers_in(&process.join("task"))?;
+            for thread in threads.into_iter().filter(|thread| *thread != pid) {
+                let path = process.join(format!("task/{thread}/{file}"));
+                if self.slurp(&path).is_ok() && !self.text.is_empty() {
+                    return Ok(path);
+                }
+            }
+            self.text.clear();
+        }
+        Ok(path)
+    }
 }
 
 impl VmaTable {
@@ -121,8 +141,7 @@ impl VmaTable {
     pub fn read_by(&mut self, reader: &mut MapsReader, pid: u32) -> Result<(), FileError> {
         self.vmas.clear();
         self.names.clear();
-        let path = PathBuf::from(format!("/proc/{pid}/maps"));
-        reader.slurp(&path)?;
+        let path = reader.slurp_of(pid, "maps")?;
         self.parse(&reader.text, &mut reader.filesystems, pid, &path)?;
         self.vmas.shrink_to(self.vmas.len() + self.vmas.len() / 8);
         self.names
@@ -201,7 +220,7 @@ impl VmaTable {
         if none {
             return Ok(());
         }
-        reader.slurp(&PathBuf::from(format!("/proc/{pid}/smaps")))?;
+        reader.slurp_of(pid, "smaps")?;
         mark_locked_from(&reader.text, &mut self.vmas);
         Ok(())
     }

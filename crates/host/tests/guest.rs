@@ -17,10 +17,10 @@ use agewise_damon::quota::Quota;
 use agewise_damon::scheme::{AccessPattern, Scheme};
 use agewise_damon::target::TargetId;
 use agewise_host::agent::{Subject, Targets};
-use agewise_host::cgroup::{Cgroup, Hierarchy};
-use agewise_host::damon::{Damon, DamonError, Owner, Setup, Watched};
+use agewise_host::cgroup::{Cgroup, Hierarchy, TreeLimits};
+use agewise_host::damon::{Availability, Damon, DamonError, Owner, Setup, Watched};
 use agewise_host::eye::{AccessSource, AddressRange, TableSight, Target};
-use agewise_host::kernel_eye::{DamonEye, GenerationEye, KernelEye};
+use agewise_host::kernel_eye::{DamonEye, GenerationEye, KernelEye, PhysicalEye};
 use agewise_host::lru_gen::{CommandError, LruGen};
 use agewise_host::pagewalk::PageWalk;
 use agewise_host::root::{Roots, SysRoot};
@@ -329,6 +329,42 @@ fn damon_as_an_eye_tells_a_busy_process_from_an_idle_one() {
         Damon::new(SysRoot::default()).owner().unwrap(),
         Owner::Nobody
     );
+}
+
+#[test]
+#[ignore = "needs a kernel whose DAMON has no other owner: make test-vm"]
+fn damon_on_physical_memory_knows_what_cgroups_hold_and_which_of_it_is_in_use() {
+    let damon = Damon::new(SysRoot::default());
+    let Availability::Free(offer) = damon.probe() else {
+        panic!("nobody uses DAMON in a guest");
+    };
+    assert!(offer.has("paddr") && offer.has_regions, "{offer:?}");
+    assert_eq!(damon.owner().unwrap(), Owner::Nobody, "taken down again");
+    let busy = Toucher::start("working", true);
+    let idle = Toucher::start("sleeping", false);
+    let roots = Roots::default();
+    let hierarchy = Hierarchy::discover(&roots.proc).unwrap();
+    let limits = TreeLimits::default();
+    let targets = Targets::AllCgroups { hierarchy, limits };
+    let intervals: Intervals = "1s,30s".parse().unwrap();
+    let mut eye = PhysicalEye::start(roots, &targets, intervals, OldestPages::AtLeast).unwrap();
+    std::thread::sleep(Duration::from_secs(10));
+    let reports = eye.look().unwrap();
+    let of = |path: &str| {
+        let report = reports.iter().find(|report| report.name == path).unwrap();
+        let young = anon_up_to(&report.histogram(), 1000);
+        println!("{path}: {:?}, young {young}", report.resident_bytes);
+        (report.resident_bytes[0], young)
+    };
+    let (machine, _) = of("/");
+    let (busy_bytes, busy_young) = of(&busy.path_in_hierarchy());
+    let (idle_bytes, idle_young) = of(&idle.path_in_hierarchy());
+    assert!(busy_bytes >= BYTES && idle_bytes >= BYTES, "{reports:?}");
+    assert!(machine >= busy_bytes + idle_bytes, "{reports:?}");
+    assert!(busy_young > idle_young, "{busy_young} and {idle_young}");
+    assert!(eye.cpu_ns() > 0 && eye.caveats()[0].contains("regions"));
+    drop(eye);
+    assert_eq!(damon.owner().unwrap(), Owner::Nobody);
 }
 
 #[test]

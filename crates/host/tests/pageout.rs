@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use agewise_host::eye::Target as EyeTarget;
-use agewise_host::pageout::*;
+use agewise_host::mover::*;
 use agewise_host::pagewalk::PageWalk;
 use agewise_host::process::{Process, ProcessError};
 use agewise_host::swap::{ZramDevice, ZramOptions};
@@ -77,7 +77,7 @@ fn cold_memory_leaves_comes_back_unharmed_and_is_counted() {
     };
     let mut target = Target::start(layout);
     let process = Process::open(target.pid()).unwrap();
-    let mut mover = ProcessMover::open(&process, false).unwrap();
+    let mut mover = ProcessMover::open(&process).unwrap();
     let rss_before = process.rss_bytes().unwrap();
     let plan = Plan::of_base([pages(target.anon, 0, 8192), pages(target.file, 0, 1024)]);
     let (result, report, evicted) =
@@ -126,7 +126,7 @@ fn mlocked_memory_and_holes_are_skipped_and_a_stopped_process_is_no_obstacle() {
     target.tell("unmap 3000 500");
     target.signal(rustix::process::Signal::STOP);
     let process = Process::open(target.pid()).unwrap();
-    let mut mover = ProcessMover::open(&process, false).unwrap();
+    let mut mover = ProcessMover::open(&process).unwrap();
     let plan = Plan::of_base([pages(target.anon, 0, 4096)]);
     let (result, report, _) = evict(&mut mover, &plan, PageoutLimits::default(), &mut NoRecheck);
     result.unwrap();
@@ -149,7 +149,7 @@ fn a_hole_that_opens_between_looking_and_calling_is_skipped() {
         ..Layout::default()
     });
     let process = Process::open(target.pid()).unwrap();
-    let mut mover = ProcessMover::open(&process, false).unwrap();
+    let mut mover = ProcessMover::open(&process).unwrap();
     let plan = Plan::of_base([pages(target.anon, 0, 300), pages(target.anon, 400, 600)]);
     let mut eye = |runs: &RunSet| {
         target.tell("unmap 500 100");
@@ -176,7 +176,7 @@ fn huge_pages_leave_whole_and_are_never_split_for_a_part() {
     if huge_before < 16 << 20 {
         return println!("SKIP {name}: no transparent huge pages here");
     }
-    let mut mover = ProcessMover::open(&process, false).unwrap();
+    let mut mover = ProcessMover::open(&process).unwrap();
     // From page 100: the whole huge pages are 512..2560.
     let plan = Plan::new([], [pages(target.anon, 100, 2500)], false);
     assert_eq!(plan.huge().bytes(), 4 * HUGE_BYTES);
@@ -221,7 +221,7 @@ fn what_is_touched_again_stays() {
         ..Layout::default()
     });
     let process = Process::open(target.pid()).unwrap();
-    let mut mover = ProcessMover::open(&process, false).unwrap();
+    let mut mover = ProcessMover::open(&process).unwrap();
     // Everything idle, then a part touched after the plan was made.
     std::fs::write(process.path("clear_refs"), "1").unwrap();
     let plan = Plan::of_base([pages(target.anon, 0, 4096)]);
@@ -248,7 +248,7 @@ fn exec_and_exit_half_way_end_it_quietly() {
             ..Layout::default()
         });
         let process = Process::open(target.pid()).unwrap();
-        let mut mover = ProcessMover::open(&process, false).unwrap();
+        let mut mover = ProcessMover::open(&process).unwrap();
         let plan = Plan::of_base([pages(target.anon, 0, 2048)]);
         let limits = PageoutLimits {
             call_bytes_max: 512 * PAGE,
@@ -289,7 +289,7 @@ fn a_process_that_changes_all_the_time_is_not_harmed() {
         ..Layout::default()
     });
     let process = Process::open(target.pid()).unwrap();
-    let mut mover = ProcessMover::open(&process, false).unwrap();
+    let mut mover = ProcessMover::open(&process).unwrap();
     let plan = Plan::of_base([pages(target.anon, 0, 4096)]);
     let limits = PageoutLimits {
         call_bytes_max: 1 << 20,
@@ -320,7 +320,7 @@ fn limits_bind_on_a_real_process() {
         ..Layout::default()
     });
     let process = Process::open(target.pid()).unwrap();
-    let mut mover = ProcessMover::open(&process, false).unwrap();
+    let mut mover = ProcessMover::open(&process).unwrap();
     let plan = Plan::of_base([pages(target.anon, 0, 4096)]);
     let limits = PageoutLimits {
         rehearse: true,
@@ -373,7 +373,7 @@ fn presence_of_scattered_runs_is_that_of_their_pages() {
         ..Layout::default()
     });
     let process = Process::open(target.pid()).unwrap();
-    let mut mover = match ProcessMover::open(&process, false) {
+    let mut mover = match ProcessMover::open(&process) {
         Ok(mover) => mover,
         Err(error) => return println!("SKIP presence_of_scattered_runs: {error}"),
     };
@@ -420,11 +420,11 @@ fn the_device_of_a_process_that_was_killed_is_removed_by_the_next() {
 #[test]
 fn some_processes_are_never_touched() {
     let ourselves = Process::open(std::process::id()).unwrap();
-    let refused = ProcessMover::open(&ourselves, true).unwrap_err();
+    let refused = ProcessMover::open(&ourselves).unwrap_err();
     assert!(matches!(refused, PageoutError::Ourselves { .. }));
     let init = Process::open(1).unwrap();
     assert!(matches!(
-        ProcessMover::open(&init, false),
+        ProcessMover::open(&init),
         Err(PageoutError::Init { pid: 1 })
     ));
     let mut target = Target::start(Layout {
@@ -434,11 +434,11 @@ fn some_processes_are_never_touched() {
     let process = Process::open(target.pid()).unwrap();
     target.send("exit");
     target.wait();
-    let refused = ProcessMover::open(&process, false).unwrap_err();
+    let refused = ProcessMover::open(&process).unwrap_err();
     assert!(refused.is_gone(), "{refused}");
     match Process::open(2) {
         Ok(kthreadd) if kthreadd.comm().unwrap() == "kthreadd" => {
-            let refused = ProcessMover::open(&kthreadd, false).unwrap_err();
+            let refused = ProcessMover::open(&kthreadd).unwrap_err();
             assert!(matches!(
                 refused,
                 PageoutError::Process(ProcessError::KernelThread { .. })

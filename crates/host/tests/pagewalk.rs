@@ -13,6 +13,7 @@ use agewise_host::pagewalk::{Capacity, Flavour, PageWalk};
 use agewise_host::process::Process;
 use agewise_host::swap::{ZramDevice, ZramOptions};
 use agewise_host::vma::{VmaKind, VmaTable};
+use agewise_policy::table::PageSet;
 
 mod support;
 use support::{BASE, Child, PAGE, fill, map_fixed};
@@ -61,10 +62,9 @@ impl SightSink for Seen {
         self.leaves.push(sight.leaf);
         for page in 0..512 {
             let va = sight.va + page as u64 * PAGE_BYTES;
-            let covered = sight.covered[page / 64] >> (page % 64) & 1 == 1;
-            let push = |bits: &[u64; 8], into: &mut Vec<u64>| {
-                if bits[page / 64] >> (page % 64) & 1 == 1 {
-                    assert!(covered);
+            let push = |bits: &PageSet, into: &mut Vec<u64>| {
+                if bits.contains(page) {
+                    assert!(sight.covered.contains(page));
                     into.push(va);
                 }
             };

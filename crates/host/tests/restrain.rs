@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
 use agewise_host::process::Process;
-use agewise_host::restrain::{RestrainError, Restraints, Untouchable, untouchable};
+use agewise_host::restrain::{Ledger, RestrainError, Restraints, Untouchable, untouchable};
 use agewise_host::root::ProcRoot;
 
 /// A memory cgroup that is removed again, with processes that count in a session of their own.
@@ -102,10 +102,13 @@ fn runs_again(pid: u32) -> bool {
     (0..50).any(|_| runs(pid))
 }
 
-fn restraints(ledger: Option<&Path>) -> Restraints {
-    let (restraints, failures) = Restraints::new(ProcRoot::default(), ledger).unwrap();
-    assert!(failures.is_empty(), "{failures:?}");
-    restraints
+fn restraints(state: Option<&Path>) -> Restraints {
+    let ledger = state.map(|state| {
+        let (ledger, undone) = Ledger::open(state).unwrap();
+        assert!(undone.is_well(), "{undone:?}");
+        ledger
+    });
+    Restraints::new(ProcRoot::default(), ledger.unwrap_or_default())
 }
 
 #[test]
@@ -141,17 +144,21 @@ fn the_next_one_thaws_what_a_killed_one_froze() {
     };
     let pid = place.spawn();
     let dir = tempfile::tempdir().unwrap();
-    let ledger = dir.path().join("restraints");
-    let mut hands = restraints(Some(&ledger));
+    let ledger = dir.path().join("ledger");
+    let mut hands = restraints(Some(dir.path()));
     if let Err(RestrainError::NoFreezer { why, .. }) = hands.freeze(&place.cgroup) {
         println!("SKIP the_next_one_thaws_what_a_killed_one_froze: {why}");
         return;
     }
     assert!(ledger.exists());
-    // Killed: nothing is dropped.
-    std::mem::forget(hands);
+    // Killed: nothing is undone. What it noted is put where no lock of this process is held.
     assert!(!runs(pid));
-    let hands = restraints(Some(&ledger));
+    let next = tempfile::tempdir().unwrap();
+    fs::copy(&ledger, next.path().join("ledger")).unwrap();
+    fs::remove_file(&ledger).unwrap();
+    std::mem::forget(hands);
+    let ledger = next.path().join("ledger");
+    let hands = restraints(Some(next.path()));
     assert!(runs_again(pid));
     assert!(!ledger.exists());
     drop(hands);
@@ -189,7 +196,11 @@ fn a_kill_ends_all_of_them() {
     place.spawn();
     place.spawn();
     let mut hands = restraints(None);
-    assert_eq!(hands.kill(&place.cgroup).unwrap(), 2);
+    let killed = hands.kill(&place.cgroup).unwrap();
+    assert_eq!(
+        (killed.ended, killed.left.len(), killed.is_complete()),
+        (2, 0, true)
+    );
     for child in &mut place.children {
         assert!(!child.wait().unwrap().success());
     }

@@ -105,7 +105,7 @@ impl SightSink for Sane {
                 self.steady_pages += 1;
             }
         }
-        let swapped = sight.bits.swapped.iter().any(|&word| word != 0);
+        let swapped = !sight.bits.swapped.is_empty();
         assert!(!swapped || has_swap(), "swapped at {va:#x} without swap");
     }
 

@@ -62,7 +62,7 @@ impl FolioType {
     }
 }
 
-/// One bit of [`Folio::flags`].
+/// One bit of the flags of a [`Folio`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Flag {

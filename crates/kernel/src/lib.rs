@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The Linux kernel's page reclaim as a library: the multi-gen LRU, the classic active and inactive
-//! lists, refault distance, and reclaim of nodes, zones and memory cgroups. Pure and deterministic:
-//! the machine around it is a [`world::World`].
+#![doc = include_str!("../README.md")]
+//!
+//! # Where to begin
+//!
+//! [`Lru`] holds the state of a machine, [`World`] is what it asks of the rest, and
+//! [`mglru::Profile`] is what differs between kernel versions.
 
 pub mod batch;
 pub mod classic;
@@ -15,3 +18,9 @@ pub mod refault_distance;
 pub mod shadow;
 pub mod work;
 pub mod world;
+
+pub use folio::{Flag, Folio, FolioType, Pfn};
+pub use ids::{LruvecId, MemcgId, MmId, NodeId};
+pub use lru::{AddContext, Lru, LruConfig, Mode};
+pub use mglru::Profile;
+pub use world::World;

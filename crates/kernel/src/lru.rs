@@ -304,12 +304,6 @@ impl Lru {
         mglru::mm_del(self, mm);
     }
 
-    /// The owner of an address space moved to another cgroup.
-    pub fn mm_migrate(&mut self, mm: MmId, memcg: MemcgId) {
-        mglru::mm_del(self, mm);
-        mglru::mm_add(self, mm, memcg);
-    }
-
     /// A context switch to a thread of this address space: its page tables may hold news.
     #[inline]
     pub fn mm_scheduled(&mut self, mm: MmId) {

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The proactive policies on the simulated machine, and the machine under an agent's hand.
 
+use std::io::Cursor as Bytes;
+use std::path::Path;
 use std::sync::Arc;
 
 use agewise_kernel::ids::MemcgId;
 use agewise_lab::experiment::machine_run::{MEASURES, Plan, Run, Subject, run};
+use agewise_lab::experiment::replay::{Arrangement, Replay};
 use agewise_lab::machine::address_space::MapOptions;
 use agewise_lab::machine::device::DeviceKind;
-use agewise_lab::machine::{Limits, Machine, MachineConfig, Policy, SwapConfig};
+use agewise_lab::machine::{Clearing, Limits, Machine, MachineConfig, Policy, SwapConfig};
 use agewise_lab::proactive::{ProactivePlan, Sight};
 use agewise_lab::workload::spec::Workload;
-use agewise_policy::proactive::{Decision, Reason};
+use agewise_policy::proactive::Decision;
+use agewise_trace::page_trace::{Header, PageTraceWriter};
+use agewise_trace::{AccessStream, Input, PageClass, ReadOptions, Request, format};
 use proptest::prelude::*;
 
 const POLICIES: [&str; 3] = ["classic", "mglru:6.12", "mglru:7.2"];
@@ -95,10 +100,157 @@ fn a_budget_spares_direct_reclaim_on_a_skewed_load() {
     let agent = "budget:18M,step=8ms,look=100ms";
     let with = measure(&plan(&toml, Some(agent)));
     let faults = with("major_faults") / alone("major_faults");
-    assert!(faults < 1.0, "{faults} of the faults");
+    assert!(faults < 0.95, "{faults} of the faults");
     let stalls = with("stall_some_ms") / alone("stall_some_ms");
     assert!(stalls < 0.3, "{stalls} of the stalls");
     assert!(with("time_ms") < alone("time_ms"));
+}
+
+/// A zipf load over 32 MiB that may have 18 MiB, and how it ran beside the agent.
+fn under_a_limit(settings: &[&str], look_ms: u64) -> Run {
+    let mut toml = server(1.0, "zipf", 300_000).replace("64MiB", "18MiB");
+    toml = toml.replace("think_ns = 200000", "think_ns = 10000");
+    let agent = format!("budget:18M,step=8ms,look={look_ms}ms");
+    let mut plan = plan(&toml, Some(&agent));
+    plan.settings = settings.iter().map(|text| (*text).to_owned()).collect();
+    let mut run = Run::new(&plan).unwrap();
+    run.run_until(u64::MAX).unwrap();
+    run.machine.check().unwrap();
+    run
+}
+
+/// What holds real processes holds the simulated ones: pace, slices and queue as there.
+#[test]
+fn a_budget_is_held_by_the_pacer_in_slices() {
+    let run = under_a_limit(&[], 100);
+    let stats = run.agent().unwrap().stats();
+    let run_ms = run.end_ns() / 1_000_000;
+    let looks = 2..=run_ms / 100 + 1;
+    assert!(
+        looks.contains(&stats.looks),
+        "{} scans in {run_ms} ms",
+        stats.looks
+    );
+    assert!(stats.slices > stats.moves, "{stats:?}");
+    // One slice of 8 pages each 0.5 ms is 16 pages a ms; late ones and large moves take more.
+    assert!(stats.tried_pages < stats.slices * 64, "{stats:?}");
+    assert!(
+        stats.left_pages[0] > 0 && stats.left_pages[1] == 0,
+        "anonymous memory only"
+    );
+    assert!(stats.left_pages[0] <= stats.tried_pages);
+    assert!(
+        stats.young_again_pages > 0,
+        "some were touched while they were queued"
+    );
+    assert!(stats.behind < stats.moves / 10, "{stats:?}");
+    let decided = run.agent().unwrap().log();
+    let asked: u64 = decided
+        .iter()
+        .map(|(_, decision)| decision.action.bytes())
+        .sum();
+    assert!(
+        stats.tried_pages * 4096 <= asked,
+        "no more than was decided"
+    );
+}
+
+/// Scans slow down until a third of the memory is accessed from one to the next.
+#[test]
+fn scans_follow_how_much_is_accessed() {
+    let (short, long) = (under_a_limit(&[], 10), under_a_limit(&[], 1_000));
+    let looks = |run: &Run| run.agent().unwrap().stats().looks;
+    let by_the_policy = |run: &Run, ms: u64| run.end_ns() / 1_000_000 / ms;
+    assert!(
+        looks(&short) < by_the_policy(&short, 10) * 2 / 3,
+        "{}",
+        looks(&short)
+    );
+    assert!(
+        looks(&long) <= by_the_policy(&long, 1_000) + 1,
+        "{}",
+        looks(&long)
+    );
+}
+
+/// Accesses that a scan does not see make ages wrong and evict memory in use: little at what was
+/// measured, more the more are missed.
+#[test]
+fn missed_accesses_make_false_ages_by_degree() {
+    let of = |missed: &str| {
+        let run = under_a_limit(&[missed], 100);
+        let stats = *run.agent().unwrap().stats();
+        let misplaced = stats.misplaced_bins / stats.compared as f64;
+        assert_eq!(stats.compared, stats.looks);
+        (misplaced, run.machine.counters().pswpin as f64)
+    };
+    let none = of("agent_missed=0");
+    let measured = of("agent_missed=0.002");
+    let many = of("agent_missed=0.3");
+    println!("bins misplaced, pages swapped in: {none:?}, {measured:?}, {many:?}");
+    assert!(measured.0 < none.0 + 0.02, "{measured:?} beside {none:?}");
+    assert!(measured.1 < none.1 * 1.05, "{measured:?} beside {none:?}");
+    assert!(
+        many.0 > measured.0 && many.1 > measured.1 * 1.02,
+        "{many:?}"
+    );
+}
+
+/// `lab run TRACE --proactive`: agents run beside traces as beside workloads.
+#[test]
+fn agents_run_beside_traces() {
+    let header = Header::default();
+    let path = Path::new("t");
+    let mut writer = PageTraceWriter::new(path, Vec::new(), &header).unwrap();
+    let mut state = 1u64;
+    for at in 0..200_000u64 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let share = (state >> 40) as f64 / (1u64 << 24) as f64;
+        let request = Request {
+            first_page: 1000 + (share.powi(3) * 4000.0) as u64,
+            page_count: 1,
+            time_ns: at * 20_000,
+            process: 7,
+            class: PageClass::Anon,
+            ..Request::default()
+        };
+        writer.push(&request).unwrap();
+    }
+    let bytes = Bytes::new(writer.finish().unwrap());
+    let input = Input::from_reader(path, bytes).unwrap();
+    let format = format::by_name("page").unwrap();
+    let reader = (format.open)(input, &ReadOptions::default()).unwrap();
+    let mut stream = AccessStream::new(path, format, reader);
+    let replay = Arc::new(Replay::read("t", path, &mut stream, None).unwrap());
+    let mut plan = plan(&server(1.0, "zipf", 1), None);
+    plan.subject = Subject::Trace(replay, Arrangement::Forward);
+    plan.memory_pages = Some(2_500);
+    let alone = measure(&plan);
+    assert!(
+        alone("resident_mean_kib") > 4_000.0,
+        "memory of traces is measured"
+    );
+    for agent in [
+        "budget:9M,look=50ms",
+        "age:500ms/500ms",
+        "cost:min_age=200ms",
+    ] {
+        plan.proactive = Some(ProactivePlan {
+            spec: agent.parse().unwrap(),
+            sight: Sight::PageTables,
+            truth: true,
+        });
+        let with = measure(&plan);
+        assert_eq!(with("accesses"), alone("accesses"), "{agent}");
+        assert!(with("agent_cpu_ms") > 0.0, "{agent} ran");
+        if agent.starts_with("budget") {
+            assert!(with("agent_out") > 0.0, "{agent}");
+            let stalls = with("stall_some_ms") / alone("stall_some_ms");
+            assert!(stalls < 0.5, "{agent}: {stalls} of the stalls");
+        }
+    }
 }
 
 #[test]
@@ -116,7 +268,7 @@ fn the_same_seed_gives_the_same_run_and_histograms_near_the_truth() {
     // Two bins; looks every 0.4 s blur the bound of 2 s.
     let misplaced = stats.misplaced_bins / stats.compared as f64;
     assert!(misplaced < 0.05, "{misplaced}");
-    let aged = |entry: &(u64, Decision)| matches!(entry.1.reason, Reason::Older { .. });
+    let aged = |entry: &(u64, Decision)| entry.1.reason.name() == "older";
     assert!(agent.log().iter().all(aged) && !agent.log().is_empty());
 }
 
@@ -206,9 +358,10 @@ proptest! {
                     }
                 }
             }
+            let clearing = [Clearing::None, Clearing::Accessed, Clearing::Anon][first as usize % 3];
             let (seen, _) = machine.beside(machine.now_ns() + 1_000_000, |machine| {
                 let mut pages = 0;
-                machine.look_at(process, first % 2 == 0, |table| {
+                machine.look_at(process, clearing, |table| {
                     pages += table.bits.present.iter().map(|w| u64::from(w.count_ones())).sum::<u64>();
                 });
                 pages

@@ -2,7 +2,7 @@
 //! What a look costs per page: 1 GiB of 4 KiB pages (512 tables), a look and an advance each time.
 
 use agewise_policy::agemap::{AgeMap, Facts};
-use agewise_policy::table::TableBits;
+use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::{Histogram, OldestPages};
 use divan::counter::ItemsCount;
 
@@ -49,8 +49,8 @@ fn looks(load: Load) -> Vec<Vec<TableBits>> {
         Load::Sparse => 0,
     };
     let mut table = |at: u64| TableBits {
-        present: [u64::MAX; 8],
-        young: std::array::from_fn(|_| word(at)),
+        present: PageSet::ALL,
+        young: PageSet::from_words(|_| word(at)),
         ..TableBits::default()
     };
     (0..8)
@@ -64,7 +64,7 @@ fn look(map: &mut AgeMap, tables: &[TableBits], now_ms: u64) {
         look.table(Facts {
             index,
             bits,
-            files: [0; 8],
+            files: PageSet::NONE,
             parts: &[],
         })
         .unwrap();

@@ -1,13 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a memory reclaimer in user space decides. Pure: no I/O, no wall clock, no threads, no
-//! globals, no unseeded randomness. The host (real processes) and the lab (a simulated machine) hand
-//! it facts and carry out what it decides.
+#![doc = include_str!("../README.md")]
+//!
+//! # Where to begin
+//!
+//! [`AgeMap`] keeps ages, [`Histogram`] sums them up, [`proactive::Controller`] decides from both.
 
 pub mod agemap;
+pub mod budget;
 pub mod generations;
 pub mod heat;
 pub mod proactive;
 pub mod reuse;
 pub mod table;
 pub mod thrashing;
+pub mod units;
 pub mod workingset;
+
+pub use agemap::{AgeMap, Facts, Look};
+pub use generations::{ByType, Generations, PageType};
+pub use heat::HeatMap;
+pub use proactive::{Controller, Decision, Spec};
+pub use table::{PageSet, TableBits};
+pub use workingset::{Bin, Histogram, Intervals, OldestPages};

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use agewise_policy::agemap::{AgeMap, Facts, Leaves, LookCounts, Run};
 use agewise_policy::generations::{LABEL_UNSEEN, LABELS, PageType, Sizes};
-use agewise_policy::table::TableBits;
+use agewise_policy::table::{PageSet, TableBits};
 use proptest::prelude::*;
 
 /// What the model knows of a page.
@@ -55,8 +55,8 @@ fn show(map: &mut AgeMap, looked: &Looked) -> (LookCounts, Sizes) {
         for page_type in PageType::ALL {
             let bits = bits_of(index, looked, page_type);
             if bits != TableBits::default() {
-                let even = bits.present.map(|word| word & 0x5555_5555_5555_5555);
-                let files = [u64::MAX * page_type as u64; 8];
+                let even = bits.present & PageSet::new([0x5555_5555_5555_5555; 8]);
+                let files = PageSet::new([u64::MAX * page_type as u64; 8]);
                 look.table(Facts {
                     index,
                     bits: &bits,
@@ -255,9 +255,9 @@ proptest! {
 }
 
 fn full(young: bool) -> TableBits {
-    let young = if young { [u64::MAX; 8] } else { [0; 8] };
+    let young = if young { PageSet::ALL } else { PageSet::NONE };
     TableBits {
-        present: [u64::MAX; 8],
+        present: PageSet::ALL,
         young,
         ..TableBits::default()
     }
@@ -267,7 +267,7 @@ fn anon(index: u64, bits: &TableBits) -> Facts<'_> {
     Facts {
         index,
         bits,
-        files: [0; 8],
+        files: PageSet::NONE,
         parts: &[],
     }
 }
@@ -318,7 +318,7 @@ fn show_places(map: &mut AgeMap, places: &[Place], by_runs: bool) -> (LookCounts
                 let facts = Facts {
                     index: first,
                     bits: &full(young),
-                    files: [u64::MAX * u64::from(is_file); 8],
+                    files: PageSet::new([u64::MAX * u64::from(is_file); 8]),
                     parts: &[],
                 };
                 look.table(facts).unwrap();

@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 
 use agewise_policy::heat::{Candidates, HeatMap};
-use agewise_policy::table::TableBits;
+use agewise_policy::table::{PageSet, TableBits};
 use proptest::prelude::*;
 
-fn set(words: &mut [u64; 8], page: u64) {
-    words[(page % 512 / 64) as usize] |= 1 << (page % 64);
+fn set(pages: &mut PageSet, page: u64) {
+    pages.insert((page % 512) as usize);
 }
 
 /// Page, young: tables of all of them, ascending.

@@ -2,6 +2,8 @@
 //! Compression, recognised by the first bytes of the file and never by its name.
 
 use std::io::{BufRead, BufReader, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How a file is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,21 +78,52 @@ impl Compression {
     }
 }
 
+/// Counts what was read of the file itself.
+struct Counted<R> {
+    file: R,
+    bytes: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let got = self.file.read(buffer)?;
+        self.bytes.fetch_add(got as u64, Ordering::Relaxed);
+        Ok(got)
+    }
+}
+
+/// A file being decompressed.
+pub struct Opened {
+    /// How it is compressed.
+    pub compression: Compression,
+    /// The decompressed bytes.
+    pub content: Box<dyn Read + Send>,
+    /// Bytes read of the file itself so far.
+    pub file_bytes: Arc<AtomicU64>,
+}
+
 /// Opens the decompressed content of `file`.
 ///
 /// # Errors
 /// What reading the first bytes says, or that the compression is not supported.
-pub fn open<R: Read + Send + 'static>(
-    file: R,
-) -> std::io::Result<(Compression, Box<dyn Read + Send>)> {
-    let mut file = BufReader::with_capacity(1 << 16, file);
+pub fn open<R: Read + Send + 'static>(file: R) -> std::io::Result<Opened> {
+    let file_bytes = Arc::new(AtomicU64::new(0));
+    let counted = Counted {
+        file,
+        bytes: Arc::clone(&file_bytes),
+    };
+    let mut file = BufReader::with_capacity(1 << 16, counted);
     let compression = Compression::of(file.fill_buf()?).map_err(|name| {
         std::io::Error::new(
             std::io::ErrorKind::Unsupported,
             format!("{name} is not supported: decompress it, or use gzip, xz or zstd"),
         )
     })?;
-    Ok((compression, compression.decompress(file)?))
+    Ok(Opened {
+        compression,
+        content: compression.decompress(file)?,
+        file_bytes,
+    })
 }
 
 #[cfg(test)]
@@ -100,10 +133,12 @@ mod tests {
     use super::*;
 
     fn read_back(bytes: Vec<u8>) -> (Compression, Vec<u8>) {
-        let (compression, mut reader) = open(std::io::Cursor::new(bytes)).unwrap();
+        let length = bytes.len() as u64;
+        let mut opened = open(std::io::Cursor::new(bytes)).unwrap();
         let mut content = Vec::new();
-        reader.read_to_end(&mut content).unwrap();
-        (compression, content)
+        opened.content.read_to_end(&mut content).unwrap();
+        assert_eq!(opened.file_bytes.load(Ordering::Relaxed), length);
+        (opened.compression, content)
     }
 
     #[test]

@@ -27,7 +27,8 @@ impl DenseTrace {
     /// Reads a whole trace.
     ///
     /// # Errors
-    /// Those of reading; [`TraceError::Limit`] with more than [`ACCESSES_MAX`] accesses.
+    /// Those of reading; [`TraceError::Limit`] with more than [`ACCESSES_MAX`] accesses;
+    /// [`TraceError::Memory`].
     pub fn read(source: &TraceSource) -> Result<Self, TraceError> {
         let mut stream = source.open()?;
         Self::from_stream(&source.path, &mut stream)
@@ -64,6 +65,7 @@ impl DenseTrace {
                 })?;
                 accesses.push(number);
             }
+            stream.check_memory(index.memory_bytes() + size_of_val(&*accesses))?;
             if accesses.len() > ACCESSES_MAX {
                 return Err(TraceError::Limit {
                     path: path.to_path_buf(),
@@ -75,7 +77,7 @@ impl DenseTrace {
         }
         Ok(Self {
             accesses,
-            pages: index.pages().to_vec(),
+            pages: index.into_pages(),
         })
     }
 
@@ -99,7 +101,7 @@ impl DenseTrace {
             .collect();
         Self {
             accesses,
-            pages: index.pages().to_vec(),
+            pages: index.into_pages(),
         }
     }
 

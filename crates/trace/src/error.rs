@@ -107,6 +107,30 @@ pub enum TraceError {
         /// The limit, and what to do.
         what: String,
     },
+    /// What is kept of the trace takes more memory than it may.
+    #[error(
+        "{}: keeping this trace in memory takes over {max_bytes} bytes; sample it first (agewise \
+         trace sample), or raise --trace-memory", path.display()
+    )]
+    Memory {
+        /// The file.
+        path: PathBuf,
+        /// What it may take.
+        max_bytes: u64,
+    },
+    /// It decompresses to far more than traces do.
+    #[error(
+        "{}: over {expansion_max} times its size when decompressed ({bytes} bytes so far), which \
+         is more than traces are; if it is one, raise --expansion-max", path.display()
+    )]
+    Expansion {
+        /// The file.
+        path: PathBuf,
+        /// Decompressed so far.
+        bytes: u64,
+        /// The times it may be.
+        expansion_max: u64,
+    },
     /// A manifest or a reference table is not usable.
     #[error("{}: {what}", path.display())]
     Table {

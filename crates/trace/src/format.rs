@@ -14,6 +14,11 @@ use super::reader::{
 /// The largest run of pages one request may stand for; more is a damaged record.
 pub const PAGES_PER_REQUEST_MAX: u64 = 1 << 24;
 
+/// Decompressed bytes for each byte of a file unless asked for otherwise. Of the
+/// traces that simulators share most shrink to a tenth, and a loop of numbers to 1 in 138; gzip
+/// cannot do more than 1 in 1032.
+pub const EXPANSION_MAX: u64 = 250;
+
 /// What a reader may be told.
 #[derive(Debug, Clone)]
 pub struct ReadOptions {
@@ -21,6 +26,26 @@ pub struct ReadOptions {
     pub page_shift: u32,
     /// Names of CSV columns, where the header's own are not recognised.
     pub columns: Vec<(csv::Column, String)>,
+    /// What reading may take.
+    pub limits: ReadLimits,
+}
+
+/// What reading one trace may take; more is an error that names the option.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadLimits {
+    /// Bytes of memory for what is kept of its accesses and pages.
+    pub memory_max_bytes: u64,
+    /// Decompressed bytes for each byte of the file. Asked about once 64 MiB have come.
+    pub expansion_max: u64,
+}
+
+impl Default for ReadLimits {
+    fn default() -> Self {
+        Self {
+            memory_max_bytes: u64::MAX,
+            expansion_max: EXPANSION_MAX,
+        }
+    }
 }
 
 impl Default for ReadOptions {
@@ -28,6 +53,7 @@ impl Default for ReadOptions {
         Self {
             page_shift: 12,
             columns: Vec::new(),
+            limits: ReadLimits::default(),
         }
     }
 }

@@ -4,18 +4,26 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::compression;
+use super::compression::{self, Compression};
 use super::error::TraceError;
+use super::format::EXPANSION_MAX;
 
 /// The buffer, and with it the longest line.
 const BUFFER_BYTES: usize = 256 << 10;
+/// So much may come of any file, however small it is: the smallest may well be of one run of zeros.
+const EXPANSION_FROM_BYTES: u64 = 64 << 20;
 
 /// The content of a trace file.
 pub struct Input {
     path: PathBuf,
-    content: &'static str,
+    compression: Compression,
     source: Box<dyn Read + Send>,
+    /// Bytes read of the file itself.
+    file_bytes: Arc<AtomicU64>,
+    expansion_max: u64,
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
@@ -56,15 +64,16 @@ impl Input {
         path: &Path,
         reader: R,
     ) -> Result<Self, TraceError> {
-        let (compression, source) =
-            compression::open(reader).map_err(|source| TraceError::Open {
-                path: path.to_path_buf(),
-                source,
-            })?;
+        let opened = compression::open(reader).map_err(|source| TraceError::Open {
+            path: path.to_path_buf(),
+            source,
+        })?;
         Ok(Self {
             path: path.to_path_buf(),
-            content: compression.name(),
-            source,
+            compression: opened.compression,
+            source: opened.content,
+            file_bytes: opened.file_bytes,
+            expansion_max: EXPANSION_MAX,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
@@ -85,7 +94,12 @@ impl Input {
     /// The compression that was recognised.
     #[must_use]
     pub fn compression(&self) -> &'static str {
-        self.content
+        self.compression.name()
+    }
+
+    /// How many times the size of the file may come of it.
+    pub fn set_expansion_max(&mut self, expansion_max: u64) {
+        self.expansion_max = expansion_max;
     }
 
     /// Bytes used up so far.
@@ -261,12 +275,26 @@ impl Input {
             Some(error) => Err(error),
             None => self.fill(),
         };
+        let bytes = self.offset + (self.end - self.start) as u64;
         result.map_err(|source| TraceError::Read {
             path: self.path.clone(),
-            offset: self.offset + (self.end - self.start) as u64,
-            content: self.content,
+            offset: bytes,
+            content: self.compression.name(),
             source,
-        })
+        })?;
+        let most = self
+            .file_bytes
+            .load(Ordering::Relaxed)
+            .saturating_mul(self.expansion_max);
+        let is_bomb = self.compression != Compression::Plain && bytes > most;
+        if is_bomb && bytes > EXPANSION_FROM_BYTES {
+            return Err(TraceError::Expansion {
+                path: self.path.clone(),
+                bytes,
+                expansion_max: self.expansion_max,
+            });
+        }
+        Ok(())
     }
 
     /// Reads more behind what is unread. The caller has used up something, or asks for less than the
@@ -332,6 +360,35 @@ mod tests {
             }
         };
         assert!(lines > 1000 && error.contains("gzip"), "{lines} {error}");
+    }
+
+    #[test]
+    fn a_file_that_grows_beyond_what_traces_do_is_refused_early() {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        let piece = b"1\n".repeat(1 << 19);
+        for _ in 0..128 {
+            std::io::Write::write_all(&mut gzip, &piece).unwrap();
+        }
+        let bomb = gzip.finish().unwrap();
+        let read = |expansion_max| {
+            let mut input = input(&bomb);
+            input.set_expansion_max(expansion_max);
+            let mut block = vec![0; 1 << 20];
+            loop {
+                match input.read_bytes(&mut block) {
+                    Ok(0) => break Ok(input.offset()),
+                    Ok(_) => {}
+                    Err(error) => break Err(error),
+                }
+            }
+        };
+        let error = read(EXPANSION_MAX).unwrap_err();
+        assert!(error.to_string().contains("--expansion-max"), "{error}");
+        let TraceError::Expansion { bytes, .. } = error else {
+            panic!("{error}");
+        };
+        assert!(bytes < EXPANSION_FROM_BYTES + BUFFER_BYTES as u64 + 1);
+        assert_eq!(read(2000).unwrap(), 128 << 20);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Traces: reading the field's formats, our own page trace, and what can be said about a trace.
+#![doc = include_str!("../README.md")]
 //!
-//! [`TraceSource::open`] gives a stream of single-page accesses in bounded memory, whatever the format
-//! and compression. [`DenseTrace`] holds a trace for many runs over it.
+//! # Where to begin
+//!
+//! [`TraceSource::open`] gives a stream of accesses, [`DenseTrace`] holds a trace for many runs over
+//! it, [`curve::exact()`] and [`sizing`] say what it means.
 
 mod access;
 mod compression;
@@ -19,6 +21,7 @@ pub mod reader;
 mod sample;
 pub mod sizing;
 mod stream;
+pub mod suggest;
 mod summary;
 mod writer;
 pub mod yardstick;
@@ -26,7 +29,7 @@ pub mod yardstick;
 pub use access::{Access, AccessKind, Evidence, PageClass, Request};
 pub use dense::{ACCESSES_MAX, DenseTrace, NEVER};
 pub use error::TraceError;
-pub use format::{FORMATS, Format, ReadOptions, RequestReader};
+pub use format::{EXPANSION_MAX, FORMATS, Format, ReadLimits, ReadOptions, RequestReader};
 pub use input::Input;
 pub use manifest::{Manifest, ManifestEntry};
 pub use page_index::{PageIndex, hash};

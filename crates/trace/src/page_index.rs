@@ -54,6 +54,20 @@ impl PageIndex {
         self.pages.is_empty()
     }
 
+    /// What it takes in memory, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<(u64, u32)>() * self.slots.capacity()
+            + size_of::<[u32; LEAF_PAGES]>() * self.leaves.capacity()
+            + size_of::<u64>() * self.pages.capacity()
+    }
+
+    /// The pages, by their numbers, without the rest of it.
+    #[must_use]
+    pub fn into_pages(self) -> Vec<u64> {
+        self.pages
+    }
+
     /// The pages, by their numbers.
     #[must_use]
     pub fn pages(&self) -> &[u64] {

@@ -118,9 +118,12 @@ pub fn need(reuse: &Reuse, cost: CostModel, target_stall: f64, points: usize) ->
         None => (middle.clone(), middle.clone()),
     };
     // A second of waiting a second is all of the time; a thousand accesses share their waiting.
-    let stall_of = |refaults: f64| match reuse.seconds > 0.0 {
-        true => refaults * cost.refault_us / 1e6,
-        false => refaults * cost.refault_us / 1e3,
+    let stall_of = |refaults: f64| {
+        if reuse.seconds > 0.0 {
+            refaults * cost.refault_us / 1e6
+        } else {
+            refaults * cost.refault_us / 1e3
+        }
     };
     let points: Vec<SizePoint> = (0..sizes.len())
         .map(|at| SizePoint {

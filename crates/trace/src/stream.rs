@@ -43,6 +43,7 @@ impl TraceSource {
     /// When the file cannot be opened or its format not be told, or its beginning is not valid.
     pub fn open(&self) -> Result<AccessStream, TraceError> {
         let mut input = Input::open(&self.path)?;
+        input.set_expansion_max(self.options.limits.expansion_max);
         let format = match self.format {
             Some(format) => format,
             None => format::detect(&mut input)?,
@@ -52,6 +53,7 @@ impl TraceSource {
         let mut stream = AccessStream::new(&self.path, format, reader);
         stream.collapse_repeats = self.collapse_repeats;
         stream.compression = compression;
+        stream.memory_max_bytes = self.options.limits.memory_max_bytes;
         Ok(stream)
     }
 }
@@ -61,6 +63,7 @@ pub struct AccessStream {
     path: PathBuf,
     format: &'static Format,
     compression: &'static str,
+    memory_max_bytes: u64,
     reader: Box<dyn RequestReader>,
     /// What is left of the request that did not fit in the last batch.
     rest: Request,
@@ -77,6 +80,7 @@ impl AccessStream {
             path: path.to_path_buf(),
             format,
             compression: "plain",
+            memory_max_bytes: u64::MAX,
             reader,
             rest: Request::default(),
             collapse_repeats: false,
@@ -101,6 +105,20 @@ impl AccessStream {
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.requests
+    }
+
+    /// For who keeps what comes: `kept_bytes` so far, asked about after every batch.
+    ///
+    /// # Errors
+    /// [`TraceError::Memory`] when it is more than the trace may take.
+    pub fn check_memory(&self, kept_bytes: usize) -> Result<(), TraceError> {
+        if kept_bytes as u64 > self.memory_max_bytes {
+            return Err(TraceError::Memory {
+                path: self.path.clone(),
+                max_bytes: self.memory_max_bytes,
+            });
+        }
+        Ok(())
     }
 
     /// What is worth saying once the end has been reached, such as that the file was cut off.

@@ -99,6 +99,7 @@ pub struct TraceWriter {
     path: PathBuf,
     output: Output,
     offset: u64,
+    records: u64,
     line: String,
 }
 
@@ -121,12 +122,19 @@ impl TraceWriter {
             path: path.to_path_buf(),
             output,
             offset: 0,
+            records: 0,
             line: String::new(),
         };
         if format == OutputFormat::Csv {
             writer.put(b"time_ns,page,count,kind,process,class\n")?;
         }
         Ok(writer)
+    }
+
+    /// Records written so far: requests where the format keeps them, else single pages.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.records
     }
 
     /// Adds a request. `next_access` is asked, where the format needs it, for the index of the next
@@ -140,13 +148,18 @@ impl TraceWriter {
         mut next_access: impl FnMut() -> Option<u64>,
     ) -> Result<(), TraceError> {
         let format = match &mut self.output {
-            Output::Page(writer) => return writer.push(request),
+            Output::Page(writer) => {
+                self.records += 1;
+                return writer.push(request);
+            }
             Output::Plain(format, _) => *format,
         };
         if format == OutputFormat::Csv {
+            self.records += 1;
             self.line = csv_line(request);
             return self.put_line();
         }
+        self.records = self.records.saturating_add(request.page_count);
         for page in (0..request.page_count).map(|at| request.first_page.wrapping_add(at)) {
             if format == OutputFormat::OracleGeneral {
                 self.put(&oracle_general_record(request.time_ns, page, next_access()))?;

@@ -16,12 +16,14 @@ use agewise_daemon::service;
 /// and one after it.
 ///
 /// Where the configuration protects cgroups ([protect]) and memory of theirs has to come back again
-/// and again, it names who takes it, and squeezes, freezes or kills the guilty as far as it is told to.
+/// and again, it names who takes it, and squeezes, freezes or kills the guilty as far as that allows.
 ///
 /// SIGHUP: read the configuration again; one with an error changes nothing, and is reported. SIGTERM
 /// and SIGINT: end; nothing is left behind. Killed and started again it goes on, with ages that begin
-/// anew, after letting go of what the one before had frozen or squeezed (so does --let-go). Under
-/// systemd it tells when it is ready and answers the watchdog.
+/// anew. What the one before had frozen, limited, mounted or bound is undone first, before the
+/// configuration is read (--undo does only that). It is noted in the directory STATE_DIRECTORY of the
+/// environment, for root /var/lib/agewise. Under systemd it tells when it is ready and answers the
+/// watchdog.
 ///
 /// Exit status: 0 told to end by SIGTERM, or all ticks done; 1 an error; 128 + the signal for
 /// others.
@@ -35,10 +37,11 @@ pub struct Args {
     #[arg(long)]
     dry_run: bool,
 
-    /// Only let go of cgroups that a killed daemon left frozen or squeezed, as noted in its
-    /// protect.ledger, and end. For who starts the daemon: when it has ended, however that came.
-    #[arg(long, conflicts_with_all = ["dry_run", "ticks", "demo"])]
-    let_go: bool,
+    /// Only undo what a killed daemon left, and end: cgroups that are frozen or limited, a mount and
+    /// a socket that nobody answers for. No configuration is needed; one that is given may name the
+    /// ledger of an earlier version, and may be broken. The exit status is 1 if something is left.
+    #[arg(long, alias = "let-go", conflicts_with_all = ["dry_run", "ticks", "demo"])]
+    undo: bool,
 
     /// End after so many looks.
     #[arg(long, value_name = "N")]
@@ -48,6 +51,10 @@ pub struct Args {
     /// anything. They are at metrics.listen of the configuration, enabled or not.
     #[arg(long, conflicts_with = "dry_run")]
     demo: bool,
+
+    /// The directory of the ledger, for trying things out. It is refused if others may write to it.
+    #[arg(long, value_name = "DIR", hide = true)]
+    state_dir: Option<PathBuf>,
 }
 
 /// Runs the daemon.
@@ -60,13 +67,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         dry_run: args.dry_run,
         ticks: args.ticks,
         demo: args.demo,
+        state: args.state_dir.clone(),
     };
-    if args.let_go {
-        let is_well = service::let_go(&options)?;
-        return Ok(if is_well {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
+    if args.undo {
+        return Ok(match service::undo(&options) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
         });
     }
     let signal = service::run(&options)?;

@@ -12,14 +12,15 @@ use agewise_cli::output::{self, Format};
 ///
 /// Each line names one thing that agewise can build on: whether it works here (yes, partly, no),
 /// what was found, since which kernel version it exists, and, where something is missing, what
-/// helps. A star marks the eye (how accesses become known) and the hand (how memory is moved) that
-/// are used unless others are asked for. Nothing is changed; the page-table walker is loaded once
-/// and let go.
+/// helps. A star marks the access source (how accesses become known) and the mover (how memory is
+/// moved) that
+/// are used unless others are asked for. What has to be tried is tried and undone: the page-table
+/// walker is loaded, and where nobody uses DAMON a monitor is set up that is never started.
 ///
-/// The exit status is 0 if observing works, be it in part; 3 if no eye works here, so that nothing
+/// The exit status is 0 if observing works, be it in part; 3 if no access source works here, so that nothing
 /// can be observed; 1 for an error and 2 for a command line that is wrong.
 ///
-/// JSON is one object a line, with the fields group (kernel, machine, eye, hand), name, state
+/// JSON is one object a line, with the fields group (kernel, machine, source, mover), name, state
 /// (available, limited, missing), chosen, since, found and advice; CSV has the same columns.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -29,7 +30,7 @@ pub struct Args {
 }
 
 /// Exit status when nothing can be observed.
-const NO_EYE: u8 = 3;
+const NO_SOURCE: u8 = 3;
 
 /// Prints the table.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -45,10 +46,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Format::Csv => out.write_all(csv(&table).as_bytes())?,
     }
     out.flush()?;
-    Ok(if table.eye().is_some() {
+    Ok(if table.source().is_some() {
         ExitCode::SUCCESS
     } else {
-        ExitCode::from(NO_EYE)
+        ExitCode::from(NO_SOURCE)
     })
 }
 
@@ -85,8 +86,8 @@ fn heading(group: Group) -> &'static str {
     match group {
         Group::Kernel => "Kernel",
         Group::Machine => "Machine",
-        Group::Eye => "Eyes: how accesses become known",
-        Group::Hand => "Hands: how memory is moved",
+        Group::Source => "Access sources: how accesses become known",
+        Group::Mover => "Movers: how memory is moved",
     }
 }
 
@@ -139,31 +140,34 @@ fn text_line(line: &Capability, name_width: usize, style: &Style) -> String {
 
 /// The answer in a sentence or two.
 fn verdict(table: &Capabilities) -> Vec<String> {
-    let observing = match table.eye() {
-        Some(eye) if eye.state == State::Available => {
+    let observing = match table.source() {
+        Some(source) if source.state == State::Available => {
             format!(
                 "Observing works: {} sees {}.",
-                eye.name,
-                first_clause(&eye.found)
+                source.name,
+                first_clause(&source.found)
             )
         }
-        Some(eye) => format!(
+        Some(source) => format!(
             "Observing works in part: {} sees {}. See pagewalk above for more.",
-            eye.name,
-            first_clause(&eye.found)
+            source.name,
+            first_clause(&source.found)
         ),
-        None => "Observing does not work here: no eye can be used.".to_owned(),
+        None => "Observing does not work here: no access source can be used.".to_owned(),
     };
-    let moving = match table.hand() {
-        Some(hand) if hand.state == State::Available => {
+    let moving = match table.mover() {
+        Some(mover) if mover.state == State::Available => {
             format!(
                 "Moving works: {} moves {}.",
-                hand.name,
-                first_clause(&hand.found)
+                mover.name,
+                first_clause(&mover.found)
             )
         }
-        Some(hand) => {
-            format!("Moving works in part: {} moves {}.", hand.name, hand.found)
+        Some(mover) => {
+            format!(
+                "Moving works in part: {} moves {}.",
+                mover.name, mover.found
+            )
         }
         None => "Moving memory does not work here: agewise can only observe.".to_owned(),
     };

@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One subcommand a file: its arguments and what it does.
+//! One subcommand a file: its arguments and what it does. A new one is its file, and a line in each of
+//! the two lists below (rustfmt does not find modules that a macro declares).
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
 
 pub mod completions;
 pub mod config;
 pub mod daemon;
+#[cfg(feature = "bench")]
 pub mod demo;
 pub mod doctor;
+#[cfg(feature = "lab")]
 pub mod lab;
 pub mod man;
 pub mod reclaim;
@@ -16,28 +23,49 @@ pub mod sort;
 pub mod trace;
 pub mod watch;
 
-use std::process::ExitCode;
+/// Declares the subcommands: the name of each, and the module with its `Args` and `run`.
+macro_rules! commands {
+    ($($(#[$attribute:meta])* $name:ident => $($module:ident)::+;)+) => {
+        /// The subcommands. What each is for is said once, on its arguments.
+        #[derive(Debug, Subcommand)]
+        #[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
+        pub enum Command {
+            $($(#[$attribute])* $name($($module)::+::Args),)+
+        }
 
-use crate::cli::{Cli, Command};
+        impl Command {
+            /// Runs it.
+            ///
+            /// # Errors
+            /// Those of the subcommand.
+            pub fn run(&self) -> anyhow::Result<ExitCode> {
+                match self {
+                    $($(#[$attribute])* Command::$name(args) => $($module)::+::run(args),)+
+                }
+            }
+        }
+    };
+}
 
-/// Runs the subcommand asked for.
-pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    match cli.command {
-        Command::Bench(args) => agewise_bench::run(&args),
-        Command::Completions(args) => completions::run(&args),
-        Command::Config(args) => config::run(&args),
-        Command::Daemon(args) => daemon::run(&args),
-        Command::Demo(args) => demo::run(&args),
-        Command::Doctor(args) => doctor::run(&args),
-        Command::Exercise(args) => agewise_bench::exercise::run(&args),
-        Command::Lab(args) => lab::run(&args),
-        Command::Man(args) => man::run(&args),
-        Command::Reclaim(args) => reclaim::run(&args),
-        Command::Report(args) => report::run(&args),
-        Command::Run(args) => run::run(&args),
-        Command::Size(args) => size::run(&args),
-        Command::Sort(args) => sort::run(&args),
-        Command::Trace(args) => trace::run(&args),
-        Command::Watch(args) => watch::run(&args),
-    }
+commands! {
+    #[cfg(feature = "bench")]
+    Bench => agewise_bench;
+    Completions => completions;
+    Config => config;
+    Daemon => daemon;
+    #[cfg(feature = "bench")]
+    Demo => demo;
+    Doctor => doctor;
+    #[cfg(feature = "bench")]
+    Exercise => agewise_bench::exercise;
+    #[cfg(feature = "lab")]
+    Lab => lab;
+    Man => man;
+    Reclaim => reclaim;
+    Report => report;
+    Run => run;
+    Size => size;
+    Sort => sort;
+    Trace => trace;
+    Watch => watch;
 }

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use agewise_host::cgroup::{Cgroup, Hierarchy};
-use agewise_host::root::Roots;
+use agewise_host::cgroup::Hierarchy;
+use agewise_host::process::Process;
+use agewise_host::root::{ProcRoot, Roots};
 use agewise_host::swap::SwapArea;
 use agewise_trace::curve::{IntervalDistances, StackDistances};
 use agewise_trace::sizing::{self, CostModel, Need, Reuse, SizePoint};
@@ -17,6 +18,8 @@ use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
+use crate::command::trace::input::trace_memory_default;
+use agewise_cli::observe::open_cgroup;
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
@@ -65,6 +68,10 @@ pub struct Args {
           value_parser = ["auto", "pmem", "zram", "nvme", "ssd", "hdd"])]
     pub cost_model: String,
 
+    /// Memory for what is kept of the trace; a quarter of the memory of this machine unless given.
+    #[arg(long, value_name = "SIZE", value_parser = units::positive_size)]
+    pub trace_memory: Option<u64>,
+
     /// Sizes on the curve.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(2..=1024))]
     pub points: u16,
@@ -105,15 +112,16 @@ struct Answer<'a> {
 /// The program cannot be watched, or the trace not be read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let cost = cost_model(&args.cost_model)?;
+    let memory_max_bytes = args.trace_memory.unwrap_or_else(trace_memory_default);
     let reuse = match &args.trace {
-        Some(path) => read(path)?,
+        Some(path) => read(path, memory_max_bytes)?,
         None => {
             let dir = tempfile::tempdir().context("a place for the recording")?;
             let path = dir.path().join("recording");
             if !record(args, &path)? {
                 bail!("nothing was touched while watching: there is nothing to size");
             }
-            read(&path)?
+            read(&path, memory_max_bytes)?
         }
     };
     let need = sizing::need(&reuse, cost, args.target, usize::from(args.points));
@@ -196,19 +204,46 @@ fn record(args: &Args, path: &Path) -> anyhow::Result<bool> {
 /// The processes to watch now.
 fn members(args: &Args) -> anyhow::Result<Vec<u32>> {
     if let Some(pid) = args.pid {
-        agewise_cli::lean::open_target(pid)?;
+        Process::open_user(&ProcRoot::default(), pid)?;
         return Ok(vec![pid]);
     }
     let Some(path) = &args.cgroup else {
         bail!("neither --pid nor --cgroup was given")
     };
     let hierarchy = Hierarchy::discover(&Roots::default().proc)?;
-    Ok(Cgroup::open(&hierarchy, path)?.procs(true)?)
+    Ok(open_cgroup(&hierarchy, path)?.procs(true)?)
+}
+
+/// The accesses of a recording by interval, each page once in each: that a page was used twice in
+/// one is not known of those whose accessed bits were read, only of those whose faults were counted
+/// too, and the bounds count each once.
+#[derive(Default)]
+struct OncePerInterval {
+    pages: Vec<u64>,
+    /// The last interval, from 1, by page.
+    last: Vec<u32>,
+    intervals: u32,
+}
+
+impl OncePerInterval {
+    fn interval(&mut self, pages: &[u32]) {
+        self.intervals += 1;
+        for &page in pages {
+            let at = page as usize;
+            if at >= self.last.len() {
+                self.last.resize(at + 1, 0);
+            }
+            if std::mem::replace(&mut self.last[at], self.intervals) != self.intervals {
+                self.pages.push(u64::from(page));
+            }
+        }
+    }
 }
 
 /// Reads a trace: its distances, and what it knows of time and order.
-fn read(path: &Path) -> anyhow::Result<Reuse> {
-    let source = TraceSource::new(path);
+fn read(path: &Path, trace_memory_max_bytes: u64) -> anyhow::Result<Reuse> {
+    let mut source = TraceSource::new(path);
+    source.options.limits.memory_max_bytes = trace_memory_max_bytes;
     let trace = DenseTrace::read(&source)?;
     let mut stream = source.open()?;
     let by_interval = stream
@@ -216,6 +251,7 @@ fn read(path: &Path) -> anyhow::Result<Reuse> {
         .is_some_and(|header| header.interval_ns > 0);
     let mut intervals = IntervalDistances::new();
     let mut pages = trace.accesses();
+    let mut kept = OncePerInterval::default();
     let (mut batch, mut first_ns, mut last_ns) = (Vec::<Access>::new(), None, 0);
     let mut length = 0;
     // The same accesses again, for their times: those of one time are one interval.
@@ -224,6 +260,7 @@ fn read(path: &Path) -> anyhow::Result<Reuse> {
             if first_ns.is_some() && access.time_ns != last_ns && by_interval {
                 let (interval, rest) = pages.split_at(length);
                 intervals.interval(interval);
+                kept.interval(interval);
                 (pages, length) = (rest, 0);
             }
             length += 1;
@@ -233,12 +270,17 @@ fn read(path: &Path) -> anyhow::Result<Reuse> {
     }
     let bounds = by_interval.then(|| {
         intervals.interval(pages);
+        kept.interval(pages);
         intervals.bounds()
     });
+    let distances = match by_interval {
+        true => StackDistances::of(&DenseTrace::from_pages(&kept.pages)),
+        false => StackDistances::of(&trace),
+    };
     let seconds = last_ns.saturating_sub(first_ns.unwrap_or(0)) as f64 / 1e9;
     Ok(Reuse {
         seconds,
-        distances: StackDistances::of(&trace),
+        distances,
         bounds,
     })
 }
@@ -293,6 +335,19 @@ fn print(
     Ok(())
 }
 
+/// Whether the points before and after say the same: a table of one step has no use for them.
+fn is_repetition(need: &Need, at: usize) -> bool {
+    let point = &need.points[at];
+    let same = |at: usize| {
+        need.points.get(at).is_some_and(|other| {
+            let of = |p: &SizePoint| [p.refaults, p.refaults_min, p.refaults_max];
+            of(other) == of(point)
+        })
+    };
+    let is_marked = [need.recommended_bytes, need.knee_bytes].contains(&point.size_bytes);
+    !is_marked && at > 0 && same(at - 1) && same(at + 1)
+}
+
 fn text(out: &mut impl Write, answer: &Answer<'_>, need: &Need) -> std::io::Result<()> {
     let timed = answer.seconds > 0.0;
     let (unit, waiting) = if timed {
@@ -305,7 +360,10 @@ fn text(out: &mut impl Write, answer: &Answer<'_>, need: &Need) -> std::io::Resu
         "{:>12} {unit:>15} {:>24} {waiting:>10}",
         "memory", "between"
     )?;
-    for point in &need.points {
+    for (at, point) in need.points.iter().enumerate() {
+        if is_repetition(need, at) {
+            continue;
+        }
         let stall = if timed {
             format!("{:.3} %", point.stall * 100.0)
         } else {
@@ -347,4 +405,78 @@ fn text(out: &mut impl Write, answer: &Answer<'_>, need: &Need) -> std::io::Resu
         need.first_touch_share * 100.0,
         need.order_uncertainty * 100.0,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agewise_trace::page_trace::{Header, Order};
+    use agewise_trace::{OutputFormat, Request, TraceWriter};
+
+    /// Pages that were seen and had a fault in one interval are named twice in it.
+    fn recording(path: &Path) {
+        let header = Header {
+            order: Order::Interval,
+            interval_ns: 1_000_000_000,
+            ..Header::default()
+        };
+        let mut writer = TraceWriter::create(path, OutputFormat::Page, &header).unwrap();
+        for round in 0..50u64 {
+            for page in (0..20).chain(0..20).chain([20 + round % 7]) {
+                let request = Request {
+                    time_ns: round * 1_000_000_000,
+                    ..Request::page(page)
+                };
+                writer.push(&request, || None).unwrap();
+            }
+        }
+        writer.finish().unwrap();
+    }
+
+    #[test]
+    fn no_point_lies_outside_its_bounds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.pages");
+        recording(&path);
+        let reuse = read(&path, u64::MAX).unwrap();
+        let need = sizing::need(&reuse, cost_model("ssd").unwrap(), 0.01, 27);
+        for point in &need.points {
+            assert!(point.refaults_min <= point.refaults, "{point:?}");
+            assert!(point.refaults <= point.refaults_max, "{point:?}");
+        }
+        assert!(need.points[0].refaults > 0.0);
+    }
+
+    #[test]
+    fn equal_rows_are_printed_at_both_ends_only() {
+        let point = |at: u64, refaults| SizePoint {
+            size_bytes: at << 20,
+            refaults,
+            refaults_min: refaults,
+            refaults_max: refaults,
+            stall: 0.0,
+            stall_max: 0.0,
+        };
+        let need = Need {
+            points: (1..=9)
+                .map(|at| point(at, if at < 8 { 5.0 } else { 1.0 }))
+                .collect(),
+            footprint_bytes: 9 << 20,
+            knee_bytes: 8 << 20,
+            recommended_bytes: 4 << 20,
+            first_touch_share: 0.0,
+            order_uncertainty: 0.0,
+        };
+        let shown: Vec<usize> = (0..9).filter(|at| !is_repetition(&need, *at)).collect();
+        assert_eq!(shown, [0, 3, 6, 7, 8]);
+    }
+
+    #[test]
+    fn what_is_kept_of_a_trace_has_a_ceiling() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.pages");
+        recording(&path);
+        let error = read(&path, 100).unwrap_err().to_string();
+        assert!(error.contains("--trace-memory"), "{error}");
+    }
 }

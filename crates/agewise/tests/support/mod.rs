@@ -64,6 +64,15 @@ impl Daemon {
         daemon
     }
 
+    /// Where its ledger is.
+    pub fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    pub fn ledger(&self) -> PathBuf {
+        self.state().join("ledger")
+    }
+
     pub fn journal(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.directory.path().join("journal"));
         text.unwrap_or_default()
@@ -101,6 +110,7 @@ impl Daemon {
         let output = Command::new(AGEWISE)
             .args(["daemon", "--ticks", "1", "--config"])
             .arg(daemon.directory.path().join("agewise.toml"))
+            .env("STATE_DIRECTORY", daemon.state())
             .output()
             .unwrap();
         assert!(!output.status.success());
@@ -140,6 +150,7 @@ pub fn spawn(directory: &Path) -> Child {
     Command::new(AGEWISE)
         .args(["daemon", "--config"])
         .arg(directory.join("agewise.toml"))
+        .env("STATE_DIRECTORY", directory.join("state"))
         .stderr(Stdio::null())
         .spawn()
         .expect("start the daemon")

@@ -158,7 +158,7 @@ impl Drop for Crowd {
             let mut tries = 0..50;
             while let Err(error) = std::fs::remove_dir(dir) {
                 if tries.next().is_none() {
-                    eprintln!("agewise: cannot remove {}: {error}", dir.display());
+                    agewise_cli::note!("cannot remove {}: {error}", dir.display());
                     break;
                 }
                 std::thread::sleep(Duration::from_millis(10));
@@ -175,7 +175,7 @@ fn left_behind(directory: &Path) -> u64 {
         .lines()
         .any(|line| line.split(' ').nth(4) == files.to_str());
     let has_files = std::fs::read_dir(&files).is_ok_and(|mut entries| entries.next().is_some());
-    let others = ["socket", "ledger"].map(|name| directory.join(name).exists());
+    let others = ["socket", "state/ledger"].map(|name| directory.join(name).exists());
     [is_mounted, has_files]
         .into_iter()
         .chain(others)
@@ -199,13 +199,12 @@ pub(super) fn measure(
     let at = |name: &str| directory.path().join(name).display().to_string();
     let config = format!(
         "journal.file = '{}'\n[observe]\ncgroups = ['/{1}', '/{1}/*']\ncgroups_max = 8192\n\
-         cpu_percent = {2}\n[protect]\ncgroups = ['/{1}/0']\nup_to = 'squeeze'\nledger = '{3}'\n\
-         [files]\nenabled = true\ndirectory = '{4}'\n[metrics]\nenabled = true\n\
-         listen = 'unix:{5}'\n",
+         cpu_percent = {2}\n[protect]\ncgroups = ['/{1}/0']\nup_to = 'squeeze'\n\
+         [files]\nenabled = true\ndirectory = '{3}'\n[metrics]\nenabled = true\n\
+         listen = 'unix:{4}'\n",
         at("journal"),
         name.context("a name that is text")?,
         args.cpu_percent,
-        at("ledger"),
         at("files"),
         at("socket"),
     );

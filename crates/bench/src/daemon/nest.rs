@@ -87,7 +87,7 @@ pub fn serve() -> anyhow::Result<ExitCode> {
     for line in std::io::stdin().lines() {
         let answer = match obey(&line?) {
             Ok(pid) => pid.to_string(),
-            Err(error) => format!("{error:#}"),
+            Err(error) => agewise_cli::output::chain(&error),
         };
         writeln!(answers, "{answer}")?;
         answers.flush()?;

@@ -191,10 +191,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             address,
             change,
         } => {
-            eprintln!(
-                "agewise: page {page} at {address:#x} changed: word {} should be {:#018x} and is \
+            agewise_cli::note!(
+                "page {page} at {address:#x} changed: word {} should be {:#018x} and is \
                  {:#018x}",
-                change.word, change.expected, change.found
+                change.word,
+                change.expected,
+                change.found
             );
             Ok(ExitCode::FAILURE)
         }

@@ -68,9 +68,10 @@ pub fn is_possible(load: Load) -> Result<(), String> {
     let found = std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
     });
-    match found {
-        true => Ok(()),
-        false => Err(format!("{program} is not installed")),
+    if found {
+        Ok(())
+    } else {
+        Err(format!("{program} is not installed"))
     }
 }
 
@@ -107,7 +108,7 @@ struct Daemon {
 impl Daemon {
     fn start(program: &Path, group: &Group, policy: &str) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
-        let path = group.cgroup().path();
+        let path = group.cgroup().name();
         let text = format!(
             "[observe]\ncgroups = ['{path}']\n[journal]\nfile = '{}'\n[[act]]\ncgroups = ['{path}']\n\
              policy = '{policy}'\ndry_run = false\n",
@@ -275,14 +276,14 @@ impl<'a> Bench<'a> {
         let sampler = Sampler { group, end: &end };
         std::thread::scope(|scope| {
             let samples = scope.spawn(|| sampler.run());
-            let before = agewise_cli::lean::children_usage();
+            let before = agewise_cli::children::children_usage();
             let began = Instant::now();
             let done = compile::run(group, self.args.files, self.stop);
             end.store(true, Ordering::Relaxed);
             let samples = samples.join().expect("the sampler does not panic");
             done?;
             let elapsed = began.elapsed();
-            let cpu = agewise_cli::lean::children_usage()
+            let cpu = agewise_cli::children::children_usage()
                 .cpu
                 .saturating_sub(before.cpu);
             let operations = self.args.files as u64;

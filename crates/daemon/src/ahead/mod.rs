@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Holding targets under a budget, in steps of milliseconds: a thread beside the ticks, with an eye
-//! of its own.
+//! Holding targets under a budget, in steps of milliseconds: a thread beside the ticks, with an
+//! access source of its own. What it does and when is decided in [`agewise_policy::budget`].
 //!
 //! It is the only one that clears accessed bits of the processes it serves often, so what it saw is
 //! handed to the agent ([`Seen`]), whose ages stay right.
@@ -14,19 +14,21 @@ use std::time::Duration;
 use agewise_host::agent::AlsoYoung;
 use agewise_host::clock;
 use agewise_host::eye::{AccessSource, Target};
-use agewise_host::seat::Seat;
-use agewise_policy::table::PageBits;
+use agewise_host::heated::Heated;
+use agewise_policy::table::PageSet;
 
 use super::observer::Key;
-use holder::{Holder, Tools};
+use target::{Target as Subject, Tools, swap_room};
 
-mod holder;
-mod told;
+mod report;
+mod target;
+#[cfg(test)]
+mod tests;
 
-pub use told::{Announce, Begun, Held, Report};
+pub use report::{Announce, Begun, Held, Report};
 
 /// Pages seen accessed, by table.
-type Young = HashMap<u64, PageBits>;
+type Young = HashMap<u64, PageSet>;
 
 #[derive(Default)]
 struct Shared {
@@ -123,8 +125,7 @@ struct Runner {
     shared: Arc<Shared>,
     eye: Box<dyn AccessSource + Send>,
     announce: Announce,
-    holders: BTreeMap<Key, Holder>,
-    seat: Seat,
+    subjects: BTreeMap<Key, Subject<Heated>>,
 }
 
 impl Runner {
@@ -133,39 +134,38 @@ impl Runner {
             shared,
             eye,
             announce,
-            holders: BTreeMap::new(),
-            seat: Seat::new(),
+            subjects: BTreeMap::new(),
         }
     }
 
     fn run(mut self) {
-        // A request that is being answered is answered first. Without it they only wait longer.
-        let _ = agewise_host::seat::be_patient();
         while !self.shared.end.load(Ordering::SeqCst) {
             self.take_held();
-            let now_us = now_us();
-            let mut next_us = now_us + 1_000_000;
-            for (key, holder) in &mut self.holders {
-                if now_us >= holder.next_us() {
+            let mut next_us = now_us() + 1_000_000;
+            for (key, subject) in &mut self.subjects {
+                if now_us() >= subject.due_us() {
                     let mut report = Report::default();
-                    let told = lock(&self.shared.reports);
-                    let is_told = told.get(key).is_some_and(|report| report.steps > 0);
-                    drop(told);
-                    let announce = (!is_told).then_some(&self.announce);
-                    let mut tools = Tools {
-                        eye: &mut *self.eye,
-                        seat: &mut self.seat,
+                    let is_announced = lock(&self.shared.reports)
+                        .get(key)
+                        .is_some_and(|report| report.steps > 0);
+                    let tools = Tools {
+                        source: &mut *self.eye,
+                        now_us: &now_us,
+                        swap_room: &swap_room,
+                        announce: (!is_announced).then_some(&self.announce),
                     };
-                    holder.turn(&mut tools, now_us, announce, &mut report);
-                    hand_over(&self.shared, holder);
-                    let mut told = lock(&self.shared.reports);
-                    told.entry(key.clone()).or_default().add(report);
+                    subject.turn(tools, &mut report);
+                    hand_over(&self.shared, subject);
+                    lock(&self.shared.reports)
+                        .entry(key.clone())
+                        .or_default()
+                        .add(report);
                 }
-                next_us = next_us.min(holder.next_us());
+                next_us = next_us.min(subject.due_us());
             }
             let cpu_ns = clock::thread_cpu_ns();
             self.shared.cpu_ns.store(cpu_ns, Ordering::Relaxed);
-            let left = next_us.saturating_sub(self::now_us());
+            let left = next_us.saturating_sub(now_us());
             if left > 0 {
                 std::thread::park_timeout(Duration::from_micros(left));
             }
@@ -176,32 +176,33 @@ impl Runner {
         let Some(held) = lock(&self.shared.held).take() else {
             return;
         };
-        let mut before = std::mem::take(&mut self.holders);
+        let mut before = std::mem::take(&mut self.subjects);
         for held in held {
-            let holder = match before.remove(&held.key) {
-                Some(mut holder) if holder.held.spec == held.spec => {
-                    holder.held = held;
-                    holder
+            let key = held.key.clone();
+            let subject = match before.remove(&key) {
+                Some(mut subject) if subject.held.spec == held.spec => {
+                    subject.hold(held);
+                    subject
                 }
-                _ => Holder::new(held),
+                _ => Subject::new(held),
             };
-            self.holders.insert(holder.held.key.clone(), holder);
+            self.subjects.insert(key, subject);
         }
         let pids: Vec<u32> = self
-            .holders
+            .subjects
             .values()
-            .flat_map(|holder| holder.held.pids.iter().copied())
+            .flat_map(|subject| subject.held.processes.iter().map(|(pid, _)| *pid))
             .collect();
         lock(&self.shared.young).retain(|pid, _| pids.contains(pid));
-        // What was done for one that is gone has been told, or nobody asks any more.
-        let holders = &self.holders;
-        lock(&self.shared.reports).retain(|key, _| holders.contains_key(key));
+        // Reports of a target that is gone were taken, or nobody asks for them any more.
+        let subjects = &self.subjects;
+        lock(&self.shared.reports).retain(|key, _| subjects.contains_key(key));
     }
 }
 
 /// Hands what was seen accessed to the agent.
-fn hand_over(shared: &Shared, holder: &mut Holder) {
-    for (pid, heated) in holder.heated() {
+fn hand_over(shared: &Shared, subject: &mut Subject<Heated>) {
+    for (pid, heated) in subject.spaces() {
         let seen = heated.take_young();
         if seen.is_empty() {
             continue;
@@ -215,10 +216,7 @@ fn hand_over(shared: &Shared, holder: &mut Holder) {
             (*of, *sum) = (start_ticks, HashMap::new());
         }
         for (table, bits) in seen {
-            let all = sum.entry(table).or_insert([0; 8]);
-            for (all, bits) in all.iter_mut().zip(bits) {
-                *all |= bits;
-            }
+            *sum.entry(table).or_default() |= bits;
         }
     }
 }

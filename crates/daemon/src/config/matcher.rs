@@ -2,6 +2,7 @@
 //! Who is meant by the patterns of a configuration.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use globset::{GlobSet, GlobSetBuilder};
 
@@ -47,22 +48,25 @@ impl Matcher {
     }
 
     /// Whether a cgroup is looked at: as asked for, or because a rule is for it.
-    pub fn is_observed(&self, path: &str) -> bool {
+    pub fn is_observed(&self, path: impl AsRef<Path>) -> bool {
+        let path = path.as_ref();
         self.observe.is_match(path) || self.is_protected(path) || self.rule(path).is_some()
     }
 
     /// Whether the working set of a cgroup is to be kept.
-    pub fn is_protected(&self, path: &str) -> bool {
+    pub fn is_protected(&self, path: impl AsRef<Path>) -> bool {
         self.protect.is_match(path)
     }
 
     /// Whether a cgroup is never acted upon for the sake of a protected one.
-    pub fn is_spared(&self, path: &str) -> bool {
+    pub fn is_spared(&self, path: impl AsRef<Path>) -> bool {
+        let path = path.as_ref();
         self.is_protected(path) || self.spare.is_match(path)
     }
 
     /// The rule for a cgroup.
-    pub fn rule(&self, path: &str) -> Option<usize> {
+    pub fn rule(&self, path: impl AsRef<Path>) -> Option<usize> {
+        let path = path.as_ref();
         self.rules.iter().position(|(set, _)| set.is_match(path))
     }
 

@@ -7,13 +7,14 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod matcher;
+mod read;
 mod values;
 
 pub use matcher::Matcher;
@@ -109,9 +110,10 @@ pub struct Protect {
     pub spare: Vec<PathGlob>,
     /// Do everything but act, and write down what would have been done.
     pub dry_run: bool,
-    /// Where it is noted what has to be taken back, for the case that the daemon is killed. Its
-    /// directory is made if there is none.
-    pub ledger: PathBuf,
+    /// No longer used: what has to be undone is noted in the state directory, wherever the
+    /// configuration is. What an earlier version noted here is undone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ledger: Option<PathBuf>,
 }
 
 /// The hardest step allowed.
@@ -201,7 +203,7 @@ impl Default for Protect {
             freeze: Pause(Duration::from_secs(10)),
             spare: Vec::new(),
             dry_run: false,
-            ledger: "/run/agewise-undo/ledger".into(),
+            ledger: None,
         }
     }
 }
@@ -250,6 +252,23 @@ pub enum ConfigError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// It is a directory, a FIFO or a device.
+    #[error("{} is no regular file: give the path of one", path.display())]
+    NoFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Its file system does not answer.
+    #[error(
+        "{} could not be read within {} s: its file system does not answer; try again when it does",
+        path.display(), patience.as_secs_f64()
+    )]
+    Slow {
+        /// The file.
+        path: PathBuf,
+        /// How long was waited.
+        patience: Duration,
+    },
     /// It is larger than any configuration.
     #[error("{} is larger than 1 MiB, which is no configuration", path.display())]
     TooLarge {
@@ -267,34 +286,6 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Reads and checks a file.
-    ///
-    /// # Errors
-    /// [`ConfigError`].
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        use std::io::Read;
-        const SIZE_MAX: u64 = 1 << 20;
-        let unreadable = |source| ConfigError::Read {
-            path: path.to_owned(),
-            source,
-        };
-        let file = std::fs::File::open(path).map_err(unreadable)?;
-        let mut text = String::new();
-        let read = file
-            .take(SIZE_MAX + 1)
-            .read_to_string(&mut text)
-            .map_err(unreadable)?;
-        if read as u64 > SIZE_MAX {
-            return Err(ConfigError::TooLarge {
-                path: path.to_owned(),
-            });
-        }
-        Self::parse(&text).map_err(|message| ConfigError::Invalid {
-            path: path.to_owned(),
-            message,
-        })
-    }
-
     /// Reads and checks the text of a configuration.
     ///
     /// # Errors
@@ -328,10 +319,11 @@ impl Config {
                     .to_owned(),
             );
         }
-        if !self.protect.ledger.is_absolute() || self.protect.ledger.file_name().is_none() {
+        let no_file = |path: &&PathBuf| !path.is_absolute() || path.file_name().is_none();
+        if let Some(path) = self.protect.ledger.as_ref().filter(no_file) {
             return Err(format!(
                 "protect.ledger: {} is no absolute path of a file",
-                self.protect.ledger.display()
+                path.display()
             ));
         }
         let protect = &self.protect;
@@ -355,7 +347,10 @@ impl Config {
                  metrics.allow_remote = true if that is meant"
             ));
         }
-        Ok(())
+        // What each pattern alone does not tell: whether all of them together can be compiled.
+        Matcher::new(self)
+            .map(drop)
+            .map_err(|error| format!("cgroups: the patterns are too large together: {error}"))
     }
 
     /// The schema of the file (JSON Schema 2020-12).

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+use std::path::Path;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -128,7 +130,11 @@ fn a_file_that_is_missing_or_endless_says_so() {
     let missing = Config::read(Path::new("/nonexistent/agewise.toml")).unwrap_err();
     assert!(missing.to_string().contains("/nonexistent/agewise.toml"));
     let endless = Config::read(Path::new("/dev/zero")).unwrap_err();
-    assert!(endless.to_string().contains("larger than"), "{endless}");
+    assert!(endless.to_string().contains("no regular file"), "{endless}");
+    let large = tempfile::NamedTempFile::new().unwrap();
+    large.as_file().set_len(1 << 21).unwrap();
+    let large = Config::read(large.path()).unwrap_err();
+    assert!(large.to_string().contains("larger than"), "{large}");
 }
 
 /// The committed schema is the one of the code. To renew it:
@@ -187,6 +193,24 @@ fn rules_match_paths_by_whole_names() {
         (Some(0), None)
     );
     assert_eq!(matcher.pids(), [4, 5]);
+}
+
+/// What `config check` passes the daemon can start with: both read a file by [`Config::read`].
+#[test]
+fn patterns_that_cannot_be_compiled_are_refused() {
+    let huge = format!("/{}", "?".repeat(900_000));
+    let nested = format!("/{}a{}", "{b,".repeat(3_000), "}".repeat(3_000));
+    for glob in [huge, nested] {
+        for list in ["observe", "protect"] {
+            let text = format!("[{list}]\ncgroups = ['{glob}']\n");
+            let error = Config::parse(&text).map(drop).expect_err("no room for it");
+            assert!(
+                error.contains("cgroups"),
+                "{}",
+                &error[..error.len().min(300)]
+            );
+        }
+    }
 }
 
 proptest! {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agewise_policy::proactive::Spec;
+use agewise_policy::proactive::{POLICIES, Spec};
 use agewise_policy::workingset::Intervals;
 use globset::{Glob, GlobBuilder};
 use schemars::JsonSchema;
@@ -17,7 +17,7 @@ use agewise_cli::units;
 /// Text in the file that stands for a value: `TryFrom<String>` both ways, and a string in the
 /// schema.
 macro_rules! textual {
-    ($name:ident, $description:literal, $pattern:literal) => {
+    ($name:ident, $description:literal, $pattern:expr) => {
         impl TryFrom<String> for $name {
             type Error = String;
 
@@ -181,8 +181,14 @@ impl fmt::Display for PolicySpec {
 textual!(
     PolicySpec,
     "a policy and its parameters: age:10s/40s, pressure, cost:stall=0.1%, budget:512M",
-    "^ *(age|pressure|cost|budget)(:.*)?$"
+    policy_pattern()
 );
+
+/// Any policy of the registry, with or without parameters.
+fn policy_pattern() -> String {
+    let names: Vec<&str> = POLICIES.iter().map(|entry| entry.name).collect();
+    format!("^ *({})(:.*)?$", names.join("|"))
+}
 
 /// A pattern of cgroup paths.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]

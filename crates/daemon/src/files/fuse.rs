@@ -79,9 +79,10 @@ impl Tree {
     }
 
     fn attributes(&self, entry: &Entry, inode: u64) -> FileAttr {
-        let (kind, size, nlink) = match entry.is_dir() {
-            true => (FileType::Directory, 0, 2),
-            false => (FileType::RegularFile, FILE_BYTES, 1),
+        let (kind, size, nlink) = if entry.is_dir() {
+            (FileType::Directory, 0, 2)
+        } else {
+            (FileType::RegularFile, FILE_BYTES, 1)
         };
         FileAttr {
             ino: INodeNo(inode),
@@ -288,9 +289,10 @@ impl Filesystem for Tree {
         let all = dots.into_iter().chain(children);
         let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
         for (place, (name, child)) in all.enumerate().skip(skipped) {
-            let kind = match child.is_dir() {
-                true => FileType::Directory,
-                false => FileType::RegularFile,
+            let kind = if child.is_dir() {
+                FileType::Directory
+            } else {
+                FileType::RegularFile
             };
             let number = lock(&self.inodes).number(&child).unwrap_or(UNKNOWN_INODE);
             if reply.add(INodeNo(number), place as u64 + 1, kind, &name) {
@@ -337,9 +339,10 @@ impl Access {
     fn mode_of(&self, entry: &Entry) -> u16 {
         match entry {
             Entry::File(file) if matches!(file, File::Node(..) | File::Group(..)) => {
-                match file.is_writable() {
-                    true => self.mode & 0o666,
-                    false => self.mode & 0o444,
+                if file.is_writable() {
+                    self.mode & 0o666
+                } else {
+                    self.mode & 0o444
                 }
             }
             _ => (self.mode & 0o444) | ((self.mode & 0o444) >> 2),

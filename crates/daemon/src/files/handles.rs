@@ -15,6 +15,7 @@ pub struct Handle<P> {
     /// Which.
     pub file: ReportFile,
     /// What it reads as, since it was read from the beginning.
+    #[cfg_attr(not(feature = "fuse"), expect(dead_code))]
     pub text: Option<Vec<u8>>,
     /// It was notified, or never read, since. `poll` tells it.
     pub is_notified: bool,

@@ -6,15 +6,22 @@
 //! The directory is a FUSE file system; where there is no FUSE, plain files that are rewritten, and
 //! a socket for writing and waiting. Nothing in it leads to memory being moved.
 
+#[cfg(feature = "fuse")]
 mod fuse;
 mod handles;
+#[cfg(feature = "fuse")]
 mod inodes;
 mod mount;
 mod plain;
+#[cfg(feature = "fuse")]
+mod session;
+#[cfg(not(feature = "fuse"))]
+#[path = "no_session.rs"]
+mod session;
 mod source;
 mod tree;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "fuse"))]
 mod tests;
 
 use std::io;
@@ -26,10 +33,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use agewise_policy::workingset::report::{File, GroupFile, NodeFile, Notice};
-use fuser::{BackgroundSession, Config, MountOption, Notifier, Session, SessionACL};
 
-use self::fuse::Polled;
 use self::plain::Plain;
+use self::session::Mounted;
 use super::state::{Event, Hub};
 
 pub use source::{Group, ReportFile, Source};
@@ -37,8 +43,6 @@ pub use source::{Group, ReportFile, Source};
 /// Where the files are unless said otherwise.
 pub const DEFAULT_DIR: &str = "/run/agewise";
 
-/// Threads that answer: one that waits for a look does not hold up the others.
-const THREADS: usize = 4;
 /// How long a read waits for the daemon to look again.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the aging thread sleeps at most: events wake it.
@@ -70,14 +74,6 @@ impl Default for Access {
 impl Access {
     fn directory_mode(self) -> u16 {
         (self.mode & 0o444) | ((self.mode & 0o444) >> 2)
-    }
-
-    /// FUSE lets nobody in but who mounted, unless told otherwise.
-    fn acl(self) -> SessionACL {
-        match self.mode & 0o066 {
-            0 => SessionACL::RootAndOwner,
-            _ => SessionACL::All,
-        }
     }
 }
 
@@ -155,11 +151,7 @@ pub enum FilesError {
 }
 
 enum Server {
-    Fuse {
-        session: Option<BackgroundSession>,
-        notifier: Notifier,
-        polled: Polled,
-    },
+    Fuse(Mounted),
     Plain(Plain),
 }
 
@@ -184,8 +176,8 @@ impl Files {
         let mut fuse_trouble = None;
         let server = match config.means {
             Means::Plain => None,
-            Means::Any | Means::Fuse => match mount_fuse(&dir, &source, config.access) {
-                Ok(server) => Some(server),
+            Means::Any | Means::Fuse => match Mounted::new(&dir, &source, config.access) {
+                Ok(mounted) => Some(Server::Fuse(mounted)),
                 Err(error) if config.means == Means::Fuse => {
                     return Err(FilesError::NoFuse { dir, source: error });
                 }
@@ -272,28 +264,6 @@ impl Drop for Files {
     }
 }
 
-fn mount_fuse(dir: &Path, source: &Arc<Source>, access: Access) -> io::Result<Server> {
-    let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName(mount::SOURCE.to_owned()),
-        MountOption::Subtype(mount::SOURCE.to_owned()),
-        MountOption::DefaultPermissions,
-        MountOption::NoSuid,
-        MountOption::NoDev,
-        MountOption::NoExec,
-        MountOption::NoAtime,
-    ];
-    config.acl = access.acl();
-    config.n_threads = Some(THREADS);
-    let (tree, polled) = fuse::Tree::new(Arc::clone(source), access);
-    let session = Session::new(tree, dir, &config)?.spawn()?;
-    Ok(Server::Fuse {
-        notifier: session.notifier(),
-        session: Some(session),
-        polled,
-    })
-}
-
 /// The aging thread: refreshes what has expired, and tells pollers of pressure.
 struct Keeper {
     source: Arc<Source>,
@@ -331,9 +301,7 @@ impl Keeper {
                 Notice::Receiver(_) => continue,
             };
             match &self.server {
-                Server::Fuse {
-                    notifier, polled, ..
-                } => fuse::notify(polled, notifier, &file),
+                Server::Fuse(mounted) => mounted.notify(&file),
                 Server::Plain(plain) => plain.notify(&file),
             }
         }
@@ -348,10 +316,7 @@ impl Keeper {
             Ok(()) => true,
             Err(error) => {
                 if was_written {
-                    eprintln!(
-                        "agewise: cannot write the files in {}: {error}",
-                        self.dir.display()
-                    );
+                    agewise_cli::note!("cannot write the files in {}: {error}", self.dir.display());
                 }
                 false
             }
@@ -361,18 +326,8 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        let Server::Fuse { session, .. } = &mut self.server else {
-            return;
-        };
-        // Files that are still open keep the session alive, but nobody new comes in; it ends with
-        // the process. Unmounting without detaching would fail as long as somebody reads.
-        match mount::detach(&self.dir) {
-            Ok(()) => drop(session.take()),
-            // It was unmounted by hand.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => drop(session.take()),
-            Err(error) => {
-                eprintln!("agewise: cannot unmount {}: {error}", self.dir.display());
-            }
+        if let Server::Fuse(mounted) = &mut self.server {
+            mounted.unmount(&self.dir);
         }
     }
 }

@@ -7,24 +7,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use rustix::mount::{UnmountFlags, unmount};
+pub use agewise_host::restrain::stale::{CONTROL, MARKER, detach, remove_contents};
+use agewise_host::restrain::stale::{canonical, is_abandoned, mounted_at};
 
 use super::FilesError;
-
-/// What mounts of this program call themselves.
-pub const SOURCE: &str = "agewise";
-
-/// Says that a directory of plain files is ours.
-pub const MARKER: &str = ".agewise";
-/// The socket in it.
-pub const CONTROL: &str = "control";
-
-/// What is mounted somewhere.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Mounted {
-    kind: String,
-    source: String,
-}
 
 /// Makes the directory ready to be mounted on or filled: creates it, and removes what a daemon that
 /// was killed left there. Returns its canonical path.
@@ -41,18 +27,18 @@ pub fn prepare(dir: &Path) -> Result<PathBuf, FilesError> {
     }
     let path = canonical(dir).map_err(failed("find"))?;
     if let Some(mounted) = mounted_at(&path) {
-        let ours = mounted.kind.starts_with("fuse") && mounted.source == SOURCE;
-        match fs::metadata(&path) {
+        let is_ours = mounted.is_ours();
+        match is_ours && is_abandoned(&path) {
             // Nobody answers any more: the daemon was killed.
-            Err(error) if ours && error.raw_os_error() == Some(libc::ENOTCONN) => {
+            true => {
                 detach(&path).map_err(failed("unmount what a killed daemon left at"))?;
                 return prepare(&path);
             }
-            _ if ours => return Err(FilesError::Served { dir: path }),
-            _ if mounted.kind.starts_with("fuse") => {
+            false if is_ours => return Err(FilesError::Served { dir: path }),
+            false if mounted.is_fuse() => {
                 return Err(FilesError::Occupied { dir: path });
             }
-            _ => {}
+            false => {}
         }
     }
     match fs::symlink_metadata(&path) {
@@ -67,11 +53,6 @@ pub fn prepare(dir: &Path) -> Result<PathBuf, FilesError> {
         Err(error) => return Err(failed("look at")(error)),
     }
     Ok(path)
-}
-
-/// Unmounts at once; files that are open stay usable until they are closed.
-pub fn detach(dir: &Path) -> io::Result<()> {
-    Ok(unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
 }
 
 /// Removes plain files of a killed daemon; refuses anything else.
@@ -98,102 +79,9 @@ fn clear_leftovers(dir: &Path) -> Result<(), FilesError> {
     remove_contents(dir).map_err(failed)
 }
 
-/// Removes everything in a directory, the marker last: what is interrupted is recognised again.
-pub fn remove_contents(dir: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_name() == MARKER {
-            continue;
-        }
-        match entry.file_type()?.is_dir() {
-            true => fs::remove_dir_all(entry.path())?,
-            false => fs::remove_file(entry.path())?,
-        }
-    }
-    match fs::remove_file(dir.join(MARKER)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// The canonical path, found without looking at the directory itself, which may not answer.
-fn canonical(dir: &Path) -> io::Result<PathBuf> {
-    let name = dir
-        .file_name()
-        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-    let parent = match dir.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    Ok(fs::canonicalize(parent)?.join(name))
-}
-
-/// What is mounted at a canonical path, the last one if there are several.
-fn mounted_at(path: &Path) -> Option<Mounted> {
-    let text = fs::read("/proc/self/mountinfo").ok()?;
-    parse_mountinfo(&String::from_utf8_lossy(&text), path)
-}
-
-fn parse_mountinfo(text: &str, path: &Path) -> Option<Mounted> {
-    let of_line = |line: &str| {
-        let (left, right) = line.split_once(" - ")?;
-        let point = unescape(left.split(' ').nth(4)?);
-        let mut right = right.split(' ');
-        let mounted = Mounted {
-            kind: right.next()?.to_owned(),
-            source: unescape(right.next()?),
-        };
-        (Path::new(&point) == path).then_some(mounted)
-    };
-    text.lines().filter_map(of_line).next_back()
-}
-
-/// Blanks, tabs, newlines and backslashes are written as `\040` and so on.
-fn unescape(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let octal = after.get(..3).filter(|_| first == b'\\');
-        let value = octal
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match value {
-            Some(value) => {
-                bytes.push(value);
-                rest = &after[3..];
-            }
-            None => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mounts_are_found_by_their_path() {
-        let text = "22 1 0:20 / / rw - ext4 /dev/vda rw\n\
-            40 22 0:41 / /run/a\\040b rw,nosuid shared:3 - fuse.agewise agewise rw\n\
-            41 22 0:42 / /run/x rw - tmpfs tmpfs rw\n\
-            42 41 0:43 / /run/x rw - fuse sshfs rw\n";
-        let at = |path: &str| parse_mountinfo(text, Path::new(path));
-        let ours = at("/run/a b").unwrap();
-        assert_eq!(
-            (ours.kind.as_str(), ours.source.as_str()),
-            ("fuse.agewise", "agewise")
-        );
-        assert_eq!(
-            at("/run/x").unwrap().source,
-            "sshfs",
-            "the last one is on top"
-        );
-        assert_eq!(at("/run"), None);
-    }
 
     #[test]
     fn a_directory_with_something_in_it_is_refused() {

@@ -188,10 +188,7 @@ impl Drop for Plain {
             let _ = thread.join();
         }
         if let Err(error) = remove_contents(&self.dir) {
-            eprintln!(
-                "agewise: cannot remove the files in {}: {error}",
-                self.dir.display()
-            );
+            agewise_cli::note!("cannot remove the files in {}: {error}", self.dir.display());
         }
     }
 }

@@ -581,7 +581,7 @@ fn a_daemon_that_is_killed(dir: &Path, is_plain: bool) {
             "--ignored",
             "--exact",
             "--nocapture",
-            "daemon::files::tests::serve_until_killed",
+            "files::tests::serve_until_killed",
         ])
         .env(CHILD_DIR, dir)
         .stdout(std::process::Stdio::piped());

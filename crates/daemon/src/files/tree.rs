@@ -31,6 +31,7 @@ pub enum Entry {
 
 impl Entry {
     /// Whether it is a directory.
+    #[cfg_attr(not(feature = "fuse"), allow(dead_code))]
     pub fn is_dir(&self) -> bool {
         !matches!(self, Entry::File(_))
     }

@@ -139,9 +139,10 @@ impl Connection {
     }
 
     fn respond(&mut self, now: Instant, response: &Response, is_head: bool) {
-        let body = match is_head {
-            true => Arc::from([]),
-            false => Arc::clone(&response.body),
+        let body = if is_head {
+            Arc::from([])
+        } else {
+            Arc::clone(&response.body)
         };
         self.phase = Phase::Write {
             head: head(response).into_bytes(),

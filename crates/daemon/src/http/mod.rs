@@ -183,9 +183,10 @@ impl<A: Answer> Serving<A> {
             self.connections.retain_mut(|connection| {
                 let is_ready = ready.get(at).copied().unwrap_or(false);
                 at += 1;
-                let progress = match is_ready {
-                    true => connection.go_on(now, &self.hosts, &mut self.answer),
-                    false => Progress::Wait,
+                let progress = if is_ready {
+                    connection.go_on(now, &self.hosts, &mut self.answer)
+                } else {
+                    Progress::Wait
                 };
                 progress == Progress::Wait && connection.keeps_time(now)
             });

@@ -4,6 +4,7 @@
 //! Names are those of the JSON fields with `agewise_` before them, in base units as Prometheus wants
 //! them: `_ms` is `_seconds` and `_percent` is `_ratio` here. Counters end in `_total`.
 
+use agewise_host::untrusted::Untrusted;
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Histogram, NO_UPPER_BOUND_MS};
 
@@ -114,7 +115,10 @@ fn rows<'a>(snapshot: &'a Snapshot, shown: &Shown) -> Vec<Row<'a>> {
         .map(|at| {
             let subject = &snapshot.subjects[*at];
             Row {
-                label: (label_of(subject.is_cgroup), subject.name.to_string()),
+                label: (
+                    label_of(subject.is_cgroup),
+                    Untrusted::from(&*subject.name).terminal().to_string(),
+                ),
                 subjects: vec![subject],
                 counts: Counts {
                     refaulted_bytes: subject.refaulted_bytes,
@@ -258,7 +262,7 @@ fn flows(rows: &[Row]) -> Vec<Family> {
         let labels = vec![row.label.clone()];
         refaulted.add(labels.clone(), row.counts.refaulted_bytes);
         rehearsed.add(labels.clone(), row.counts.rehearsed_bytes);
-        for reason in Reason::ALL {
+        for reason in Reason::all() {
             let mut labels = labels.clone();
             labels.push(("reason", reason.name().to_owned()));
             reclaimed.add(labels, row.counts.reclaimed.bytes(reason));
@@ -421,6 +425,18 @@ fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
             "1: the machine has more cgroups or processes than are observed (observe.cgroups_max)",
         )
         .single(snapshot.is_truncated),
+        gauge(
+            "unseen_processes",
+            Unit::None,
+            "Processes that run and could not be looked at",
+        )
+        .single(snapshot.unseen_processes as u64),
+        gauge(
+            "unseen_cgroups",
+            Unit::None,
+            "Cgroups of which it cannot be found out which processes they hold",
+        )
+        .single(snapshot.unseen_cgroups as u64),
         spent("own_cpu", "CPU time of the daemon", own.cpu_ms),
         bytes(
             "own_resident",
@@ -450,6 +466,12 @@ fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
             "CPU time of moving memory out",
             own.move_cpu_total_ms,
         ),
+        counter(
+            "journal_lost_lines",
+            Unit::None,
+            "Lines of the journal that could not be written; nothing is acted upon without",
+        )
+        .single(own.journal_lost_lines),
         gauge(
             "budget",
             Unit::Ratio,

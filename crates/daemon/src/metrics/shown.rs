@@ -54,7 +54,7 @@ impl Counts {
             &mut self.rehearsed_bytes,
             since(now.rehearsed_bytes, before.rehearsed_bytes),
         );
-        for reason in Reason::ALL {
+        for reason in Reason::all() {
             let bytes = since(now.reclaimed.bytes(reason), before.reclaimed.bytes(reason));
             self.reclaimed.add(reason, bytes);
         }

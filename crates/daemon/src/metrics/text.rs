@@ -66,18 +66,18 @@ impl Collector for Families {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         for family in &self.0 {
             let unit = unit(family.unit);
-            let kind = match family.is_counter {
-                true => MetricType::Counter,
-                false => MetricType::Gauge,
+            let kind = if family.is_counter {
+                MetricType::Counter
+            } else {
+                MetricType::Gauge
             };
             let mut metric =
                 encoder.encode_descriptor(family.name, family.help, unit.as_ref(), kind)?;
             for (labels, value) in &family.samples {
-                match labels.is_empty() {
-                    true => sample(&mut metric, family.is_counter, value)?,
-                    false => {
-                        sample(&mut metric.encode_family(labels)?, family.is_counter, value)?;
-                    }
+                if labels.is_empty() {
+                    sample(&mut metric, family.is_counter, value)?
+                } else {
+                    sample(&mut metric.encode_family(labels)?, family.is_counter, value)?;
                 }
             }
         }

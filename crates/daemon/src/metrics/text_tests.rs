@@ -2,6 +2,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use agewise_host::untrusted::Untrusted;
 use proptest::prelude::*;
 
 use super::super::families::families;
@@ -233,7 +234,7 @@ fn who_names_openmetrics_gets_it() {
 }
 
 proptest! {
-    /// Cgroups may have any name: each comes back as it was.
+    /// Cgroups may have any name: each comes back as terminals show it, without anything hidden.
     #[test]
     fn any_name_survives(name in "(?s).{0,40}", tail in "[\\\\\"\n{}, =#\r]{0,12}") {
         let mut snapshot = demo::snapshot(3, 50_000);
@@ -243,7 +244,10 @@ proptest! {
         for syntax in [Syntax::OpenMetrics, Syntax::Prometheus] {
             let text = text_of(&snapshot, ALL, syntax);
             let series = parse(&text, syntax);
-            let found = sum(&series, "agewise_resident_bytes", &[("cgroup", &name)]);
+            let hidden = |c: char| c != '\n' && agewise_host::untrusted::is_hidden(c);
+            prop_assert!(!text.contains(hidden));
+            let shown = Untrusted::from(name.as_str()).terminal().to_string();
+            let found = sum(&series, "agewise_resident_bytes", &[("cgroup", &shown)]);
             let [anon, file] = snapshot.subjects[1].resident_bytes();
             prop_assert_eq!(found, (anon + file) as f64);
         }

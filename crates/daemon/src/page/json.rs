@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::metrics::shown::{OTHER, Shown};
 use crate::state::{Budget, Machine, OwnUse, Psi, Reason, Snapshot, SubjectView};
 use crate::timeline::Moment;
+use agewise_cli::output;
 
 #[derive(Serialize)]
 struct SnapshotRecord<'a> {
@@ -209,5 +210,9 @@ pub(super) fn timeline(moments: &[Arc<Moment>], target: Option<&str>, since: u64
 
 /// Structures of numbers and text do not fail to become JSON.
 fn bytes(record: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(record).unwrap_or_default()
+    let mut out = Vec::new();
+    match output::json(&mut out, record) {
+        Ok(()) => out,
+        Err(_) => Vec::new(),
+    }
 }

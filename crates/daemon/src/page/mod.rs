@@ -80,6 +80,15 @@ impl Pages {
         Response::ok(JSON, Arc::clone(body))
     }
 
+    /// 200 when the daemon can do what it is there for, else 503 with a line for each reason.
+    fn health(&self) -> Response {
+        let reasons = self.hub.health().reasons();
+        match reasons.is_empty() {
+            true => Response::plain(200, "ok"),
+            false => Response::plain(503, &reasons.join("\n")),
+        }
+    }
+
     fn timeline(&self, request: &Request) -> Response {
         let since = match request.parameter("since").map(|since| since.parse()) {
             None => 0,
@@ -104,12 +113,13 @@ impl Answer for Pages {
             "/metrics" | "/api/snapshot" if self.hub.snapshot().sequence == 0 => {
                 Response::plain(503, "the first look is not over yet")
             }
+            "/healthz" => self.health(),
             "/metrics" => self.metrics(Syntax::accepted(&request.accept)),
             "/api/snapshot" => self.snapshot(),
             "/api/timeline" => self.timeline(request),
             _ => Response::plain(
                 404,
-                "not found; there are /, /metrics, /api/snapshot and \
+                "not found; there are /, /healthz, /metrics, /api/snapshot and \
                  /api/timeline?target=NAME&since=SEQUENCE",
             ),
         }

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::demo;
+use crate::health::Part;
 
 const LIMITS: Limits = Limits {
     subjects_max: 50,
@@ -184,4 +185,17 @@ proptest! {
             prop_assert!(serde_json::from_slice::<Value>(&response.body).is_ok());
         }
     }
+}
+
+#[test]
+fn health_is_told_by_the_status_with_the_reasons() {
+    let hub = hub();
+    let mut pages = Pages::new(hub.clone(), LIMITS);
+    let well = ask(&mut pages, "/healthz", "");
+    assert_eq!((well.status, &*well.body), (200, &b"ok\n"[..]));
+    hub.health().fails(Part::Journal, "no space".to_owned());
+    hub.health().fails(Part::Ledger, "unreadable".to_owned());
+    let ill = ask(&mut pages, "/healthz", "");
+    assert_eq!(ill.status, 503);
+    assert_eq!(&*ill.body, b"journal: no space\nledger: unreadable\n");
 }

@@ -2,6 +2,7 @@
 //! Which cgroups are compared with each other, and which of those below the guilty it comes down to.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use agewise_host::cgroup::Cgroup;
@@ -38,11 +39,9 @@ pub fn is_within(below: &str, above: &str) -> bool {
             .is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// The path itself and all those above it, up to the root.
-pub fn self_and_above(path: &str) -> impl Iterator<Item = &str> {
-    let cuts = path.match_indices('/').map(|(at, _)| at);
-    let above = cuts.filter(|at| *at > 0).map(|at| &path[..at]);
-    above.chain(std::iter::once(path))
+/// The path itself and all those above it, without the root.
+pub fn self_and_above(path: &Path) -> impl Iterator<Item = &Path> {
+    path.ancestors().filter(|above| above.parent().is_some())
 }
 
 /// Cgroups of which none is below another: the protected ones, and of the others the uppermost that
@@ -75,7 +74,12 @@ pub fn choose(
             let is_apart =
                 |other: &Watched| !is_within(name, &other.name) && !is_within(&other.name, name);
             let is_split = !wants_protected && holds_ours(seen) && has_below(at);
-            if matcher.is_protected(name) != wants_protected
+            // The name only stands for it where it is not UTF-8.
+            let path = match &seen.cgroup {
+                Some(cgroup) => cgroup.path(),
+                None => Path::new(&**name),
+            };
+            if matcher.is_protected(path) != wants_protected
                 || is_split
                 || !taken.iter().all(is_apart)
             {
@@ -86,7 +90,7 @@ pub fn choose(
                 cgroup: seen.cgroup.clone(),
                 is_protected: wants_protected,
                 is_untouchable: holds_ours(seen)
-                    || self_and_above(name).any(|path| matcher.is_spared(path)),
+                    || self_and_above(path).any(|path| matcher.is_spared(path)),
                 refaulted_pages: view.refaulted_bytes / PAGE_BYTES,
             });
         }

@@ -108,6 +108,6 @@ impl<'a> ActLine<'a> {
 /// Something is still held back.
 pub fn left(error: &FileError) -> Message {
     Message {
-        message: format!("a cgroup could not be let go: {error}; the ledger keeps it for later"),
+        message: format!("a cgroup is still throttled: {error}; the ledger keeps it for later"),
     }
 }

@@ -16,13 +16,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agewise_host::cgroup::Cgroup;
-use agewise_host::error::FileError;
 use agewise_host::eye::PAGE_BYTES;
 use agewise_host::restrain::RestrainError;
 use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Guard, Sample, Step};
 
 pub use groups::{Demands, Watched, choose};
-pub use hands::{Hands, LedgerError, acts, refusal};
+pub use hands::{Hands, acts, refusal};
 use lines::{ActLine, Thrashing};
 
 use super::config::{self, Matcher, UpTo};
@@ -132,11 +131,6 @@ impl Protector {
         })
     }
 
-    /// The hands, for another configuration.
-    pub fn into_hands(self) -> Option<Hands> {
-        self.hands
-    }
-
     /// Takes in what a tick found: which cgroups there are.
     pub fn follow(
         &mut self,
@@ -243,7 +237,7 @@ impl Protector {
                 squeeze: None,
             });
         let subject: Arc<str> = match &held.cgroup {
-            Some(cgroup) => Arc::from(cgroup.path()),
+            Some(cgroup) => Arc::from(cgroup.name()),
             None => Arc::clone(&blame.group),
         };
         let mut line = ActLine::before(&decision.act, &subject, &held.protected, self.dry_run);
@@ -256,7 +250,11 @@ impl Protector {
             let limit_bytes = (used_bytes as f64 * share.min(1.0)) as u64;
             line.limit_bytes = Some(limit_bytes.max(floor_bytes));
         }
-        journal.write("action", &line);
+        // What was done is undone whether or not that can be written down.
+        let undoes = matches!(decision.act, Act::Thaw | Act::Release);
+        if !journal.permits("action", &line) && !undoes {
+            return;
+        }
         line.phase = "after";
         let done = match &held.cgroup {
             None => Ok(()),
@@ -297,7 +295,7 @@ impl Protector {
                 let (cgroup, squeeze) = (held.cgroup.as_ref()?, held.squeeze?);
                 // Where the limit is kept already there is nothing to add.
                 let used_bytes = cgroup.usage_bytes().ok().flatten()?;
-                let name: Arc<str> = Arc::from(cgroup.path());
+                let name: Arc<str> = Arc::from(cgroup.name());
                 let mapped_bytes = self.demands.mapped_bytes(&name);
                 let too_much = used_bytes.saturating_sub(squeeze.limit_bytes);
                 let excess_bytes =
@@ -307,14 +305,14 @@ impl Protector {
             .collect()
     }
 
-    /// Takes back all that is held, for an orderly end.
-    pub fn let_go(&mut self, matcher: &Matcher, journal: &Journal) {
+    /// Undoes all that is held, for an orderly end.
+    pub fn undo_all(&mut self, matcher: &Matcher, journal: &Journal) {
         for decision in self.guard.let_go() {
             self.carry_out(&decision, matcher, journal);
         }
         self.forget_free();
         if let Some(hands) = &mut self.hands {
-            for error in hands.restraints().let_go() {
+            for error in hands.restraints().undo_all() {
                 journal.write("trouble", &lines::left(&error));
             }
         }
@@ -349,19 +347,13 @@ fn do_it(
         Act::Freeze { .. } => hands.freeze(cgroup)?,
         Act::Thaw => hands.thaw(cgroup)?,
         Act::Release => hands.release(cgroup)?,
-        Act::Kill => line.killed_processes = Some(hands.kill(cgroup)?),
+        Act::Kill => {
+            let killed = hands.kill(cgroup)?;
+            line.killed_processes = Some(killed.ended);
+            if !killed.is_complete() {
+                line.trouble = Some(killed.to_string());
+            }
+        }
     }
     Ok(())
-}
-
-/// What is said of restraints that a killed daemon left.
-pub fn left_behind(failures: &[FileError]) -> String {
-    let failed: Vec<String> = failures.iter().map(ToString::to_string).collect();
-    match failed.is_empty() {
-        true => "what a killed daemon held back was let go".to_owned(),
-        false => format!(
-            "not all that a killed daemon held back could be let go: {}",
-            failed.join("; ")
-        ),
-    }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use std::collections::HashMap;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -7,6 +8,7 @@ use super::groups::{is_within, self_and_above};
 use super::*;
 use crate::config::Config;
 use crate::demo;
+use crate::health::Health;
 
 fn config(text: &str) -> (Config, Matcher) {
     let config = Config::parse(&format!("[observe]\ncgroups = ['/**']\n{text}")).unwrap();
@@ -45,8 +47,8 @@ fn machine(paths: &[&str]) -> (Vec<Seen>, Vec<SubjectView>) {
 fn paths_are_within_whole_names() {
     assert!(is_within("/a/b", "/a") && is_within("/a", "/a") && is_within("/a", "/"));
     assert!(!is_within("/ab", "/a") && !is_within("/a", "/a/b"));
-    let above: Vec<&str> = self_and_above("/a/b/c").collect();
-    assert_eq!(above, ["/a", "/a/b", "/a/b/c"]);
+    let above: Vec<&Path> = self_and_above(Path::new("/a/b/c")).collect();
+    assert_eq!(above, ["/a/b/c", "/a/b", "/a"].map(Path::new));
 }
 
 #[test]
@@ -99,7 +101,7 @@ fn lines(up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool) -> Vec<Value> 
     let directory = tempfile::tempdir().unwrap();
     let mut journal_config = config.journal.clone();
     journal_config.file = directory.path().join("journal");
-    let journal = Journal::open(&journal_config).unwrap();
+    let journal = Journal::open(&journal_config, &Health::default()).unwrap();
     let mut counters: HashMap<String, Counters> = HashMap::new();
     for second in 0..seconds {
         let mut count = |name: &str, grown_bytes: u64, refaults: u64, stalled_us: u64| {
@@ -118,7 +120,7 @@ fn lines(up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool) -> Vec<Value> 
         protector.poll(second * 1000 + 1, read, &matcher, &journal);
         assert!(protector.next_ms(second * 1000 + 1) > second * 1000 + 1);
     }
-    protector.let_go(&matcher, &journal);
+    protector.undo_all(&matcher, &journal);
     assert!(protector.held.is_empty() && protector.excess().is_empty());
     let text = std::fs::read_to_string(&journal_config.file).unwrap();
     text.lines()
@@ -206,7 +208,7 @@ fn what_is_below_the_guilty_answers_for_itself() {
     let (mut seen, mut views) =
         machine(&["/slice", "/slice/hog", "/slice/hog/worker", "/slice/idle"]);
     for seen in &mut seen {
-        seen.cgroup = Some(Cgroup::open(&hierarchy, &seen.key.0).unwrap());
+        seen.cgroup = Some(Cgroup::open(&hierarchy, &*seen.key.0).unwrap());
     }
     let mut demands = Demands::default();
     demands.update(&seen, &views);
@@ -224,7 +226,7 @@ fn what_is_below_the_guilty_answers_for_itself() {
     demands.update(&seen, &views);
     let narrowed = |demands: &Demands| {
         let cgroup = demands.narrow(&Arc::from("/slice")).unwrap();
-        cgroup.path().to_owned()
+        cgroup.name()
     };
     assert_eq!(narrowed(&demands), "/slice/hog");
     for (name, mib) in [("/slice", 100), ("/slice/hog", 50), ("/slice/idle", 50)] {

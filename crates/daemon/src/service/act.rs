@@ -5,12 +5,14 @@ use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
 use agewise_host::agent::Agent;
+use agewise_host::mover::Ages;
 use agewise_policy::proactive::Action;
+use agewise_policy::workingset::Histogram;
 
 use super::Daemon;
 use crate::actor::Around;
 use crate::ahead::{Ahead, Announce, Begun, Held};
-use crate::hand::{Done, Older, PageOut};
+use crate::hand::{Done, PageOut};
 use crate::journal::Journal;
 use crate::observer::Seen;
 use crate::record::{Acted, AheadLine};
@@ -54,7 +56,7 @@ impl Daemon {
                 held.push(Held {
                     key: seen.key.clone(),
                     cgroup: seen.cgroup.clone(),
-                    pids,
+                    processes: self.with_start(&pids),
                     spec: self.config.act[actor.rule].policy.0.clone(),
                     dry_run: actor.dry_run,
                     backend: around.backend,
@@ -64,6 +66,13 @@ impl Daemon {
             }
         }
         self.hold(held);
+    }
+
+    /// The processes the agent knows by these pids, each with its start time.
+    fn with_start(&self, pids: &[u32]) -> Vec<(u32, u64)> {
+        pids.iter()
+            .filter_map(|pid| Some((*pid, self.agent.space(*pid)?.process().start_ticks())))
+            .collect()
     }
 
     /// Gives targets under a budget to the thread that holds them, and writes down what it did.
@@ -85,7 +94,12 @@ impl Daemon {
                     self.agent.set_also_young(Some(ahead.seen()));
                     self.ahead = Some(ahead);
                 }
-                Err(error) => return self.say("trouble", format!("budget: {error:#}")),
+                Err(error) => {
+                    return self.say(
+                        "trouble",
+                        format!("budget: {}", agewise_cli::output::chain(&error)),
+                    );
+                }
             }
         }
         let Some(ahead) = &self.ahead else { return };
@@ -95,7 +109,7 @@ impl Daemon {
                 continue;
             };
             actor.reclaimed.add(actor.reason, report.left_bytes);
-            actor.rehearsed_bytes = actor.rehearsed_bytes.saturating_add(report.rehearsed_bytes);
+            actor.rehearsed(report.rehearsed_bytes, true, u64::MAX);
             self.own.move_cpu_total_ms += report.move_cpu_ns as f64 / 1e6;
             let line = AheadLine {
                 phase: "after",
@@ -117,7 +131,6 @@ impl Daemon {
         };
         let now_ms = Agent::now_ms();
         let decision = actor.decide(now_ms, seen.cgroup.as_ref(), &ages, around);
-        let is_news = actor.is_news(&decision);
         let resident = ages.resident.total();
         let mut line = Acted {
             phase: "before",
@@ -130,12 +143,14 @@ impl Daemon {
             done: None,
         };
         if decision.action == Action::Nothing {
-            if is_news {
+            if actor.is_news(now_ms, &decision) {
                 self.journal.write("hold", &line);
             }
             return;
         }
-        self.journal.write("action", &line);
+        if !self.journal.permits("action", &line) {
+            return;
+        }
         let mut hand = PageOut {
             agent: &mut self.agent,
             cancel,
@@ -155,7 +170,7 @@ impl Daemon {
                 hand.run(pids, older_than_ms, bytes_max.min(MOVE_MAX_BYTES))
             }
             Action::Coldest { types, bytes_max } => {
-                let ages: Older = types.map(|takes| takes.then_some(0));
+                let ages: Ages = types.map(|takes| takes.then_some(0));
                 hand.run(pids, ages, bytes_max.min(MOVE_MAX_BYTES))
             }
             Action::Sort {
@@ -164,11 +179,31 @@ impl Daemon {
             } => hand.sort(pids, older_than_ms, bytes_max),
             Action::Reclaim { bytes, anon } => reclaim(seen, bytes, anon, actor.dry_run),
         };
+        if actor.dry_run {
+            let is_all = done.tried_bytes < decision.action.bytes().min(MOVE_MAX_BYTES);
+            let most_bytes = older_bytes(&ages.resident, &decision.action);
+            actor.rehearsed(done.rehearsed_bytes, is_all, most_bytes);
+        }
         actor.done(&decision.action, &done);
         line.phase = "after";
         line.done = Some(&done);
         self.journal.write("action", &line);
     }
+}
+
+/// What an action can find at most: memory of a type it takes, in bins that reach beyond its age.
+fn older_bytes(resident: &Histogram, action: &Action) -> u64 {
+    let older_than_ms = match action {
+        Action::PageOut { older_than_ms, .. } => *older_than_ms,
+        _ => [Some(0); 2],
+    };
+    let takes = |upper_ms: u64, age_ms: Option<u64>| age_ms.is_some_and(|age| upper_ms > age);
+    resident
+        .bins()
+        .iter()
+        .flat_map(|bin| (0..2).map(move |at| (at, bin)))
+        .filter(|(at, bin)| takes(bin.upper_ms, older_than_ms[*at]))
+        .fold(0, |sum, (at, bin)| sum.saturating_add(bin.amounts[at]))
 }
 
 /// Writes down what the thread that holds budgets is about to do.
@@ -182,7 +217,7 @@ fn announce(journal: &Journal) -> Announce {
             dry_run: held.dry_run,
             fields: begun,
         };
-        journal.write("action", &line);
+        journal.permits("action", &line)
     })
 }
 

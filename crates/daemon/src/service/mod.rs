@@ -4,11 +4,13 @@
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, SCAN_INTERVAL_MIN_MS};
+use agewise_host::restrain::{Ledger, Undo};
 use agewise_host::root::Roots;
 use anyhow::Context;
 
 use super::config::Config;
 use super::files::{Files, FilesConfig};
+use super::noted::Noted;
 use super::options::Options;
 use super::outlet::Outlet;
 use super::record::Privileges;
@@ -21,19 +23,12 @@ mod act;
 mod protect;
 mod publish;
 mod tick;
+mod undo;
 
 pub use tick::Daemon;
+pub use undo::undo;
 
-/// Takes back what a killed daemon left: cgroups that are frozen or squeezed. Returns whether all of
-/// it could be.
-///
-/// # Errors
-/// The configuration or the ledger cannot be read.
-pub fn let_go(options: &Options) -> anyhow::Result<bool> {
-    let (told, is_well) = protect::let_go(&options.read()?.protect)?;
-    eprintln!("agewise: {told}");
-    Ok(is_well)
-}
+use undo::Found;
 
 /// Settings with which the report files begin: the bins of the configuration on every node.
 pub fn first_settings(config: &Config) -> Settings {
@@ -56,24 +51,31 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     if options.demo {
         return showcase::run(options);
     }
+    let mut found = Found::at_start(options);
     let config = options.read()?;
+    found.undo_named(&config);
     // Before there is any other thread: capabilities belong to each by itself.
     let kept = privileges::drop_others(protect::acts_by_kill(&config.protect))
         .context("cannot drop privileges")?;
     let stop = Stop::install_for_daemon()?;
     let hub = Hub::new(first_settings(&config));
-    let files = match config.files.enabled {
-        true => Some(Files::start(&hub, &files_config(&config), Agent::now_ms)?),
-        false => None,
+    found.tell(hub.health());
+    let ledger = found.ledger().ok().cloned();
+    // Dropped after the files: then there is nothing left to undo.
+    let _noted = note_files(&config, ledger.as_ref())?;
+    let files = if config.files.enabled {
+        Some(Files::start(&hub, &files_config(&config), Agent::now_ms)?)
+    } else {
+        None
     };
-    let mut daemon = Daemon::open(config, hub.clone(), options.dry_run)?;
+    let mut daemon = Daemon::open(config, hub.clone(), options.dry_run, found)?;
     daemon
         .journal
         .write("privileges", &Privileges { kept: &kept });
     if let Some(files) = &files {
         daemon.say("files", files.describe());
     }
-    let mut outlet = Outlet::default();
+    let mut outlet = Outlet::new(ledger);
     outlet.follow(&daemon.config.metrics, &hub)?;
     if let Some(place) = outlet.describe() {
         daemon.say("serve", place);
@@ -92,7 +94,7 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
                 next_ms
             }
             Err(error) => {
-                let error = format!("{error:#}");
+                let error = agewise_cli::output::chain(&error);
                 if troubles.as_ref() != Some(&error) {
                     daemon.say("trouble", error.clone());
                     troubles = Some(error);
@@ -114,6 +116,15 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
         None => "as many ticks as asked for",
     });
     Ok(signal)
+}
+
+/// Notes the mount before it is made.
+fn note_files(config: &Config, ledger: Option<&Ledger>) -> anyhow::Result<Option<Noted>> {
+    let Some(ledger) = ledger.filter(|_| config.files.enabled) else {
+        return Ok(None);
+    };
+    let dir = std::path::absolute(&config.files.directory)?;
+    Ok(Noted::new(ledger, Undo::mount(&dir)))
 }
 
 fn files_config(config: &Config) -> FilesConfig {
@@ -140,7 +151,7 @@ fn wait(stop: &Stop, daemon: &mut Daemon, next_ms: u64) {
         }
         let left = Duration::from_millis(next_ms.min(watch_ms) - now_ms);
         match stop.wait_for(Instant::now() + left.min(ALIVE_EVERY), daemon.hub.wake_fd()) {
-            Woken::Signal => return,
+            Woken::Signal | Woken::Gone => return,
             Woken::Readable => {
                 daemon.hub.take_wake();
                 let earliest_ms = daemon.agent.last_tick_ms() + SCAN_INTERVAL_MIN_MS;
@@ -157,7 +168,7 @@ fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
         sd_notify::NotifyState::Reloading,
         sd_notify::NotifyState::monotonic_usec_now().unwrap_or(sd_notify::NotifyState::Reloading),
     ]);
-    let reloaded = options.read().and_then(|config| {
+    let reloaded = options.read_again().and_then(|config| {
         // An address that cannot be had changes nothing else either.
         outlet.follow(&config.metrics, &daemon.hub)?;
         daemon.reload(config).inspect_err(|_| {
@@ -168,11 +179,14 @@ fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
         Ok(()) => ("reload", "the configuration was read again".to_owned()),
         Err(error) => (
             "reload_failed",
-            format!("the configuration of before stays: {error:#}"),
+            format!(
+                "the configuration of before stays: {}",
+                agewise_cli::output::chain(&error)
+            ),
         ),
     };
     if told.0 == "reload_failed" {
-        eprintln!("agewise: {}", told.1);
+        agewise_cli::note!("{}", told.1);
     }
     daemon.say(told.0, told.1);
     notify(&[sd_notify::NotifyState::Ready]);

@@ -10,29 +10,26 @@ use agewise_host::root::ProcRoot;
 
 use super::Daemon;
 use super::act::MOVE_MAX_BYTES;
+use super::undo::Found;
 use crate::config::{Protect, UpTo};
 use crate::hand::PageOut;
 use crate::observer::Seen;
 use crate::privileges;
-use crate::protect::{Counters, Hands, LedgerError, Protector, acts, left_behind};
+use crate::protect::{Counters, Hands, Protector, acts};
 use crate::record::Squeezed;
 use crate::state::Reason;
 
-/// The hands of a configuration that acts; one that does not puts right what a killed daemon left
-/// all the same. Returns what there is to say.
+/// The hands of a configuration that acts; none for one that does not.
 pub(super) fn open_hands(
     config: &Protect,
     dry_run: bool,
-) -> anyhow::Result<(Option<Hands>, Option<String>)> {
+    ledger: &Found,
+) -> anyhow::Result<Option<Hands>> {
     if !acts(config, dry_run) {
-        let (was_there, failures) = Hands::take_back(&config.ledger)?;
-        return Ok((None, was_there.then(|| left_behind(&failures))));
+        return Ok(None);
     }
     check_kill(config)?;
-    let was_there = config.ledger.exists();
-    let (hands, failures) = Hands::open(&config.ledger)?;
-    let told = was_there.then(|| left_behind(&failures));
-    Ok((Some(hands), told))
+    Ok(Some(Hands::new(ledger.ledger()?)?))
 }
 
 /// Whether a configuration may make the daemon kill.
@@ -53,21 +50,8 @@ fn check_kill(config: &Protect) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes back what a killed daemon left, by the ledger of a configuration. Returns what there is to
-/// say, and whether all went well.
-///
-/// # Errors
-/// The ledger cannot be used.
-pub(super) fn let_go(config: &Protect) -> Result<(String, bool), LedgerError> {
-    let (was_there, failures) = Hands::take_back(&config.ledger)?;
-    Ok(match was_there {
-        true => (left_behind(&failures), failures.is_empty()),
-        false => ("nothing is held back".to_owned(), true),
-    })
-}
-
 impl Daemon {
-    /// Follows another `[protect]`: what was held back is let go first.
+    /// Follows another `[protect]`: what was throttled by the one before is undone first.
     ///
     /// # Errors
     /// The ledger cannot be used; nothing has changed then.
@@ -75,29 +59,10 @@ impl Daemon {
         if *config == self.config.protect {
             return Ok(());
         }
-        let before = &self.config.protect;
-        let (acted, acts_now) = (acts(before, self.dry_run), acts(config, self.dry_run));
-        if acts_now {
-            check_kill(config)?;
+        let hands = open_hands(config, self.dry_run, &self.found)?;
+        if let Some(mut before) = self.protector.take() {
+            before.undo_all(&self.matcher, &self.journal);
         }
-        let has_ledger = acted && config.ledger == before.ledger;
-        let fresh = match has_ledger {
-            true => None,
-            false => Some(open_hands(config, self.dry_run)?),
-        };
-        if let Some(protector) = &mut self.protector {
-            protector.let_go(&self.matcher, &self.journal);
-        }
-        let kept = self.protector.take().and_then(Protector::into_hands);
-        let hands = match fresh {
-            Some((hands, told)) => {
-                if let Some(told) = told {
-                    self.say("let_go", told);
-                }
-                hands
-            }
-            None => kept.filter(|_| acts_now),
-        };
         self.protector = Protector::new(config, hands);
         Ok(())
     }
@@ -126,7 +91,7 @@ impl Daemon {
             return;
         };
         let snapshot = self.hub.snapshot();
-        protector.follow(seen, &snapshot.subjects, &self.matcher, &self.own_line);
+        protector.follow(seen, &snapshot.subjects, &self.matcher, self.own_line);
         self.watch_over();
         let excess = self.protector.iter().flat_map(Protector::excess);
         for (name, excess_bytes, limit_bytes) in excess.collect::<Vec<_>>() {
@@ -151,7 +116,9 @@ impl Daemon {
             limit_bytes,
             done: None,
         };
-        self.journal.write("action", &line);
+        if !self.journal.permits("action", &line) {
+            return;
+        }
         let pids: Vec<u32> = seen
             .pids
             .iter()
@@ -168,6 +135,6 @@ impl Daemon {
         line.done = Some(&done);
         self.journal.write("action", &line);
         let count = self.squeezed.entry(seen.key.clone()).or_default();
-        count.add(Reason::Thrash, done.left_bytes());
+        count.add(Reason::THRASH, done.left_bytes());
     }
 }

@@ -4,20 +4,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agewise_host::agent::Agent;
+use agewise_host::agent::{Agent, TickReport};
+use agewise_host::clock;
 use agewise_host::root::Roots;
 
 use super::Daemon;
 use crate::journal::unix_ms;
 use crate::observer::{self, Seen};
 use crate::state::{Event, Reason, Scope, Snapshot};
-use agewise_cli::lean;
 
 impl Daemon {
     pub(super) fn publish(
         &mut self,
         seen: &[Seen],
-        is_truncated: bool,
+        tick: &TickReport,
         began_ms: u64,
         cpu_before: Duration,
     ) {
@@ -37,12 +37,12 @@ impl Daemon {
             count.raw_bytes = view.refaulted_bytes;
             view.refaulted_bytes = count.sum_bytes;
             if let Some(squeezed) = self.squeezed.get(&seen.key) {
-                let bytes = squeezed.bytes(Reason::Thrash);
-                view.reclaimed.add(Reason::Thrash, bytes);
+                let bytes = squeezed.bytes(Reason::THRASH);
+                view.reclaimed.add(Reason::THRASH, bytes);
             }
         }
         let machine = self.world.machine();
-        let cpu = lean::own_cpu();
+        let cpu = clock::process_cpu();
         self.own.scan_cpu_ms = cpu.saturating_sub(cpu_before).as_secs_f64() * 1e3;
         self.own.scan_ms = Agent::now_ms().saturating_sub(began_ms) as f64;
         self.own.cpu_ms = cpu.saturating_sub(self.began_cpu).as_secs_f64() * 1e3;
@@ -51,6 +51,7 @@ impl Daemon {
         self.own.resident_bytes = own_resident_bytes();
         self.own.ages_bytes = self.agent.memory_bytes() as u64;
         self.own.ticks = self.sequence;
+        self.own.journal_lost_lines = self.journal.lost_lines();
         (self.own.late_ms, self.own.late_max_ms) = self.pace.lateness_ms();
         let pressed: Vec<Scope> = subjects
             .iter()
@@ -81,7 +82,9 @@ impl Daemon {
             machine,
             own: self.own,
             budget: self.pace.budget(),
-            is_truncated,
+            is_truncated: tick.truncated,
+            unseen_processes: tick.failed,
+            unseen_cgroups: tick.unseen_cgroups,
         });
         for scope in whole.into_iter().chain(pressed) {
             self.hub.tell(Event::Pressure(scope));

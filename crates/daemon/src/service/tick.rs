@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One tick after another: look, publish, decide, act.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, AgentConfig, PathFilter, SCAN_INTERVAL_MIN_MS, Targets};
 use agewise_host::cgroup::{CgroupError, Hierarchy, TreeLimits};
+use agewise_host::clock;
+use agewise_host::mover;
+use agewise_host::process::Bound;
 use agewise_host::root::ProcRoot;
 use agewise_policy::workingset::Intervals;
 use anyhow::Context;
 
 use super::protect::open_hands;
+use super::undo::Found;
 use crate::actor::Actor;
 use crate::ahead::Ahead;
 use crate::config::{Config, Matcher};
@@ -23,7 +27,6 @@ use crate::protect::Protector;
 use crate::record::{Change, Message, Started};
 use crate::state::{Hub, OwnUse, Reclaimed};
 use crate::world::World;
-use agewise_cli::lean;
 use agewise_cli::observe;
 
 /// Age bounds told apart for policies: as many as a histogram has.
@@ -33,6 +36,7 @@ const BOUNDS_MAX: usize = agewise_policy::workingset::INTERVALS_MAX;
 pub struct Daemon {
     pub(super) config: Config,
     pub(super) matcher: Arc<Matcher>,
+    pids: BoundPids,
     pub(super) dry_run: bool,
     pub(super) agent: Agent,
     pub(super) hub: Hub,
@@ -43,13 +47,15 @@ pub struct Daemon {
     /// Holds targets under a budget, where a rule asks for that.
     pub(super) ahead: Option<Ahead>,
     pub(super) protector: Option<Protector>,
+    /// The ledger, and why there is none.
+    pub(super) found: Found,
     /// What the guilty of thrashing had to give.
     pub(super) squeezed: HashMap<Key, Reclaimed>,
     pub(super) refaulted: HashMap<Key, Refaulted>,
     pub(super) hits: LimitHits,
     pub(super) own: OwnUse,
     /// Processes never acted upon: ourselves and those we came from.
-    pub(super) own_line: Vec<u32>,
+    pub(super) own_line: &'static [u32],
     pub(super) sequence: u64,
     pub(super) began: Instant,
     pub(super) began_cpu: Duration,
@@ -66,11 +72,23 @@ pub(super) struct Refaulted {
     pub(super) sum_bytes: u64,
 }
 
-fn targets(config: &Config, matcher: &Arc<Matcher>) -> anyhow::Result<Targets> {
+/// The processes that rules are for: those bound before stay so, whoever has the number now.
+type BoundPids = BTreeMap<u32, Arc<Bound>>;
+
+fn bind(matcher: &Matcher, before: &BoundPids) -> BoundPids {
+    let bind = |pid: u32| match before.get(&pid) {
+        Some(bound) => Arc::clone(bound),
+        None => Arc::new(Bound::new(&ProcRoot::default(), pid)),
+    };
+    let pids = matcher.pids().into_iter();
+    pids.map(|pid| (pid, bind(pid))).collect()
+}
+
+fn targets(config: &Config, matcher: &Arc<Matcher>, pids: &BoundPids) -> anyhow::Result<Targets> {
     let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
         Ok(hierarchy) => Some(hierarchy),
         // Without cgroups processes can be observed all the same.
-        Err(CgroupError::NoMemoryController { .. }) if !matcher.pids().is_empty() => None,
+        Err(CgroupError::NoMemoryController { .. }) if !pids.is_empty() => None,
         Err(error) => return Err(error.into()),
     };
     let filter = Arc::clone(matcher);
@@ -81,7 +99,7 @@ fn targets(config: &Config, matcher: &Arc<Matcher>) -> anyhow::Result<Targets> {
             count_max: usize::try_from(config.observe.cgroups_max.0).unwrap_or(usize::MAX),
         },
         filter: PathFilter::new(move |path| filter.is_observed(path)),
-        pids: matcher.pids(),
+        pids: pids.values().cloned().collect(),
     })
 }
 
@@ -120,36 +138,45 @@ impl Daemon {
     /// Opens what it needs. Nothing is looked at yet.
     ///
     /// # Errors
-    /// No eye that tells pages apart, no cgroups, a journal that cannot be written.
-    pub fn open(config: Config, hub: Hub, dry_run: bool) -> anyhow::Result<Self> {
+    /// No source that tells pages apart, no cgroups, a journal that cannot be written.
+    pub(super) fn open(
+        config: Config,
+        hub: Hub,
+        dry_run: bool,
+        found: Found,
+    ) -> anyhow::Result<Self> {
         let matcher = Arc::new(Matcher::new(&config)?);
-        let journal = Journal::open(&config.journal).with_context(|| journal_failed(&config))?;
-        let targets = targets(&config, &matcher)?;
+        let journal = Journal::open(&config.journal, hub.health())
+            .with_context(|| journal_failed(&config))?;
+        let pids = bind(&matcher, &BoundPids::new());
+        let targets = targets(&config, &matcher, &pids)?;
         let (mut agent, note) = observe::open_agent(targets, agent_config(&config))?;
         if !config.act.is_empty() {
-            lean::require_page_ages(&mut agent)?;
+            mover::require_page_ages(&mut agent)?;
         }
         journal.write(
             "start",
             &Started {
                 version: env!("CARGO_PKG_VERSION"),
                 pid: std::process::id(),
-                eye: agent.eye().name(),
+                source: agent.eye().name(),
                 dry_run,
                 rules: config.act.len(),
                 note,
             },
         );
-        let (hands, told) = open_hands(&config.protect, dry_run)?;
-        if let Some(message) = told {
-            journal.write("let_go", &Message { message });
+        for message in found.said() {
+            let message = message.clone();
+            journal.write("undo", &Message { message });
         }
+        let hands = open_hands(&config.protect, dry_run, &found)?;
         let pace = Pace::new(
             config.observe.cpu_percent.0,
             observe::millis(config.observe.tick.0),
         );
         Ok(Daemon {
             matcher,
+            pids,
             dry_run,
             agent,
             hub,
@@ -159,16 +186,17 @@ impl Daemon {
             actors: HashMap::new(),
             ahead: None,
             protector: Protector::new(&config.protect, hands),
+            found,
             squeezed: HashMap::new(),
             refaulted: HashMap::new(),
             hits: LimitHits::default(),
             own: OwnUse::default(),
-            own_line: lean::ourselves_and_ancestors(&ProcRoot::default()),
+            own_line: mover::own_lineage(),
             sequence: 0,
             began: Instant::now(),
-            began_cpu: lean::own_cpu(),
+            began_cpu: clock::process_cpu(),
             was_short: false,
-            paid_cpu: lean::own_cpu(),
+            paid_cpu: clock::process_cpu(),
             paid_ahead_cpu: Duration::ZERO,
             config,
         })
@@ -185,23 +213,30 @@ impl Daemon {
     /// What cannot be opened; then nothing has changed.
     pub fn reload(&mut self, config: Config) -> anyhow::Result<()> {
         let matcher = Arc::new(Matcher::new(&config)?);
-        let wanted = targets(&config, &matcher)?;
-        let journal = match config.journal != self.config.journal {
-            true => Some(Journal::open(&config.journal).with_context(|| journal_failed(&config))?),
-            false => None,
+        let pids = bind(&matcher, &self.pids);
+        let wanted = targets(&config, &matcher, &pids)?;
+        let journal = if config.journal != self.config.journal {
+            Some(
+                Journal::open(&config.journal, self.hub.health())
+                    .with_context(|| journal_failed(&config))?,
+            )
+        } else {
+            None
         };
         let renewed = agent_config(&config);
         let is_kept = renewed.intervals == self.agent.config().intervals
             && renewed.returned == self.agent.config().returned;
         // Bounds decide how ages are kept: those of before cannot be told by the new ones.
-        let (agent, wanted) = match is_kept {
-            true => (None, Some(wanted)),
-            false => (Some(observe::open_agent(wanted, renewed)?.0), None),
+        let (agent, wanted) = if is_kept {
+            (None, Some(wanted))
+        } else {
+            (Some(observe::open_agent(wanted, renewed)?.0), None)
         };
         self.renew_protection(&config.protect)?;
         if let Some(journal) = journal {
             self.journal.replace_by(journal);
         }
+        self.pids = pids;
         if let Some(agent) = agent {
             self.agent = agent;
         }
@@ -233,21 +268,22 @@ impl Daemon {
     pub fn tick(&mut self, cancel: &AtomicBool) -> anyhow::Result<u64> {
         let began_ms = Agent::now_ms();
         self.pace.begin(began_ms);
-        let cpu_before = lean::own_cpu();
+        self.journal.retry();
+        let cpu_before = clock::process_cpu();
         let tick = self.agent.tick()?;
         let seen = observer::subjects(&self.agent);
         self.follow(&seen);
-        self.publish(&seen, tick.truncated, began_ms, cpu_before);
-        let looked_cpu = lean::own_cpu().saturating_sub(cpu_before);
+        self.publish(&seen, &tick, began_ms, cpu_before);
+        let looked_cpu = clock::process_cpu().saturating_sub(cpu_before);
         self.own.scan_cpu_ms = looked_cpu.as_secs_f64() * 1e3;
         self.own.scan_cpu_total_ms += self.own.scan_cpu_ms;
         let cpu_ms = self.unpaid_cpu().as_secs_f64() * 1e3;
         let next_ms = self.pace.spent(began_ms, Agent::now_ms(), cpu_ms);
         self.say_if_short();
-        let act_cpu = lean::own_cpu();
+        let act_cpu = clock::process_cpu();
         self.protect(&seen, cancel);
         self.act(&seen, cancel);
-        self.paid_cpu = lean::own_cpu();
+        self.paid_cpu = clock::process_cpu();
         self.paid_ahead_cpu = self.ahead_cpu();
         self.own.move_cpu_total_ms += self.paid_cpu.saturating_sub(act_cpu).as_secs_f64() * 1e3;
         Ok(self.next_look_ms(began_ms, next_ms))
@@ -257,7 +293,7 @@ impl Daemon {
     /// them. Moving is asked for by name, and bounded by rates of its own.
     fn unpaid_cpu(&self) -> Duration {
         let ahead = self.ahead_cpu().saturating_sub(self.paid_ahead_cpu);
-        let all = lean::own_cpu().saturating_sub(self.paid_cpu);
+        let all = clock::process_cpu().saturating_sub(self.paid_cpu);
         all.saturating_sub(ahead)
     }
 
@@ -327,9 +363,10 @@ impl Daemon {
     fn say_if_short(&mut self) {
         let budget = self.pace.budget();
         // Not for every tick around the border.
-        let is_short = match self.was_short {
-            true => budget.actual_ms as f64 > budget.tick_ms as f64 * 0.9,
-            false => budget.is_short(),
+        let is_short = if self.was_short {
+            budget.actual_ms as f64 > budget.tick_ms as f64 * 0.9
+        } else {
+            budget.is_short()
         };
         if is_short != self.was_short {
             self.was_short = is_short;
@@ -338,10 +375,10 @@ impl Daemon {
         }
     }
 
-    /// Lets go of what is held back, and says that it ends.
+    /// Undoes what is throttled, and says that it ends.
     pub fn finish(&mut self, why: &str) {
         if let Some(protector) = &mut self.protector {
-            protector.let_go(&self.matcher, &self.journal);
+            protector.undo_all(&self.matcher, &self.journal);
         }
         self.journal.write(
             "stop",

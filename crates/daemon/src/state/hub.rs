@@ -10,6 +10,7 @@ use agewise_policy::workingset::Intervals;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{ReportSetting, Scope, Settings, Snapshot};
+use crate::health::Health;
 use crate::timeline::{Moment, Timeline};
 
 /// Events a subscriber may fall behind before it loses some (and is told by
@@ -47,6 +48,7 @@ struct Shared {
     settings: Mutex<Settings>,
     subscribers: Mutex<Vec<Subscriber>>,
     timeline: Mutex<Timeline>,
+    health: Health,
     wake: OwnedFd,
 }
 
@@ -69,6 +71,7 @@ impl Hub {
             settings: Mutex::new(settings),
             subscribers: Mutex::new(Vec::new()),
             timeline: Mutex::new(Timeline::default()),
+            health: Health::default(),
             wake,
         }))
     }
@@ -157,6 +160,11 @@ impl Hub {
     /// What happened, oldest first.
     pub fn timeline(&self) -> Vec<Arc<Moment>> {
         lock(&self.0.timeline).moments()
+    }
+
+    /// What is wrong with the daemon, if anything.
+    pub fn health(&self) -> &Health {
+        &self.0.health
     }
 
     /// What readers have set.
@@ -260,9 +268,14 @@ mod tests {
         hub.set_report(scope(Some("/a")), |set| set.refresh_interval_ms = 700);
         hub.set_report(scope(None), |set| set.report_threshold_ms = 9);
         assert!(hub.take_wake());
-        assert_eq!(hub.settings().refresh_min_ms(), Some(700));
+        let refreshes = |hub: &Hub| -> Vec<u32> {
+            let settings = hub.settings();
+            let reports = settings.reports.values();
+            reports.map(|set| set.refresh_interval_ms).collect()
+        };
+        assert_eq!(refreshes(&hub), [0, 700]);
         hub.forget_reports(|path| path != "/a");
-        assert_eq!(hub.settings().refresh_min_ms(), None);
+        assert_eq!(refreshes(&hub), [0]);
         hub.set_report(scope(None), |set| set.report_threshold_ms = 0);
         assert_eq!(hub.settings(), Settings::default());
         hub.set_intervals(3, "1s,2s".parse().unwrap());

@@ -6,7 +6,7 @@
 //! What readers may change are [`Settings`] of reports; nothing here leads to memory being moved.
 //!
 //! ```
-//! use agewise::daemon::{demo, state::Hub};
+//! use agewise_daemon::{demo, state::Hub};
 //! let hub = Hub::new(demo::settings());
 //! hub.publish(demo::snapshot(1, 10_000));
 //! let seen = hub.snapshot();
@@ -16,66 +16,68 @@
 use std::sync::Arc;
 
 use agewise_policy::generations::ByType;
+use agewise_policy::proactive::{POLICIES, Spec};
 use agewise_policy::workingset::{Histogram, Intervals};
 use serde::Serialize;
 
 mod hub;
 mod settings;
 
+pub use agewise_host::pressure::{Psi, Stall};
 pub use hub::{Event, Hub};
 pub use settings::{ReportSetting, Scope, Settings};
 
-/// Why bytes were moved out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reason {
-    /// Older than the age set.
-    Age,
-    /// A probe of the pressure controller.
-    Pressure,
-    /// Projected to cost little.
-    Cost,
-    /// Ahead of the limit of its cgroup.
-    Budget,
-    /// Guilty of thrashing that a protected cgroup suffers from.
-    Thrash,
-}
+/// Why bytes were moved out: a policy of the registry ([`POLICIES`]), or thrashing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reason(usize);
+
+/// How many reasons there are.
+const REASONS: usize = POLICIES.len() + 1;
 
 impl Reason {
-    /// All, in the order of [`Reclaimed`].
-    pub const ALL: [Self; 5] = [
-        Self::Age,
-        Self::Pressure,
-        Self::Cost,
-        Self::Budget,
-        Self::Thrash,
-    ];
+    /// Guilty of thrashing that a protected cgroup suffers from.
+    pub const THRASH: Self = Self(POLICIES.len());
 
-    /// The name in JSON, metrics and the configuration.
+    /// All: the policies in the order of the registry, then thrashing.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..REASONS).map(Self)
+    }
+
+    /// The policy asked for.
+    pub fn of(spec: &Spec) -> Self {
+        Self(spec.index())
+    }
+
+    /// The reason of a name; `None` if there is none of that name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::all().find(|reason| reason.name() == name)
+    }
+
+    /// The name in JSON, metrics, the journal and the configuration.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Age => "age",
-            Self::Pressure => "pressure",
-            Self::Cost => "cost",
-            Self::Budget => "budget",
-            Self::Thrash => "thrash",
-        }
+        POLICIES.get(self.0).map_or("thrash", |entry| entry.name)
+    }
+}
+
+impl Serialize for Reason {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
     }
 }
 
 /// Bytes that left memory since the daemon began, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reclaimed([u64; 5]);
+pub struct Reclaimed([u64; REASONS]);
 
 impl Reclaimed {
     /// Those of one reason.
     pub fn bytes(&self, reason: Reason) -> u64 {
-        self.0[reason as usize]
+        self.0[reason.0]
     }
 
     /// Counts more of them.
     pub fn add(&mut self, reason: Reason, bytes: u64) {
-        let sum = &mut self.0[reason as usize];
+        let sum = &mut self.0[reason.0];
         *sum = sum.saturating_add(bytes);
     }
 
@@ -85,26 +87,6 @@ impl Reclaimed {
             .iter()
             .fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
-}
-
-/// One line of a pressure file: shares of the last 10 s and 60 s in percent, and time in all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Stall {
-    /// Percent of the last 10 s.
-    pub avg10_percent: f64,
-    /// Percent of the last minute.
-    pub avg60_percent: f64,
-    /// Stalled time in all, us.
-    pub total_us: u64,
-}
-
-/// Pressure on memory; `full` where the kernel tells it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Psi {
-    /// At least one task waited.
-    pub some: Stall,
-    /// All tasks waited at once.
-    pub full: Stall,
 }
 
 /// The memory of one subject on one NUMA node.
@@ -214,6 +196,8 @@ pub struct OwnUse {
     pub scan_cpu_total_ms: f64,
     /// CPU time of moving memory out so far, ms.
     pub move_cpu_total_ms: f64,
+    /// Lines of the journal that could not be written so far.
+    pub journal_lost_lines: u64,
 }
 
 /// The CPU budget and what it does to the pace.
@@ -275,6 +259,10 @@ pub struct Snapshot {
     pub budget: Budget,
     /// There are more cgroups or processes than the limits allow.
     pub is_truncated: bool,
+    /// Processes that run and could not be looked at.
+    pub unseen_processes: usize,
+    /// Cgroups of which it cannot be found out which processes they hold.
+    pub unseen_cgroups: usize,
 }
 
 impl Snapshot {
@@ -291,6 +279,8 @@ impl Snapshot {
             own: OwnUse::default(),
             budget: Budget::default(),
             is_truncated: false,
+            unseen_processes: 0,
+            unseen_cgroups: 0,
         }
     }
 
@@ -307,11 +297,33 @@ mod tests {
     #[test]
     fn reasons_have_a_place_each() {
         let mut reclaimed = Reclaimed::default();
-        for (at, reason) in Reason::ALL.into_iter().enumerate() {
-            assert_eq!(reason as usize, at);
+        for (at, reason) in Reason::all().enumerate() {
+            assert_eq!(Reason::by_name(reason.name()), Some(reason));
             reclaimed.add(reason, 1 << at);
             assert_eq!(reclaimed.bytes(reason), 1 << at);
         }
-        assert_eq!(reclaimed.total_bytes(), (1 << Reason::ALL.len()) - 1);
+        assert_eq!(reclaimed.total_bytes(), (1 << REASONS) - 1);
+    }
+
+    /// A policy is registered with its documentation: a row in the table of the guide, and one in the
+    /// daemon's.
+    #[test]
+    fn every_policy_is_documented() {
+        for page in ["docs/use/proactive.md", "docs/use/daemon.md"] {
+            let path = format!("{}/../../{page}", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read_to_string(&path).unwrap();
+            for entry in POLICIES {
+                let is_row = |line: &str| {
+                    line.strip_prefix("| `")
+                        .and_then(|row| row.strip_prefix(entry.name))
+                        .is_some_and(|rest| rest.starts_with([':', '[', '`']))
+                };
+                assert!(
+                    text.lines().any(is_row),
+                    "{page}: no row for {}",
+                    entry.usage
+                );
+            }
+        }
     }
 }

@@ -34,12 +34,6 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The shortest interval at which some report is to be refreshed.
-    pub fn refresh_min_ms(&self) -> Option<u32> {
-        let intervals = self.reports.values().map(|set| set.refresh_interval_ms);
-        intervals.filter(|ms| *ms > 0).min()
-    }
-
     /// Bounds of one node.
     pub fn intervals_of(&self, node: u32) -> Intervals {
         self.intervals.get(&node).cloned().unwrap_or_default()

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agewise_policy::table::PageBits;
+use agewise_policy::table::PageSet;
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use crate::cgroup::CgroupError;
@@ -101,6 +101,8 @@ pub struct TickReport {
     pub vanished: usize,
     /// Processes that could not be looked at, or whose bits could not be cleared.
     pub failed: usize,
+    /// Cgroups of which it cannot be found out which processes they hold.
+    pub unseen_cgroups: usize,
     /// Present pages.
     pub present_pages: u64,
     /// Pages seen accessed since the tick before.
@@ -124,7 +126,7 @@ pub struct TickReport {
 pub trait AlsoYoung: Send {
     /// Pages of a process seen accessed since this was asked last, by page-table index (address /
     /// 2 MiB); `None` where nobody else looks at it.
-    fn take(&mut self, target: &Target) -> Option<HashMap<u64, PageBits>>;
+    fn take(&mut self, target: &Target) -> Option<HashMap<u64, PageSet>>;
 }
 
 /// Observes targets through an eye.
@@ -148,6 +150,8 @@ pub struct Agent {
     /// When the last tick began, and when it had looked at everything.
     began_ms: u64,
     last_tick_ms: u64,
+    /// Processes and cgroups that the last tick could not look at.
+    unseen: (usize, usize),
     /// How often to glance, while somebody else clears.
     glance_every: Option<Duration>,
     sharing: Sharing,
@@ -200,6 +204,7 @@ impl Agent {
             ticks: 0,
             pace_from_tick: 2,
             began_ms: now_ms,
+            unseen: (0, 0),
             last_tick_ms: now_ms,
             glance_every: None,
             sharing: Sharing::default(),
@@ -300,6 +305,8 @@ impl Agent {
                 .filter(|s| s.gone.is_none())
                 .count(),
             truncated: self.resolved.truncated,
+            failed: self.resolved.unseen_processes,
+            unseen_cgroups: self.resolved.unseen_cgroups,
             ..TickReport::default()
         };
         self.find_spaces((!first).then_some(previous_ms), &mut report);
@@ -320,6 +327,7 @@ impl Agent {
         };
         self.share_out_budget();
         self.look(&domains, &mut report, &mut cost);
+        self.unseen = (report.failed, report.unseen_cgroups);
         self.last_tick_ms = clock_ms();
         self.mark_gone();
         report.cpu_ns = thread_cpu_ns() - began_ns;
@@ -379,6 +387,11 @@ impl Agent {
             if !same {
                 self.spaces.remove(pid);
                 let process = match target::open(&self.roots.proc, *pid) {
+                    // Its number was given to another one since the subjects were found.
+                    Ok(Some(process)) if self.resolved.means_another(&process, subjects) => {
+                        report.vanished += 1;
+                        continue;
+                    }
                     Ok(Some(process)) => process,
                     Ok(None) => continue,
                     Err(error) if error.is_gone() => {
@@ -719,6 +732,8 @@ impl Agent {
             scan_interval_ms: self.config.scan_interval_ms(),
             agemap_bytes: agemap_bytes as u64,
             agemap_bytes_per_page: agemap_bytes as f64 / slots.max(1) as f64,
+            unseen_processes: self.unseen.0,
+            unseen_cgroups: self.unseen.1,
         }
     }
 

@@ -8,12 +8,13 @@ use serde::Serialize;
 
 use super::space::Space;
 use crate::eye::PAGE_BYTES;
+use crate::untrusted::Untrusted;
 
 /// The ages of one subject.
 #[derive(Clone, Debug)]
 pub struct SubjectReport {
     /// Pid and name, or the path of the cgroup.
-    pub name: String,
+    pub name: Untrusted,
     /// It is a cgroup.
     pub is_cgroup: bool,
     /// Processes counted.
@@ -89,11 +90,20 @@ pub struct CostReport {
     pub agemap_bytes: u64,
     /// The same for each page slot of the tables they mirror.
     pub agemap_bytes_per_page: f64,
+    /// Processes that the last scan could not look at, or not clear.
+    pub unseen_processes: usize,
+    /// Cgroups of which it cannot be found out which processes they hold.
+    pub unseen_cgroups: usize,
 }
 
 impl SubjectReport {
     /// Bounds are given for each node.
-    pub(crate) fn new(name: String, is_cgroup: bool, nodes: &[u32], bounds: &[Intervals]) -> Self {
+    pub(crate) fn new(
+        name: Untrusted,
+        is_cgroup: bool,
+        nodes: &[u32],
+        bounds: &[Intervals],
+    ) -> Self {
         SubjectReport {
             name,
             is_cgroup,
@@ -149,7 +159,7 @@ impl SubjectReport {
             self.troubles.push(format!(
                 "{} ({}): {trouble}",
                 space.process.pid(),
-                space.comm
+                space.comm.terminal()
             ));
         }
     }

@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+use agewise_policy::table::PageSet;
+
 use crate::eye::{AddressRange, TableSight};
 use crate::vma::Vma;
 
@@ -71,15 +73,10 @@ impl FrameSet {
 }
 
 /// Calls `visit` with page and frame of every page of `pages` (bits of the sight) that has one.
-pub(super) fn frames(sight: &TableSight<'_>, pages: &[u64; 8], mut visit: impl FnMut(usize, u64)) {
-    for (word, bits) in pages.iter().enumerate() {
-        let mut left = *bits;
-        while left != 0 {
-            let page = word * 64 + left.trailing_zeros() as usize;
-            left &= left - 1;
-            if let Some(frame) = sight.pfn(page) {
-                visit(page, frame);
-            }
+pub(super) fn frames(sight: &TableSight<'_>, pages: &PageSet, mut visit: impl FnMut(usize, u64)) {
+    for page in pages.iter() {
+        if let Some(frame) = sight.pfn(page) {
+            visit(page, frame);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use agewise_policy::agemap::{AgeMap, Facts, Leaves, Look, LookCounts, Part};
 use agewise_policy::generations::PageType;
-use agewise_policy::table::{PAGES_PER_TABLE, PageBits, TableBits};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::share::{self, FrameSet};
@@ -24,6 +24,7 @@ use crate::glance::Glances;
 use crate::memory::NodeMap;
 use crate::process::Process;
 use crate::rounds::{Rounds, Terms};
+use crate::untrusted::Untrusted;
 use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
 /// Milliseconds of the clock that ages are told by.
@@ -35,7 +36,7 @@ pub(super) fn clock_ms() -> u64 {
 #[derive(Debug)]
 pub struct Space {
     pub(super) process: Process,
-    pub(super) comm: String,
+    pub(super) comm: Untrusted,
     pub(super) vmas: VmaTable,
     pub(super) map: AgeMap,
     clearer: Clearer,
@@ -123,7 +124,7 @@ pub(super) struct Extra<'a> {
     /// Bounds by which to tell what came back into use.
     pub returned_bounds: Option<&'a Intervals>,
     /// Accesses that somebody else saw and cleared, by table. Who does that clears for us as well.
-    pub also_young: Option<HashMap<u64, PageBits>>,
+    pub also_young: Option<HashMap<u64, PageSet>>,
 }
 
 impl Space {
@@ -174,7 +175,7 @@ impl Space {
     }
 
     /// Its name when it was found.
-    pub fn comm(&self) -> &str {
+    pub fn comm(&self) -> &Untrusted {
         &self.comm
     }
 
@@ -367,22 +368,20 @@ struct Sink<'a> {
     kinds: &'a [VmaKind],
     shareable: &'a [bool],
     shared: Shared<'a>,
-    also_young: Option<&'a HashMap<u64, PageBits>>,
+    also_young: Option<&'a HashMap<u64, PageSet>>,
     glances: &'a mut Glances,
-    parts: Vec<(Part, PageBits)>,
+    parts: Vec<(Part, PageSet)>,
     failed: Option<ClearError>,
 }
 
 impl Sink<'_> {
     /// Which pages are file pages. What was written in a private mapping of a file is anonymous;
     /// the kernel maps the file's own pages there clean and read-only.
-    fn files(&self, sight: &TableSight<'_>) -> PageBits {
+    fn files(&self, sight: &TableSight<'_>) -> PageSet {
         match self.kinds.get(sight.range) {
-            Some(VmaKind::FileShared) => [u64::MAX; 8],
-            Some(VmaKind::FilePrivate) => {
-                std::array::from_fn(|w| sight.bits.present[w] & !sight.bits.dirty[w])
-            }
-            _ => [0; 8],
+            Some(VmaKind::FileShared) => PageSet::ALL,
+            Some(VmaKind::FilePrivate) => sight.bits.present.without(&sight.bits.dirty),
+            _ => PageSet::NONE,
         }
     }
 
@@ -394,16 +393,16 @@ impl Sink<'_> {
         if !several_nodes && !is_shareable {
             return;
         }
-        let mut masks: Vec<(usize, PageBits)> = Vec::new();
+        let mut masks: Vec<(usize, PageSet)> = Vec::new();
         let mut set = |part: usize, page: usize| {
             let at = masks
                 .iter()
                 .position(|(of, _)| *of == part)
                 .unwrap_or_else(|| {
-                    masks.push((part, [0; 8]));
+                    masks.push((part, PageSet::NONE));
                     masks.len() - 1
                 });
-            masks[at].1[page / 64] |= 1 << (page % 64);
+            masks[at].1.insert(page);
         };
         let shared = &mut self.shared;
         let present = sight.bits.present;
@@ -424,9 +423,8 @@ impl Sink<'_> {
                     set(usize::from(*part) + node, page);
                 }
             }
-            let own_young = sight.bits.young[page / 64] >> (page % 64) & 1 == 1;
-            if !own_young && shared.young.contains(frame) {
-                bits.young[page / 64] |= 1 << (page % 64);
+            if !sight.bits.young.contains(page) && shared.young.contains(frame) {
+                bits.young.insert(page);
             }
         });
         debug_assert!(masks.iter().all(|(part, _)| *part < nodes * 128));
@@ -463,17 +461,12 @@ impl SightSink for Sink<'_> {
             None => bits.young = self.clearer.judge(sight).young,
             Some(also) => {
                 if let Some(also) = also.get(&(sight.va / TABLE_BYTES)) {
-                    for (word, also) in also.iter().enumerate() {
-                        bits.young[word] |= also & sight.bits.present[word];
-                    }
+                    bits.young |= *also & sight.bits.present;
                 }
             }
         }
         if let Some(kind) = self.kinds.get(sight.range) {
-            let glanced = self.glances.take_in(sight, *kind);
-            for (young, seen) in bits.young.iter_mut().zip(glanced) {
-                *young |= seen;
-            }
+            bits.young |= self.glances.take_in(sight, *kind);
         }
         let is_shareable = self.shareable.get(sight.range).copied().unwrap_or(false);
         self.note_parts(sight, is_shareable, &mut bits);

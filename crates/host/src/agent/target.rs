@@ -2,12 +2,14 @@
 //! What is observed, and which processes that is now.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::space::Space;
 use crate::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
-use crate::process::{self, Process, ProcessError};
+use crate::process::{self, Bound, Process, ProcessError};
 use crate::root::ProcRoot;
+use crate::untrusted::Untrusted;
 
 /// Most processes observed at a time. More than that is said, not silently cut.
 pub const PROCESSES_MAX: usize = 16_384;
@@ -22,7 +24,7 @@ pub enum Subject {
         /// Its start time, so that a reused pid is another process.
         start_ticks: u64,
         /// Its name when it was given.
-        comm: String,
+        comm: Untrusted,
     },
     /// The processes of a memory cgroup and of the cgroups below it.
     Cgroup(Cgroup),
@@ -43,10 +45,10 @@ impl Subject {
     }
 
     /// How reports call it.
-    pub fn name(&self) -> String {
+    pub fn name(&self) -> Untrusted {
         match self {
-            Subject::Process { pid, comm, .. } => format!("{pid} ({comm})"),
-            Subject::Cgroup(cgroup) => cgroup.path().to_owned(),
+            Subject::Process { pid, comm, .. } => Untrusted::process(*pid, comm),
+            Subject::Cgroup(cgroup) => cgroup.path().into(),
         }
     }
 }
@@ -74,8 +76,8 @@ pub enum Targets {
         limits: TreeLimits,
         /// Whether the cgroup at a path is one of them.
         filter: PathFilter,
-        /// Processes by pid, whichever has it at the moment.
-        pids: Vec<u32>,
+        /// Processes by pid, each the one that had it when it was bound.
+        pids: Vec<Arc<Bound>>,
     },
     /// Every process of the machine, each by itself.
     AllProcesses,
@@ -83,16 +85,16 @@ pub enum Targets {
 
 /// Tells whether a path is meant.
 #[derive(Clone)]
-pub struct PathFilter(Arc<dyn Fn(&str) -> bool + Send + Sync>);
+pub struct PathFilter(Arc<dyn Fn(&Path) -> bool + Send + Sync>);
 
 impl PathFilter {
     /// By a function of the path.
-    pub fn new(is_meant: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+    pub fn new(is_meant: impl Fn(&Path) -> bool + Send + Sync + 'static) -> Self {
         PathFilter(Arc::new(is_meant))
     }
 
     /// Asks it.
-    pub fn takes(&self, path: &str) -> bool {
+    pub fn takes(&self, path: &Path) -> bool {
         (self.0)(path)
     }
 }
@@ -112,13 +114,17 @@ pub struct Resolved {
     pub processes: Vec<(u32, Vec<usize>)>,
     /// There are more cgroups or processes than the limits allow.
     pub truncated: bool,
+    /// Processes that run and may not be looked at, or of which it cannot be found out where they belong.
+    pub unseen_processes: usize,
+    /// Cgroups of which it cannot be found out which processes they hold.
+    pub unseen_cgroups: usize,
 }
 
 /// One subject at one moment.
 #[derive(Debug)]
 pub struct ResolvedSubject {
     /// How reports call it.
-    pub name: String,
+    pub name: Untrusted,
     /// A process, known by its start time.
     pub start_ticks: Option<u64>,
     /// A cgroup.
@@ -153,7 +159,7 @@ impl Targets {
                 limits,
                 filter,
                 pids,
-            } => matched(root, hierarchy.as_ref(), *limits, filter, pids),
+            } => matched(hierarchy.as_ref(), *limits, filter, pids),
             Targets::AllProcesses => all_processes(root, known),
         }
     }
@@ -168,12 +174,14 @@ pub(super) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Calls `visit` with every process that has memory and is not ourselves.
+    /// Calls `visit` with every process that has memory and is not ourselves. Returns how many could
+    /// not be opened.
     fn each(
         &mut self,
         root: &ProcRoot,
-        mut visit: impl FnMut(&Process, Option<&str>),
-    ) -> Result<(), CgroupError> {
+        mut visit: impl FnMut(&Process, Option<&Untrusted>),
+    ) -> Result<usize, CgroupError> {
+        let mut unseen = 0;
         let own = std::process::id();
         for pid in root.pids()? {
             if pid == own || self.kernel_threads.contains(&pid) {
@@ -188,10 +196,11 @@ impl Known<'_> {
                 Err(ProcessError::KernelThread { .. }) => {
                     self.kernel_threads.insert(pid);
                 }
-                Err(_) => {}
+                Err(error) if error.is_gone() => {}
+                Err(_) => unseen += 1,
             }
         }
-        Ok(())
+        Ok(unseen)
     }
 }
 
@@ -242,33 +251,41 @@ fn all_cgroups(
     for cgroup in std::iter::once(top).chain(listing.cgroups) {
         by_path.insert(cgroup.path().to_owned(), resolved.subjects.len());
         resolved.subjects.push(ResolvedSubject {
-            name: cgroup.path().to_owned(),
+            name: cgroup.path().into(),
             start_ticks: None,
             cgroup: Some(cgroup),
             gone: None,
         });
     }
     let mut of = Vec::new();
-    known.each(root, |process, _| {
-        let Ok(memberships) = process.cgroups() else {
-            return;
+    let mut lost = 0;
+    let unopened = known.each(root, |process, _| {
+        let memberships = match process.cgroups() {
+            Ok(memberships) => memberships,
+            Err(error) => {
+                lost += usize::from(!error.is_gone());
+                return;
+            }
         };
         let path = hierarchy
             .path_of(&memberships)
-            .unwrap_or_else(|| "/".to_owned());
+            .unwrap_or_else(|| PathBuf::from("/"));
         let pid = process.pid();
-        of.extend(above(&path).filter_map(|path| Some((pid, *by_path.get(path)?))));
+        of.extend(
+            path.ancestors()
+                .filter_map(|path| Some((pid, *by_path.get(path)?))),
+        );
     })?;
+    resolved.unseen_processes = unopened + lost;
     resolved.take(of);
     Ok(resolved)
 }
 
 fn matched(
-    root: &ProcRoot,
     hierarchy: Option<&Hierarchy>,
     limits: TreeLimits,
     filter: &PathFilter,
-    pids: &[u32],
+    pids: &[Arc<Bound>],
 ) -> Result<Resolved, CgroupError> {
     let mut resolved = Resolved::default();
     let mut of = Vec::new();
@@ -280,7 +297,9 @@ fn matched(
         for cgroup in std::iter::once(top).chain(listing.cgroups) {
             let is_meant = filter.takes(cgroup.path());
             // Those above come before, so what counts here is known already.
-            let mut counted_in: Vec<usize> = above(cgroup.path())
+            let mut counted_in: Vec<usize> = cgroup
+                .path()
+                .ancestors()
                 .skip(1)
                 .find_map(|path| by_path.get(path))
                 .cloned()
@@ -288,7 +307,7 @@ fn matched(
             if is_meant {
                 counted_in.push(resolved.subjects.len());
                 resolved.subjects.push(ResolvedSubject {
-                    name: cgroup.path().to_owned(),
+                    name: cgroup.path().into(),
                     start_ticks: None,
                     cgroup: Some(cgroup.clone()),
                     gone: None,
@@ -297,29 +316,32 @@ fn matched(
             if counted_in.is_empty() {
                 continue;
             }
-            // One that went meanwhile, or holds threads only, has no processes to count.
-            if let Ok(pids) = cgroup.procs(false) {
-                of.extend(
+            match cgroup.procs(false) {
+                Ok(pids) => of.extend(
                     pids.iter()
                         .flat_map(|pid| counted_in.iter().map(|subject| (*pid, *subject))),
-                );
+                ),
+                // One that went meanwhile, or holds threads only, has no processes to count.
+                Err(CgroupError::Threaded { .. }) => {}
+                Err(error) => resolved.unseen_cgroups += usize::from(!error.is_gone()),
             }
             by_path.insert(cgroup.path().to_owned(), counted_in);
         }
     }
-    for pid in pids {
+    for bound in pids {
+        let pid = bound.pid();
         let mut found = ResolvedSubject {
-            name: format!("{pid} ()"),
+            name: Untrusted::process(pid, &Untrusted::default()),
             start_ticks: None,
             cgroup: None,
             gone: None,
         };
-        match Process::open_user(root, *pid) {
+        match bound.process() {
             Ok(process) => {
                 let comm = process.comm().unwrap_or_default();
-                found.name = format!("{pid} ({comm})");
+                found.name = Untrusted::process(pid, &comm);
                 found.start_ticks = Some(process.start_ticks());
-                of.push((*pid, resolved.subjects.len()));
+                of.push((pid, resolved.subjects.len()));
             }
             Err(error) => found.gone = Some(error.to_string()),
         }
@@ -329,36 +351,36 @@ fn matched(
     Ok(resolved)
 }
 
-/// A path and all paths above it, `/` last.
-fn above(path: &str) -> impl Iterator<Item = &str> {
-    std::iter::successors(Some(path), |path| match path.rfind('/') {
-        Some(0) if path.len() > 1 => Some("/"),
-        Some(0) | None => None,
-        Some(at) => Some(&path[..at]),
-    })
-}
-
 fn all_processes(root: &ProcRoot, known: &mut Known<'_>) -> Result<Resolved, CgroupError> {
     let mut resolved = Resolved::default();
     let mut of = Vec::new();
-    known.each(root, |process, comm| {
+    let unopened = known.each(root, |process, comm| {
         let comm = comm
-            .map(str::to_owned)
+            .cloned()
             .or_else(|| process.comm().ok())
             .unwrap_or_default();
         of.push((process.pid(), resolved.subjects.len()));
         resolved.subjects.push(ResolvedSubject {
-            name: format!("{} ({comm})", process.pid()),
+            name: Untrusted::process(process.pid(), &comm),
             start_ticks: Some(process.start_ticks()),
             cgroup: None,
             gone: None,
         });
     })?;
+    resolved.unseen_processes = unopened;
     resolved.take(of);
     Ok(resolved)
 }
 
 impl Resolved {
+    /// Whether one of the subjects means another process with the pid of this one.
+    pub(super) fn means_another(&self, process: &Process, subjects: &[usize]) -> bool {
+        subjects
+            .iter()
+            .filter_map(|subject| self.subjects[*subject].start_ticks)
+            .any(|start_ticks| start_ticks != process.start_ticks())
+    }
+
     /// Takes pairs of process and subject.
     fn take(&mut self, mut of: Vec<(u32, usize)>) {
         of.sort_unstable();
@@ -390,15 +412,6 @@ pub(super) fn open(root: &ProcRoot, pid: u32) -> Result<Option<Process>, Process
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_path_lies_below_all_above_it() {
-        assert_eq!(
-            above("/a/b/c").collect::<Vec<_>>(),
-            ["/a/b/c", "/a/b", "/a", "/"]
-        );
-        assert_eq!(above("/").collect::<Vec<_>>(), ["/"]);
-    }
 
     #[test]
     fn a_process_of_several_subjects_is_one_process() {

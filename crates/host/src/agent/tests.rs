@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::process::{Child, Command};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use agewise_policy::table::TableBits;
 use agewise_policy::workingset::Intervals;
@@ -12,7 +13,7 @@ use super::*;
 use crate::clear::Means;
 use crate::eye::fake::{FakeSource, FakeTable};
 use crate::eye::{Abilities, AddressRange, EyeError, Leaf, ScanReport, SightSink, TABLE_BYTES};
-use crate::process::Process;
+use crate::process::{Bound, Process};
 use crate::root::ProcRoot;
 
 struct Sleeper(Child);
@@ -52,7 +53,7 @@ impl Drop for Sleeper {
 
 fn present() -> FakeTable {
     let bits = TableBits {
-        present: [u64::MAX; 8],
+        present: PageSet::ALL,
         ..TableBits::default()
     };
     FakeTable {
@@ -110,7 +111,7 @@ fn a_process_is_aged_and_its_exit_is_told() {
     assert_eq!(report.resident_bytes[0], tick.present_pages * PAGE_BYTES);
     assert_eq!(report.unseen_bytes, report.resident_bytes);
     assert_eq!(report.histogram().total(), report.resident_bytes);
-    assert!(report.name.ends_with("(sleep)") && !report.is_cgroup);
+    assert!(report.name.as_bytes().ends_with(b"(sleep)") && !report.is_cgroup);
     assert!(!agent.is_finished());
     drop(sleeper);
     agent.tick().unwrap();
@@ -133,13 +134,13 @@ fn what_another_clears_between_two_looks_is_glanced() {
         agent.tick().unwrap();
         let tick = agent.tick().unwrap();
         assert!(tick.present_pages > 0 && tick.young_pages == 0);
-        let set_young = |young: u64| {
+        let set_young = |young: PageSet| {
             let mut fake = eye.0.borrow_mut();
-            fake.update(pid, table, |table| table.bits.young = [young; 8]);
+            fake.update(pid, table, |table| table.bits.young = young);
         };
-        set_young(u64::MAX);
+        set_young(PageSet::ALL);
         agent.glance();
-        set_young(0);
+        set_young(PageSet::NONE);
         let wanted = if seen { tick.present_pages } else { 0 };
         assert_eq!(agent.tick().unwrap().young_pages, wanted, "{leaf:?}");
         // Taken in once, not for ever.
@@ -189,7 +190,7 @@ fn another_process_with_the_same_pid_is_not_the_one_asked_for() {
     let stranger = Subject::Process {
         pid: sleeper.pid(),
         start_ticks: process.start_ticks() + 1,
-        comm: "former".to_owned(),
+        comm: "former".into(),
     };
     let targets = Targets::Listed(vec![stranger]);
     let config = AgentConfig::new(Intervals::default());
@@ -224,23 +225,22 @@ fn nodes_and_shared_pages_add_up() {
     );
     // 512 pages: 128 on the second node, 64 that others count, a quarter of them on the second.
     let bits = present().bits;
-    let mut second = [0; 8];
-    second[..2].fill(u64::MAX);
+    let second = PageSet::range(0..128);
     let nodes = Nodes {
         ids: vec![0, 1],
         map: None,
     };
     let first_part = part_of(&nodes, 0);
     let counted = [
-        (first_part, [0, 0, u64::MAX >> 16, 0, 0, 0, 0, 0]),
-        (first_part + 1, [u64::MAX >> 48, 0, 0, 0, 0, 0, 0, 0]),
+        (first_part, PageSet::range(128..176)),
+        (first_part + 1, PageSet::range(0..16)),
     ];
     let parts = [&[(1, second)][..], &counted[..]].concat();
     let mut look = space.map.look();
     let facts = agewise_policy::agemap::Facts {
         index: 7,
         bits: &bits,
-        files: [0; 8],
+        files: PageSet::NONE,
         parts: &parts,
     };
     look.table(facts).unwrap();
@@ -249,7 +249,7 @@ fn nodes_and_shared_pages_add_up() {
     let intervals = Intervals::default();
     let report = |counted: Option<usize>| {
         let mut report = SubjectReport::new(
-            "x".to_owned(),
+            "x".into(),
             true,
             &nodes.ids,
             &[intervals.clone(), intervals.clone()],
@@ -365,8 +365,12 @@ fn a_filter_finds_cgroups_as_they_come_and_counts_nested_ones_in_both() {
     let targets = Targets::Matched {
         hierarchy: Some(Hierarchy::at(Version::V2, dir.path())),
         limits: TreeLimits::default(),
-        filter: PathFilter::new(|path| path.starts_with("/app") && path != "/app/x"),
-        pids: vec![second.pid(), u32::MAX],
+        filter: PathFilter::new(|path| {
+            path.starts_with("/app") && path != std::path::Path::new("/app/x")
+        }),
+        pids: [second.pid(), u32::MAX]
+            .map(|pid| Arc::new(Bound::new(&ProcRoot::default(), pid)))
+            .into(),
     };
     let mut eye = FakeSource::new();
     for sleeper in [&first, &second] {
@@ -380,7 +384,7 @@ fn a_filter_finds_cgroups_as_they_come_and_counts_nested_ones_in_both() {
         agent
             .subjects()
             .filter(|(subject, _)| subject.gone.is_none())
-            .map(|(subject, pids)| (subject.name.clone(), pids))
+            .map(|(subject, pids)| (subject.name.terminal().to_string(), pids))
             .collect()
     };
     let by_pid = (format!("{} (sleep)", second.pid()), vec![second.pid()]);
@@ -403,6 +407,10 @@ fn a_filter_finds_cgroups_as_they_come_and_counts_nested_ones_in_both() {
     let report = agent.report();
     assert_eq!(report[0].resident_bytes, report[1].resident_bytes);
     assert!(report[0].resident_bytes[0] > 0);
+    // A cgroup that does not say who is in it is not passed over in silence.
+    std::fs::create_dir(dir.path().join("app/odd")).unwrap();
+    assert_eq!(agent.tick().unwrap().unseen_cgroups, 1);
+    assert_eq!(agent.cost().unseen_cgroups, 1);
     // Bounds of a node's own.
     let finer = agent.report_by(|_| "500ms".parse().unwrap());
     assert_eq!(finer[0].nodes[0].1.bins().len(), 2);

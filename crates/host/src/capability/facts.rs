@@ -3,10 +3,11 @@
 //! trait, so that tests can be any machine.
 
 use crate::cgroup::{CgroupError, Hierarchy, Layout, Mounts};
-use crate::damon::{Damon, Owner};
+use crate::damon::{Availability, Damon};
 use crate::error::{self, FileError};
 use crate::eye::EyeError;
 use crate::faults::{Faults, RING_BYTES_MIN};
+use crate::kernel_eye::FRAME_FILES;
 use crate::lru_gen::{Features, LruGen};
 use crate::memory::{self, MemInfo};
 use crate::pagewalk::PageWalk;
@@ -193,7 +194,7 @@ impl Privileges {
 }
 
 /// All facts.
-pub(super) struct Facts {
+pub(crate) struct Facts {
     pub release: String,
     pub version: Option<KernelVersion>,
     pub arch: &'static str,
@@ -214,9 +215,9 @@ pub(super) struct Facts {
     pub has_psi: bool,
     pub thp: Option<String>,
     pub has_clear_refs: bool,
-    pub has_page_idle: bool,
-    pub damon_exists: bool,
-    pub damon_owner: Result<Owner, FileError>,
+    pub damon: Availability,
+    /// It can be told which cgroup a page of physical memory belongs to.
+    pub has_frame_owners: bool,
     /// What the running monitors watch: `paddr`, `vaddr`, `fvaddr`.
     pub damon_operations: Vec<String>,
     pub lru_gen: Result<Option<Features>, FileError>,
@@ -232,7 +233,6 @@ impl Facts {
         let release = text(roots, "sys/kernel/osrelease").unwrap_or_default();
         let mounts = Mounts::read(&roots.proc).unwrap_or_default();
         let memory_hierarchy = mounts.memory();
-        let damon = Damon::new(roots.sys.clone());
         let all = [
             Syscall::PidfdOpen,
             Syscall::ProcessMadvise,
@@ -266,9 +266,10 @@ impl Facts {
                 .and_then(bracketed),
             has_clear_refs: roots.proc.join("self/clear_refs").exists()
                 && roots.proc.join("self/pagemap").exists(),
-            has_page_idle: sys_has("kernel/mm/page_idle/bitmap"),
-            damon_exists: damon.exists(),
-            damon_owner: damon.owner(),
+            has_frame_owners: FRAME_FILES
+                .iter()
+                .all(|name| roots.proc.join(name).exists()),
+            damon: Damon::new(roots.sys.clone()).probe(),
             damon_operations: damon_operations(roots),
             lru_gen: LruGen::new(roots.sys.clone()).features(),
             lru_gen_debugfs: sys_has("kernel/debug/lru_gen"),

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory, cgroups, swap, pressure, and who else uses accessed bits.
 
+use agewise_policy::units::bytes_text;
+
 use super::facts::Facts;
 use super::{Capability, Group, State};
 use crate::cgroup::{CgroupError, Layout, Version};
-use crate::damon::Owner;
+use crate::damon::{Availability, Owner};
 
 pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
     vec![
@@ -21,27 +23,14 @@ fn line(name: &'static str, state: State, found: impl Into<String>) -> Capabilit
     Capability::new(Group::Machine, name, state, found)
 }
 
-/// Sizes for people: three digits and an IEC unit.
-pub(super) fn iec(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let digits = if unit == 0 || value >= 100.0 { 0 } else { 1 };
-    format!("{value:.digits$} {}", UNITS[unit])
-}
-
 fn memory(facts: &Facts) -> Capability {
     match &facts.meminfo {
         Ok(info) => {
             let nodes = if facts.nodes == 1 { "node" } else { "nodes" };
             let found = format!(
                 "{} total, {} available, {} NUMA {nodes}",
-                iec(info.total_bytes),
-                iec(info.available_bytes),
+                bytes_text(info.total_bytes),
+                bytes_text(info.available_bytes),
                 facts.nodes
             );
             line("memory", State::Available, found)
@@ -98,15 +87,15 @@ fn swap(facts: &Facts) -> Capability {
         let path = area.path.display();
         let free = format!(
             "{} of {} free",
-            iec(area.free_bytes()),
-            iec(area.size_bytes)
+            bytes_text(area.free_bytes()),
+            bytes_text(area.size_bytes)
         );
         match zram {
             Some(zram) if zram.original_bytes > 0 => format!(
                 "{path} {free}, zram {}, {} kept in {}",
                 zram.algorithm,
-                iec(zram.original_bytes),
-                iec(zram.memory_bytes)
+                bytes_text(zram.original_bytes),
+                bytes_text(zram.memory_bytes)
             ),
             Some(zram) => format!("{path} {free}, zram {}", zram.algorithm),
             None => format!("{path} {free}"),
@@ -159,7 +148,12 @@ fn thp(facts: &Facts) -> Capability {
 fn accessed_bits(facts: &Facts) -> Capability {
     let name = "accessed_bits";
     let shared = |found: String, advice: &str| line(name, State::Limited, found).advise(advice);
-    match &facts.damon_owner {
+    let owner = match &facts.damon {
+        Availability::Unreadable(error) => Err(error),
+        Availability::InUse { owner, .. } => Ok(owner),
+        Availability::Absent { .. } | Availability::Free(_) => Ok(&Owner::Nobody),
+    };
+    match owner {
         Err(error) => shared(
             format!("cannot tell who clears them: {error}"),
             "run as root",

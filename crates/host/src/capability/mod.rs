@@ -4,15 +4,17 @@
 //! Everything that differs between machines is found out here, by looking and by trying, and each
 //! line says what was found, since which kernel it exists, and what to do when it is missing.
 
-mod eyes;
 mod facts;
-mod hands;
 mod kernel;
 mod machine;
+mod movers;
 mod version;
 
 use serde::Serialize;
 
+use crate::source;
+
+pub(crate) use facts::Facts;
 pub use facts::{Calls, LiveCalls, Privileges, Syscall, System, WalkerFacts};
 pub use version::KernelVersion;
 
@@ -25,22 +27,22 @@ pub enum Group {
     /// Memory, cgroups, swap, pressure.
     Machine,
     /// Ways to learn what is accessed.
-    Eye,
+    Source,
     /// Ways to move memory.
-    Hand,
+    Mover,
 }
 
 impl Group {
     /// All groups in the order of reports.
-    pub const ALL: [Self; 4] = [Self::Kernel, Self::Machine, Self::Eye, Self::Hand];
+    pub const ALL: [Self; 4] = [Self::Kernel, Self::Machine, Self::Source, Self::Mover];
 
     /// The name in JSON and CSV.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
             Self::Machine => "machine",
-            Self::Eye => "eye",
-            Self::Hand => "hand",
+            Self::Source => "source",
+            Self::Mover => "mover",
         }
     }
 }
@@ -88,7 +90,12 @@ pub struct Capability {
 }
 
 impl Capability {
-    fn new(group: Group, name: &'static str, state: State, found: impl Into<String>) -> Self {
+    pub(crate) fn new(
+        group: Group,
+        name: &'static str,
+        state: State,
+        found: impl Into<String>,
+    ) -> Self {
         let found = found.into();
         Self {
             group,
@@ -101,13 +108,13 @@ impl Capability {
         }
     }
 
-    fn since(mut self, version: &'static str) -> Self {
+    pub(crate) fn since(mut self, version: &'static str) -> Self {
         self.since = Some(version);
         self
     }
 
     /// Advice is given where something is not fully there.
-    fn advise(mut self, advice: impl Into<String>) -> Self {
+    pub(crate) fn advise(mut self, advice: impl Into<String>) -> Self {
         if self.state != State::Available {
             self.advice = Some(advice.into());
         }
@@ -127,8 +134,9 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Finds out what this machine can do. Loads the page-table walker to see whether it works
-    /// (some 0.1 s), and changes nothing.
+    /// Finds out what this machine can do. Tries what has to be tried: the page-table walker is
+    /// loaded (some 0.1 s), and where nobody uses DAMON, a monitor is set up that is never started.
+    /// Both are gone again when this returns.
     pub fn of_this_machine() -> Self {
         Self::probe(&System::default())
     }
@@ -138,10 +146,10 @@ impl Capabilities {
         let facts = facts::Facts::gather(system);
         let mut lines = kernel::lines(&facts);
         lines.extend(machine::lines(&facts));
-        lines.extend(eyes::lines(&facts));
-        lines.extend(hands::lines(&facts));
-        choose(&mut lines, Group::Eye, &eyes::PREFERENCE);
-        choose(&mut lines, Group::Hand, &hands::PREFERENCE);
+        lines.extend(source::capabilities(&facts));
+        lines.extend(movers::lines(&facts));
+        choose(&mut lines, Group::Source, &source::preference());
+        choose(&mut lines, Group::Mover, &movers::PREFERENCE);
         Self { lines }
     }
 
@@ -157,14 +165,14 @@ impl Capabilities {
             .find(|line| line.group == group && line.name == name)
     }
 
-    /// The eye used unless another is asked for; `None` when nothing can be observed.
-    pub fn eye(&self) -> Option<&Capability> {
-        self.chosen(Group::Eye)
+    /// The access source used unless another is asked for; `None` when nothing can be observed.
+    pub fn source(&self) -> Option<&Capability> {
+        self.chosen(Group::Source)
     }
 
-    /// The hand used unless another is asked for; `None` when nothing can be moved.
-    pub fn hand(&self) -> Option<&Capability> {
-        self.chosen(Group::Hand)
+    /// The mover used unless another is asked for; `None` when nothing can be moved.
+    pub fn mover(&self) -> Option<&Capability> {
+        self.chosen(Group::Mover)
     }
 
     fn chosen(&self, group: Group) -> Option<&Capability> {

@@ -8,6 +8,8 @@ use super::*;
 use crate::eye::EyeError;
 use crate::root::Roots;
 
+mod damon;
+
 /// A kernel that knows some calls.
 struct FakeCalls {
     arch: &'static str,
@@ -65,6 +67,8 @@ impl Fake {
         fake.privileged(0, u64::MAX);
         fake.file("proc/self/clear_refs", "");
         fake.file("proc/self/pagemap", "");
+        fake.file("proc/kpageflags", "");
+        fake.file("proc/kpagecgroup", "");
         fake.file(
             "proc/meminfo",
             "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n",
@@ -86,7 +90,7 @@ impl Fake {
             "sys/kernel/mm/transparent_hugepage/enabled",
             "always [madvise] never\n",
         );
-        fake.file("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0\n");
+        fake.damon_offers("vaddr\nfvaddr\npaddr\n");
         fake.file("sys/kernel/mm/lru_gen/enabled", "0x0007\n");
         fake.file("sys/kernel/debug/lru_gen", "");
         fake.cgroup_v2();
@@ -154,15 +158,14 @@ fn a_machine_of_today_can_do_everything() {
     let table = Fake::modern().table();
     for line in table.lines() {
         let expected = match (line.group, line.name) {
-            (Group::Eye, "pagemap") => State::Limited,
-            (_, "idle_page") => State::Missing,
+            (Group::Source, "pagemap") => State::Limited,
             _ => State::Available,
         };
         assert_eq!(line.state, expected, "{line:?}");
         assert!(!line.found.is_empty());
     }
-    assert_eq!(table.eye().unwrap().name, "pagewalk");
-    assert_eq!(table.hand().unwrap().name, "pageout");
+    assert_eq!(table.source().unwrap().name, "pagewalk");
+    assert_eq!(table.mover().unwrap().name, "pageout");
     assert_eq!(table.lines().iter().filter(|line| line.chosen).count(), 2);
     let swap = &table.get(Group::Machine, "swap").unwrap().found;
     assert_eq!(
@@ -195,7 +198,7 @@ fn what_is_missing_comes_with_what_to_do() {
     }
     assert_eq!(state(&table, Group::Machine, "cgroup"), State::Missing);
     assert_eq!(state(&table, Group::Machine, "swap"), State::Missing);
-    let pageout = table.get(Group::Hand, "pageout").unwrap();
+    let pageout = table.get(Group::Mover, "pageout").unwrap();
     assert_eq!((pageout.state, pageout.chosen), (State::Limited, true));
     assert!(pageout.found.contains("files only"));
 }
@@ -216,7 +219,7 @@ fn an_old_kernel_falls_back_to_pagemap_and_moves_nothing() {
     assert_eq!(state(&table, Group::Kernel, "version"), State::Limited);
     assert_eq!(state(&table, Group::Kernel, "btf"), State::Missing);
     assert_eq!(state(&table, Group::Kernel, "pidfd"), State::Missing);
-    let pagewalk = table.get(Group::Eye, "pagewalk").unwrap();
+    let pagewalk = table.get(Group::Source, "pagewalk").unwrap();
     assert_eq!(pagewalk.state, State::Missing);
     assert!(pagewalk.found.contains("no BTF"));
     assert!(
@@ -226,12 +229,12 @@ fn an_old_kernel_falls_back_to_pagemap_and_moves_nothing() {
             .unwrap()
             .contains("CONFIG_DEBUG_INFO_BTF")
     );
-    assert_eq!(table.eye().unwrap().name, "pagemap");
-    let faults = table.get(Group::Eye, "page_faults").unwrap();
+    assert_eq!(table.source().unwrap().name, "pagemap");
+    let faults = table.get(Group::Source, "page_faults").unwrap();
     assert_eq!(faults.state, State::Missing);
     assert_eq!(faults.advice, pagewalk.advice);
-    assert_eq!(state(&table, Group::Hand, "pageout"), State::Missing);
-    assert!(table.hand().is_none());
+    assert_eq!(state(&table, Group::Mover, "pageout"), State::Missing);
+    assert!(table.mover().is_none());
 }
 
 #[test]
@@ -254,10 +257,10 @@ fn without_privileges_our_own_processes_are_left() {
             .starts_with("uid 1000, without CAP_BPF CAP_PERFMON")
     );
     assert_eq!(state(&table, Group::Kernel, "bpf"), State::Missing);
-    let pagemap = table.eye().unwrap();
+    let pagemap = table.source().unwrap();
     assert_eq!(pagemap.name, "pagemap");
     assert!(pagemap.found.contains("your own processes"));
-    assert!(table.hand().is_none());
+    assert!(table.mover().is_none());
 }
 
 #[test]
@@ -272,7 +275,7 @@ fn some_capabilities_are_enough_and_the_missing_ones_are_named() {
         privileges.found,
         "uid 990, without CAP_SYS_ADMIN CAP_SYS_PTRACE"
     );
-    assert_eq!(state(&table, Group::Hand, "pageout"), State::Limited);
+    assert_eq!(state(&table, Group::Mover, "pageout"), State::Limited);
 
     // Before 5.8 there was one capability for all of it.
     let fake = Fake::modern();
@@ -297,7 +300,7 @@ fn lockdown_forbids_reading_by_confidentiality_only() {
         let table = fake.table();
         assert_eq!(state(&table, Group::Kernel, "lockdown"), expected);
         let advice = table
-            .get(Group::Eye, "pagewalk")
+            .get(Group::Source, "pagewalk")
             .unwrap()
             .advice
             .clone()
@@ -313,7 +316,7 @@ fn every_layout_of_cgroups_is_named() {
         fake.mounts(mounts);
         let table = fake.table();
         let cgroup = table.get(Group::Machine, "cgroup").unwrap();
-        let reclaim = state(&table, Group::Hand, "memory_reclaim");
+        let reclaim = state(&table, Group::Mover, "memory_reclaim");
         let layout = cgroup.found.split(" at ").next().unwrap().to_owned();
         (layout, cgroup.state, reclaim)
     };
@@ -350,8 +353,8 @@ fn who_else_clears_accessed_bits_is_named() {
         "{}",
         bits.found
     );
-    assert_eq!(state(&table, Group::Eye, "damon"), State::Missing);
-    assert_eq!(state(&table, Group::Hand, "damon"), State::Missing);
+    assert_eq!(state(&table, Group::Source, "damon"), State::Missing);
+    assert_eq!(state(&table, Group::Mover, "damon"), State::Missing);
 
     let fake = Fake::modern();
     fake.file("sys/module/damon_reclaim/parameters/enabled", "Y\n");
@@ -374,7 +377,7 @@ fn the_multi_gen_lru_can_be_absent_off_or_hidden() {
         let fake = Fake::modern();
         change(&fake);
         let table = fake.table();
-        let line = table.get(Group::Eye, "lru_gen").unwrap();
+        let line = table.get(Group::Source, "lru_gen").unwrap();
         assert_eq!(line.state, State::Missing);
         line.advice.clone().unwrap()
     };
@@ -405,7 +408,7 @@ fn an_empty_machine_gives_a_table_and_no_panic() {
         },
     };
     let table = fake.table();
-    assert!(table.eye().is_none() && table.hand().is_none());
+    assert!(table.source().is_none() && table.mover().is_none());
     let modern = Fake::modern().table();
     let names = |table: &Capabilities| -> Vec<(Group, &'static str)> {
         table

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which cgroup hierarchy accounts memory on this machine, found in `/proc/self/mountinfo`.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::CgroupError;
+use super::{CgroupError, name};
 use crate::error;
-use crate::octal::unescape;
+use crate::octal::unescape_bytes;
 use crate::process::Membership;
 use crate::root::ProcRoot;
 
@@ -48,7 +50,7 @@ impl Layout {
 struct Mount {
     version: Version,
     /// The cgroup that is visible at the mount point, `/` unless a container sees a part only.
-    subtree: String,
+    subtree: PathBuf,
     point: PathBuf,
     /// v1 controllers.
     controllers: Vec<String>,
@@ -61,11 +63,13 @@ pub struct Mounts(Vec<Mount>);
 impl Mounts {
     /// Reads `/proc/self/mountinfo`.
     pub fn read(root: &ProcRoot) -> Result<Self, CgroupError> {
-        Ok(Self::parse(&error::read(&root.join("self/mountinfo"))?))
+        let text = error::read_bytes(&root.join("self/mountinfo"))?;
+        Ok(Self::parse(&text))
     }
 
-    fn parse(text: &str) -> Self {
-        Self(text.lines().filter_map(parse_mount).collect())
+    fn parse(text: &[u8]) -> Self {
+        let lines = text.split(|byte| *byte == b'\n');
+        Self(lines.filter_map(parse_mount).collect())
     }
 
     /// How cgroups are mounted.
@@ -121,16 +125,19 @@ impl Mounts {
 }
 
 /// One line of mountinfo (proc(5)): optional fields end with a lone dash.
-fn parse_mount(line: &str) -> Option<Mount> {
-    let (left, right) = line.split_once(" - ")?;
-    let mut fields = left.split(' ').skip(3);
-    let (subtree, point) = (unescape(fields.next()?), unescape(fields.next()?));
-    let mut right = right.split(' ');
+fn parse_mount(line: &[u8]) -> Option<Mount> {
+    const DASH: &[u8] = b" - ";
+    let dash = line.windows(DASH.len()).position(|part| part == DASH)?;
+    let (left, right) = (&line[..dash], &line[dash + DASH.len()..]);
+    let mut fields = left.split(|byte| *byte == b' ').skip(3);
+    let mut path = || Some(OsString::from_vec(unescape_bytes(fields.next()?)));
+    let (subtree, point) = (path()?, path()?);
+    let mut right = right.split(|byte| *byte == b' ');
     let kind = right.next()?;
-    let options = right.nth(1).unwrap_or("");
+    let options = String::from_utf8_lossy(right.nth(1).unwrap_or_default());
     let version = match kind {
-        "cgroup" => Version::V1,
-        "cgroup2" => Version::V2,
+        b"cgroup" => Version::V1,
+        b"cgroup2" => Version::V2,
         _ => return None,
     };
     let controllers = match version {
@@ -139,7 +146,7 @@ fn parse_mount(line: &str) -> Option<Mount> {
     };
     Some(Mount {
         version,
-        subtree,
+        subtree: subtree.into(),
         point: point.into(),
         controllers,
     })
@@ -153,7 +160,7 @@ pub struct Hierarchy {
     /// Where it is mounted.
     pub root: PathBuf,
     /// The cgroup at the mount point, as `/proc/PID/cgroup` would name it.
-    subtree: String,
+    subtree: PathBuf,
 }
 
 impl Hierarchy {
@@ -167,7 +174,7 @@ impl Hierarchy {
         Self {
             version,
             root: root.into(),
-            subtree: "/".to_owned(),
+            subtree: "/".into(),
         }
     }
 
@@ -181,56 +188,43 @@ impl Hierarchy {
 
     /// Turns what a user gave into a path below the hierarchy, beginning with `/`: accepts a path
     /// below the mount point (`/sys/fs/cgroup/memory/web`) and one relative to it (`web`, `/web`).
-    pub fn resolve(&self, given: &str) -> Result<String, CgroupError> {
+    pub fn resolve(&self, given: impl AsRef<Path>) -> Result<PathBuf, CgroupError> {
+        let path = given.as_ref();
         let outside = || CgroupError::Outside {
-            given: given.to_owned(),
+            given: name::text(path),
             root: self.root.clone(),
         };
-        let path = Path::new(given);
         let inner = match path.strip_prefix(&self.root) {
             Ok(inner) => inner,
             // Below the usual place of all hierarchies, but not in this one.
             Err(_) if path.starts_with("/sys/fs/cgroup") => return Err(outside()),
             Err(_) => path,
         };
-        let mut clean = String::new();
+        let mut clean = PathBuf::from("/");
         for component in inner.components() {
             match component {
-                Component::Normal(name) => {
-                    clean.push('/');
-                    clean.push_str(name.to_str().ok_or_else(outside)?);
-                }
+                Component::Normal(name) => clean.push(name),
                 Component::RootDir | Component::CurDir => {}
                 Component::ParentDir | Component::Prefix(_) => return Err(outside()),
             }
         }
-        Ok(if clean.is_empty() {
-            "/".to_owned()
-        } else {
-            clean
-        })
+        Ok(clean)
     }
 
     /// Where a process is in this hierarchy, from its memberships; `None` if it is in a part that
     /// is not visible here.
-    pub fn path_of(&self, memberships: &[Membership]) -> Option<String> {
+    pub fn path_of(&self, memberships: &[Membership]) -> Option<PathBuf> {
         let membership = memberships.iter().find(|m| match self.version {
             Version::V1 => m.controllers.iter().any(|c| c == "memory"),
             Version::V2 => m.hierarchy == 0,
         })?;
-        if self.subtree == "/" {
-            return Some(membership.path.clone());
-        }
-        match membership.path.strip_prefix(&self.subtree)? {
-            "" => Some("/".to_owned()),
-            inner if inner.starts_with('/') => Some(inner.to_owned()),
-            _ => None,
-        }
+        let inner = membership.path.strip_prefix(&self.subtree).ok()?;
+        Some(Path::new("/").join(inner))
     }
 
     /// The directory of a resolved path.
-    pub(super) fn dir(&self, path: &str) -> PathBuf {
-        self.root.join(path.trim_start_matches('/'))
+    pub(super) fn dir(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 }
 
@@ -246,7 +240,7 @@ mod tests {
 
     #[test]
     fn layouts_are_told_apart() {
-        let layout = |text: &str| Mounts::parse(text).layout();
+        let layout = |text: &str| Mounts::parse(text.as_bytes()).layout();
         assert_eq!(layout(HYBRID), Layout::Hybrid);
         assert_eq!(
             layout("31 22 0:27 / /m rw - cgroup cgroup rw,memory\n"),
@@ -264,7 +258,7 @@ mod tests {
 
     #[test]
     fn in_a_hybrid_layout_memory_is_where_its_controller_is() {
-        let mounts = Mounts::parse(HYBRID);
+        let mounts = Mounts::parse(HYBRID.as_bytes());
         let memory = mounts.memory().unwrap();
         assert_eq!(
             (memory.version, memory.root),
@@ -281,13 +275,16 @@ mod tests {
             dir.path().display()
         );
         std::fs::write(dir.path().join("cgroup.controllers"), "cpu io\n").unwrap();
-        let error = Mounts::parse(&text).memory().unwrap_err();
+        let error = Mounts::parse(text.as_bytes()).memory().unwrap_err();
         assert!(matches!(
             error,
             CgroupError::NoMemoryController { layout: Layout::V2 }
         ));
         std::fs::write(dir.path().join("cgroup.controllers"), "cpu io memory\n").unwrap();
-        assert_eq!(Mounts::parse(&text).memory().unwrap().version, Version::V2);
+        assert_eq!(
+            Mounts::parse(text.as_bytes()).memory().unwrap().version,
+            Version::V2
+        );
     }
 
     #[test]
@@ -299,10 +296,14 @@ mod tests {
             "/sys/fs/cgroup/memory/web/a/",
             "./web//a",
         ] {
-            assert_eq!(hierarchy.resolve(given).unwrap(), "/web/a", "{given}");
+            assert_eq!(
+                hierarchy.resolve(given).unwrap(),
+                Path::new("/web/a"),
+                "{given}"
+            );
         }
         for given in ["", "/", "/sys/fs/cgroup/memory"] {
-            assert_eq!(hierarchy.resolve(given).unwrap(), "/", "{given}");
+            assert_eq!(hierarchy.resolve(given).unwrap(), Path::new("/"), "{given}");
         }
         for given in ["../x", "/web/../../x", "/sys/fs/cgroup/cpu/web"] {
             assert!(
@@ -315,18 +316,18 @@ mod tests {
     #[test]
     fn a_container_sees_its_part_of_the_hierarchy() {
         let text = "31 22 0:27 /docker/abc /sys/fs/cgroup rw - cgroup cgroup rw,memory\n";
-        let hierarchy = Mounts::parse(text).memory().unwrap();
+        let hierarchy = Mounts::parse(text.as_bytes()).memory().unwrap();
         let inside = |path: &str| {
             let membership = Membership {
                 hierarchy: 4,
                 controllers: vec!["memory".to_owned()],
-                path: path.to_owned(),
+                path: path.into(),
                 removed: false,
             };
             hierarchy.path_of(&[membership])
         };
-        assert_eq!(inside("/docker/abc").unwrap(), "/");
-        assert_eq!(inside("/docker/abc/x").unwrap(), "/x");
+        assert_eq!(inside("/docker/abc").unwrap(), Path::new("/"));
+        assert_eq!(inside("/docker/abc/x").unwrap(), Path::new("/x"));
         assert_eq!(inside("/docker/abcd"), None);
         assert_eq!(inside("/other"), None);
     }

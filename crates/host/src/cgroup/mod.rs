@@ -3,9 +3,11 @@
 //! removed and made again under the same name is another one, and is reported as such.
 
 mod hierarchy;
+pub mod name;
 mod stat;
 mod tree;
 
+use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -99,22 +101,32 @@ pub struct Limits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup {
     hierarchy: Hierarchy,
-    path: String,
+    path: PathBuf,
     id: u64,
 }
 
 impl Cgroup {
-    /// Opens a cgroup by what a user gave (see [`Hierarchy::resolve`]).
-    pub fn open(hierarchy: &Hierarchy, given: &str) -> Result<Self, CgroupError> {
+    /// Opens a cgroup by what a user gave (see [`Hierarchy::resolve`]): its path, or else the text
+    /// that stands for it in reports ([`name`](Self::name)).
+    pub fn open(hierarchy: &Hierarchy, given: impl AsRef<Path>) -> Result<Self, CgroupError> {
+        let given = given.as_ref();
         let path = hierarchy.resolve(given)?;
-        match inode(&hierarchy.dir(&path))? {
-            Some(id) => Ok(Self {
+        let by_name = || hierarchy.resolve(name::from_text(given.as_os_str()));
+        let found = match inode(&hierarchy.dir(&path))? {
+            Some(id) => Some((path.clone(), id)),
+            None => {
+                let named = by_name()?;
+                inode(&hierarchy.dir(&named))?.map(|id| (named, id))
+            }
+        };
+        match found {
+            Some((path, id)) => Ok(Self {
                 hierarchy: hierarchy.clone(),
                 path,
                 id,
             }),
             None => Err(CgroupError::NotFound {
-                path,
+                path: name::text(&path),
                 root: hierarchy.root.clone(),
             }),
         }
@@ -126,14 +138,19 @@ impl Cgroup {
         process: &Process,
     ) -> Result<Option<Self>, OfProcessError> {
         match hierarchy.path_of(&process.cgroups()?) {
-            Some(path) => Ok(Some(Self::open(hierarchy, &path)?)),
+            Some(path) => Ok(Some(Self::open(hierarchy, path)?)),
             None => Ok(None),
         }
     }
 
     /// The path below the hierarchy, `/` for the root.
-    pub fn path(&self) -> &str {
+    pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The path as text, different for every path; see [`name::text`].
+    pub fn name(&self) -> String {
+        name::text(&self.path)
     }
 
     /// The hierarchy it is in.
@@ -154,19 +171,15 @@ impl Cgroup {
 
     /// Whether this is the root of the hierarchy.
     pub fn is_root(&self) -> bool {
-        self.path == "/"
+        self.path == Path::new("/")
     }
 
     /// Ok while the very cgroup that was opened exists.
     pub fn check(&self) -> Result<(), CgroupError> {
         match inode(&self.dir())? {
             Some(id) if id == self.id => Ok(()),
-            Some(_) => Err(CgroupError::Recreated {
-                path: self.path.clone(),
-            }),
-            None => Err(CgroupError::Gone {
-                path: self.path.clone(),
-            }),
+            Some(_) => Err(CgroupError::Recreated { path: self.name() }),
+            None => Err(CgroupError::Gone { path: self.name() }),
         }
     }
 
@@ -314,9 +327,7 @@ impl Cgroup {
     fn ids(&self, file: &str) -> Result<Vec<u32>, CgroupError> {
         let path = self.dir().join(file);
         let text = error::read(&path).map_err(|e| match e.raw_os_error() {
-            Some(libc::EOPNOTSUPP) => CgroupError::Threaded {
-                path: self.path.clone(),
-            },
+            Some(libc::EOPNOTSUPP) => CgroupError::Threaded { path: self.name() },
             _ => self.vanished(e),
         })?;
         // A process of another pid namespace shows as 0.
@@ -342,11 +353,10 @@ impl Cgroup {
         }
     }
 
-    fn child(&self, name: &str, id: u64) -> Self {
-        let path = format!("{}/{name}", self.path.trim_end_matches('/'));
+    fn child(&self, name: &OsStr, id: u64) -> Self {
         Self {
             hierarchy: self.hierarchy.clone(),
-            path,
+            path: self.path.join(name),
             id,
         }
     }

@@ -2,6 +2,7 @@
 //! Fake trees of both versions in a temporary directory; one live test in a cgroup of our own.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -134,11 +135,7 @@ fn listing_keeps_to_depth_and_count_and_says_so() {
                 count_max,
             })
             .unwrap();
-        let paths: Vec<String> = listing
-            .cgroups
-            .iter()
-            .map(|c| c.path().to_owned())
-            .collect();
+        let paths: Vec<String> = listing.cgroups.iter().map(Cgroup::name).collect();
         (paths.join(" "), listing.truncated)
     };
     assert_eq!(
@@ -240,4 +237,36 @@ fn hits_of_limits_are_counted_in_both_versions() {
     assert_eq!(asked, "4096 swappiness=0");
     write("memory.events", "high many\n");
     assert!(open(Version::V2).limit_hits().is_err());
+}
+
+#[test]
+fn names_of_any_bytes_are_cgroups_like_others() {
+    let top = tempfile::tempdir().unwrap();
+    let name = OsStr::from_bytes(b"hog\xff");
+    make(&top.path().join("web"), &[("cgroup.procs", "5\n")]);
+    make(
+        &top.path().join("web").join(name),
+        &[("cgroup.procs", "9\n")],
+    );
+    // One that looks like it.
+    make(&top.path().join(r"web/hog\xff"), &[("cgroup.procs", "7\n")]);
+    let hierarchy = Hierarchy::at(Version::V2, top.path());
+    let web = Cgroup::open(&hierarchy, "web").unwrap();
+    assert_eq!(web.procs(true).unwrap(), [5, 7, 9]);
+    let below = web.descendants(TreeLimits::default()).unwrap().cgroups;
+    let names: Vec<String> = below.iter().map(Cgroup::name).collect();
+    assert_eq!(names, [r"/web/hog\x5cxff", r"/web/hog\xff"]);
+    for cgroup in &below {
+        assert_eq!(&Cgroup::open(&hierarchy, cgroup.path()).unwrap(), cgroup);
+    }
+    // By the text that stands for it, where there is none of that very name.
+    fs::remove_dir_all(top.path().join(r"web/hog\xff")).unwrap();
+    let by_name = Cgroup::open(&hierarchy, r"/web/hog\xff").unwrap();
+    assert_eq!(by_name.path(), Path::new("/web").join(name));
+    assert_eq!(by_name.procs(false).unwrap(), [9]);
+    let missing = Cgroup::open(&hierarchy, OsStr::from_bytes(b"x\xfe")).unwrap_err();
+    assert!(
+        missing.to_string().contains(r"no cgroup /x\xfe below"),
+        "{missing}"
+    );
 }

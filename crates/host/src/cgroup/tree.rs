@@ -59,9 +59,7 @@ pub(super) fn descendants(start: &Cgroup, limits: TreeLimits) -> Result<Listing,
             queue.push_back((child, depth + 1));
         }
     }
-    listing
-        .cgroups
-        .sort_by(|a, b| a.path().split('/').cmp(b.path().split('/')));
+    listing.cgroups.sort_by(|a, b| a.path().cmp(b.path()));
     Ok(listing)
 }
 
@@ -77,12 +75,10 @@ fn children(parent: &Cgroup) -> Result<Vec<Cgroup>, CgroupError> {
     let mut children = Vec::new();
     for entry in std::fs::read_dir(&dir).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        // A name that is not UTF-8 cannot be typed, reported or matched: left out.
-        let Ok(name) = entry.file_name().into_string() else {
-            continue;
-        };
         match entry.metadata() {
-            Ok(meta) if meta.is_dir() => children.push(parent.child(&name, meta.ino())),
+            Ok(meta) if meta.is_dir() => {
+                children.push(parent.child(&entry.file_name(), meta.ino()))
+            }
             _ => {}
         }
     }

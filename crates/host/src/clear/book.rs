@@ -23,7 +23,7 @@
 
 use std::collections::VecDeque;
 
-use agewise_policy::table::{PageBits, pages_in};
+use agewise_policy::table::PageSet;
 
 use super::counted::Counted;
 
@@ -64,7 +64,7 @@ pub struct Verdict {
     /// The young bits are old and no longer believed: do not take them for accesses.
     pub stale: bool,
     /// The pages to take for accessed since `since_ns`.
-    pub accessed: PageBits,
+    pub accessed: PageSet,
 }
 
 /// A table of a mapping. What one mapping does says nothing of its neighbour, so tables of two are
@@ -99,9 +99,9 @@ struct Group {
     /// What is known of each table in use besides, where tables take turns; else empty.
     counted: Vec<Option<Box<Counted>>>,
     /// The sample cleared by the last scan, and which pages.
-    sample: Option<(u8, PageBits)>,
+    sample: Option<(u8, PageSet)>,
     /// The sample of this scan.
-    next: Option<(u8, PageBits)>,
+    next: Option<(u8, PageSet)>,
     /// Sampled pages, and how many of them came back young.
     asked: u32,
     kept: u32,
@@ -207,7 +207,7 @@ impl Book {
             let (scan, put_off) = (self.scan, self.put_off);
             let group = &mut self.new[index];
             let at = place.at();
-            group.measure(at, &[u64::MAX; 8], &[0; 8], &put_off);
+            group.measure(at, &PageSet::ALL, &PageSet::NONE, &put_off);
             if let Some(counted) = group.counted.get_mut(at) {
                 *counted = None;
             }
@@ -233,7 +233,7 @@ impl Book {
 
     /// Judge the table at `place`, which has young pages and belongs to one mapping alone. Tables come
     /// in rising order.
-    pub fn judge(&mut self, place: Place, present: &PageBits, young: &PageBits) -> Verdict {
+    pub fn judge(&mut self, place: Place, present: &PageSet, young: &PageSet) -> Verdict {
         let (scan, put_off) = (self.scan, self.put_off);
         let at = place.at();
         let index = self.group(place.key());
@@ -242,7 +242,7 @@ impl Book {
         let known = group.cleared[at] != 0;
         let lag = if known { scan - group.cleared[at] } else { 1 };
         let cleared_ns = time_of(&self.times, scan, scan - lag);
-        let sample = group.next.is_none() && pages_in(young) >= SAMPLE_MIN;
+        let sample = group.next.is_none() && young.len() >= SAMPLE_MIN;
         let stale = group.broken && lag > 1;
         let counted = (put_off.turns > 1 && known && !stale)
             .then(|| group.count(at, lag, present, young, u64::from(scan)))
@@ -274,7 +274,7 @@ impl Book {
             stale,
             accessed: match counted {
                 Some((accessed, _)) => accessed,
-                None if stale => PageBits::default(),
+                None if stale => PageSet::default(),
                 None => *young,
             },
         }
@@ -337,10 +337,10 @@ impl Group {
         &mut self,
         at: usize,
         lag: u32,
-        present: &PageBits,
-        young: &PageBits,
+        present: &PageSet,
+        young: &PageSet,
         scan: u64,
-    ) -> Option<(PageBits, bool)> {
+    ) -> Option<(PageSet, bool)> {
         if self.counted.is_empty() {
             self.counted.resize(GROUP, None);
         }
@@ -363,7 +363,7 @@ impl Group {
     }
 
     /// If this table is the sample: how much of it came back?
-    fn measure(&mut self, at: usize, present: &PageBits, young: &PageBits, put_off: &PutOff) {
+    fn measure(&mut self, at: usize, present: &PageSet, young: &PageSet, put_off: &PutOff) {
         let Some((sample_at, sampled)) = self.sample else {
             return;
         };
@@ -371,12 +371,8 @@ impl Group {
             return;
         }
         self.sample = None;
-        let mut asked = 0;
-        let mut kept = 0;
-        for word in 0..sampled.len() {
-            asked += (sampled[word] & present[word]).count_ones();
-            kept += (sampled[word] & young[word]).count_ones();
-        }
+        let asked = (sampled & *present).len() as u32;
+        let kept = (sampled & *young).len() as u32;
         let missing = asked.saturating_sub(kept);
         let missing_max = put_off.missing_max(asked, self.leave());
         if missing_max.is_some_and(|max| f64::from(missing) > max) {

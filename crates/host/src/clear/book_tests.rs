@@ -7,8 +7,8 @@ use rand_pcg::Pcg64Mcg;
 
 use super::*;
 
-const HOT: PageBits = [u64::MAX; 8];
-const IDLE: PageBits = [0; 8];
+const HOT: PageSet = PageSet::ALL;
+const IDLE: PageSet = PageSet::NONE;
 /// All of one mapping.
 fn place(table: usize) -> Place {
     Place {
@@ -27,7 +27,7 @@ const PUT_OFF: PutOff = PutOff {
 
 /// Scan `tables` with the bits a machine would show: pages set theirs again when accessed.
 struct Machine {
-    young: Vec<PageBits>,
+    young: Vec<PageSet>,
     book: Book,
     now_ns: u64,
 }
@@ -43,15 +43,13 @@ impl Machine {
 
     /// One interval with accesses to `hot`, then a scan. Tables cleared, tables called stale,
     /// and tables called accessed.
-    fn scan(&mut self, hot: impl Fn(usize) -> PageBits, put_off: &PutOff) -> [usize; 3] {
+    fn scan(&mut self, hot: impl Fn(usize) -> PageSet, put_off: &PutOff) -> [usize; 3] {
         self.now_ns += SECOND;
         self.book.begin(self.now_ns, put_off);
         let mut tally = [0; 3];
         for table in 0..self.young.len() {
             let young = &mut self.young[table];
-            for (word, accessed) in hot(table).iter().enumerate() {
-                young[word] |= accessed;
-            }
+            *young |= hot(table);
             if *young == IDLE {
                 self.book.idle(place(table));
                 continue;
@@ -102,9 +100,9 @@ fn what_is_wrong_on_average_stays_within_the_tolerance() {
     };
     let (mut wrong, mut judged, mut cleared) = (0u32, 0u32, 0usize);
     for scan in 0..60 {
-        let loads: Vec<PageBits> = (0..64)
+        let loads: Vec<PageSet> = (0..64)
             .map(|_| {
-                std::array::from_fn(|_| {
+                PageSet::from_words(|_| {
                     (0..64).fold(0, |word, bit| word | u64::from(accessed()) << bit)
                 })
             })
@@ -117,11 +115,7 @@ fn what_is_wrong_on_average_stays_within_the_tolerance() {
         cleared += tally[0];
         for (old, load) in before.iter().zip(&loads) {
             judged += 512;
-            wrong += old
-                .iter()
-                .zip(load)
-                .map(|(old, load)| (old & !load).count_ones())
-                .sum::<u32>();
+            wrong += old.without(load).len() as u32;
         }
     }
     let share = f64::from(wrong) / f64::from(judged);
@@ -199,11 +193,10 @@ fn flickering_memory_is_never_put_off() {
     let mut machine = Machine::new(64);
     for scan in 0..30u64 {
         // Half of the pages, another half each time.
-        let pattern = [if scan % 2 == 0 {
-            0x5555_5555_5555_5555
-        } else {
-            !0x5555_5555_5555_5555
-        }; 8];
+        let pattern = PageSet::from_words(|_| match scan % 2 {
+            0 => 0x5555_5555_5555_5555,
+            _ => !0x5555_5555_5555_5555,
+        });
         assert_eq!(
             machine.scan(|_| pattern, &PUT_OFF),
             [64, 0, 64],

@@ -31,7 +31,7 @@ struct Sums {
     pages_time: f64,
 }
 
-/// Measured where nothing is known yet (docs/measurements.md).
+/// Measured where nothing is known yet (docs/inside/measurements.md).
 const RANGE_NS: f64 = 2000.0;
 const PAGE_NS: f64 = 40.0;
 const REFS_PAGE_NS: f64 = 28.0;

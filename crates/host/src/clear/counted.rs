@@ -18,7 +18,7 @@
 //! Sums by age come out right that way; the age of a single page may be wrong by as many looks as its
 //! clear was put off, both ways. That is for who counts, not for who acts on pages.
 
-use agewise_policy::table::{PageBits, pages_in};
+use agewise_policy::table::PageSet;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -33,13 +33,13 @@ const COMES_PAGES: u16 = 32;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
     /// Young at the first look after the last clear, and after the clear before.
-    first: PageBits,
-    first_before: PageBits,
+    first: PageSet,
+    first_before: PageSet,
     /// Young at the last look, and at the last one before the clear.
-    last: PageBits,
-    last_before: PageBits,
+    last: PageSet,
+    last_before: PageSet,
     /// Taken for accessed at the last look.
-    accessed: PageBits,
+    accessed: PageSet,
     /// Looks since the clear.
     looks: u8,
     /// Looks for which it has gone on as it did, about.
@@ -55,11 +55,11 @@ pub(super) struct Counted {
 
 impl Counted {
     /// The first look after a clear, which is exact.
-    pub fn first(&mut self, present: &PageBits, young: &PageBits) {
-        let before = pages_in(&self.first);
+    pub fn first(&mut self, present: &PageSet, young: &PageSet) {
+        let before = self.first.len();
         // More than before is not what it did, and might be a burst, or a look that came late. Less is exact
         // by now.
-        let is_burst = pages_in(young) > before + before / 4 + 16;
+        let is_burst = young.len() > before + before / 4 + 16;
         *self = Counted {
             is_burst,
             steady_looks: match before {
@@ -79,7 +79,7 @@ impl Counted {
                 ..2 => self.second_pages_before,
                 _ => self.second_pages,
             },
-            present_pages: pages_in(present) as u16,
+            present_pages: present.len() as u16,
         };
     }
 
@@ -93,14 +93,14 @@ impl Counted {
     ///
     /// Of what was accessed at the look before as many rest as came at the second look; of what rested
     /// then, as many rest on as came after the second. So there are as many pages of each age at each look.
-    pub fn again(&mut self, present: &PageBits, young: &PageBits, chance: u64) -> Option<PageBits> {
+    pub fn again(&mut self, present: &PageSet, young: &PageSet, chance: u64) -> Option<PageSet> {
         let came = and_not(young, &self.last);
-        let present_pages = pages_in(present) as u16;
+        let present_pages = present.len() as u16;
         let is_as_before =
             std::mem::replace(&mut self.present_pages, present_pages) == present_pages;
         self.looks = self.looks.saturating_add(1);
         if self.looks == 2 {
-            self.second_pages = pages_in(&came) as u16;
+            self.second_pages = came.len() as u16;
             if self.has_ended() {
                 self.steady_looks = 0;
                 (self.last, self.accessed) = (*young, came);
@@ -108,14 +108,14 @@ impl Counted {
             }
         }
         let second = u64::from(self.second_pages);
-        let after_second = pages_in(young).saturating_sub(pages_in(&self.first) + second);
+        let after_second = young.len().saturating_sub(self.first.len() + second);
         let rested = and_not(&self.last, &self.accessed);
         let mut random = Pcg64Mcg::seed_from_u64(chance);
         let again = self.without(&self.accessed, second, &mut random);
         let awake = self.without(&rested, after_second, &mut random);
         self.last = *young;
         self.accessed =
-            std::array::from_fn(|word| came[word] | (again[word] | awake[word]) & young[word]);
+            PageSet::from_words(|word| came[word] | (again[word] | awake[word]) & young[word]);
         is_as_before.then_some(self.accessed)
     }
 
@@ -127,39 +127,39 @@ impl Counted {
     }
 
     /// These pages but for about `count`, from those that seem to be accessed most rarely on.
-    fn without(&self, pages: &PageBits, mut count: u64, random: &mut impl Rng) -> PageBits {
+    fn without(&self, pages: &PageSet, mut count: u64, random: &mut impl Rng) -> PageSet {
         if count == 0 {
             return *pages;
         }
         let of = |word: usize| (pages[word], self.last_before[word], self.first_before[word]);
-        let classes: [PageBits; 3] = [
-            std::array::from_fn(|word| of(word).0 & !of(word).1),
-            std::array::from_fn(|word| of(word).0 & of(word).1 & !of(word).2),
-            std::array::from_fn(|word| of(word).0 & of(word).1 & of(word).2),
+        let classes: [PageSet; 3] = [
+            PageSet::from_words(|word| of(word).0 & !of(word).1),
+            PageSet::from_words(|word| of(word).0 & of(word).1 & !of(word).2),
+            PageSet::from_words(|word| of(word).0 & of(word).1 & of(word).2),
         ];
-        classes.iter().fold([0; 8], |kept, class| {
-            let all = pages_in(class);
+        classes.iter().fold(PageSet::NONE, |kept, class| {
+            let all = class.len();
             let left = keep(class, all.saturating_sub(count), random);
             count = count.saturating_sub(all);
-            std::array::from_fn(|word| kept[word] | left[word])
+            PageSet::from_words(|word| kept[word] | left[word])
         })
     }
 }
 
-fn and_not(bits: &PageBits, not: &PageBits) -> PageBits {
-    std::array::from_fn(|word| bits[word] & !not[word])
+fn and_not(bits: &PageSet, not: &PageSet) -> PageSet {
+    PageSet::from_words(|word| bits[word] & !not[word])
 }
 
 /// `count` of these pages, about: each with the same probability, in steps of 1/256.
-fn keep(pages: &PageBits, count: u64, random: &mut impl Rng) -> PageBits {
-    let all = pages_in(pages);
+fn keep(pages: &PageSet, count: u64, random: &mut impl Rng) -> PageSet {
+    let all = pages.len();
     if count >= all {
         return *pages;
     }
     let share = (count * 256 + all / 2) / all;
-    pages.map(|word| match word {
+    PageSet::from_words(|word| match pages[word] {
         0 => 0,
-        _ => word & with_density(share, random),
+        bits => bits & with_density(share, random),
     })
 }
 
@@ -179,9 +179,9 @@ fn with_density(share: u64, random: &mut impl Rng) -> u64 {
 mod tests {
     use super::*;
 
-    const ALL: PageBits = [u64::MAX; 8];
+    const ALL: PageSet = PageSet::ALL;
 
-    fn after(young: &PageBits) -> Counted {
+    fn after(young: &PageSet) -> Counted {
         let mut counted = Counted::default();
         counted.first(&ALL, young);
         counted
@@ -204,15 +204,15 @@ mod tests {
 
     #[test]
     fn what_came_newly_is_accessed_and_as_much_of_the_rest_has_rested() {
-        let old = [0xffff_ffff; 8];
-        let came = [0xff << 40; 8];
-        let young: PageBits = std::array::from_fn(|word| old[word] | came[word]);
+        let old = PageSet::new([0xffff_ffff; 8]);
+        let came = PageSet::new([0xff << 40; 8]);
+        let young: PageSet = PageSet::from_words(|word| old[word] | came[word]);
         let mut sum = 0;
         for chance in 0..200 {
             let accessed = after(&old).again(&ALL, &young, chance).unwrap();
             assert!((0..8).all(|word| accessed[word] & came[word] == came[word]));
             assert!((0..8).all(|word| accessed[word] & !young[word] == 0));
-            sum += pages_in(&accessed);
+            sum += accessed.len();
         }
         let mean = sum as f64 / 200.0;
         assert!((mean - 256.0).abs() < 2.0, "{mean} of 256");
@@ -220,48 +220,56 @@ mod tests {
 
     #[test]
     fn what_was_young_before_rests_last() {
-        let mut counted = after(&[0xff; 8]);
-        counted.again(&ALL, &[0xffff; 8], 1).unwrap();
+        let mut counted = after(&PageSet::new([0xff; 8]));
+        counted.again(&ALL, &PageSet::new([0xffff; 8]), 1).unwrap();
         // Eight of each word were not young before the clear, and as many come now.
-        counted.first(&ALL, &[0xff_ffff; 8]);
-        let accessed = counted.again(&ALL, &[0xffff_ffff; 8], 1).unwrap();
-        assert_eq!(accessed, [0xff00_ffff; 8]);
+        counted.first(&ALL, &PageSet::new([0xff_ffff; 8]));
+        let accessed = counted
+            .again(&ALL, &PageSet::new([0xffff_ffff; 8]), 1)
+            .unwrap();
+        assert_eq!(accessed, PageSet::new([0xff00_ffff; 8]));
         // The next eight: now those that were not young at once are next.
-        let mut counted = after(&[0xff; 8]);
-        counted.again(&ALL, &[0xffff; 8], 1).unwrap();
-        counted.first(&ALL, &[0xffff; 8]);
-        let accessed = counted.again(&ALL, &[0xff_ffff; 8], 1).unwrap();
-        assert_eq!(accessed, [0xff_00ff; 8]);
+        let mut counted = after(&PageSet::new([0xff; 8]));
+        counted.again(&ALL, &PageSet::new([0xffff; 8]), 1).unwrap();
+        counted.first(&ALL, &PageSet::new([0xffff; 8]));
+        let accessed = counted
+            .again(&ALL, &PageSet::new([0xff_ffff; 8]), 1)
+            .unwrap();
+        assert_eq!(accessed, PageSet::new([0xff_00ff; 8]));
     }
 
     #[test]
     fn trust_comes_with_time_and_goes_with_a_burst() {
-        let young = [0xff; 8];
+        let young = PageSet::new([0xff; 8]);
         let mut counted = after(&young);
         for looks in 0..=2 * TRUST_LOOKS {
             assert_eq!(counted.may_wait(1), looks >= TRUST_LOOKS, "{looks}");
             assert_eq!(counted.may_wait(2), looks >= 2 * TRUST_LOOKS, "{looks}");
             counted.first(&ALL, &young);
         }
-        counted.first(&ALL, &[0xffff; 8]);
+        counted.first(&ALL, &PageSet::new([0xffff; 8]));
         assert!(!counted.may_wait(1));
     }
 
     #[test]
     fn what_used_to_come_and_does_not_tells_of_an_end() {
-        let (young, more) = ([0xff; 8], [0xffff; 8]);
+        let (young, more) = (PageSet::new([0xff; 8]), PageSet::new([0xffff; 8]));
         let mut counted = after(&young);
         counted.again(&ALL, &more, 1).unwrap();
         counted.first(&ALL, &young);
-        assert_eq!(counted.again(&ALL, &young, 1), Some([0; 8]));
+        assert_eq!(counted.again(&ALL, &young, 1), Some(PageSet::NONE));
         assert!(!counted.may_wait(2));
     }
 
     /// Successive looks at one table, and neighbours at one look, do not pick the same pages.
     #[test]
     fn each_chance_is_another_one() {
-        let more = [0xffff_ffff_ffff; 8];
-        let picked = |chance| after(&[0xffff_ffff; 8]).again(&ALL, &more, chance).unwrap();
+        let more = PageSet::new([0xffff_ffff_ffff; 8]);
+        let picked = |chance| {
+            after(&PageSet::new([0xffff_ffff; 8]))
+                .again(&ALL, &more, chance)
+                .unwrap()
+        };
         for chance in 0..64 {
             assert_ne!(picked(chance), picked(chance + 1), "{chance}");
             assert_ne!(picked(chance), picked(chance | 1 << 32), "{chance}");
@@ -289,14 +297,14 @@ mod tests {
     /// A scan through the table: what it has left behind has rested, all of it.
     #[test]
     fn a_scan_leaves_what_it_has_passed() {
-        let young = |words: usize| -> PageBits {
-            std::array::from_fn(|word| if word < words { u64::MAX } else { 0 })
+        let young = |words: usize| -> PageSet {
+            PageSet::from_words(|word| if word < words { u64::MAX } else { 0 })
         };
         let mut counted = after(&young(1));
         for words in 2..=8 {
             let accessed = counted.again(&ALL, &young(words), 3).unwrap();
-            let expected: PageBits =
-                std::array::from_fn(|word| if word == words - 1 { u64::MAX } else { 0 });
+            let expected: PageSet =
+                PageSet::from_words(|word| if word == words - 1 { u64::MAX } else { 0 });
             assert_eq!(accessed, expected, "{words}");
         }
     }

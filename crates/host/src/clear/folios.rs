@@ -9,14 +9,14 @@
 
 use std::ops::Range;
 
-use agewise_policy::table::{PAGES_PER_TABLE, PageBits};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
 /// Orders of folios, the largest first; 2 MiB and less.
 const ORDERS: std::ops::RangeInclusive<u32> = 1..=9;
 
 /// `wanted` pages of a table, and all that may be in a folio with one of them. `frames` gives the
 /// frame number of each page, or `None` of one that is not there.
-pub fn whole(wanted: &PageBits, frames: impl Fn(usize) -> Option<u64>) -> PageBits {
+pub fn whole(wanted: &PageSet, frames: impl Fn(usize) -> Option<u64>) -> PageSet {
     let mut whole = *wanted;
     let frames: [Option<u64>; PAGES_PER_TABLE] = std::array::from_fn(frames);
     let mut end = 0;
@@ -41,7 +41,7 @@ fn piece_from(frames: &[Option<u64>; PAGES_PER_TABLE], first: usize) -> Range<us
     first..first + 1 + follow.count()
 }
 
-fn next_wanted(wanted: &PageBits, pages: Range<usize>) -> Option<usize> {
+fn next_wanted(wanted: &PageSet, pages: Range<usize>) -> Option<usize> {
     let mut at = pages.start;
     while at < pages.end {
         let rest = wanted[at / 64] >> (at % 64);
@@ -68,8 +68,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn bits(pages: impl IntoIterator<Item = usize>) -> PageBits {
-        let mut bits = PageBits::default();
+    fn bits(pages: impl IntoIterator<Item = usize>) -> PageSet {
+        let mut bits = PageSet::default();
         for page in pages {
             bits[page / 64] |= 1 << (page % 64);
         }
@@ -80,7 +80,7 @@ mod tests {
     fn a_page_grows_to_its_block_and_no_further() {
         // Frames 0x1000 + page: one piece of 512, aligned.
         let one_piece = |page: usize| Some(0x1000 + page as u64);
-        assert_eq!(whole(&bits([77]), one_piece), [u64::MAX; 8]);
+        assert_eq!(whole(&bits([77]), one_piece), PageSet::ALL);
         // A folio of 16 at page 32, among frames that belong to nothing.
         let sixteen = |page: usize| match page {
             32..48 => Some(0x7f0 + page as u64 - 32),
@@ -117,13 +117,13 @@ mod tests {
                 }
             }
             frames.resize(PAGES_PER_TABLE, None);
-            let wanted: PageBits = std::array::from_fn(|word| {
+            let wanted: PageSet = PageSet::from_words(|word| {
                 let there = (0..64).filter(|bit| frames[word * 64 + bit].is_some());
                 let there = there.fold(0, |bits, bit| bits | 1u64 << bit);
                 wanted[word] & sparse[word] & there
             });
             let whole = whole(&wanted, |page| frames[page]);
-            let has = |bits: &PageBits, page: usize| bits[page / 64] >> (page % 64) & 1 == 1;
+            let has = |bits: &PageSet, page: usize| bits[page / 64] >> (page % 64) & 1 == 1;
             for folio in folios {
                 let is_wanted = folio.clone().any(|page| has(&wanted, page));
                 if is_wanted {

@@ -56,7 +56,8 @@ impl<'a> KernelHand<'a> {
     /// For an open process.
     pub fn new(process: &'a Process) -> Self {
         KernelHand {
-            pidfd: process.pidfd(),
+            // By a pidfd the kernel looks for the memory at the first thread only: ESRCH.
+            pidfd: process.pidfd().filter(|_| !process.has_lost_leader()),
             clear_refs: process.path("clear_refs"),
             vectors: Vec::new(),
         }

@@ -32,8 +32,6 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use agewise_policy::table::{is_every, is_none, pages_in};
-
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::eye::{AddressRange, Batch, Leaf, LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight};
 use crate::rounds::BLOCK_TABLES;
@@ -339,7 +337,7 @@ impl Clearer {
     /// As many neighbouring tables as this one, of which the same was seen; several only of leaves.
     fn judge_alike(&mut self, sight: &TableSight<'_>, tables: u64) -> Judged {
         let young = sight.bits.young;
-        let present = pages_in(&sight.bits.present) * tables;
+        let present = sight.bits.present.len() * tables;
         let Some(&mapping) = self.mappings.get(sight.range) else {
             return Judged {
                 young,
@@ -353,9 +351,9 @@ impl Clearer {
         };
         self.present[usize::from(mapping.is_file)] += present;
         let in_book = sight.leaf == Leaf::Page
-            && is_every(&sight.covered)
+            && sight.covered.is_full()
             && self.apart != Some(group_of(sight.va));
-        if is_none(&young) {
+        if young.is_empty() {
             self.notes.pass(if sight.leaf == Leaf::Page {
                 present as u32
             } else {
@@ -395,7 +393,7 @@ impl Clearer {
                 }
             }
             Way::Refs(scope) => {
-                self.waiting[usize::from(scope == RefsScope::File)] += pages_in(&young) * tables;
+                self.waiting[usize::from(scope == RefsScope::File)] += young.len() * tables;
                 Judged {
                     young,
                     since_ns,
@@ -452,7 +450,7 @@ impl Clearer {
             };
             self.notes
                 .table(sight.range, sight.va, wanted, sight.bits.present);
-        } else if is_every(&sight.covered) {
+        } else if sight.covered.is_full() {
             self.notes.leaves(sight.range, sight.va, tables);
         }
     }
@@ -467,6 +465,7 @@ impl Clearer {
         let bits = sight
             .bits
             .young
+            .words()
             .iter()
             .enumerate()
             .filter(|(_, word)| **word != 0)

@@ -3,7 +3,7 @@
 //! of it is part of clearing, and the less is done between the read of a table and its clear the
 //! fewer accesses are lost.
 
-use agewise_policy::table::PageBits;
+use agewise_policy::table::PageSet;
 
 use super::runs::Runs;
 use crate::eye::TABLE_BYTES;
@@ -25,7 +25,7 @@ enum Note {
 pub(super) struct Notes {
     notes: Vec<Note>,
     /// What is wanted and what is present of each table among them.
-    bits: Vec<[PageBits; 2]>,
+    bits: Vec<[PageSet; 2]>,
     /// Something is to be cleared.
     wanted: bool,
 }
@@ -37,7 +37,7 @@ impl Notes {
     }
 
     /// A table of the mapping `of`, as [`Runs::table`] takes it.
-    pub fn table(&mut self, of: usize, va: u64, wanted: PageBits, present: PageBits) {
+    pub fn table(&mut self, of: usize, va: u64, wanted: PageSet, present: PageSet) {
         self.wanted = true;
         self.notes.push(Note::Table { of, va });
         self.bits.push([wanted, present]);
@@ -112,7 +112,6 @@ impl Notes {
 
     /// Bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
-        self.notes.capacity() * size_of::<Note>()
-            + self.bits.capacity() * size_of::<[PageBits; 2]>()
+        self.notes.capacity() * size_of::<Note>() + self.bits.capacity() * size_of::<[PageSet; 2]>()
     }
 }

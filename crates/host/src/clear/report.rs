@@ -3,14 +3,14 @@
 
 use std::io;
 
-use agewise_policy::table::PageBits;
+use agewise_policy::table::PageSet;
 use serde::Serialize;
 
 /// What the young bits of a sight mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judged {
     /// The pages to be taken for accessed since `since_ns`.
-    pub young: PageBits,
+    pub young: PageSet,
     /// Beginning of the time the bits tell of, `CLOCK_MONOTONIC` ns. `None` in the first scan:
     /// accessed at some time since they were mapped.
     pub since_ns: Option<u64>,

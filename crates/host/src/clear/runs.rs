@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From young bits to address ranges worth a call. Pure.
 
-use agewise_policy::table::{PAGES_PER_TABLE, PageBits};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet, WORDS_PER_TABLE};
 
 use crate::eye::{AddressRange, PAGE_BYTES, TABLE_BYTES};
 
@@ -47,13 +47,13 @@ impl Runs {
 
     /// Add a table of base pages: `wanted` pages must be covered, `present` ones cost when passed.
     /// `of` is the mapping it belongs to.
-    pub fn table(&mut self, of: usize, va: u64, wanted: &PageBits, present: &PageBits) {
+    pub fn table(&mut self, of: usize, va: u64, wanted: &PageSet, present: &PageSet) {
         self.enter(of);
-        if wanted.iter().all(|&word| word == u64::MAX) {
+        if wanted.is_full() {
             self.add(va, va + TABLE_BYTES, PAGES_PER_TABLE as u32);
             return;
         }
-        for word in 0..wanted.len() {
+        for word in 0..WORDS_PER_TABLE {
             let (want, have) = (wanted[word], present[word]);
             let base = va + word as u64 * 64 * PAGE_BYTES;
             if want == 0 {
@@ -160,15 +160,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn bits(pages: &[usize]) -> PageBits {
-        let mut bits = PageBits::default();
+    fn bits(pages: &[usize]) -> PageSet {
+        let mut bits = PageSet::default();
         for page in pages {
             bits[page / 64] |= 1 << (page % 64);
         }
         bits
     }
 
-    const ALL: PageBits = [u64::MAX; 8];
+    const ALL: PageSet = PageSet::ALL;
 
     #[test]
     fn a_gap_is_bridged_up_to_the_limit() {
@@ -242,14 +242,14 @@ mod tests {
             let mut runs = Runs::new(bridge, max_tables * TABLE_BYTES);
             let (mut have, mut want) = (Vec::new(), Vec::new());
             for (index, present) in present.iter().enumerate() {
-                let wanted: PageBits = std::array::from_fn(|word| {
+                let wanted: PageSet = PageSet::from_words(|word| {
                     let pick = picks[index][word];
                     present[word] & if sparse { pick & pick >> 3 & pick >> 7 & pick << 5 } else { pick }
                 });
-                runs.table(0, index as u64 * TABLE_BYTES, &wanted, present);
+                runs.table(0, index as u64 * TABLE_BYTES, &wanted, &PageSet::new(*present));
                 for page in 0..512 {
                     have.push(present[page / 64] >> (page % 64) & 1 == 1);
-                    want.push(wanted[page / 64] >> (page % 64) & 1 == 1);
+                    want.push(wanted.contains(page));
                 }
             }
             let got = runs.take(true);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use agewise_policy::table::{PageBits, TableBits};
+use agewise_policy::table::{PageSet, TableBits};
 
 use super::*;
 use crate::eye::fake::{FakeSource, FakeTable};
@@ -85,8 +85,8 @@ struct World {
     late_ns: u64,
 }
 
-const ALL: PageBits = [u64::MAX; 8];
-const NONE: PageBits = [0; 8];
+const ALL: PageSet = PageSet::ALL;
+const NONE: PageSet = PageSet::NONE;
 
 impl World {
     fn new(policy: ClearPolicy, mappings: &[(&str, u64)]) -> Self {
@@ -114,7 +114,7 @@ impl World {
     }
 
     /// Table number `table` from [`BASE`] on is all present; these of its pages were accessed.
-    fn set(&mut self, table: u64, leaf: Leaf, young: PageBits) {
+    fn set(&mut self, table: u64, leaf: Leaf, young: PageSet) {
         let bits = TableBits {
             present: ALL,
             young,
@@ -177,7 +177,7 @@ fn what_was_read_too_long_ago_is_left_as_it_is() {
 #[test]
 fn clears_what_was_young_and_knows_since_when() {
     let mut world = World::new(cold(), &[("anon", 4)]);
-    world.set(0, Leaf::Page, [1, 0, 0, 0, 0, 0, 0, 1 << 63]);
+    world.set(0, Leaf::Page, [0, 511].into_iter().collect());
     world.set(1, Leaf::Page, NONE);
     world.set(2, Leaf::Huge, ALL);
     let (judged, report) = world.scan().unwrap();

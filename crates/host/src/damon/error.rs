@@ -16,14 +16,17 @@ pub enum DamonError {
     /// Somebody else runs it.
     #[error(
         "DAMON is in use by {owner}; it has one owner at a time, and agewise never disturbs it: stop \
-         it where it was started, or look another way (--eye pagewalk)"
+         it where it was started, or look another way (--source pagewalk)"
     )]
     Owned {
         /// Who.
         owner: Owner,
     },
     /// The address space is not supported by this build of the kernel.
-    #[error("this kernel's DAMON cannot watch '{wanted}' (it offers: {offered})")]
+    #[error(
+        "this kernel's DAMON cannot watch '{wanted}' (it offers: {offered}): {}",
+        without(wanted)
+    )]
     NoOperations {
         /// `vaddr` or `paddr`.
         wanted: &'static str,
@@ -58,4 +61,18 @@ pub enum DamonError {
     /// Any other failure of a file.
     #[error(transparent)]
     File(#[from] FileError),
+}
+
+/// What helps where the kernel was built without an address space.
+fn without(operations: &str) -> &'static str {
+    match operations {
+        "vaddr" => {
+            "it was built without CONFIG_DAMON_VADDR, so processes cannot be watched; name a memory \
+             cgroup (--cgroup), or look another way (--source pagewalk)"
+        }
+        _ => {
+            "it was built without CONFIG_DAMON_PADDR, so physical memory cannot be watched; name \
+             processes or cgroups (--pid, --cgroup), or look another way (--source pagewalk)"
+        }
+    }
 }

@@ -7,16 +7,19 @@
 //! dropped.
 
 mod error;
+mod probe;
 mod session;
 mod setup;
 
 use std::fmt;
+use std::fs::File;
 use std::path::PathBuf;
 
 use crate::error::{self as file, FileError};
 use crate::root::SysRoot;
 
 pub use error::DamonError;
+pub use probe::{Availability, Offer};
 pub use session::{Session, TriedRegion};
 pub use setup::{Setup, Watched};
 
@@ -133,12 +136,22 @@ impl Damon {
         if !self.exists() {
             return Err(DamonError::Missing);
         }
+        let _lock = self.lock()?;
         match self.owner()? {
             Owner::Nobody => Session::start(self.kdamonds(), setup),
             owner => Err(DamonError::Owned { owner }),
         }
     }
+
+    /// Keeps others that lock it as well (agewise's own commands) from setting up anything until it
+    /// is dropped: what one of them only tries out would look like somebody's monitor to the next.
+    fn lock(&self) -> Result<File, FileError> {
+        let path = self.kdamonds().join("nr_kdamonds");
+        File::open(&path)
+            .and_then(|file| file.lock().map(|()| file))
+            .map_err(|source| FileError::Read { path, source })
+    }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -10,6 +10,7 @@ use agewise_damon::goal::{Goal, GoalMetric};
 use agewise_damon::scheme::Scheme;
 
 use super::DamonError;
+use super::probe::operations;
 use crate::error::{self as file, FileError};
 
 /// The address space to watch.
@@ -83,10 +84,10 @@ pub(super) fn write(kdamond: &Path, setup: &Setup) -> Result<(), DamonError> {
     let context = contexts.below("0");
     let wanted = setup.watched.operations();
     // Older kernels have no list; they refuse the write of an unknown word instead.
-    if let Some(offered) = file::read_optional(&context.0.join("avail_operations"))?
-        && !offered.split_whitespace().any(|name| name == wanted)
+    if let Some(offered) = operations(&context.0)?
+        && !offered.iter().any(|name| name == wanted)
     {
-        let offered = offered.split_whitespace().collect::<Vec<_>>().join(", ");
+        let offered = offered.join(", ");
         return Err(DamonError::NoOperations { wanted, offered });
     }
     context.set("operations", wanted)?;

@@ -64,17 +64,18 @@ const SCHEME_FILES: [&str; 14] = [
     "stats/qt_exceeds",
 ];
 
-struct Fake {
-    _dir: tempfile::TempDir,
+/// A DAMON that nobody uses.
+pub(crate) struct Fake {
+    dir: tempfile::TempDir,
     damon: Damon,
 }
 
 impl Fake {
-    fn new() -> Fake {
+    pub(crate) fn new() -> Fake {
         let dir = tempfile::tempdir().unwrap();
         let fake = Fake {
             damon: Damon::new(Roots::below(dir.path()).sys),
-            _dir: dir,
+            dir,
         };
         fake.put("nr_kdamonds", "0\n");
         for file in FILES {
@@ -92,18 +93,24 @@ impl Fake {
         fake
     }
 
+    /// The machine it belongs to.
+    pub(crate) fn roots(&self) -> Roots {
+        Roots::below(self.dir.path())
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.damon.kdamonds().join(name)
     }
 
-    fn put(&self, name: &str, content: &str) {
+    /// Sets a file below `kdamonds`.
+    pub(crate) fn put(&self, name: &str, content: &str) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
     }
 
     /// The first line: a write does not truncate these files as the kernel's would.
-    fn get(&self, name: &str) -> String {
+    pub(crate) fn get(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name))
             .unwrap()
             .lines()

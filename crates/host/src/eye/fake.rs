@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use agewise_policy::table::{PageBits, TableBits, is_every, pages_in};
+use agewise_policy::table::{PageSet, TableBits};
 
 use super::{
     Abilities, AccessSource, AddressRange, Batch, Entries, EyeError, Leaf, LeafRun, Resolution,
@@ -26,7 +26,6 @@ pub struct FakeSource {
     spaces: BTreeMap<u32, BTreeMap<u64, FakeTable>>,
     failures: BTreeMap<u32, fn(u32) -> EyeError>,
     unreadable: Vec<u64>,
-    now_ns: u64,
 }
 
 impl FakeSource {
@@ -54,13 +53,6 @@ impl FakeSource {
         }
     }
 
-    /// Nothing is mapped at `va` any more.
-    pub fn unset(&mut self, pid: u32, va: u64) {
-        if let Some(space) = self.spaces.get_mut(&pid) {
-            space.remove(&va);
-        }
-    }
-
     /// From now on a scan of `pid` ends in `error`.
     pub fn fail(&mut self, pid: u32, error: fn(u32) -> EyeError) {
         self.failures.insert(pid, error);
@@ -69,11 +61,6 @@ impl FakeSource {
     /// From now on the table at `va` cannot be read.
     pub fn hide(&mut self, va: u64) {
         self.unreadable.push(va);
-    }
-
-    /// The time that the next sights carry, `CLOCK_MONOTONIC` ns.
-    pub fn set_now(&mut self, now_ns: u64) {
-        self.now_ns = now_ns;
     }
 }
 
@@ -126,7 +113,7 @@ impl AccessSource for FakeSource {
                 let covered = covered(va, *range);
                 let bits = table.bits.within(&covered);
                 report.cost.tables += 1;
-                report.cost.present_pages += pages_in(&bits.present);
+                report.cost.present_pages += bits.present.len();
                 sights += 1;
                 let sight = TableSight {
                     va,
@@ -134,11 +121,11 @@ impl AccessSource for FakeSource {
                     leaf: table.leaf,
                     covered,
                     bits: &bits,
-                    other: &PageBits::default(),
-                    seen_ns: self.now_ns,
+                    other: &PageSet::default(),
+                    seen_ns: 0,
                     entries: Entries::Unknown,
                 };
-                if table.leaf != Leaf::Huge || !is_every(&covered) || !is_every(&bits.present) {
+                if table.leaf != Leaf::Huge || !covered.is_full() || !bits.present.is_full() {
                     sink.table(&sight);
                     continue;
                 }
@@ -155,7 +142,7 @@ impl AccessSource for FakeSource {
                     alike += 1;
                 }
                 report.cost.tables += alike - 1;
-                report.cost.present_pages += (alike - 1) * pages_in(&bits.present);
+                report.cost.present_pages += (alike - 1) * bits.present.len();
                 sights += alike as u32 - 1;
                 sink.leaves(&LeafRun::new(sight, alike, None));
             }
@@ -165,8 +152,8 @@ impl AccessSource for FakeSource {
             ..report.cost
         };
         let batch = Batch {
-            begin_ns: self.now_ns,
-            end_ns: self.now_ns,
+            begin_ns: 0,
+            end_ns: 0,
             sights,
         };
         if let ControlFlow::Break(()) = sink.batch_end(&batch) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Leaves shown together.
 
-use agewise_policy::table::is_every;
-
 use super::{Entries, TABLE_BYTES, TableSight};
 use crate::pagewalk::entry::EntryFormat;
 use crate::pagewalk::layout::Entry;
@@ -25,7 +23,7 @@ impl<'a> LeafRun<'a> {
         tables: u64,
         entries: Option<(&'a [Entry], EntryFormat)>,
     ) -> Self {
-        debug_assert!(is_every(&first.covered) && is_every(&first.bits.present));
+        debug_assert!(first.covered.is_full() && first.bits.present.is_full());
         debug_assert!(entries.is_none_or(|(entries, _)| entries.len() as u64 == tables));
         LeafRun {
             first,

@@ -15,9 +15,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use agewise_policy::table::{PageBits, TableBits};
+use agewise_policy::table::{PageSet, TableBits};
 
 use super::{
     Abilities, AccessSource, AddressRange, Batch, Entries, EyeError, Leaf, PAGE_BYTES, Resolution,
@@ -188,14 +188,11 @@ impl AccessSource for Pagemap {
             ..Default::default()
         };
         let mut began = thread_cpu_ns();
-        check_target(target)?;
+        let process = open_target(target)?;
         let begin_ns = monotonic_ns();
-        self.slurp(
-            &PathBuf::from(format!("/proc/{}/smaps", target.pid)),
-            target.pid,
-        )?;
+        self.slurp(&process.path("smaps"), target.pid)?;
         let mappings = referenced(&self.text);
-        let path = PathBuf::from(format!("/proc/{}/pagemap", target.pid));
+        let path = process.path("pagemap");
         let pagemap = File::open(&path).map_err(|error| failure(target.pid, &path, error))?;
         let mut batch = Batch {
             begin_ns,
@@ -294,9 +291,7 @@ impl Building {
             } else {
                 &mut self.bits.swapped
             };
-            for (into, pages) in into.iter_mut().zip(pages) {
-                *into |= pages;
-            }
+            *into |= pages;
             if region.categories & PAGE_IS_HUGE != 0 && region.categories & PAGE_IS_PRESENT != 0 {
                 self.leaf = Leaf::Huge;
             }
@@ -320,7 +315,7 @@ impl Building {
             leaf,
             covered: covered(self.va, self.range),
             bits: &bits,
-            other: &PageBits::default(),
+            other: &PageSet::default(),
             seen_ns: self.seen_ns,
             entries: Entries::Unknown,
         });
@@ -370,7 +365,7 @@ fn header(line: &str) -> Option<AddressRange> {
     })
 }
 
-fn check_target(target: &Target) -> Result<(), EyeError> {
+fn open_target(target: &Target) -> Result<Process, EyeError> {
     let pid = target.pid;
     let process = match Process::open(pid) {
         Ok(process) => process,
@@ -386,7 +381,7 @@ fn check_target(target: &Target) -> Result<(), EyeError> {
     };
     match target.start_ticks {
         Some(ticks) if ticks != process.start_ticks() => Err(EyeError::Reused { pid }),
-        _ => Ok(()),
+        _ => Ok(process),
     }
 }
 

@@ -10,7 +10,8 @@
 //! these, the software event `PERF_COUNT_SW_PAGE_FAULTS_MAJ` on every CPU: the tracepoints come before
 //! the fault is handled.
 
-pub mod fake;
+#[cfg(test)]
+pub(crate) mod fake;
 mod major;
 mod program;
 

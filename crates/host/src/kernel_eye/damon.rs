@@ -13,9 +13,10 @@ use agewise_damon::quota::Quota;
 use agewise_damon::scheme::{AccessPattern, Scheme};
 use agewise_damon::target::TargetId;
 use agewise_policy::generations::PageType;
-use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
+use agewise_policy::workingset::{Intervals, OldestPages};
 
-use super::{KernelEye, KernelEyeError};
+use super::regions::{Counted, Scale};
+use super::{KernelEye, KernelEyeError, Unit};
 use crate::agent::{Subject, SubjectReport, Targets};
 use crate::clock::{boottime_ns, thread_cpu_ns};
 use crate::damon::{Damon, DamonError, Session, Setup, TriedRegion, Watched};
@@ -23,6 +24,7 @@ use crate::eye::pagemap::Pagemap;
 use crate::eye::{AccessSource, AddressRange, PAGE_BYTES, TableSight, Target};
 use crate::process::Process;
 use crate::root::Roots;
+use crate::untrusted::Untrusted;
 use crate::vma::{VmaKind, VmaTable};
 
 /// Most processes that one monitor watches: each takes a scheme of its own.
@@ -32,15 +34,11 @@ pub const PROCESSES_MAX: usize = 64;
 const REGIONS_MIN: u64 = 100;
 /// New mappings are known after this long, in us (the kernel's default is a minute).
 const UPDATE_US: u64 = 1_000_000;
-/// An idle time of this share of the observation, in percent, is all of it: the monitor's clock
-/// runs a little slower than ours, and begins a little later.
-const ALL_OF_IT_PERCENT: u64 = 90;
-
 /// A process that is watched.
 #[derive(Debug)]
 struct Member {
     process: Process,
-    comm: String,
+    comm: Untrusted,
     /// Those it counts for.
     subjects: Vec<usize>,
 }
@@ -48,7 +46,7 @@ struct Member {
 /// One line of the report to be.
 #[derive(Debug)]
 struct Named {
-    name: String,
+    name: Untrusted,
     is_cgroup: bool,
 }
 
@@ -143,7 +141,7 @@ impl DamonEye {
                 match &found {
                     Ok(found) => found.add_to(&mut reports[subject]),
                     Err(error) => {
-                        let (pid, comm) = (member.process.pid(), &member.comm);
+                        let (pid, comm) = (member.process.pid(), member.comm.terminal());
                         reports[subject]
                             .troubles
                             .push(format!("{pid} ({comm}): {error}"));
@@ -165,6 +163,10 @@ impl DamonEye {
 impl KernelEye for DamonEye {
     fn name(&self) -> &'static str {
         "damon"
+    }
+
+    fn unit(&self) -> Unit {
+        Unit::Processes
     }
 
     fn lead_times_ms(&self) -> &[u64] {
@@ -294,73 +296,6 @@ fn schemes_for(targets: usize) -> Vec<Scheme> {
         .collect()
 }
 
-/// What turns a region's age into one of ours.
-#[derive(Clone, Copy, Debug)]
-struct Scale {
-    aggr_us: u64,
-    observed_ms: u64,
-    oldest: OldestPages,
-}
-
-/// The resident pages of a process by age.
-#[derive(Debug, PartialEq, Eq)]
-struct Counted {
-    histogram: Histogram,
-    pages: [u64; 2],
-    unseen_pages: [u64; 2],
-    uncovered_pages: u64,
-    swapped_pages: u64,
-}
-
-impl Counted {
-    fn new(intervals: &Intervals) -> Self {
-        Counted {
-            histogram: Histogram::new(intervals),
-            pages: [0; 2],
-            unseen_pages: [0; 2],
-            uncovered_pages: 0,
-            swapped_pages: 0,
-        }
-    }
-
-    /// Adds a resident page of a region, or of none.
-    fn page(&mut self, page_type: PageType, region: Option<&TriedRegion>, scale: Scale) {
-        let index = page_type as usize;
-        self.pages[index] += 1;
-        let Some(region) = region else {
-            self.uncovered_pages += 1;
-            self.unseen_pages[index] += 1;
-            self.histogram.add_at_least(page_type, 1, 0, scale.oldest);
-            return;
-        };
-        let aggregations = match region.nr_accesses {
-            0 => u64::from(region.age).max(1),
-            _ => 1,
-        };
-        let age_ms = aggregations.saturating_mul(scale.aggr_us) / 1000;
-        let is_unseen = region.nr_accesses == 0
-            && age_ms.saturating_mul(100) >= scale.observed_ms.saturating_mul(ALL_OF_IT_PERCENT);
-        let (age_ms, oldest) = if is_unseen {
-            self.unseen_pages[index] += 1;
-            (age_ms.max(scale.observed_ms), scale.oldest)
-        } else {
-            (age_ms, OldestPages::AtLeast)
-        };
-        self.histogram.add_at_least(page_type, 1, age_ms, oldest);
-    }
-
-    fn add_to(&self, report: &mut SubjectReport) {
-        if let Some((_, histogram)) = report.nodes.first_mut() {
-            histogram.add(&self.histogram.scaled(PAGE_BYTES));
-        }
-        for index in 0..2 {
-            report.resident_bytes[index] += self.pages[index] * PAGE_BYTES;
-            report.unseen_bytes[index] += self.unseen_pages[index] * PAGE_BYTES;
-        }
-        report.swapped_bytes += self.swapped_pages * PAGE_BYTES;
-    }
-}
-
 /// Counts what is resident of a process now.
 fn resident(
     process: &Process,
@@ -396,9 +331,10 @@ fn count_resident(
         .iter()
         .filter(|vma| is_counted(vma.kind))
         .map(|vma| {
-            let page_type = match vma.kind.is_swap_backed() {
-                true => PageType::Anon,
-                false => PageType::File,
+            let page_type = if vma.kind.is_swap_backed() {
+                PageType::Anon
+            } else {
+                PageType::File
             };
             (vma.range, page_type)
         })
@@ -406,9 +342,9 @@ fn count_resident(
     let mut counted = Counted::new(intervals);
     let mut at = 0;
     let mut sink = |sight: &TableSight<'_>| {
-        counted.swapped_pages += ones(&sight.bits.swapped);
+        counted.swapped_pages += sight.bits.swapped.len();
         for page in 0..agewise_policy::table::PAGES_PER_TABLE {
-            if sight.bits.present[page / 64] >> (page % 64) & 1 == 0 {
+            if !sight.bits.present.contains(page) {
                 continue;
             }
             // Addresses rise, as regions do.
@@ -417,20 +353,16 @@ fn count_resident(
                 at += 1;
             }
             let region = regions.get(at).filter(|region| region.start <= va);
-            counted.page(types[sight.range], region, scale);
+            counted.add(types[sight.range], 1, region, scale);
         }
     };
     source.scan(target, &ranges, &mut sink)?;
     Ok(counted)
 }
 
-fn ones(words: &[u64]) -> u64 {
-    words.iter().map(|word| u64::from(word.count_ones())).sum()
-}
-
 #[cfg(test)]
 mod tests {
-    use agewise_policy::table::TableBits;
+    use agewise_policy::table::{PageSet, TableBits};
 
     use super::*;
     use crate::eye::Leaf;
@@ -461,8 +393,8 @@ mod tests {
         let mut source = FakeSource::new();
         // 128 pages of the first, half of the 64 of the file, two of the third, one of it swapped.
         let bits = TableBits {
-            present: [u64::MAX, u64::MAX, 0xffff_ffff, 1, 0, 0, 0, 1],
-            swapped: [0, 0, 0, 2, 0, 0, 0, 0],
+            present: PageSet::range(0..160) | [192, 448].into_iter().collect(),
+            swapped: [193].into_iter().collect(),
             ..TableBits::default()
         };
         source.set(
@@ -537,7 +469,7 @@ mod tests {
         let message = started.unwrap_err().to_string();
         assert!(message.contains("kernel threads [77]"), "{message}");
         assert!(
-            message.contains("--eye pagewalk"),
+            message.contains("--source pagewalk"),
             "says what to do: {message}"
         );
         for (name, text) in [("nr_kdamonds", "1\n"), ("0/state", "on\n")] {

@@ -12,7 +12,7 @@
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Intervals, OldestPages, Slice};
 
-use super::{KernelEye, KernelEyeError};
+use super::{KernelEye, KernelEyeError, Unit};
 use crate::agent::{Subject, SubjectReport, Targets};
 use crate::cgroup::{Cgroup, Hierarchy};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
@@ -145,7 +145,7 @@ impl GenerationEye {
 
     fn report_of(&self, table: &Table, path: &str, nodes: &[u32]) -> SubjectReport {
         let bounds = vec![self.intervals.clone(); nodes.len()];
-        let mut report = SubjectReport::new(path.to_owned(), true, nodes, &bounds);
+        let mut report = SubjectReport::new(path.into(), true, nodes, &bounds);
         let mut is_listed = false;
         for memcg in table
             .memcgs
@@ -211,6 +211,10 @@ impl GenerationEye {
 impl KernelEye for GenerationEye {
     fn name(&self) -> &'static str {
         "lru_gen"
+    }
+
+    fn unit(&self) -> Unit {
+        Unit::Cgroups
     }
 
     fn lead_times_ms(&self) -> &[u64] {
@@ -286,7 +290,7 @@ fn scope_of(roots: &Roots, targets: &Targets) -> Result<Scope, KernelEyeError> {
         Targets::Listed(subjects) => subjects
             .iter()
             .map(|subject| match subject {
-                Subject::Cgroup(cgroup) => Ok(cgroup.path().to_owned()),
+                Subject::Cgroup(cgroup) => Ok(cgroup.path().to_string_lossy().into_owned()),
                 Subject::Process { pid, .. } => Err(KernelEyeError::NoProcesses {
                     pid: *pid,
                     hint: cgroup_hint(roots, *pid),
@@ -311,7 +315,7 @@ fn cgroup_hint(roots: &Roots, pid: u32) -> String {
         Cgroup::of_process(&hierarchy, &process).ok()?
     };
     match cgroup() {
-        Some(cgroup) => format!("--cgroup {}", cgroup.path()),
+        Some(cgroup) => format!("--cgroup {}", cgroup.name()),
         None => format!("see /proc/{pid}/cgroup"),
     }
 }
@@ -469,7 +473,7 @@ memcg     7 /website
         let mut eye =
             GenerationEye::open(&roots, &all, &bounds, OldestPages::Unbounded, 100).unwrap();
         let reports = eye.look().unwrap();
-        let names: Vec<&str> = reports.iter().map(|report| report.name.as_str()).collect();
+        let names: Vec<_> = reports.iter().map(|report| &report.name).collect();
         assert_eq!(names, ["/", "/web", "/website"]);
         // /web: 12 lies below 10 s; of 11 the part from 5.003 to 10 s in 5.003 to 30.011. What is
         // in the oldest is at least 30 s and 5 s old, and so goes last when asked to.
@@ -520,7 +524,7 @@ memcg     7 /website
         let own = Targets::Listed(vec![Subject::Process {
             pid: std::process::id(),
             start_ticks: 0,
-            comm: "own".to_owned(),
+            comm: "own".into(),
         }]);
         let bounds = intervals("1s");
         let open = |targets: &Targets| {

@@ -4,22 +4,42 @@
 //! histogram, coarser than that of page tables, and each says how coarse.
 
 mod damon;
+mod frames;
 mod generations;
+mod physical;
+mod regions;
 
-use crate::agent::SubjectReport;
+use agewise_policy::workingset::{Intervals, OldestPages};
+
+use crate::agent::{Subject, SubjectReport, Targets};
 use crate::cgroup::CgroupError;
-use crate::damon::DamonError;
+use crate::damon::{Availability, Damon, DamonError};
 use crate::error::FileError;
 use crate::lru_gen::CommandError;
 use crate::process::ProcessError;
+use crate::root::Roots;
 
 pub use damon::{DamonEye, PROCESSES_MAX};
+pub(crate) use frames::FILES as FRAME_FILES;
 pub use generations::GenerationEye;
+pub use physical::PhysicalEye;
+
+/// What an eye of the kernel's tells apart, and so which fields of a report it can fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Processes: how many there are, and how much of them is in swap.
+    Processes,
+    /// Memory cgroups, whatever processes they have.
+    Cgroups,
+}
 
 /// Something in the kernel that knows how old memory is.
 pub trait KernelEye {
     /// Its name on the command line and in output.
     fn name(&self) -> &'static str;
+
+    /// What it tells apart.
+    fn unit(&self) -> Unit;
 
     /// How long before a look it has to be [prepared](Self::prepare), ms, longest first.
     fn lead_times_ms(&self) -> &[u64];
@@ -41,6 +61,33 @@ pub trait KernelEye {
 
     /// CPU time that it cost so far, the kernel's own and ours, in ns.
     fn cpu_ns(&self) -> u64;
+}
+
+/// Starts DAMON on targets: by the virtual memory of their processes where this kernel's DAMON
+/// watches that; else, and for all cgroups of the machine, by physical memory.
+///
+/// # Errors
+/// Those of [`DamonEye::start`] and [`PhysicalEye::start`].
+pub fn start_damon(
+    roots: Roots,
+    targets: &Targets,
+    intervals: Intervals,
+    oldest: OldestPages,
+) -> Result<Box<dyn KernelEye>, KernelEyeError> {
+    let is_process = |subject: &Subject| matches!(subject, Subject::Process { .. });
+    let by_process = match targets {
+        Targets::Listed(subjects) if subjects.iter().any(is_process) => true,
+        Targets::Listed(_) => match Damon::new(roots.sys.clone()).probe() {
+            Availability::Free(offer) => offer.has("vaddr") || !offer.has("paddr"),
+            // What is wrong is said when it is started.
+            _ => true,
+        },
+        _ => false,
+    };
+    Ok(match by_process {
+        true => Box::new(DamonEye::start(roots, targets, intervals, oldest)?),
+        false => Box::new(PhysicalEye::start(roots, targets, intervals, oldest)?),
+    })
 }
 
 /// An eye of the kernel's cannot be used, or not any more.

@@ -2,7 +2,7 @@
 //! From a raw last-level table to bitmaps: 512 entries at a time, with the widest vectors the CPU
 //! has. The portable version is the meaning; the others must agree with it (a test says so).
 
-use agewise_policy::table::{PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 
 use super::entry::{
     ACCESSED, DIRTY, EntryFormat, FIRST_SPECIAL_SWAP, PRESENT, PROTNONE, SAVED_DIRTY, SPECIAL, USER,
@@ -16,7 +16,7 @@ pub struct Extract {
     /// Pages by state.
     pub bits: TableBits,
     /// Neither empty, nor present, nor on a swap device.
-    pub other: PageBits,
+    pub other: PageSet,
 }
 
 /// Turns raw tables into bitmaps.
@@ -211,10 +211,10 @@ impl Extractor {
 
 impl Extract {
     /// What it says of these pages alone.
-    pub(super) fn within(&self, pages: &PageBits) -> Extract {
+    pub(super) fn within(&self, pages: &PageSet) -> Extract {
         Extract {
             bits: self.bits.within(pages),
-            other: std::array::from_fn(|word| self.other[word] & pages[word]),
+            other: self.other & *pages,
         }
     }
 
@@ -275,7 +275,7 @@ mod tests {
 
     fn extract(extractor: &Extractor, table: &Raw) -> Option<Extract> {
         // What was there before must not show.
-        let full = [u64::MAX; WORDS_PER_TABLE];
+        let full = PageSet::ALL;
         let mut out = Extract {
             bits: TableBits {
                 present: full,

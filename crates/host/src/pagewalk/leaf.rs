@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Entries above the last level that map memory themselves.
 
-use agewise_policy::table::{PageBits, TableBits};
+use agewise_policy::table::{PageSet, TableBits};
 
 use super::entry::{ACCESSED, DIRTY, HUGE, PRESENT, PROTNONE, SAVED_DIRTY, SPECIAL};
 use super::extract::Extract;
@@ -24,9 +24,9 @@ pub(super) fn leaf_bits(entry: u64) -> &'static Extract {
 
 /// What a leaf may say: nothing, another thing; then present: idle, young, dirty, young and dirty.
 static LEAVES: [Extract; 6] = {
-    const NONE: PageBits = [0; 8];
-    const ALL: PageBits = [u64::MAX; 8];
-    const fn leaf(present: PageBits, young: PageBits, dirty: PageBits, other: PageBits) -> Extract {
+    const NONE: PageSet = PageSet::NONE;
+    const ALL: PageSet = PageSet::ALL;
+    const fn leaf(present: PageSet, young: PageSet, dirty: PageSet, other: PageSet) -> Extract {
         let bits = TableBits {
             present,
             young,

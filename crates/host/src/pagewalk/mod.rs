@@ -16,7 +16,7 @@
 
 use std::fs;
 
-use agewise_policy::table::{PAGES_PER_TABLE, is_every, pages_in};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::eye::{
@@ -204,7 +204,7 @@ impl PageWalk {
             va: leaves[0].va,
             range,
             leaf: Leaf::Huge,
-            covered: [u64::MAX; 8],
+            covered: PageSet::ALL,
             bits,
             other,
             seen_ns: sink.seen_ns,
@@ -451,7 +451,7 @@ fn leaves_alike(entries: &[Entry], cursor: &mut Cursor<'_>) -> Option<(usize, us
         _ => return None,
     };
     let seen = leaf_bits(first.entry);
-    if !is_every(&seen.bits.present) {
+    if !seen.bits.present.is_full() {
         return None;
     }
     let range = cursor.whole(first.va)?;
@@ -496,7 +496,7 @@ fn emit(
     cursor.each(va, base + TABLE_BYTES, |index, range| {
         let covered = covered(base, range);
         let clipped: Extract;
-        let Extract { bits, other } = if is_every(&covered) {
+        let Extract { bits, other } = if covered.is_full() {
             extract
         } else {
             clipped = extract.within(&covered);
@@ -512,7 +512,7 @@ fn emit(
             seen_ns,
             entries,
         };
-        report.cost.present_pages += pages_in(&sight.bits.present);
+        report.cost.present_pages += sight.bits.present.len();
         sink.sights += 1;
         sink.sink.table(&sight);
     });

@@ -81,8 +81,12 @@ impl Program {
             .iter()
             .any(|(_, error, _)| error.kind() == libbpf_rs::ErrorKind::PermissionDenied);
         if denied {
+            let why: Vec<String> = refusals
+                .iter()
+                .map(|(flavour, error, _)| format!("{flavour:?}: {error}"))
+                .collect();
             return Err(EyeError::NoPrivilege {
-                what: "loading the BPF page-table walker".into(),
+                what: format!("loading the BPF page-table walker ({})", why.join("; ")),
                 hint: "run as root, or with CAP_BPF and CAP_PERFMON (and without kernel lockdown \
                        in confidentiality mode)",
             });

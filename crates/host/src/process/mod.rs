@@ -1,23 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Processes: opened once by pidfd and start time, so that a pid given to another process later is
 //! noticed instead of acted upon.
+//!
+//! A process lives as long as one of its threads does. When its first thread has ended
+//! (`pthread_exit` in `main`) it shows as a zombie in `/proc/PID/stat` and has no memory in
+//! `/proc/PID`; both are then read from a thread that lives, at `/proc/PID/task/TID`.
 
+mod bound;
 mod stat;
-mod worker;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
+pub use bound::{Bound, BoundError};
 pub(crate) use stat::kib;
 pub use stat::{Membership, ProcessKind, Stat, Status};
-pub use worker::Worker;
 
 use crate::error::{self, FileError};
 use crate::root::{ProcRoot, numbers_in};
+use crate::untrusted::Untrusted;
 
 /// Why a process cannot be looked at or acted upon.
 #[derive(Debug, thiserror::Error)]
@@ -52,22 +58,26 @@ pub enum ProcessError {
         tgid: u32,
     },
     /// A kernel thread has no user memory.
-    #[error("{pid} ({comm}) is a kernel thread: it has no memory of its own to look at")]
+    #[error(
+        "{pid} ({}) is a kernel thread: it has no memory of its own to look at",
+        comm.terminal()
+    )]
     KernelThread {
         /// The pid.
         pid: u32,
         /// Its name.
-        comm: String,
+        comm: Untrusted,
     },
     /// A zombie has no memory any more.
     #[error(
-        "process {pid} ({comm}) has exited and waits for its parent {ppid} to reap it: it has no memory any more"
+        "process {pid} ({}) has exited and waits for its parent {ppid} to reap it: it has no memory any more",
+        comm.terminal()
     )]
     Zombie {
         /// The pid.
         pid: u32,
         /// Its name.
-        comm: String,
+        comm: Untrusted,
         /// Who should reap it.
         ppid: u32,
     },
@@ -125,6 +135,8 @@ pub struct Process {
     pid: u32,
     start_ticks: u64,
     pidfd: Option<OwnedFd>,
+    /// The thread at which its files are read, since the first has ended; 0 while that lives.
+    thread: AtomicU32,
 }
 
 /// Resident memory by `/proc/PID/statm`, the cheapest file to ask.
@@ -160,6 +172,7 @@ impl Process {
             pid,
             start_ticks: 0,
             pidfd,
+            thread: AtomicU32::new(0),
         };
         let stat = process.read_stat()?;
         process.start_ticks = stat.start_ticks;
@@ -205,9 +218,24 @@ impl Process {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
 
-    /// A file of the process, for example `smaps`.
+    /// A file of the process, for example `smaps`: that of a thread that lives, if the first one had
+    /// ended when the process was last looked at.
     pub fn path(&self, file: &str) -> PathBuf {
+        match self.thread.load(Ordering::Relaxed) {
+            0 => self.own_path(file),
+            thread => self.own_path(&format!("task/{thread}/{file}")),
+        }
+    }
+
+    /// A file of the process as a whole: `stat`, and what is below `task`.
+    fn own_path(&self, file: &str) -> PathBuf {
         self.root.of(self.pid).join(file)
+    }
+
+    /// Whether its first thread had ended, and others lived on, when it was last looked at. System
+    /// calls that find the memory by a pidfd (`process_madvise`) fail for such a process.
+    pub fn has_lost_leader(&self) -> bool {
+        self.thread.load(Ordering::Relaxed) != 0
     }
 
     /// Whether this is agewise itself, which is never acted upon.
@@ -271,7 +299,11 @@ impl Process {
 
     /// `/proc/PID/statm`: resident size, cheaply.
     pub fn statm(&self) -> Result<Statm, ProcessError> {
-        let text = self.read("statm")?;
+        let mut text = self.read("statm")?;
+        if text.starts_with("0 ") && self.read_stat()?.kind == ProcessKind::User {
+            // The thread that was asked has ended since the last look; this found another one.
+            text = self.read("statm")?;
+        }
         let page = rustix::param::page_size() as u64;
         let mut fields = text
             .split_ascii_whitespace()
@@ -295,19 +327,8 @@ impl Process {
     }
 
     /// The name, at most 15 bytes.
-    pub fn comm(&self) -> Result<String, ProcessError> {
+    pub fn comm(&self) -> Result<Untrusted, ProcessError> {
         Ok(self.read_stat()?.comm)
-    }
-
-    /// The command line, arguments joined by spaces; `[name]` when there is none (kernel threads).
-    pub fn cmdline(&self) -> Result<String, ProcessError> {
-        let text = self.read("cmdline")?;
-        let joined = text.trim_end_matches('\0').replace('\0', " ");
-        if joined.is_empty() {
-            Ok(format!("[{}]", self.comm()?))
-        } else {
-            Ok(joined)
-        }
     }
 
     /// Effective user id.
@@ -317,16 +338,16 @@ impl Process {
 
     /// Thread ids, ascending.
     pub fn threads(&self) -> Result<Vec<u32>, ProcessError> {
-        numbers_in(&self.path("task"))
+        numbers_in(&self.own_path("task"))
             .map_err(|e| ProcessError::from_file(self.pid, "list the threads of", e))
     }
 
     /// The cgroups it is in, one an hierarchy.
     pub fn cgroups(&self) -> Result<Vec<Membership>, ProcessError> {
-        Ok(stat::parse_memberships(
-            &self.path("cgroup"),
-            &self.read("cgroup")?,
-        )?)
+        let path = self.path("cgroup");
+        let text =
+            error::read_bytes(&path).map_err(|e| ProcessError::from_file(self.pid, "read", e))?;
+        Ok(stat::parse_memberships(&path, &text)?)
     }
 
     fn read(&self, file: &str) -> Result<String, ProcessError> {
@@ -334,7 +355,37 @@ impl Process {
     }
 
     fn read_stat(&self) -> Result<Stat, ProcessError> {
-        Ok(Stat::parse(&self.path("stat"), &self.read("stat")?)?)
+        let mut stat = self.stat_at(&self.own_path("stat"))?;
+        let mut found = 0;
+        if stat.outlives_leader()
+            && let Some((thread, living)) = self.living_thread()
+        {
+            stat.take_from(&living);
+            found = thread;
+        }
+        self.thread.store(found, Ordering::Relaxed);
+        Ok(stat)
+    }
+
+    fn stat_at(&self, path: &Path) -> Result<Stat, ProcessError> {
+        let line = error::read_bytes(path)
+            .map_err(|error| ProcessError::from_file(self.pid, "read", error))?;
+        Ok(Stat::parse(path, line)?)
+    }
+
+    /// A thread that has memory, the one already known if it still does.
+    fn living_thread(&self) -> Option<(u32, Stat)> {
+        let known = self.thread.load(Ordering::Relaxed);
+        let threads = self.threads().ok()?;
+        let mut candidates = std::iter::once(known)
+            .chain(threads)
+            .filter(|thread| *thread != 0 && *thread != self.pid);
+        candidates.find_map(|thread| {
+            let stat = self
+                .stat_at(&self.own_path(&format!("task/{thread}/stat")))
+                .ok()?;
+            (stat.kind == ProcessKind::User).then_some((thread, stat))
+        })
     }
 
     /// A pidfd becomes readable when the whole thread group has exited.

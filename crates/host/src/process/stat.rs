@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Parsers of `/proc/PID/{stat,status,cgroup}`.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use crate::error::FileError;
+use crate::untrusted::Untrusted;
 
 /// Task flags of `stat`'s ninth field (include/linux/sched.h; stable for 4.x to 7.x).
 const PF_EXITING: u64 = 0x0000_0004;
@@ -26,7 +29,7 @@ pub enum ProcessKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// The name, at most 15 bytes, may contain anything but NUL.
-    pub comm: String,
+    pub comm: Untrusted,
     /// The state letter: R, S, D, T (stopped), t (traced), Z, X, I.
     pub state: char,
     /// The parent.
@@ -36,6 +39,8 @@ pub struct Stat {
     pub session: u32,
     /// It has a controlling terminal.
     pub has_terminal: bool,
+    /// Device number of that terminal as the kernel packs it (`tty_nr`, proc(5)); 0 without.
+    pub terminal: u32,
     /// What kind of process.
     pub kind: ProcessKind,
     /// Page faults that needed no I/O.
@@ -52,22 +57,19 @@ pub struct Stat {
     pub start_ticks: u64,
     /// Resident memory in pages, by counters that lag by some dozens of pages a CPU.
     pub rss_pages: u64,
-    /// The CPU it ran on last: of a process that of its first thread. Not in kernels before 2.2.8.
-    pub cpu: Option<u32>,
-    /// It runs before all others for as long as it likes (`SCHED_FIFO`, `SCHED_RR`, `SCHED_DEADLINE`).
-    pub is_realtime: bool,
 }
 
 impl Stat {
     /// Parses the one line of `stat`; the name may itself contain spaces and parentheses.
-    pub fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
-        let bad = |expected| FileError::format(path, expected, text);
-        let open = text.find('(').ok_or_else(|| bad("a name in parentheses"))?;
-        let close = text
-            .rfind(')')
-            .filter(|&c| c > open)
-            .ok_or_else(|| bad("a name in parentheses"))?;
-        let fields: Vec<&str> = text[close + 1..].split_ascii_whitespace().collect();
+    pub fn parse(path: &Path, line: impl AsRef<[u8]>) -> Result<Self, FileError> {
+        let line = line.as_ref();
+        let bad = |expected| FileError::format(path, expected, &String::from_utf8_lossy(line));
+        let find = |at: Option<usize>| at.ok_or_else(|| bad("a name in parentheses"));
+        let open = find(line.iter().position(|byte| *byte == b'('))?;
+        let close = find(line.iter().rposition(|byte| *byte == b')'))?;
+        let comm = find((close > open).then_some(open + 1)).map(|from| &line[from..close])?;
+        let rest = std::str::from_utf8(&line[close + 1..]).map_err(|_| bad("numbers"))?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
         // proc(5) counts from 1 and the state is field 3.
         let field = |number: usize| {
             fields
@@ -85,13 +87,15 @@ impl Stat {
             _ => ProcessKind::User,
         };
         Ok(Self {
-            comm: text[open + 1..close].to_owned(),
+            comm: comm.into(),
             state,
             ppid: u32::try_from(number(4)?).map_err(|_| bad("a pid"))?,
             session: field(6)?
                 .parse::<i64>()
                 .map_or(0, |id| u32::try_from(id).unwrap_or(0)),
             has_terminal: field(7)? != "0",
+            // Printed as a signed number.
+            terminal: field(7)?.parse::<i32>().map_or(0, i32::cast_unsigned),
             kind,
             minor_faults: number(10)?,
             major_faults: number(12)?,
@@ -100,8 +104,6 @@ impl Stat {
             threads: u32::try_from(number(20)?).unwrap_or(u32::MAX),
             start_ticks: number(22)?,
             rss_pages: number(24)?,
-            cpu: field(39).ok().and_then(|cpu| cpu.parse().ok()),
-            is_realtime: field(41).is_ok_and(|policy| matches!(policy, "1" | "2" | "6")),
         })
     }
 
@@ -109,6 +111,19 @@ impl Stat {
     pub fn cpu_ns(&self) -> u64 {
         let ticks = self.user_ticks.saturating_add(self.system_ticks);
         ticks.saturating_mul(1_000_000_000) / rustix::param::clock_ticks_per_second()
+    }
+
+    /// The first thread has ended or is ending, and others are left: the process may live on without
+    /// it, and then its memory shows at those only.
+    pub fn outlives_leader(&self) -> bool {
+        matches!(self.kind, ProcessKind::Zombie | ProcessKind::Exiting) && self.threads > 1
+    }
+
+    /// Takes from a thread that lives what the first thread, which does not, has no more.
+    pub(super) fn take_from(&mut self, thread: &Stat) {
+        self.state = thread.state;
+        self.kind = thread.kind;
+        self.rss_pages = thread.rss_pages;
     }
 
     /// Stopped by a signal or a tracer: its memory is still there, it just does not run.
@@ -192,21 +207,26 @@ pub struct Membership {
     /// The v1 controllers of the hierarchy (or its `name=`); empty for v2.
     pub controllers: Vec<String>,
     /// Path below the root of the hierarchy, `/` for the root; as the cgroup namespace shows it.
-    pub path: String,
+    pub path: PathBuf,
     /// The cgroup has been removed and the process is still inside.
     pub removed: bool,
 }
 
-/// Parses `/proc/PID/cgroup`. Paths may contain colons.
-pub fn parse_memberships(path: &Path, text: &str) -> Result<Vec<Membership>, FileError> {
-    text.lines()
+/// Parses `/proc/PID/cgroup`. Paths may contain colons, and bytes that are not UTF-8.
+pub fn parse_memberships(path: &Path, text: &[u8]) -> Result<Vec<Membership>, FileError> {
+    text.split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty())
         .map(|line| {
-            let bad = || FileError::format(path, "hierarchy:controllers:path", line);
-            let mut parts = line.splitn(3, ':');
-            let hierarchy = parts.next().and_then(|n| n.parse().ok()).ok_or_else(bad)?;
-            let controllers = parts.next().ok_or_else(bad)?;
+            let bad = || {
+                let line = String::from_utf8_lossy(line);
+                FileError::format(path, "hierarchy:controllers:path", &line)
+            };
+            let mut parts = line.splitn(3, |byte| *byte == b':');
+            let mut word = || std::str::from_utf8(parts.next()?).ok();
+            let hierarchy = word().and_then(|n| n.parse().ok()).ok_or_else(bad)?;
+            let controllers = word().ok_or_else(bad)?;
             let full = parts.next().ok_or_else(bad)?;
-            let (shown, removed) = match full.strip_suffix(" (deleted)") {
+            let (shown, removed) = match full.strip_suffix(b" (deleted)") {
                 Some(rest) => (rest, true),
                 None => (full, false),
             };
@@ -217,7 +237,7 @@ pub fn parse_memberships(path: &Path, text: &str) -> Result<Vec<Membership>, Fil
                     .filter(|c| !c.is_empty())
                     .map(str::to_owned)
                     .collect(),
-                path: shown.to_owned(),
+                path: OsStr::from_bytes(shown).into(),
                 removed,
             })
         })

@@ -2,6 +2,7 @@
 //! Fake proc trees for what is rare (reused pids, odd names), real children for the rest.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -142,20 +143,20 @@ fn status_and_memberships_parse() {
 
     let parsed = stat::parse_memberships(
         path,
-        "9:name=systemd:/\n4:cpu,memory:/a:b\n0::/x (deleted)\n",
+        b"9:name=systemd:/\n4:cpu,memory:/a:b\n0::/x\xff (deleted)\n",
     )
     .unwrap();
     assert_eq!(parsed[1].controllers, ["cpu", "memory"]);
-    assert_eq!(parsed[1].path, "/a:b");
+    assert_eq!(parsed[1].path, Path::new("/a:b"));
     assert_eq!(
         (
-            parsed[2].path.as_str(),
+            parsed[2].path.as_os_str().as_bytes(),
             parsed[2].removed,
             parsed[2].hierarchy
         ),
-        ("/x", true, 0)
+        (&b"/x\xff"[..], true, 0)
     );
-    assert!(stat::parse_memberships(path, "nonsense\n").is_err());
+    assert!(stat::parse_memberships(path, b"nonsense\n").is_err());
 }
 
 #[test]
@@ -169,7 +170,6 @@ fn a_real_child_lives_and_dies() {
     assert!(process.is_alive());
     assert!(!process.is_self() && !process.is_init());
     assert!(process.rss_bytes().unwrap() > 0);
-    assert_eq!(process.threads().unwrap(), [child.id()]);
     assert!(!process.cgroups().unwrap().is_empty());
     child.kill().unwrap();
     // Not reaped yet: a zombie, as soon as the signal is delivered.
@@ -208,4 +208,43 @@ fn ourselves_and_our_threads_are_recognised() {
     assert_eq!(tgid_of_thread, std::process::id());
     drop(ready);
     keeper.join().unwrap();
+}
+
+#[test]
+fn a_process_is_followed_through_the_threads_that_are_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = ProcRoot::new(dir.path());
+    let task = |thread: u32| dir.path().join(format!("5/task/{thread}"));
+    let add = |thread: u32, state: char, statm: &str| {
+        fs::create_dir_all(task(thread)).unwrap();
+        fs::write(task(thread).join("stat"), line(thread, "hog", state, 0, 99)).unwrap();
+        fs::write(task(thread).join("statm"), statm).unwrap();
+    };
+    fake(dir.path(), 5, &line(5, "hog", 'S', 0, 99));
+    fs::write(dir.path().join("5/statm"), "90 80 7 0 0 0 0\n").unwrap();
+    let page = rustix::param::page_size() as u64;
+    let process = Process::open_user(&root, 5).unwrap();
+    assert_eq!(process.rss_bytes().unwrap(), 80 * page);
+    assert_eq!(process.path("maps"), dir.path().join("5/maps"));
+    // The first thread ends.
+    add(6, 'S', "90 70 7 0 0 0 0\n");
+    add(7, 'S', "90 60 7 0 0 0 0\n");
+    fake(dir.path(), 5, &line(5, "hog", 'Z', 0, 99));
+    fs::write(dir.path().join("5/statm"), "0 0 0 0 0 0 0\n").unwrap();
+    assert!(!process.has_lost_leader(), "not looked at since");
+    assert_eq!(process.rss_bytes().unwrap(), 70 * page);
+    assert!(process.is_alive() && process.has_lost_leader());
+    assert_eq!(process.path("maps"), task(6).join("maps"));
+    let stat = process.stat().unwrap();
+    assert_eq!((stat.kind, stat.state), (ProcessKind::User, 'S'));
+    // The one it was followed by ends, then the last.
+    fs::remove_dir_all(task(6)).unwrap();
+    assert!(process.is_alive());
+    assert_eq!(process.path("maps"), task(7).join("maps"));
+    add(7, 'Z', "0 0 0 0 0 0 0\n");
+    assert!(process.check().unwrap_err().is_gone());
+    assert!(matches!(
+        Process::open_user(&root, 5),
+        Err(ProcessError::Zombie { .. })
+    ));
 }

@@ -42,7 +42,7 @@ pub enum RecordError {
     Write(#[from] TraceError),
     /// The eye sees whole mappings only.
     #[error(
-        "a page trace needs an eye that tells single pages; '{eye}' tells whole mappings only: run \
+        "a page trace needs an access source that tells single pages; '{eye}' tells whole mappings only: run \
          as root on a kernel with BTF (see agewise doctor)"
     )]
     Coarse {

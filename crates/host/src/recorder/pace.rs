@@ -16,10 +16,10 @@
 
 use std::collections::BTreeMap;
 
-use agewise_policy::table::PageBits;
+use agewise_policy::table::PageSet;
 
 /// Time for which the program is held up for each accessed bit it sets again, in a virtual machine
-/// (`docs/measurements.md`); without nested paging it is less.
+/// (`docs/inside/measurements.md`); without nested paging it is less.
 pub const RESET_NS: u64 = 400;
 
 /// Tables of a group.
@@ -46,9 +46,9 @@ const STRETCH_MAX: f64 = 30.0;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Pages seen to be accessed since the last look.
-    pub seen: PageBits,
+    pub seen: PageSet,
     /// Pages taken for accessed since then, as the pages of the sample were.
-    pub inferred: PageBits,
+    pub inferred: PageSet,
     /// Clear its young bits now.
     pub clear: bool,
 }
@@ -56,7 +56,7 @@ pub struct Told {
 #[derive(Clone, Debug, Default)]
 struct Table {
     /// Bits found set and left set.
-    left: PageBits,
+    left: PageSet,
     cleared_ns: u64,
     /// How much of what was cleared comes back within a second?
     asked: Option<Asked>,
@@ -67,8 +67,8 @@ struct Table {
 /// Pages that were cleared, and those of them that came back since.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
-    pages: PageBits,
-    came: PageBits,
+    pages: PageSet,
+    came: PageSet,
     since_ns: u64,
 }
 
@@ -79,8 +79,8 @@ struct Sample {
     since_ns: u64,
     second_ns: u64,
     /// Pages accessed in this second, and in the one before.
-    this: PageBits,
-    before: PageBits,
+    this: PageSet,
+    before: PageSet,
     /// For each of these pages in order: was it accessed in the last interval?
     rhythm: Vec<bool>,
     look: u64,
@@ -162,7 +162,7 @@ impl Pace {
     }
 
     /// A table of 512 base pages, at address / 2 MiB, that belongs to one mapping alone.
-    pub fn table(&mut self, number: u64, present: &PageBits, young: &PageBits) -> Told {
+    pub fn table(&mut self, number: u64, present: &PageSet, young: &PageSet) -> Told {
         let (now_ns, look) = (self.now_ns, self.look);
         let group = self.groups.entry(number / GROUP).or_default();
         let table = self.tables.entry(number).or_insert_with(|| Table {
@@ -171,15 +171,13 @@ impl Pace {
             ..Table::default()
         });
         table.look = look;
-        let seen = and_not(young, &table.left);
+        let seen = young.without(&table.left);
         let since_ns = now_ns.saturating_sub(table.cleared_ns);
         if let Some(asked) = &mut table.asked {
-            for (came, young) in asked.came.iter_mut().zip(young) {
-                *came |= young;
-            }
+            asked.came |= *young;
             if now_ns.saturating_sub(asked.since_ns) >= SECOND_NS {
-                let pages = and(&asked.pages, present);
-                group.measure(&pages, &and(&pages, &asked.came));
+                let pages = asked.pages & *present;
+                group.measure(&pages, &(pages & asked.came));
                 table.asked = None;
             }
         }
@@ -201,7 +199,7 @@ impl Pace {
         if is_sample {
             told.clear = true;
         } else {
-            told.inferred = group.infer(&and(young, &table.left), number);
+            told.inferred = group.infer(&(*young & table.left), number);
             let patience = (group.patience_s() * self.stretch * 1e9) as u64;
             told.clear = count(young) < SPARSE || since_ns >= patience;
         }
@@ -209,11 +207,11 @@ impl Pace {
             if count(young) >= SPARSE && !is_sample {
                 table.asked = Some(Asked {
                     pages: *young,
-                    came: PageBits::default(),
+                    came: PageSet::default(),
                     since_ns: now_ns,
                 });
             }
-            table.left = PageBits::default();
+            table.left = PageSet::default();
             table.cleared_ns = now_ns;
             self.cleared += u64::from(count(young));
         } else {
@@ -229,8 +227,8 @@ impl Sample {
             table,
             since_ns: now_ns,
             second_ns: now_ns,
-            this: PageBits::default(),
-            before: PageBits::default(),
+            this: PageSet::default(),
+            before: PageSet::default(),
             rhythm: Vec::new(),
             look: 0,
         }
@@ -238,16 +236,16 @@ impl Sample {
 
     /// Takes in what was accessed in the last interval. After each second: the pages of the one before
     /// it, and those of them that came back.
-    fn see(&mut self, seen: &PageBits, now_ns: u64, look: u64) -> Option<(PageBits, PageBits)> {
+    fn see(&mut self, seen: &PageSet, now_ns: u64, look: u64) -> Option<(PageSet, PageSet)> {
         self.look = look;
         let mut of_second = None;
         if now_ns.saturating_sub(self.second_ns) >= SECOND_NS {
             self.second_ns = now_ns;
-            of_second = Some((self.before, and(&self.before, &self.this)));
+            of_second = Some((self.before, (self.before & self.this)));
             self.before = std::mem::take(&mut self.this);
         }
         self.rhythm.clear();
-        for (word, &seen) in seen.iter().enumerate() {
+        for (word, &seen) in seen.words().iter().enumerate() {
             // A first access is no return: pages that are inferred have had theirs.
             let known = self.this[word] | self.before[word];
             self.this[word] |= seen;
@@ -289,8 +287,8 @@ impl Group {
     }
 
     /// Those of the pages that follow a page of the sample which was just accessed.
-    fn infer(&self, pages: &PageBits, number: u64) -> PageBits {
-        let mut inferred = PageBits::default();
+    fn infer(&self, pages: &PageSet, number: u64) -> PageSet {
+        let mut inferred = PageSet::default();
         let Some(sample) = &self.sample else {
             return inferred;
         };
@@ -299,18 +297,16 @@ impl Group {
             return inferred;
         }
         let mut at = (spread(number) % rhythm.len() as u64) as usize;
-        for (word, &bits) in pages.iter().enumerate() {
-            for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
-                if rhythm[at] {
-                    inferred[word] |= 1 << bit;
-                }
-                at = if at + 1 == rhythm.len() { 0 } else { at + 1 };
+        for page in pages.iter() {
+            if rhythm[at] {
+                inferred.insert(page);
             }
+            at = if at + 1 == rhythm.len() { 0 } else { at + 1 };
         }
         inferred
     }
 
-    fn measure(&mut self, asked: &PageBits, kept: &PageBits) {
+    fn measure(&mut self, asked: &PageSet, kept: &PageSet) {
         let (asked, kept) = (count(asked), count(kept));
         let missing = asked.saturating_sub(kept);
         if f64::from(missing) > (8.0 * TOLERANCE * f64::from(asked)).max(8.0) {
@@ -338,16 +334,8 @@ fn spread(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16
 }
 
-fn and(a: &PageBits, b: &PageBits) -> PageBits {
-    std::array::from_fn(|word| a[word] & b[word])
-}
-
-fn and_not(a: &PageBits, b: &PageBits) -> PageBits {
-    std::array::from_fn(|word| a[word] & !b[word])
-}
-
-fn count(bits: &PageBits) -> u32 {
-    bits.iter().map(|word| word.count_ones()).sum()
+fn count(pages: &PageSet) -> u32 {
+    pages.len() as u32
 }
 
 #[cfg(test)]
@@ -361,7 +349,7 @@ mod tests {
 
     const TABLES: u64 = 64;
     const LOOK_NS: u64 = SECOND_NS / 10;
-    const ALL: PageBits = [u64::MAX; 8];
+    const ALL: PageSet = PageSet::ALL;
 
     /// Working sets of seconds, recorded and true, pages recorded for each page touched in an
     /// interval, and bits set again for each page touched.
@@ -374,7 +362,7 @@ mod tests {
     /// Runs `touch` (interval and page to whether it is touched) for so many seconds.
     fn play(seconds: u64, mut touch: impl FnMut(u64, u64) -> bool) -> Outcome {
         let mut pace = Pace::new(0.05);
-        let mut set = vec![PageBits::default(); TABLES as usize];
+        let mut set = vec![PageSet::default(); TABLES as usize];
         let (mut touched, mut recorded, mut resets) = (0u64, 0u64, 0u64);
         let mut deviations = Vec::new();
         let (mut truth, mut found) = (HashSet::new(), HashSet::new());
@@ -392,8 +380,8 @@ mod tests {
             for table in 0..TABLES {
                 let young = set[table as usize];
                 let told = pace.table(1000 + table, &ALL, &young);
-                assert_eq!(and(&told.seen, &told.inferred), [0; 8], "told twice");
-                for (word, young) in young.iter().enumerate() {
+                assert_eq!(told.seen & told.inferred, PageSet::NONE, "told twice");
+                for (word, young) in young.words().iter().enumerate() {
                     let bits = told.seen[word] | told.inferred[word];
                     assert_eq!(bits & !young, 0, "what is not young was not accessed");
                     recorded += u64::from(bits.count_ones()) * u64::from(warm);
@@ -402,7 +390,7 @@ mod tests {
                     }
                 }
                 if told.clear {
-                    set[table as usize] = [0; 8];
+                    set[table as usize] = PageSet::NONE;
                 }
             }
             pace.end();

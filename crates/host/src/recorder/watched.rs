@@ -16,7 +16,7 @@ use crate::eye::{
 use crate::faults::Fault;
 use crate::process::Process;
 use crate::vma::{MapsReader, VmaKind, VmaTable};
-use agewise_policy::table::{PageBits, is_every, pages_in};
+use agewise_policy::table::PageSet;
 
 use agewise_trace::Evidence;
 
@@ -263,12 +263,12 @@ struct Sink<'a> {
 impl Sink<'_> {
     /// A table of a process that is spared.
     fn spared(&mut self, sight: &TableSight<'_>) -> bool {
-        let is_whole = sight.leaf == Leaf::Page && is_every(&sight.covered);
+        let is_whole = sight.leaf == Leaf::Page && sight.covered.is_full();
         if !is_whole || !self.spareable.get(sight.range).is_some_and(|&may| may) {
             return false;
         }
         let young = &sight.bits.young;
-        let count = pages_in(young);
+        let count = young.len();
         self.reset_pages += count;
         let Some(pace) = &mut self.pace else {
             return false;
@@ -282,14 +282,15 @@ impl Sink<'_> {
             (&told.seen, Evidence::Seen),
             (&told.inferred, Evidence::Inferred),
         ] {
-            for_runs(bits, |page, pages| {
+            for run in bits.runs() {
+                let (page, pages) = (run.start as u64, run.len() as u64);
                 (self.found)(Touched {
                     first_page: numbering.page(sight.va + page * PAGE_BYTES),
                     pages,
                     numbering,
                     evidence,
                 });
-            });
+            }
         }
         if told.clear && count > 0 {
             self.clear_soon(sight.va, young);
@@ -298,12 +299,13 @@ impl Sink<'_> {
     }
 
     /// Notes the young part of a table, together with the one before where they touch.
-    fn clear_soon(&mut self, va: u64, young: &PageBits) {
+    fn clear_soon(&mut self, va: u64, young: &PageSet) {
         let (mut first, mut end) = (None, 0);
-        for_runs(young, |page, pages| {
+        for run in young.runs() {
+            let (page, pages) = (run.start as u64, run.len() as u64);
             first.get_or_insert(page);
             end = page + pages;
-        });
+        }
         let range = AddressRange {
             start: va + first.unwrap_or(0) * PAGE_BYTES,
             end: va + end * PAGE_BYTES,
@@ -348,8 +350,9 @@ impl SightSink for Sink<'_> {
         let Some(numberings) = self.numberings.get(sight.range).filter(|_| known_since) else {
             return;
         };
-        let mut emit = |bits: &PageBits, numbering: Numbering| {
-            for_runs(bits, |page, pages| {
+        let mut emit = |bits: &PageSet, numbering: Numbering| {
+            for run in bits.runs() {
+                let (page, pages) = (run.start as u64, run.len() as u64);
                 let first_page = numbering.page(sight.va + page * PAGE_BYTES);
                 (self.found)(Touched {
                     first_page,
@@ -357,19 +360,14 @@ impl SightSink for Sink<'_> {
                     numbering,
                     evidence: Evidence::Seen,
                 });
-            });
+            }
         };
         match numberings.file {
             None => emit(&judged.young, numberings.own),
             Some(file) if !numberings.copies => emit(&judged.young, file),
             Some(file) => {
-                let (mut copied, mut shared) = (judged.young, judged.young);
-                for (word, dirty) in sight.bits.dirty.iter().enumerate() {
-                    copied[word] &= dirty;
-                    shared[word] &= !dirty;
-                }
-                emit(&shared, file);
-                emit(&copied, numberings.own);
+                emit(&judged.young.without(&sight.bits.dirty), file);
+                emit(&(judged.young & sight.bits.dirty), numberings.own);
             }
         }
     }
@@ -382,57 +380,6 @@ impl SightSink for Sink<'_> {
                 self.failed = Some(error);
                 ControlFlow::Break(())
             }
-        }
-    }
-}
-
-/// Calls `run` with first page and length of every run of set bits.
-fn for_runs(bits: &PageBits, mut run: impl FnMut(u64, u64)) {
-    let mut begun: Option<u64> = None;
-    for (index, &word) in bits.iter().enumerate() {
-        let base = index as u64 * 64;
-        let mut at = 0;
-        while at < 64 {
-            let rest = word >> at;
-            let same = match begun {
-                None => rest.trailing_zeros().min(64 - at),
-                Some(_) => (!rest).trailing_zeros().min(64 - at),
-            };
-            at += same;
-            if at < 64 {
-                match begun.take() {
-                    None => begun = Some(base + u64::from(at)),
-                    Some(first) => run(first, base + u64::from(at) - first),
-                }
-            }
-        }
-    }
-    if let Some(first) = begun {
-        run(first, bits.len() as u64 * 64 - first);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn runs_are_the_set_bits(words in prop::array::uniform8(prop_oneof![
-            Just(0u64), Just(u64::MAX), any::<u64>(), any::<u64>().prop_map(|bits| bits & bits << 1),
-        ])) {
-            let mut seen = [0u64; 8];
-            let mut last_end = None;
-            for_runs(&words, |first, pages| {
-                assert!(pages > 0 && last_end.is_none_or(|end| first > end));
-                last_end = Some(first + pages);
-                for page in first..first + pages {
-                    seen[page as usize / 64] |= 1 << (page % 64);
-                }
-            });
-            prop_assert_eq!(seen, words);
         }
     }
 }

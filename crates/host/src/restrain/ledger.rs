@@ -1,489 +1,313 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What has to be taken back, written down before it is done: a program that is killed leaves a
-//! frozen or squeezed cgroup behind, and the next one puts it right.
+//! What has to be undone, written down before it is done: a program that is killed leaves a
+//! frozen or squeezed cgroup, a mount or a socket behind, and the next one puts it right.
+//!
+//! It lies at a place that no configuration moves ([`state_directory`]), so that a configuration
+//! that is broken, gone or another one by now keeps nobody from finding it.
 
-use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::{self, FileError};
+use super::format::Contents;
+use super::place::Place;
+use super::undo::{Kind, Undo};
+use crate::error::FileError;
 
-/// One step of taking something back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Write a value to a file.
-    Write {
-        /// The file.
-        file: PathBuf,
-        /// The value.
-        value: String,
+/// The name of the file in the state directory.
+const NAME: &str = "ledger";
+/// Longest part of an unreadable line that is shown, bytes.
+const SHOWN_MAX: usize = 120;
+
+/// Why a ledger cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LedgerError {
+    /// Another program does.
+    #[error(
+        "another agewise daemon uses {}; only one at a time may act", path.display()
+    )]
+    Taken {
+        /// The ledger.
+        path: PathBuf,
     },
-    /// Move all processes from one cgroup to another, and remove the first.
-    Leave {
-        /// The cgroup's directory.
-        from: PathBuf,
-        /// Where they go.
-        to: PathBuf,
-    },
+    /// It cannot be read or written, or it is not certain who wrote it.
+    #[error("the ledger: {0}")]
+    File(#[from] FileError),
 }
 
-/// What was done to a cgroup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Its memory is held low.
-    Squeeze,
-    /// Its tasks are stopped.
-    Freeze,
-}
-
-/// How to take one restraint back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Undo {
-    /// The directory of the cgroup.
-    pub dir: PathBuf,
-    /// Its inode: another cgroup of the same name is left alone.
-    pub inode: u64,
-    /// What was done.
-    pub kind: Kind,
-    /// In this order.
-    pub steps: Vec<Step>,
-}
-
-impl Undo {
-    /// Takes it back. A cgroup that is gone needs nothing.
-    ///
-    /// # Errors
-    /// The first step that fails for another reason; the others are tried as well.
-    pub fn run(&self) -> Result<(), FileError> {
-        let is_same = fs::metadata(&self.dir).is_ok_and(|meta| meta.ino() == self.inode);
-        let mut result = Ok(());
-        for step in &self.steps {
-            let done = match step {
-                // Processes that were moved aside are moved back wherever the memory cgroup is.
-                Step::Leave { from, to } => leave(from, to),
-                Step::Write { file, value } if is_same || !file.starts_with(&self.dir) => {
-                    error::write(file, value)
-                }
-                Step::Write { .. } => Ok(()),
-            };
-            match done {
-                Err(error) if !error.is_not_found() && result.is_ok() => result = Err(error),
-                _ => {}
-            }
-        }
-        result
-    }
-
-    fn line(&self) -> String {
-        let kind = match self.kind {
-            Kind::Squeeze => "squeeze",
-            Kind::Freeze => "freeze",
-        };
-        let dir = escape(&self.dir.display().to_string());
-        let mut line = format!("{kind}\t{}\t{dir}", self.inode);
-        for step in &self.steps {
-            let (verb, path, what) = match step {
-                Step::Write { file, value } => ("write", file, value.clone()),
-                Step::Leave { from, to } => ("leave", from, to.display().to_string()),
-            };
-            let path = escape(&path.display().to_string());
-            line += &format!("\t{verb}\t{path}\t{}", escape(&what));
-        }
-        line
-    }
-
-    fn parse(line: &str) -> Option<Undo> {
-        let mut words = line.split('\t').map(unescape);
-        let kind = match words.next()?.as_str() {
-            "squeeze" => Kind::Squeeze,
-            "freeze" => Kind::Freeze,
-            _ => return None,
-        };
-        let inode = words.next()?.parse().ok()?;
-        let dir = PathBuf::from(words.next()?);
-        let mut steps = Vec::new();
-        while let Some(verb) = words.next() {
-            let (path, what) = (PathBuf::from(words.next()?), words.next()?);
-            steps.push(match verb.as_str() {
-                "write" => Step::Write {
-                    file: path,
-                    value: what,
-                },
-                "leave" => Step::Leave {
-                    from: path,
-                    to: what.into(),
-                },
-                _ => return None,
-            });
-        }
-        Some(Undo {
-            dir,
-            inode,
-            kind,
-            steps,
-        })
-    }
-}
-
-/// A cgroup may have a tab in its name, and whoever may make cgroups must not write steps of ours.
-fn escape(text: &str) -> String {
-    let text = text.replace('\\', "\\\\").replace('\t', "\\t");
-    text.replace('\n', "\\n")
-}
-
-fn unescape(word: &str) -> String {
-    let mut text = String::with_capacity(word.len());
-    let mut chars = word.chars();
-    while let Some(char) = chars.next() {
-        text.push(match (char, char == '\\') {
-            (_, true) => match chars.next() {
-                Some('t') => '\t',
-                Some('n') => '\n',
-                Some(other) => other,
-                None => '\\',
-            },
-            (char, false) => char,
-        });
-    }
-    text
-}
-
-/// Refuses what somebody else could have written: its steps are carried out with our privileges.
-fn check_owner(path: &Path) -> Result<(), FileError> {
-    let refused = |why: &str| FileError::Read {
-        path: path.to_owned(),
-        source: io::Error::other(format!("not trusted: {why}; look at it and remove it")),
+/// The directory with the ledger of this machine: the state directory of the systemd unit
+/// (`STATE_DIRECTORY`), `/var/lib/agewise` for root, and `~/.local/state/agewise`
+/// (`XDG_STATE_HOME`) for others; `None` if the environment of those tells no home.
+pub fn state_directory() -> Option<PathBuf> {
+    let variable = |name: &str| {
+        // systemd separates several directories by colons; the first one is the unit's own.
+        let value = std::env::var_os(name)?;
+        let first = value.as_bytes().split(|byte| *byte == b':').next()?;
+        let path = PathBuf::from(OsStr::from_bytes(first));
+        path.is_absolute().then_some(path)
     };
-    let meta = match fs::symlink_metadata(path) {
-        Ok(meta) => meta,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => {
-            return Err(FileError::Read {
-                path: path.to_owned(),
-                source,
-            });
-        }
-    };
-    if !meta.is_file() {
-        return Err(refused("it is no file"));
+    if let Some(unit) = variable("STATE_DIRECTORY") {
+        return Some(unit);
     }
-    if meta.uid() != 0 && meta.uid() != rustix::process::geteuid().as_raw() {
-        return Err(refused("it belongs to another user"));
+    if rustix::process::geteuid().is_root() {
+        return Some("/var/lib/agewise".into());
     }
-    if meta.mode() & 0o022 != 0 {
-        return Err(refused("others may write to it"));
-    }
-    Ok(())
+    let home = || variable("HOME").map(|home| home.join(".local/state"));
+    Some(variable("XDG_STATE_HOME").or_else(home)?.join("agewise"))
 }
 
-/// Keeps two programs from using one ledger: the second would take back what the first does.
-#[derive(Debug)]
-pub struct LedgerLock {
-    _file: fs::File,
-}
-
-impl LedgerLock {
-    /// Takes the lock of a ledger, `None` if another program has it. It ends with the program that
-    /// holds it, however that ends.
-    ///
-    /// # Errors
-    /// The file beside the ledger that is locked cannot be made.
-    pub fn take(ledger: &Path) -> Result<Option<Self>, FileError> {
-        let path = ledger.with_extension("lock");
-        let failed = |source| FileError::Write {
-            path: path.clone(),
-            value: "a lock".to_owned(),
-            source,
-        };
-        let file = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed)?;
-        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(LedgerLock { _file: file })),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-            Err(errno) => Err(failed(errno.into())),
-        }
-    }
-}
-
-/// Moves every process of a cgroup to another and removes it. Processes may fork meanwhile: until
-/// none is left.
-fn leave(from: &Path, to: &Path) -> Result<(), FileError> {
-    const ROUNDS: usize = 100;
-    let procs = from.join("cgroup.procs");
-    for _ in 0..ROUNDS {
-        let pids = error::read(&procs)?;
-        if pids.trim().is_empty() {
-            break;
-        }
-        for pid in pids.lines() {
-            match error::write(&to.join("cgroup.procs"), pid) {
-                Err(error) if !error.is_not_found() => return Err(error),
-                _ => {}
-            }
-        }
-    }
-    fs::remove_dir(from).map_err(|source| FileError::Write {
-        path: from.to_owned(),
-        value: "rmdir".to_owned(),
-        source,
-    })
-}
-
-/// All that is to be taken back, on disk as well if it has a file.
+/// What became of what a killed program left.
 #[derive(Debug, Default)]
-pub struct Ledger {
-    file: Option<PathBuf>,
-    undos: Vec<Undo>,
+pub struct Undone {
+    /// So many things were undone.
+    pub count: usize,
+    /// What could not be; it stays noted.
+    pub failures: Vec<FileError>,
+    /// Lines that mean nothing, shown as text; they stay in the file.
+    pub unreadable: Vec<String>,
+    /// The ledger.
+    pub path: PathBuf,
 }
+
+impl Undone {
+    /// There was nothing to undo.
+    pub fn is_nothing(&self) -> bool {
+        self.count == 0 && self.is_well()
+    }
+
+    /// Nothing is left.
+    pub fn is_well(&self) -> bool {
+        self.failures.is_empty() && self.unreadable.is_empty()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    /// Where it is to be; none: only in memory.
+    dir: Option<PathBuf>,
+    /// Made with the first note.
+    place: Option<Place>,
+    contents: Contents,
+}
+
+/// All that is to be undone, on disk as well if it has a place. Cloned handles are the same ledger.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger(Arc<Mutex<Notes>>);
 
 impl Ledger {
-    /// A ledger kept in `file` too, whose former contents are taken back first: what a program left
-    /// that was killed. Returns what failed; that stays noted, and is tried again at the end and by
-    /// the next program.
+    /// The ledger in a state directory. What a program left there that was killed is undone first,
+    /// the last first. What fails stays noted, and is tried again by the next program.
     ///
     /// # Errors
-    /// The file cannot be read or written, or somebody else may have written it.
-    pub fn open(file: Option<&Path>) -> Result<(Self, Vec<FileError>), FileError> {
-        let mut failures = Vec::new();
-        let mut undos = Vec::new();
-        file.map(check_owner).transpose()?;
-        if let Some(text) = file.map(error::read_optional).transpose()?.flatten() {
-            // The last first, as at an end.
-            for undo in text.lines().rev().filter_map(Undo::parse) {
-                if let Err(error) = undo.run() {
-                    failures.push(error);
-                    undos.insert(0, undo);
-                }
-            }
-        }
-        let ledger = Ledger {
-            file: file.map(Path::to_owned),
-            undos,
+    /// [`LedgerError`]. That its file cannot be written is none yet: what it says has been undone
+    /// by then, and [`add`](Self::add) fails.
+    pub fn open(dir: &Path) -> Result<(Self, Undone), LedgerError> {
+        let mut notes = Notes {
+            dir: Some(dir.to_owned()),
+            place: Place::open(dir, OsStr::new(NAME))?,
+            contents: Contents::default(),
         };
-        ledger.save()?;
-        Ok((ledger, failures))
+        let mut undone = Undone {
+            path: dir.join(NAME),
+            ..Undone::default()
+        };
+        if let Some(place) = &notes.place {
+            take(place)?;
+            notes.undo_what_was_left(&mut undone)?;
+        }
+        if notes.contents.is_empty() {
+            // Who notes nothing does not keep others from doing so.
+            notes.place = None;
+        }
+        Ok((Ledger(Arc::new(Mutex::new(notes))), undone))
     }
 
-    /// Notes what is about to be done.
+    /// Undoes what the ledger of an earlier version says, which lay where its configuration had it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn undo_file(path: &Path) -> Result<Undone, LedgerError> {
+        let mut undone = Undone {
+            path: path.to_owned(),
+            ..Undone::default()
+        };
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+            return Ok(undone);
+        };
+        let Some(place) = Place::open(dir, name)? else {
+            return Ok(undone);
+        };
+        if place.read()?.is_none() {
+            return Ok(undone);
+        }
+        // Earlier versions lock a file beside it, and leave that there.
+        let _lock = match std::fs::File::open(path.with_extension("lock")) {
+            Ok(lock) => Some(take_file(lock, path)?),
+            Err(_) => None,
+        };
+        let mut notes = Notes {
+            place: Some(place),
+            ..Notes::default()
+        };
+        notes.undo_what_was_left(&mut undone)?;
+        Ok(undone)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Notes> {
+        // A panic of another holder left what was to be undone noted.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the directory and takes its lock, which [`add`](Self::add) would do with the first
+    /// note.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn claim(&self) -> Result<(), LedgerError> {
+        self.lock().make_place()
+    }
+
+    /// Notes what is about to be done. When this returns it is on the disk.
     ///
     /// # Errors
     /// It cannot be written down: then it must not be done.
-    pub fn add(&mut self, undo: Undo) -> Result<(), FileError> {
-        self.undos.push(undo);
-        self.save().inspect_err(|_| {
-            self.undos.pop();
-        })
+    pub fn add(&self, undo: Undo) -> Result<(), LedgerError> {
+        let mut notes = self.lock();
+        notes.make_place()?;
+        notes.contents.undos.push(undo);
+        let saved = notes.save();
+        if saved.is_err() {
+            notes.contents.undos.pop();
+        }
+        Ok(saved?)
     }
 
-    /// What is noted of a cgroup.
-    pub fn find(&self, dir: &Path, kind: Kind) -> Option<&Undo> {
-        self.undos
-            .iter()
-            .find(|undo| undo.dir == dir && undo.kind == kind)
+    /// Whether something of this kind is noted.
+    pub fn has(&self, dir: &Path, kind: Kind) -> bool {
+        self.lock().position(dir, kind).is_some()
     }
 
-    /// Takes one back; nothing if there is none.
+    /// Undoes one; nothing if there is none.
     ///
     /// # Errors
     /// A step failed: it stays noted.
-    pub fn undo(&mut self, dir: &Path, kind: Kind) -> Result<(), FileError> {
-        let Some(place) = self
-            .undos
-            .iter()
-            .position(|undo| undo.dir == dir && undo.kind == kind)
-        else {
+    pub fn undo(&self, dir: &Path, kind: Kind) -> Result<(), FileError> {
+        let mut notes = self.lock();
+        let Some(place) = notes.position(dir, kind) else {
             return Ok(());
         };
-        self.undos[place].run()?;
-        self.undos.remove(place);
-        self.save()
+        notes.contents.undos[place].run()?;
+        notes.contents.undos.remove(place);
+        notes.save()
     }
 
-    /// Takes all back, the last first. Returns what failed; that stays noted in the file.
-    pub fn undo_all(&mut self) -> Vec<FileError> {
+    /// Undoes all that was done to cgroups, the last first. Returns what failed; that stays noted.
+    pub fn undo_throttles(&self) -> Vec<FileError> {
         let mut failures = Vec::new();
-        for undo in std::mem::take(&mut self.undos).into_iter().rev() {
-            if let Err(error) = undo.run() {
-                failures.push(error);
-                self.undos.insert(0, undo);
-            }
-        }
-        failures.extend(self.save().err());
+        self.lock()
+            .undo(&mut failures, |undo| undo.kind.is_throttle());
         failures
     }
+}
 
-    /// Replaces the file whole, so that a crash leaves the old one or the new one.
-    fn save(&self) -> Result<(), FileError> {
-        let Some(path) = &self.file else {
+impl Notes {
+    fn position(&self, dir: &Path, kind: Kind) -> Option<usize> {
+        let mut undos = self.contents.undos.iter();
+        undos.position(|undo| undo.dir == dir && undo.kind == kind)
+    }
+
+    fn make_place(&mut self) -> Result<(), LedgerError> {
+        if let (Some(dir), None) = (&self.dir, &self.place) {
+            let place = Place::make(dir, OsStr::new(NAME))?;
+            take(&place)?;
+            // Another program may have come and gone since this one looked.
+            if let Some(bytes) = place.read()? {
+                self.contents = Contents::decode(&bytes);
+            }
+            self.place = Some(place);
+        }
+        Ok(())
+    }
+
+    fn undo_what_was_left(&mut self, undone: &mut Undone) -> Result<(), FileError> {
+        let read = self.place.as_ref().map(Place::read).transpose()?.flatten();
+        let Some(bytes) = read else {
+            // Nothing was noted; a new ledger that was not finished may be there.
+            let cleared = self.place.as_ref().map(Place::remove);
+            undone.failures.extend(cleared.and_then(Result::err));
             return Ok(());
         };
-        let failed = |source| FileError::Write {
-            path: path.clone(),
-            value: "what has to be taken back".to_owned(),
-            source,
-        };
-        if self.undos.is_empty() {
-            return match fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
-                _ => Ok(()),
-            };
-        }
-        let fresh = path.with_extension("new");
-        let write = || {
-            let mut file = fs::OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&fresh)?;
-            for undo in &self.undos {
-                writeln!(file, "{}", undo.line())?;
-            }
-            file.sync_all()?;
-            fs::rename(&fresh, path)
-        };
-        write().map_err(failed)
+        self.contents = Contents::decode(&bytes);
+        undone.count = self.undo(&mut undone.failures, |_| true);
+        undone.unreadable = self
+            .contents
+            .unreadable
+            .iter()
+            .map(|line| shown(line))
+            .collect();
+        Ok(())
     }
+
+    /// Undoes those that are meant, the last first. Returns how many.
+    fn undo(&mut self, failures: &mut Vec<FileError>, is_meant: impl Fn(&Undo) -> bool) -> usize {
+        let mut kept = Vec::new();
+        let mut count = 0;
+        for undo in std::mem::take(&mut self.contents.undos).into_iter().rev() {
+            let done = if is_meant(&undo) {
+                undo.run().map(|()| true)
+            } else {
+                Ok(false)
+            };
+            match done {
+                Ok(true) => count += 1,
+                Ok(false) => kept.push(undo),
+                Err(error) => {
+                    failures.push(error);
+                    kept.push(undo);
+                }
+            }
+        }
+        kept.reverse();
+        self.contents.undos = kept;
+        failures.extend(self.save().err());
+        count
+    }
+
+    fn save(&self) -> Result<(), FileError> {
+        match &self.place {
+            None => Ok(()),
+            Some(place) if self.contents.is_empty() => place.remove(),
+            Some(place) => place.replace(&self.contents.encode()),
+        }
+    }
+}
+
+fn take(place: &Place) -> Result<(), LedgerError> {
+    match place.lock()? {
+        true => Ok(()),
+        false => Err(LedgerError::Taken {
+            path: place.path().to_owned(),
+        }),
+    }
+}
+
+fn take_file(lock: std::fs::File, path: &Path) -> Result<std::fs::File, LedgerError> {
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(_) => Err(LedgerError::Taken {
+            path: path.to_owned(),
+        }),
+    }
+}
+
+/// A line as text that is safe to print.
+fn shown(line: &[u8]) -> String {
+    let part = &line[..line.len().min(SHOWN_MAX)];
+    part.escape_ascii().to_string()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn undo(dir: &Path, inode: u64) -> Undo {
-        Undo {
-            dir: dir.to_owned(),
-            inode,
-            kind: Kind::Squeeze,
-            steps: vec![Step::Write {
-                file: dir.join("memory.high"),
-                value: "max".to_owned(),
-            }],
-        }
-    }
-
-    #[test]
-    fn lines_come_back() {
-        let mut both = undo(Path::new("/sys/fs/cgroup/a b"), 7);
-        both.kind = Kind::Freeze;
-        both.steps.push(Step::Leave {
-            from: "/f/a".into(),
-            to: "/f".into(),
-        });
-        assert_eq!(Undo::parse(&both.line()), Some(both));
-        // A name cannot add a step.
-        let odd = undo(Path::new("/cg/a\\t\tleave\t/x\t/y\nsqueeze"), 1);
-        assert_eq!(odd.line().lines().count(), 1);
-        assert_eq!(Undo::parse(&odd.line()), Some(odd));
-        for bad in [
-            "",
-            "x\t1\t/a",
-            "squeeze\tx\t/a",
-            "squeeze\t1\t/a\twrite\t/b",
-            "squeeze\t1",
-        ] {
-            assert_eq!(Undo::parse(bad), None, "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn what_a_killed_program_left_is_taken_back_by_the_next() {
-        let dir = tempfile::tempdir().unwrap();
-        let cgroup = dir.path().join("cgroup");
-        fs::create_dir(&cgroup).unwrap();
-        let high = cgroup.join("memory.high");
-        fs::write(&high, "100").unwrap();
-        let file = dir.path().join("ledger");
-        let inode = fs::metadata(&cgroup).unwrap().ino();
-        let (mut ledger, failures) = Ledger::open(Some(&file)).unwrap();
-        assert!(failures.is_empty() && !file.exists());
-        ledger.add(undo(&cgroup, inode)).unwrap();
-        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
-        drop(ledger);
-        let (ledger, failures) = Ledger::open(Some(&file)).unwrap();
-        assert!(failures.is_empty() && !file.exists(), "{failures:?}");
-        assert_eq!(fs::read_to_string(&high).unwrap().trim(), "max");
-        assert!(ledger.find(&cgroup, Kind::Squeeze).is_none());
-    }
-
-    #[test]
-    fn what_cannot_be_taken_back_stays_noted() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("ledger");
-        let (mut ledger, _) = Ledger::open(Some(&file)).unwrap();
-        let mut stuck = undo(dir.path(), fs::metadata(dir.path()).unwrap().ino());
-        // A directory cannot be written to.
-        fs::create_dir(dir.path().join("memory.high")).unwrap();
-        stuck.kind = Kind::Freeze;
-        ledger.add(stuck).unwrap();
-        assert_eq!(ledger.undo_all().len(), 1);
-        drop(ledger);
-        let (ledger, failures) = Ledger::open(Some(&file)).unwrap();
-        assert_eq!(failures.len(), 1);
-        assert!(file.exists() && ledger.find(dir.path(), Kind::Freeze).is_some());
-        fs::remove_dir(dir.path().join("memory.high")).unwrap();
-        let (_, failures) = Ledger::open(Some(&file)).unwrap();
-        assert!(failures.is_empty() && !file.exists(), "{failures:?}");
-    }
-
-    #[test]
-    fn what_others_could_have_written_is_not_carried_out() {
-        use std::os::unix::fs::PermissionsExt;
-        let dir = tempfile::tempdir().unwrap();
-        let high = dir.path().join("memory.high");
-        fs::write(&high, "100").unwrap();
-        let file = dir.path().join("ledger");
-        let line = undo(dir.path(), fs::metadata(dir.path()).unwrap().ino()).line();
-        fs::write(&file, line).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
-        let error = Ledger::open(Some(&file)).unwrap_err().to_string();
-        assert!(error.contains("others may write to it"), "{error}");
-        let link = dir.path().join("link");
-        std::os::unix::fs::symlink(&file, &link).unwrap();
-        let error = Ledger::open(Some(&link)).unwrap_err().to_string();
-        assert!(error.contains("it is no file"), "{error}");
-        assert_eq!(fs::read_to_string(&high).unwrap(), "100");
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        Ledger::open(Some(&file)).unwrap();
-        assert_eq!(fs::read_to_string(&high).unwrap(), "max");
-    }
-
-    #[test]
-    fn a_ledger_is_for_one_program_at_a_time() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("ledger");
-        let first = LedgerLock::take(&file).unwrap();
-        assert!(first.is_some() && LedgerLock::take(&file).unwrap().is_none());
-        drop(first);
-        assert!(LedgerLock::take(&file).unwrap().is_some());
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn any_line_is_read_or_not(line in "\\PC{0,80}", words in proptest::collection::vec("[a-z\\\\\t]{0,6}", 0..9)) {
-            let _ = Undo::parse(&line);
-            let line = words.join("\t");
-            if let Some(undo) = Undo::parse(&format!("freeze\t7\t{line}")) {
-                proptest::prop_assert_eq!(Undo::parse(&undo.line()), Some(undo));
-            }
-        }
-    }
-
-    #[test]
-    fn another_cgroup_of_the_same_name_is_left_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("memory.high"), "5").unwrap();
-        undo(dir.path(), 1).run().unwrap();
-        assert_eq!(
-            fs::read_to_string(dir.path().join("memory.high")).unwrap(),
-            "5"
-        );
-        undo(Path::new("/nowhere/at/all"), 1).run().unwrap();
-    }
-}
+#[path = "ledger_tests.rs"]
+mod tests;

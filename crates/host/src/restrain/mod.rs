@@ -3,20 +3,25 @@
 //! whatever holds init, the session or this program, and taken back when dropped or, should the
 //! program be killed, by the next one.
 
+mod format;
+mod kill;
 mod ledger;
+mod login;
+mod place;
+pub mod stale;
+mod undo;
 mod untouchable;
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, pidfd_send_signal};
-
-pub use ledger::{Kind, Ledger, LedgerLock, Step, Undo};
+pub use kill::Killed;
+pub use ledger::{Ledger, LedgerError, Undone, state_directory};
+pub use undo::{Kind, Step, Undo};
 pub use untouchable::{Untouchable, untouchable};
 
-use crate::cgroup::{Cgroup, CgroupError, Mounts, Version};
+use crate::cgroup::{Cgroup, CgroupError, Mounts, TreeLimits, Version};
 use crate::error::{self, FileError};
 use crate::process::{Process, ProcessError};
 use crate::root::ProcRoot;
@@ -25,8 +30,6 @@ use crate::root::ProcRoot;
 const FREEZE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between two looks whether it has.
 const FREEZE_STEP: Duration = Duration::from_millis(2);
-/// Rounds of killing until no process is left that was forked meanwhile.
-const KILL_ROUNDS: usize = 20;
 
 /// Why a cgroup cannot be held back.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +42,12 @@ pub enum RestrainError {
         path: String,
         /// Why.
         why: Untouchable,
+    },
+    /// It holds more cgroups than are listed, so that not all of its processes are known.
+    #[error("cgroup {path} is left alone: it holds more cgroups than are listed")]
+    TooLarge {
+        /// The cgroup.
+        path: String,
     },
     /// There is no freezer, or its processes are in several freezer cgroups.
     #[error("cgroup {path} cannot be frozen: {why}")]
@@ -63,6 +72,9 @@ pub enum RestrainError {
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// It cannot be noted what would have to be undone.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
 }
 
 /// Holds cgroups back, and lets all of them go when dropped.
@@ -73,14 +85,9 @@ pub struct Restraints {
 }
 
 impl Restraints {
-    /// Hands that note what they do in `ledger`, after taking back what is noted there from before.
-    /// Returns what of that failed.
-    ///
-    /// # Errors
-    /// The ledger cannot be read or written.
-    pub fn new(proc: ProcRoot, ledger: Option<&Path>) -> Result<(Self, Vec<FileError>), FileError> {
-        let (ledger, failures) = Ledger::open(ledger)?;
-        Ok((Restraints { proc, ledger }, failures))
+    /// Hands that note what they do in `ledger`.
+    pub fn new(proc: ProcRoot, ledger: Ledger) -> Self {
+        Restraints { proc, ledger }
     }
 
     /// Holds the memory of a cgroup low: `memory.high`, or in v1 the soft limit, which counts when
@@ -95,7 +102,7 @@ impl Restraints {
             Version::V2 => "memory.high",
             Version::V1 => "memory.soft_limit_in_bytes",
         });
-        if self.ledger.find(&dir, Kind::Squeeze).is_none() {
+        if !self.ledger.has(&dir, Kind::Squeeze) {
             let value = error::read(&file)?.trim().to_owned();
             // v1 tells "no limit" as a number that it takes only as -1.
             let is_none = value.parse::<u64>().is_ok_and(|bytes| bytes >= 1 << 62);
@@ -130,7 +137,7 @@ impl Restraints {
     /// [`RestrainError`]; everything runs then.
     pub fn freeze(&mut self, cgroup: &Cgroup) -> Result<(), RestrainError> {
         self.check(cgroup)?;
-        if self.ledger.find(&cgroup.dir(), Kind::Freeze).is_some() {
+        if self.ledger.has(&cgroup.dir(), Kind::Freeze) {
             return Ok(());
         }
         let result = match cgroup.hierarchy().version {
@@ -162,7 +169,7 @@ impl Restraints {
 
     fn freeze_v1(&mut self, cgroup: &Cgroup) -> Result<(), RestrainError> {
         let no_freezer = |why| RestrainError::NoFreezer {
-            path: cgroup.path().to_owned(),
+            path: cgroup.name(),
             why,
         };
         let mounts = Mounts::read(&self.proc)?;
@@ -172,8 +179,8 @@ impl Restraints {
         let pids = cgroup.procs(true)?;
         let place = freezer_of(&self.proc, &pids)?
             .ok_or_else(|| no_freezer("its processes are in several freezer cgroups"))?;
-        let home = root.join(place.trim_start_matches('/'));
-        let is_own = place != "/" && pids_in(&home)? == pids;
+        let home = root.join(place.strip_prefix("/").unwrap_or(&place));
+        let is_own = place != Path::new("/") && pids_in(&home)? == pids;
         let mut steps = Vec::new();
         let dir = match is_own {
             true => home.clone(),
@@ -217,59 +224,32 @@ impl Restraints {
     }
 
     /// Kills all processes of a cgroup and of those below it, those that are forked meanwhile
-    /// included. Returns how many were signalled.
+    /// included, for up to two seconds. Returns who has ended, and who has not.
     ///
     /// # Errors
     /// [`RestrainError`]; some may have been killed.
-    pub fn kill(&mut self, cgroup: &Cgroup) -> Result<usize, RestrainError> {
+    pub fn kill(&mut self, cgroup: &Cgroup) -> Result<Killed, RestrainError> {
         self.check(cgroup)?;
         // What is frozen would die only when thawed (v1).
         self.thaw(cgroup)?;
-        let count = cgroup.procs(true)?.len();
-        let all_at_once = cgroup.dir().join("cgroup.kill");
-        if cgroup.hierarchy().version == Version::V2 && all_at_once.exists() {
-            error::write(&all_at_once, "1")?;
-            return Ok(count);
-        }
-        let mut signalled = BTreeSet::new();
-        for _ in 0..KILL_ROUNDS {
-            let pids = cgroup.procs(true)?;
-            let mut is_any_left = false;
-            for pid in pids {
-                match Process::open_user(&self.proc, pid) {
-                    // It was looked up by this number in the cgroup a moment ago; the pidfd makes
-                    // sure that it is not another one by now that gets the signal.
-                    Ok(process) if cgroup.procs(true)?.contains(&pid) => {
-                        is_any_left = true;
-                        // One that is long in dying is signalled again, and counts once.
-                        if signal_kill(&process) {
-                            signalled.insert((pid, process.start_ticks()));
-                        }
-                    }
-                    Ok(_) => {}
-                    Err(error) if error.is_gone() => {}
-                    Err(ProcessError::Zombie { .. } | ProcessError::KernelThread { .. }) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            if !is_any_left {
-                break;
-            }
-            std::thread::sleep(FREEZE_STEP);
-        }
-        Ok(signalled.len())
+        kill::kill_all(&self.proc, cgroup)
     }
 
-    /// Takes all back. Returns what failed.
-    pub fn let_go(&mut self) -> Vec<FileError> {
-        self.ledger.undo_all()
+    /// Undoes all. Returns what failed.
+    pub fn undo_all(&mut self) -> Vec<FileError> {
+        self.ledger.undo_throttles()
     }
 
     fn check(&self, cgroup: &Cgroup) -> Result<(), RestrainError> {
         cgroup.check()?;
+        if cgroup.descendants(TreeLimits::default())?.truncated {
+            return Err(RestrainError::TooLarge {
+                path: cgroup.name(),
+            });
+        }
         match untouchable(&self.proc, cgroup)? {
             Some(why) => Err(RestrainError::Untouchable {
-                path: cgroup.path().to_owned(),
+                path: cgroup.name(),
                 why,
             }),
             None => Ok(()),
@@ -288,19 +268,13 @@ impl Restraints {
 
 impl Drop for Restraints {
     fn drop(&mut self) {
-        for error in self.let_go() {
-            eprintln!("agewise: a cgroup could not be let go: {error}");
+        for error in self.undo_all() {
+            let error = crate::untrusted::clean(&error.to_string());
+            #[expect(clippy::disallowed_macros, reason = "the name in it is escaped")]
+            {
+                eprintln!("agewise: what was done to a cgroup could not be undone: {error}");
+            }
         }
-    }
-}
-
-fn signal_kill(process: &Process) -> bool {
-    match process.pidfd() {
-        Some(pidfd) => pidfd_send_signal(pidfd, Signal::KILL).is_ok(),
-        None => i32::try_from(process.pid())
-            .ok()
-            .and_then(Pid::from_raw)
-            .is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok()),
     }
 }
 
@@ -313,7 +287,7 @@ fn wait_for(
     while !is_done(&error::read(file)?) {
         if began.elapsed() > FREEZE_TIMEOUT {
             return Err(RestrainError::Slow {
-                path: cgroup.path().to_owned(),
+                path: cgroup.name(),
             });
         }
         std::thread::sleep(FREEZE_STEP);
@@ -322,8 +296,8 @@ fn wait_for(
 }
 
 /// The freezer cgroup all these processes are in; `None` if there are several, or no process.
-fn freezer_of(proc: &ProcRoot, pids: &[u32]) -> Result<Option<String>, RestrainError> {
-    let mut place: Option<String> = None;
+fn freezer_of(proc: &ProcRoot, pids: &[u32]) -> Result<Option<PathBuf>, RestrainError> {
+    let mut place: Option<PathBuf> = None;
     for pid in pids {
         let memberships = match Process::open_in(proc, *pid).and_then(|process| process.cgroups()) {
             Ok(memberships) => memberships,

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Cgroups that must not be acted on.
 
+use std::path::Path;
+
+use super::login::Logins;
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::process::Process;
 use crate::root::ProcRoot;
@@ -18,7 +21,7 @@ pub enum Untouchable {
     Ancestor,
     /// It holds a process of the session of this program.
     Session,
-    /// It holds the shell somebody is logged in with: a session leader with a terminal.
+    /// It holds the shell somebody is logged in with, at a terminal.
     LoginShell,
 }
 
@@ -47,6 +50,10 @@ pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchabl
     let pids = cgroup.procs(true)?;
     let ancestors = ancestors(root);
     let stat = |pid| Process::open_in(root, pid).and_then(|process| process.stat());
+    let logins = Logins {
+        proc: root,
+        run: Path::new("/run"),
+    };
     let own_session = stat(std::process::id()).ok().map(|stat| stat.session);
     let reason = |pid: u32| {
         if pid == 1 {
@@ -61,8 +68,8 @@ pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchabl
             if Some(stat.session) == own_session {
                 Some(Untouchable::Session)
             } else {
-                let leads = stat.session == pid && stat.has_terminal;
-                leads.then_some(Untouchable::LoginShell)
+                let is_login = logins.is_login(pid, &stat);
+                is_login.then_some(Untouchable::LoginShell)
             }
         }
     };

@@ -62,7 +62,7 @@ pub struct Settings {
 impl Settings {
     /// Linux 7.2.
     #[must_use]
-    pub fn linux_7_2() -> Settings {
+    pub const fn linux_7_2() -> Settings {
         Settings {
             list_scope: ListScope::Node,
             dirty_stays_inactive: false,
@@ -79,7 +79,7 @@ impl Settings {
 
     /// Linux 6.12.
     #[must_use]
-    pub fn linux_6_12() -> Settings {
+    pub const fn linux_6_12() -> Settings {
         Settings {
             zero_cost_decays: true,
             max_zone_skips: None,

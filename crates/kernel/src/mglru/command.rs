@@ -73,7 +73,7 @@ impl Command {
         let mut number = || scanner.unsigned().ok_or(WriteError::Invalid);
         let (memcg_id, node, seq) = (number()?, number()?, number()?);
         scanner.skip_spaces();
-        let words = syntax == DebugfsSyntax::V7_2;
+        let words = syntax == DebugfsSyntax::LongIds;
         let swappiness = if words {
             scanner.word(4).map(parse_swappiness).transpose()?
         } else {
@@ -204,7 +204,7 @@ fn run_aging<W: World>(
     if seq > state.max_seq {
         return Err(WriteError::Invalid);
     }
-    if lru.mglru.profile.debugfs == DebugfsSyntax::V7_2 {
+    if lru.mglru.profile.debugfs == DebugfsSyntax::LongIds {
         return if age(lru, world, lruvec, swappiness, force) {
             Ok(())
         } else {
@@ -216,7 +216,7 @@ fn run_aging<W: World>(
     }
     let leading = state.min_seq[usize::from(swappiness == 0)];
     let full = leading + MAX_NR_GENS as u64 - 1 <= state.max_seq;
-    if !force && full && lru.mglru.profile.debugfs == DebugfsSyntax::V6_12 {
+    if !force && full && lru.mglru.profile.debugfs == DebugfsSyntax::ShortIds {
         return Err(WriteError::Range);
     }
     age(lru, world, lruvec, swappiness, force);

@@ -31,8 +31,8 @@ pub fn render(lru: &Lru, names: &impl MemcgNames, now_ns: u64, full: bool) -> St
     for memcg in lru.tree_order(MemcgId::ROOT) {
         let (id, path) = (names.id(memcg), names.path(memcg));
         match lru.mglru.profile.debugfs {
-            DebugfsSyntax::V7_2 => writeln!(text, "memcg {id} {path}"),
-            DebugfsSyntax::V6 | DebugfsSyntax::V6_12 => {
+            DebugfsSyntax::LongIds => writeln!(text, "memcg {id} {path}"),
+            DebugfsSyntax::Patches | DebugfsSyntax::ShortIds => {
                 writeln!(text, "memcg {:5} {path}", id & 0xffff)
             }
         }
@@ -58,7 +58,7 @@ fn render_lruvec(
     let syntax = lru.mglru.profile.debugfs;
     let first = if full {
         (state.max_seq + 1).saturating_sub(MAX_NR_GENS as u64)
-    } else if syntax == DebugfsSyntax::V7_2 {
+    } else if syntax == DebugfsSyntax::LongIds {
         evictable_min_seq(state.min_seq, DEFAULT_SWAPPINESS)
     } else {
         state.min_seq[FolioType::Anon.index()]
@@ -68,7 +68,7 @@ fn render_lruvec(
         write!(text, " {seq:10} {:10}", jiffies_to_msecs(age))?;
         for folio_type in FolioType::ALL {
             let below = seq < state.min_seq[folio_type.index()];
-            if below && syntax == DebugfsSyntax::V6 {
+            if below && syntax == DebugfsSyntax::Patches {
                 write!(text, " {:>10} ", "-0")?;
                 continue;
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What differs between kernel versions: data, and the small functions that read it. Nothing else
-//! in the multi-gen LRU asks for a version. `docs/profiles.md` lists the differences in words.
+//! in the multi-gen LRU asks for a version. `docs/inside/profiles.md` lists the differences in words.
 //!
 //! `7.2` is Linux 7.2 (rework of 6.14 and of 2026), `6.12` the long-term kernel before that rework,
 //! `6.14` what that rework alone makes of it, `v6` the patch set of January 2022.
@@ -128,11 +128,11 @@ pub struct Profile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DebugfsSyntax {
     /// The patch set: `-0` below the oldest generation, aging only at `max_seq`.
-    V6,
+    Patches,
     /// 16-bit cgroup id; `+` with a sequence number below `max_seq` does nothing.
-    V6_12,
+    ShortIds,
     /// 64-bit cgroup id; `+` always ages; swappiness may be the word `max`.
-    V7_2,
+    LongIds,
 }
 
 /// Features switched off one at a time, for experiments.
@@ -179,7 +179,7 @@ pub const V7_2: Profile = Profile {
     has_switching_state: true,
     anon_token_bits: 31,
     shadow_limit_counts_lists: false,
-    debugfs: DebugfsSyntax::V7_2,
+    debugfs: DebugfsSyntax::LongIds,
 };
 
 /// Linux 6.12.
@@ -207,7 +207,7 @@ pub const V6_12: Profile = Profile {
     has_switching_state: false,
     anon_token_bits: 36,
     shadow_limit_counts_lists: true,
-    debugfs: DebugfsSyntax::V6_12,
+    debugfs: DebugfsSyntax::ShortIds,
 };
 
 /// Linux 6.12 with the rework of 6.14: uses, refaults, types and generations are judged as in 7.2,
@@ -233,7 +233,7 @@ pub const V6: Profile = Profile {
     sorts_dirty: true,
     kswapd_ages_all: true,
     memcg_order: MemcgOrder::Cursor,
-    debugfs: DebugfsSyntax::V6,
+    debugfs: DebugfsSyntax::Patches,
     ..V6_12
 };
 

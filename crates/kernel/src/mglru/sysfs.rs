@@ -17,7 +17,7 @@ const TABLE_BITS: u32 = 1 << 2;
 #[must_use]
 pub fn enabled_show(lru: &Lru) -> String {
     let core = lru.mode == Mode::MultiGen;
-    if lru.mglru.profile.debugfs == DebugfsSyntax::V6 {
+    if lru.mglru.profile.debugfs == DebugfsSyntax::Patches {
         return format!("{}\n", u32::from(core));
     }
     let bit = |on: bool, bit: u32| if on { bit } else { 0 };
@@ -37,12 +37,12 @@ pub fn enabled_store(lru: &mut Lru, text: &[u8]) -> Result<usize, WriteError> {
         None => return Ok(0),
         Some(b'n') => 0,
         Some(b'y') => u32::MAX,
-        Some(b'0' | b'f') if lru.mglru.profile.debugfs == DebugfsSyntax::V6 => 0,
-        Some(b'1' | b't') if lru.mglru.profile.debugfs == DebugfsSyntax::V6 => u32::MAX,
+        Some(b'0' | b'f') if lru.mglru.profile.debugfs == DebugfsSyntax::Patches => 0,
+        Some(b'1' | b't') if lru.mglru.profile.debugfs == DebugfsSyntax::Patches => u32::MAX,
         Some(_) => parse_u32(text, None).ok_or(WriteError::Invalid)?,
     };
     set_enabled(lru, caps & CORE != 0);
-    if lru.mglru.profile.debugfs != DebugfsSyntax::V6 {
+    if lru.mglru.profile.debugfs != DebugfsSyntax::Patches {
         lru.mglru.walks_leaves = caps & LEAF_WALK != 0;
         lru.mglru.uses_table_bits = caps & TABLE_BITS != 0;
     }
@@ -64,7 +64,7 @@ pub fn min_ttl_store(lru: &mut Lru, text: &[u8]) -> Result<usize, WriteError> {
     if text.is_empty() {
         return Ok(0);
     }
-    let base = (lru.mglru.profile.debugfs == DebugfsSyntax::V6).then_some(10);
+    let base = (lru.mglru.profile.debugfs == DebugfsSyntax::Patches).then_some(10);
     lru.mglru.min_ttl_ms = parse_u32(text, base).ok_or(WriteError::Invalid)?;
     Ok(text.len())
 }

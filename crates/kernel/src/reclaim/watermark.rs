@@ -23,12 +23,6 @@ pub struct Watermarks {
     pub high_pages: u64,
 }
 
-/// `vm.watermark_scale_factor` unless set, in 1/10000 of a zone.
-pub const DEFAULT_SCALE_FACTOR: u64 = 10;
-
-/// The allowed range of `vm.watermark_scale_factor`.
-pub const SCALE_FACTOR_RANGE: std::ops::RangeInclusive<u64> = 1..=3000;
-
 /// `vm.min_free_kbytes` of a machine with `lowmem_kb` KiB outside of highmem
 /// (`calculate_min_free_kbytes`; up to 5.8 the cap was 65536).
 #[must_use]
@@ -113,33 +107,12 @@ pub fn node_is_balanced(zones: &[ZoneState; 4], order: u32, highest: usize) -> b
     managed.peek().is_none() || managed.any(|zone| is_above(zone, order, zone.high_pages, highest))
 }
 
-/// Whether an allocation up to zone `highest` finds a zone above its low watermark: if not, it wakes
-/// kswapd.
-#[must_use]
-pub fn is_above_low(zones: &[ZoneState; 4], order: u32, highest: usize) -> bool {
-    any_above(zones, order, highest, |zone| zone.low_pages)
-}
-
-/// Whether an allocation finds a zone above its min watermark: if not, it reclaims itself.
-#[must_use]
-pub fn is_above_min(zones: &[ZoneState; 4], order: u32, highest: usize) -> bool {
-    any_above(zones, order, highest, |zone| zone.min_pages)
-}
-
-fn any_above(
-    zones: &[ZoneState; 4],
-    order: u32,
-    highest: usize,
-    mark: impl Fn(&ZoneState) -> u64,
-) -> bool {
-    zones[..=highest.min(3)]
-        .iter()
-        .any(|zone| zone.managed_pages > 0 && is_above(zone, order, mark(zone), highest))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `vm.watermark_scale_factor` unless set, in 1/10000 of a zone.
+    const SCALE_FACTOR: u64 = 10;
 
     #[test]
     fn min_free_follows_the_square_root() {
@@ -156,7 +129,7 @@ mod tests {
             movable: false,
         }];
         // 16 GiB: min 4096 pages; a quarter is 1024, 0.1 % is 4194.
-        let marks = watermarks(&zones, 16_384, DEFAULT_SCALE_FACTOR)[0];
+        let marks = watermarks(&zones, 16_384, SCALE_FACTOR)[0];
         assert_eq!(
             (marks.min_pages, marks.low_pages, marks.high_pages),
             (4096, 4096 + 4194, 4096 + 2 * 4194)
@@ -166,7 +139,7 @@ mod tests {
             managed_pages: 262_144,
             movable: false,
         }];
-        let marks = watermarks(&small, min_free_kb(1 << 20), DEFAULT_SCALE_FACTOR)[0];
+        let marks = watermarks(&small, min_free_kb(1 << 20), SCALE_FACTOR)[0];
         assert_eq!((marks.min_pages, marks.low_pages), (1024, 1024 + 262));
     }
 
@@ -203,7 +176,6 @@ mod tests {
         assert!(!node_is_balanced(&zones, 0, 0));
         assert!(!node_is_balanced(&zones, 2, 1));
         assert!(node_is_balanced(&[ZoneState::default(); 4], 0, 3));
-        assert!(is_above_low(&zones, 0, 1) && !is_above_min(&zones, 0, 0));
     }
 
     #[test]

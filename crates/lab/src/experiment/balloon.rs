@@ -2,15 +2,16 @@
 //! Guests with balloons on one host: machines of their own, whose memory the host changes while
 //! they run, by the working-set reports they send or not at all.
 //!
-//! Host and guests speak in the bytes of the balloon's messages. An inflated balloon is modelled as
-//! a lower limit of the guest's memory: the guest's own kernel decides what goes.
+//! The host is a receiver of each guest's reports, as the device of the proposed virtio-balloon
+//! extension would be; the messages themselves are not modelled. An inflated balloon is modelled as a
+//! lower limit of the guest's memory: the guest's own kernel decides what goes.
 
 use std::sync::Arc;
 
 use agewise_kernel::ids::MemcgId;
-use agewise_policy::workingset::balloon::{Balloon, Notify, Report};
 use agewise_policy::workingset::divide::{Claim, Division};
-use agewise_policy::workingset::{IntervalError, Intervals};
+use agewise_policy::workingset::report::{Lruvecs, ReceiverId, ReportError};
+use agewise_policy::workingset::{Histogram, IntervalError, Intervals};
 
 use super::machine_run::{MIN_MEMORY_PAGES, Plan, Run, RunError, Subject};
 use crate::machine::{Limits, Policy};
@@ -19,6 +20,8 @@ use crate::workload::spec::{Workload, WorkloadError};
 const PAGE_BYTES: u64 = 4096;
 /// What the host leaves to each guest.
 const FLOOR_PAGES: u64 = 512;
+/// The host, as a receiver of a guest's reports.
+const HOST: ReceiverId = 1;
 
 /// How the host divides its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +98,9 @@ pub enum HostError {
     /// The bounds are wrong.
     #[error(transparent)]
     Intervals(#[from] IntervalError),
+    /// A guest cannot make reports.
+    #[error(transparent)]
+    Report(#[from] ReportError),
     /// A workload is wrong.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
@@ -147,20 +153,25 @@ impl Host {
 struct Running {
     name: String,
     run: Run,
-    balloon: Balloon,
     allowance_pages: u64,
 }
 
 impl Running {
-    /// Hands a message to the guest's driver; returns what it sends, through its bytes.
-    fn tell(&mut self, message: &Notify) -> Option<Report> {
-        let message = message.encode()?;
-        let balloon = &mut self.balloon;
-        let answer = self
+    /// Tells the guest how to report.
+    fn configure(&mut self, intervals: &Intervals, refresh_ms: u64) -> Result<(), ReportError> {
+        self.run.machine.with_reports(|reports, machine| {
+            let now_ms = machine.now_ms();
+            reports.set_receiver(HOST, 0, intervals.clone(), refresh_ms, 0, now_ms)
+        })
+    }
+
+    /// The guest's report, in bytes by age.
+    fn request(&mut self) -> Option<Histogram> {
+        let report = self
             .run
             .machine
-            .with_reports(|reports, machine| balloon.receive(&message, reports, machine))?;
-        Report::decode(&answer.encode()).ok()
+            .with_reports(|reports, machine| reports.request(HOST, machine));
+        report.map(|(_, histogram)| histogram)
     }
 
     fn set_allowance(&mut self, pages: u64) {
@@ -235,12 +246,6 @@ pub fn run_host(host: &Host) -> Result<Outcome, HostError> {
 
 fn start(host: &Host, count: u64) -> Result<Vec<Running>, HostError> {
     let share_pages = host.memory_pages / count;
-    let config = Notify::Config {
-        node: 0,
-        report_threshold_ms: 0,
-        refresh_interval_ms: u32::try_from(host.interval_ms / 2).unwrap_or(u32::MAX - 1),
-        intervals: host.intervals.clone(),
-    };
     let mut guests = Vec::new();
     for (index, workload) in host.guests.iter().enumerate() {
         let run = Run::new(&Plan {
@@ -259,11 +264,10 @@ fn start(host: &Host, count: u64) -> Result<Vec<Running>, HostError> {
                 guest: workload.name.clone(),
                 source: Box::new(source),
             })?,
-            balloon: Balloon::new(1),
             allowance_pages: share_pages,
         };
         if host.sharing == Sharing::Reports {
-            guest.tell(&config);
+            guest.configure(&host.intervals, host.interval_ms / 2)?;
         }
         guests.push(guest);
     }
@@ -277,8 +281,7 @@ fn divide(host: &Host, division: &Division, guests: &mut [Running]) -> u64 {
     let claims: Vec<Claim> = guests
         .iter_mut()
         .map(|guest| {
-            let report = guest.tell(&Notify::Request { node: 0 });
-            let report = report.and_then(|report| report.histogram());
+            let report = guest.request();
             answers += u64::from(report.is_some());
             Claim {
                 allowance_bytes: guest.allowance_pages * PAGE_BYTES,

@@ -153,6 +153,7 @@ impl Replay {
                     what,
                 })?;
             }
+            stream.check_memory(reading.memory_bytes())?;
         }
         let mut replay = reading.lay_out().map_err(|what| TraceError::Limit {
             path: path.to_path_buf(),
@@ -246,6 +247,13 @@ impl Reading {
             inferred: 0,
             processes_merged: false,
         }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.index.memory_bytes()
+            + size_of_val(&*self.owners)
+            + size_of_val(&*self.items)
+            + size_of_val(&*self.moments)
     }
 
     fn add(&mut self, access: &Access) -> Result<(), String> {
@@ -514,6 +522,7 @@ impl Cursor {
 mod tests {
     use std::collections::HashSet;
     use std::io::Cursor as Bytes;
+    use std::sync::Arc;
 
     use proptest::prelude::*;
 
@@ -541,6 +550,30 @@ mod tests {
         let reader = (format.open)(input, &ReadOptions::default()).unwrap();
         let mut stream = AccessStream::new(path, format, reader);
         Replay::read("t", path, &mut stream, through).unwrap()
+    }
+
+    #[test]
+    fn a_trace_has_resident_memory_over_time() {
+        use crate::experiment::machine_run::{MEASURES, Plan, Subject, run};
+        let requests: Vec<Request> = (0..400).map(|n| at(n * 1_000_000, n % 100, 1)).collect();
+        let trace = replay("page", &recorded(Order::Exact, &requests), None);
+        let measured = run(&Plan {
+            subject: Subject::Trace(Arc::new(trace), Arrangement::Forward),
+            memory_pages: Some(4096),
+            swap: None,
+            settings: Vec::new(),
+            damon: None,
+            policy: crate::machine::Policy::parse("classic").unwrap(),
+            seed: 1,
+            proactive: None,
+        })
+        .unwrap();
+        let of = |name: &str| measured[MEASURES.iter().position(|m| m.0 == name).unwrap()];
+        let (mean, peak) = (of("resident_mean_kib"), of("resident_peak_kib"));
+        assert!(
+            peak >= 400.0 && mean > 300.0 && mean <= peak,
+            "{mean} {peak}"
+        );
     }
 
     fn steps(replay: &Replay, arrangement: Arrangement, seed: u64) -> Vec<Step> {

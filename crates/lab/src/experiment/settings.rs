@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Settings of the machine by name, as `--set key=value` gives them.
 
+use agewise_policy::units::size_bytes;
 use thiserror::Error;
 
 use crate::machine::config::MachineConfig;
 use crate::machine::device::DeviceKind;
 use crate::machine::zone::ZONE_NAMES;
-use crate::workload::size::parse_size_bytes;
-use crate::workload::suggest::nearest;
+use agewise_trace::suggest::nearest;
 
 /// A setting that cannot be made.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -64,7 +64,7 @@ fn zone_sizes(text: &str) -> Option<[u32; 4]> {
         let zone = ZONE_NAMES
             .iter()
             .position(|known| known.eq_ignore_ascii_case(name.trim()))?;
-        let pages = parse_size_bytes(size).ok()? / 4096;
+        let pages = size_bytes(size).ok()? / 4096;
         if zones[zone].replace(u32::try_from(pages).ok()?).is_some() {
             return None;
         }
@@ -243,6 +243,12 @@ pub const SETTINGS: &[Setting] = &[
         description: "price of a fault without device and reclaim (1000)",
         expected: "a number of nanoseconds",
         apply: |config, text| put(&mut config.cost.fault_ns, number(text, 0, 1 << 40)),
+    },
+    Setting {
+        key: "agent_missed",
+        description: "share of accesses an agent under a budget does not see (0.002)",
+        expected: "a number from 0 to 1",
+        apply: |config, text| put(&mut config.agent_missed, number(text, 0.0, 1.0)),
     },
 ];
 

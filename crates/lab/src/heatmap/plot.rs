@@ -2,9 +2,8 @@
 //! Heat over time and addresses as pictures: what was beside what the monitor saw, and how far they
 //! are apart.
 
-use std::fmt::Write;
-
 use super::Window;
+use crate::svg::{Svg, escape, put};
 
 /// Columns of time in a picture: more windows than these are averaged.
 const COLUMNS: usize = 150;
@@ -55,13 +54,11 @@ fn columns(windows: &[Window], most: usize, of: Rows) -> Vec<Vec<f32>> {
 #[must_use]
 pub fn svg(title: &str, windows: &[Window]) -> String {
     let height = TOP + 3.0 * (PANEL + GAP) + 10.0;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"20\" font-size=\"14\">{}</text>\n",
+    let mut out = Svg::new(WIDTH, height);
+    out.line(format_args!(
+        "<text x=\"{LEFT}\" y=\"20\" font-size=\"14\">{}</text>",
         escape(title)
-    );
+    ));
     let panels: [(&str, Rows); 2] = [
         ("accessed", |window| &window.true_rows),
         ("as the monitor saw it", |window| &window.seen_rows),
@@ -71,13 +68,12 @@ pub fn svg(title: &str, windows: &[Window]) -> String {
         heat_panel(&mut out, top, name, &columns(windows, COLUMNS, of));
     }
     distance_panel(&mut out, TOP + 2.0 * (PANEL + GAP), windows);
-    out + "</svg>\n"
+    out.finish()
 }
 
-fn frame(out: &mut String, top: f64, name: &str) {
+fn frame(out: &mut Svg, top: f64, name: &str) {
     let width = WIDTH - LEFT - RIGHT;
-    put(
-        out,
+    out.line(
         format_args!(
             "<text x=\"{LEFT}\" y=\"{:.1}\">{name}</text>\n\
              <rect x=\"{LEFT}\" y=\"{top:.1}\" width=\"{width}\" height=\"{PANEL}\" fill=\"none\" stroke=\"#999\"/>",
@@ -86,7 +82,7 @@ fn frame(out: &mut String, top: f64, name: &str) {
     );
 }
 
-fn heat_panel(out: &mut String, top: f64, name: &str, columns: &[Vec<f32>]) {
+fn heat_panel(out: &mut Svg, top: f64, name: &str, columns: &[Vec<f32>]) {
     let width = (WIDTH - LEFT - RIGHT) / columns.len().max(1) as f64;
     for (at, column) in columns.iter().enumerate() {
         let step = PANEL / column.len().max(1) as f64;
@@ -98,34 +94,28 @@ fn heat_panel(out: &mut String, top: f64, name: &str, columns: &[Vec<f32>]) {
                 .take_while(|&&heat| shade(heat) == colour);
             let rows = same.count();
             if colour > 0 {
-                put(
-                    out,
-                    format_args!(
-                        "<rect x=\"{:.2}\" y=\"{:.2}\" width=\"{:.2}\" height=\"{:.2}\" fill=\"{}\"/>",
-                        LEFT + at as f64 * width,
-                        top + row as f64 * step,
-                        width + 0.05,
-                        rows as f64 * step + 0.05,
-                        SHADES[colour]
-                    ),
-                );
+                out.line(format_args!(
+                    "<rect x=\"{:.2}\" y=\"{:.2}\" width=\"{:.2}\" height=\"{:.2}\" fill=\"{}\"/>",
+                    LEFT + at as f64 * width,
+                    top + row as f64 * step,
+                    width + 0.05,
+                    rows as f64 * step + 0.05,
+                    SHADES[colour]
+                ));
             }
             row += rows;
         }
     }
     frame(out, top, name);
     for (label, y) in [("address 0", top + 10.0), ("end", top + PANEL - 2.0)] {
-        put(
-            out,
-            format_args!(
-                "<text x=\"{}\" y=\"{y:.1}\" text-anchor=\"end\" fill=\"#444\">{label}</text>",
-                LEFT - 6.0
-            ),
-        );
+        out.line(format_args!(
+            "<text x=\"{}\" y=\"{y:.1}\" text-anchor=\"end\" fill=\"#444\">{label}</text>",
+            LEFT - 6.0
+        ));
     }
 }
 
-fn distance_panel(out: &mut String, top: f64, windows: &[Window]) {
+fn distance_panel(out: &mut Svg, top: f64, windows: &[Window]) {
     let highest = windows
         .iter()
         .map(|window| window.distance)
@@ -147,38 +137,21 @@ fn distance_panel(out: &mut String, top: f64, windows: &[Window]) {
         top,
         "earth-mover distance of the two, share of the range",
     );
-    put(
-        out,
-        format_args!(
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"#0072b2\" stroke-width=\"1.5\"/>\n\
+    out.line(format_args!(
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"#0072b2\" stroke-width=\"1.5\"/>\n\
              <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#444\">{highest:.3}</text>\n\
              <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#444\">0</text>\n\
              <text x=\"{LEFT}\" y=\"{:.1}\" fill=\"#444\">{first:.0} ms</text>\n\
              <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#444\">{last:.0} ms</text>",
-            points.trim_end(),
-            LEFT - 6.0,
-            top + 10.0,
-            LEFT - 6.0,
-            top + PANEL,
-            top + PANEL + 16.0,
-            WIDTH - RIGHT,
-            top + PANEL + 16.0
-        ),
-    );
-}
-
-fn put(out: &mut String, arguments: std::fmt::Arguments) {
-    // Writing into a string cannot fail.
-    let _ = out.write_fmt(arguments);
-    out.push('\n');
-}
-
-/// Text inside markup.
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+        points.trim_end(),
+        LEFT - 6.0,
+        top + 10.0,
+        LEFT - 6.0,
+        top + PANEL,
+        top + PANEL + 16.0,
+        WIDTH - RIGHT,
+        top + PANEL + 16.0
+    ));
 }
 
 /// One page with the picture and a table of the windows. It fetches nothing.

@@ -4,12 +4,12 @@
 
 use agewise_kernel::ids::MemcgId;
 use agewise_kernel::mglru::{self, MemcgNames, WriteError, sysfs};
+use agewise_policy::units::size_bytes;
 use agewise_policy::workingset::report::{File, GroupFile, NodeFile, ReportError};
 use thiserror::Error;
 
 use super::Machine;
 use super::memcg::UNLIMITED;
-use crate::workload::size::parse_size_bytes;
 use agewise_kernel::reclaim::scope::ListScope;
 
 const LRU_GEN_DIR: &str = "/sys/kernel/mm/lru_gen/";
@@ -293,7 +293,7 @@ impl Machine {
         let text = std::str::from_utf8(text).map_err(|_| FileError::Invalid)?;
         *place = match text.trim() {
             "max" => UNLIMITED,
-            size => parse_size_bytes(size).map_err(|_| FileError::Invalid)? / 4096,
+            size => size_bytes(size).map_err(|_| FileError::Invalid)? / 4096,
         };
         self.set_limits(memcg, limits);
         Ok(())
@@ -304,7 +304,7 @@ impl Machine {
         let text = std::str::from_utf8(text).map_err(|_| FileError::Invalid)?;
         let mut words = text.split_whitespace();
         let size = words.next().ok_or(FileError::Invalid)?;
-        let pages = parse_size_bytes(size).map_err(|_| FileError::Invalid)? / 4096;
+        let pages = size_bytes(size).map_err(|_| FileError::Invalid)? / 4096;
         let mut swappiness = None;
         for word in words {
             let value = word.strip_prefix("swappiness=").ok_or(FileError::Invalid)?;

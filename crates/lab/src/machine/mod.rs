@@ -19,6 +19,7 @@ mod events;
 mod fault;
 mod file_io;
 pub(crate) mod frames;
+pub mod kernel;
 mod kernel_files;
 mod memcg;
 pub mod page_alloc;
@@ -49,7 +50,7 @@ pub use config::{Arrangement, MachineConfig, Policy, SwapConfig};
 pub use file_io::FileId;
 pub use kernel_files::FileError;
 pub use memcg::{Limits, MemcgEvents, UNLIMITED};
-pub use proactive::TableSeen;
+pub use proactive::{Clearing, TableSeen};
 pub use process::{ProcessId, ProcessStats};
 pub use stall::Pressure;
 pub use system::Counters;
@@ -104,12 +105,7 @@ pub struct Machine {
 impl Machine {
     /// Builds a machine.
     pub fn new(config: MachineConfig) -> Machine {
-        let profile = *config.policy.profile;
-        let classic = if profile.name == mglru::profile::V7_2.name {
-            classic::Settings::linux_7_2()
-        } else {
-            classic::Settings::linux_6_12()
-        };
+        let kernel = config.policy.kernel;
         let lru = Lru::new(LruConfig {
             frames: config.pages,
             nodes: config.nodes,
@@ -118,7 +114,7 @@ impl Machine {
             now_ns: 0,
             seed: config.seed,
             mglru: mglru::Settings {
-                profile,
+                profile: *kernel.mglru,
                 min_ttl_ms: config.min_ttl_ms,
                 reschedule_chance: config.reschedule_chance,
                 refault_distance: config.policy.refault_distance,
@@ -129,7 +125,7 @@ impl Machine {
                 list_scope: config.policy.arrangement.list_scope(),
                 size_scale: config.size_scale,
                 dirty_stays_inactive: config.dirty_stays_inactive,
-                ..classic.for_memory(config.pages.into())
+                ..kernel.classic.clone().for_memory(config.pages.into())
             },
         });
         let sys = System::new(&config);

@@ -133,10 +133,6 @@ pub struct System {
 impl System {
     /// The mechanism of a machine at time 0.
     pub fn new(config: &MachineConfig) -> System {
-        let stock_slots = match config.policy.profile.name {
-            "6.12" | "6.14" => 1,
-            _ => 7,
-        };
         let mut frames = Frames::new(
             &config.zone_pages(),
             config.min_free_kbytes,
@@ -157,7 +153,7 @@ impl System {
                 .map(CompressedStore::new),
             file_device: Device::new(config.file_device),
             files: Vec::new(),
-            memcgs: Memcgs::new(config.cpus, stock_slots),
+            memcgs: Memcgs::new(config.cpus, config.policy.kernel.stock_slots),
             lruvec_memcg: Vec::new(),
             shadow_limit: ShadowLimit::Lists,
             counters: Counters::default(),

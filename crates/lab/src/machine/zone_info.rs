@@ -11,7 +11,6 @@ use agewise_kernel::world::ZoneState;
 use serde::Serialize;
 
 use super::Machine;
-use super::page_alloc::AllocWork;
 use super::residency::{Residency, relative_spread};
 use super::zone::ZONE_NAMES;
 
@@ -135,11 +134,6 @@ impl Machine {
             }
         }
         (count > 0).then(|| sum_ns / count as f64)
-    }
-
-    /// What allocating has taken so far.
-    pub fn alloc_work(&self) -> AllocWork {
-        self.sys.frames.work
     }
 
     /// CPU time of choosing zones for allocations, in ns; part of what a fault takes.

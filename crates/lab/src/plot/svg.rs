@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Curves as SVG.
 
-use std::fmt::Write;
+use agewise_trace::curve::Curve;
 
 use super::{colour, label, short, size_range, size_ticks};
-use agewise_trace::curve::Curve;
+use crate::svg::{Svg, escape};
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 480.0;
@@ -22,74 +22,55 @@ pub fn svg(curves: &[Curve]) -> String {
     let x = |size: f64| LEFT + (size / smallest).ln() / span * (WIDTH - LEFT - RIGHT);
     let y = |ratio: f64| TOP + (1.0 - ratio.clamp(0.0, 1.0)) * (HEIGHT - TOP - BOTTOM);
     let height = HEIGHT + LEGEND_ROW * curves.len() as f64;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
+    let mut out = Svg::new(WIDTH, height);
     let mut traces: Vec<&str> = curves.iter().map(|curve| curve.trace.as_str()).collect();
     traces.dedup();
-    line(
-        &mut out,
-        format_args!(
-            "<text x=\"{LEFT}\" y=\"22\" font-size=\"15\">Miss ratio by pages of memory: {}</text>",
-            escape(&traces.join(", "))
-        ),
-    );
+    out.line(format_args!(
+        "<text x=\"{LEFT}\" y=\"22\" font-size=\"15\">Miss ratio by pages of memory: {}</text>",
+        escape(&traces.join(", "))
+    ));
     for step in 0..=10 {
         let ratio = f64::from(step) / 10.0;
         let (at, end) = (y(ratio), WIDTH - RIGHT);
-        line(
-            &mut out,
-            format_args!(
-                "<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{end}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
+        out.line(format_args!(
+            "<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{end}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{ratio:.1}</text>",
-                LEFT - 8.0,
-                at + 4.0
-            ),
-        );
+            LEFT - 8.0,
+            at + 4.0
+        ));
     }
     for tick in size_ticks((smallest, largest)) {
         let (at, end) = (x(tick), HEIGHT - BOTTOM);
-        line(
-            &mut out,
-            format_args!(
-                "<line x1=\"{at:.1}\" y1=\"{TOP}\" x2=\"{at:.1}\" y2=\"{end}\" stroke=\"#eee\"/>\
+        out.line(format_args!(
+            "<line x1=\"{at:.1}\" y1=\"{TOP}\" x2=\"{at:.1}\" y2=\"{end}\" stroke=\"#eee\"/>\
              <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                end + 18.0,
-                short(tick)
-            ),
-        );
+            end + 18.0,
+            short(tick)
+        ));
     }
-    line(
-        &mut out,
-        format_args!(
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">pages</text>",
-            (LEFT + WIDTH - RIGHT) / 2.0,
-            HEIGHT - BOTTOM + 36.0
-        ),
-    );
+    out.line(format_args!(
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">pages</text>",
+        (LEFT + WIDTH - RIGHT) / 2.0,
+        HEIGHT - BOTTOM + 36.0
+    ));
     for (at, curve) in curves.iter().enumerate() {
         draw(&mut out, curve, colour(at), x, y);
         let row = HEIGHT + LEGEND_ROW * at as f64;
-        line(
-            &mut out,
-            format_args!(
-                "<line x1=\"{LEFT}\" y1=\"{row:.1}\" x2=\"{:.1}\" y2=\"{row:.1}\" stroke=\"{}\" \
+        out.line(format_args!(
+            "<line x1=\"{LEFT}\" y1=\"{row:.1}\" x2=\"{:.1}\" y2=\"{row:.1}\" stroke=\"{}\" \
              stroke-width=\"2\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                LEFT + 24.0,
-                colour(at),
-                LEFT + 32.0,
-                row + 4.0,
-                escape(&label(curve, curves))
-            ),
-        );
+            LEFT + 24.0,
+            colour(at),
+            LEFT + 32.0,
+            row + 4.0,
+            escape(&label(curve, curves))
+        ));
     }
-    out + "</svg>\n"
+    out.finish()
 }
 
 fn draw(
-    out: &mut String,
+    out: &mut Svg,
     curve: &Curve,
     colour: &str,
     x: impl Fn(f64) -> f64,
@@ -101,36 +82,16 @@ fn draw(
         let at = x(point.size_pages as f64);
         points += &format!("{at:.1},{:.1} ", y(ratio));
         if error > 0.0 {
-            line(
-                out,
-                format_args!(
-                    "<line x1=\"{at:.1}\" y1=\"{:.1}\" x2=\"{at:.1}\" y2=\"{:.1}\" \
+            out.line(format_args!(
+                "<line x1=\"{at:.1}\" y1=\"{:.1}\" x2=\"{at:.1}\" y2=\"{:.1}\" \
                  stroke=\"{colour}\" stroke-opacity=\"0.5\"/>",
-                    y(ratio - error),
-                    y(ratio + error)
-                ),
-            );
+                y(ratio - error),
+                y(ratio + error)
+            ));
         }
     }
-    line(
-        out,
-        format_args!(
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>",
-            points.trim_end()
-        ),
-    );
-}
-
-fn line(out: &mut String, arguments: std::fmt::Arguments) {
-    // Writing into a string cannot fail.
-    let _ = out.write_fmt(arguments);
-    out.push('\n');
-}
-
-/// Text inside markup.
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+    out.line(format_args!(
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>",
+        points.trim_end()
+    ));
 }

@@ -6,36 +6,27 @@ use std::collections::BTreeMap;
 use agewise_kernel::ids::MemcgId;
 use agewise_policy::agemap::{AgeMap, Facts};
 use agewise_policy::generations::PageType;
-use agewise_policy::heat::HeatMap;
 use agewise_policy::proactive::Pace;
 use agewise_policy::workingset::{Bin, Histogram, Intervals, OldestPages, Slice};
 
 use super::PAGE_BYTES;
 use super::truth::{Truth, earth_mover};
-use crate::machine::{Machine, ProcessId};
+use crate::machine::{Clearing, Machine, ProcessId, TableSeen};
 
-/// Ages (and heats) of all processes of a cgroup.
+/// Ages of all processes of a cgroup.
 pub(super) struct Eye {
     intervals: Intervals,
-    heat_decay: Option<f64>,
-    spaces: BTreeMap<ProcessId, Space>,
+    spaces: BTreeMap<ProcessId, AgeMap>,
     looked_ms: u64,
     histogram: Histogram,
     returned: Option<Histogram>,
 }
 
-/// One process.
-pub(super) struct Space {
-    pub ages: AgeMap,
-    pub heat: Option<HeatMap>,
-}
-
 impl Eye {
-    pub fn new(pace: &Pace, heat_decay: f64) -> Eye {
+    pub fn new(pace: &Pace) -> Eye {
         let histogram = Histogram::new(&pace.bounds);
         Eye {
             intervals: pace.bounds.clone(),
-            heat_decay: pace.heat.then_some(heat_decay),
             spaces: BTreeMap::new(),
             looked_ms: 0,
             histogram,
@@ -53,18 +44,20 @@ impl Eye {
         self.returned.as_ref().map_or(&[], Histogram::bins)
     }
 
-    /// What is known of each process.
-    pub fn spaces(&self) -> &BTreeMap<ProcessId, Space> {
+    /// Ages of each process.
+    pub fn spaces(&self) -> &BTreeMap<ProcessId, AgeMap> {
         &self.spaces
     }
 
     /// Looks at all page tables and clears accessed bits; with the truth, tells by how many bins a page
-    /// is misplaced.
+    /// is misplaced. `filter` may leave out tables, and hides what the look misses of others.
     pub fn look_at_tables(
         &mut self,
         machine: &mut Machine,
         memcg: MemcgId,
         truth: Option<&Truth>,
+        clearing: Clearing,
+        mut filter: impl FnMut(ProcessId, &TableSeen) -> Option<TableSeen>,
     ) -> Option<f64> {
         let now_ms = machine.now_ns() / 1_000_000;
         let processes = machine.live_processes(memcg);
@@ -75,14 +68,13 @@ impl Eye {
         let mut true_bins = vec![0; bounds.len() + 1];
         for process in processes {
             let (born_ms, horizon_ms) = (self.looked_ms, self.intervals.horizon_ms());
-            let decay = self.heat_decay;
-            let space = self.spaces.entry(process).or_insert_with(|| Space {
-                ages: AgeMap::newborn(born_ms, horizon_ms),
-                heat: decay.map(HeatMap::new),
-            });
-            let mut look = space.ages.look();
-            let mut scan = space.heat.as_mut().map(HeatMap::scan);
-            machine.look_at(process, true, |seen| {
+            let newborn = || AgeMap::newborn(born_ms, horizon_ms);
+            let ages = self.spaces.entry(process).or_insert_with(newborn);
+            let mut look = ages.look();
+            machine.look_at(process, clearing, |seen| {
+                let Some(seen) = filter(process, seen) else {
+                    return;
+                };
                 let facts = Facts {
                     index: seen.index,
                     bits: &seen.bits,
@@ -90,17 +82,13 @@ impl Eye {
                     parts: &[],
                 };
                 look.table(facts).expect("tables come in ascending order");
-                if let Some(scan) = &mut scan {
-                    scan.table(seen.index, &seen.bits);
-                }
                 if let Some(truth) = truth {
                     let present = &seen.bits.present;
                     truth.count(process, seen.index, present, now_ms, bounds, &mut true_bins);
                 }
             });
-            drop(scan);
             let (_, back) = look.finish_with_returned();
-            let (ages, oldest) = (&mut space.ages, OldestPages::AtLeast);
+            let oldest = OldestPages::AtLeast;
             histogram.add_window(
                 ages.generations(),
                 ages.generations().sizes(),

@@ -4,13 +4,12 @@
 use std::ops::{ControlFlow, Range};
 
 use agewise_kernel::ids::MemcgId;
+use agewise_policy::agemap::AgeMap;
 use agewise_policy::generations::{ByType, LABEL_OLDEST, LABEL_UNSEEN, LABELS, Label};
-use agewise_policy::heat::Candidates;
 use agewise_policy::proactive::Action;
-use agewise_policy::table::WORDS_PER_TABLE;
 
 use super::PAGE_BYTES;
-use super::eye::{Eye, Space};
+use super::eye::Eye;
 use crate::machine::{Machine, ProcessId};
 
 /// What became of an action, in pages.
@@ -49,14 +48,13 @@ pub(super) fn by_pages(machine: &mut Machine, eye: &Eye, memcg: MemcgId, action:
                 done.sorted += machine.sort_cold(process, &runs);
             }
         }
+        // Heat is kept for budgets only: see `held`.
         Action::Coldest { types, bytes_max } => {
-            let mut wanted = bytes_max / PAGE_BYTES;
-            for (process, runs) in coldest(machine, eye, types, &mut wanted) {
-                let (tried, left) = machine.page_out(process, &runs, true);
-                done.tried += tried[0] + tried[1];
-                done.left = [done.left[0] + left[0], done.left[1] + left[1]];
-            }
-            machine.reap(memcg);
+            let action = Action::PageOut {
+                older_than_ms: types.map(|takes| takes.then_some(0)),
+                bytes_max,
+            };
+            return by_pages(machine, eye, memcg, &action);
         }
     }
     done
@@ -92,8 +90,8 @@ fn oldest(
 ) -> Vec<(ProcessId, Vec<Range<u64>>)> {
     // Every generation of every process that is old enough for one of the types, by age.
     let mut old: Vec<(u64, ProcessId, Label)> = Vec::new();
-    for (process, space) in eye.spaces() {
-        let generations = space.ages.generations();
+    for (process, ages) in eye.spaces() {
+        let generations = ages.generations();
         for label in
             (LABEL_UNSEEN..LABELS as Label).filter(|&l| l == LABEL_UNSEEN || l >= LABEL_OLDEST)
         {
@@ -123,9 +121,9 @@ fn oldest(
     chosen
 }
 
-fn take(space: &Space, label: Label, types: ByType<bool>, left: &mut u64) -> Vec<Range<u64>> {
+fn take(ages: &AgeMap, label: Label, types: ByType<bool>, left: &mut u64) -> Vec<Range<u64>> {
     let mut runs = Vec::new();
-    space.ages.runs_labelled(0..u64::MAX, label, label, |run| {
+    ages.runs_labelled(0..u64::MAX, label, label, |run| {
         if types[run.page_type as usize] {
             let pages = (run.pages.end - run.pages.start).min(*left);
             *left -= pages;
@@ -137,60 +135,4 @@ fn take(space: &Space, label: Label, types: ByType<bool>, left: &mut u64) -> Vec
         }
     });
     runs
-}
-
-/// The coldest pages that have not been accessed since the last scan; if those are not enough, others
-/// too. Several processes share by what they have.
-fn coldest(
-    machine: &mut Machine,
-    eye: &Eye,
-    types: ByType<bool>,
-    wanted: &mut u64,
-) -> Vec<(ProcessId, Vec<Range<u64>>)> {
-    let mut found: Vec<(ProcessId, [Vec<Candidates>; 2], [u64; 2])> = Vec::new();
-    for process in eye.spaces().keys() {
-        let mut candidates = [Vec::new(), Vec::new()];
-        let mut counts = [0; 2];
-        machine.look_at(*process, false, |seen| {
-            let mut pages = [[0; WORDS_PER_TABLE]; 2];
-            for (word, &present) in seen.bits.present.iter().enumerate() {
-                let files = seen.files[word];
-                let allowed = present
-                    & (if types[1] { files } else { 0 } | if types[0] { !files } else { 0 });
-                pages[0][word] = allowed & !seen.bits.young[word];
-                pages[1][word] = allowed & seen.bits.young[word];
-            }
-            for ((candidates, pages), count) in candidates.iter_mut().zip(pages).zip(&mut counts) {
-                let here: u32 = pages.iter().map(|word| word.count_ones()).sum();
-                if here > 0 {
-                    *count += u64::from(here);
-                    candidates.push(Candidates {
-                        index: seen.index,
-                        pages,
-                    });
-                }
-            }
-        });
-        found.push((*process, candidates, counts));
-    }
-    let mut chosen = Vec::new();
-    // First those that rest, then those in use.
-    for kind in 0..2 {
-        let all: u64 = found.iter().map(|(_, _, counts)| counts[kind]).sum();
-        let share = (*wanted).min(all);
-        for (process, candidates, counts) in &found {
-            let Some(heat) = &eye.spaces()[process].heat else {
-                continue;
-            };
-            if all == 0 || share == 0 {
-                continue;
-            }
-            let pages = (u128::from(share) * u128::from(counts[kind])).div_ceil(all.into()) as u64;
-            let runs = heat.coldest(&candidates[kind], pages.min(*wanted));
-            let taken: u64 = runs.iter().map(|run| run.end - run.start).sum();
-            *wanted = wanted.saturating_sub(taken);
-            chosen.push((*process, runs));
-        }
-    }
-    chosen
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use agewise_policy::table::{PAGES_PER_TABLE, PageBits};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
 use crate::machine::ProcessId;
 
@@ -37,23 +37,18 @@ impl Truth {
         &self,
         process: ProcessId,
         index: u64,
-        present: &PageBits,
+        present: &PageSet,
         now_ms: u64,
         bounds_ms: &[u64],
         bins: &mut [u64],
     ) {
         let table = self.tables.get(&(process, index));
-        for (word, bits) in present.iter().enumerate() {
-            let mut left = *bits;
-            while left != 0 {
-                let slot = word * 64 + left.trailing_zeros() as usize;
-                left &= left - 1;
-                let age_ms = match table.map_or(NEVER, |table| table[slot]) {
-                    NEVER => now_ms,
-                    at_ms => now_ms.saturating_sub(at_ms.into()),
-                };
-                bins[bounds_ms.partition_point(|&upper| upper < age_ms)] += 1;
-            }
+        for slot in present.iter() {
+            let age_ms = match table.map_or(NEVER, |table| table[slot]) {
+                NEVER => now_ms,
+                at_ms => now_ms.saturating_sub(at_ms.into()),
+            };
+            bins[bounds_ms.partition_point(|&upper| upper < age_ms)] += 1;
         }
     }
 }
@@ -89,7 +84,7 @@ mod tests {
         let mut truth = Truth::default();
         truth.note(process, 512, 5_000_000_000);
         truth.note(process, 513, 8_999_000_000);
-        let mut present = PageBits::default();
+        let mut present = PageSet::default();
         present[0] = 0b111;
         let mut bins = [0; 3];
         truth.count(process, 1, &present, 10_000, &[1_001, 5_000], &mut bins);

@@ -60,7 +60,7 @@ pub use interval::{Change, Pair};
 pub use verdict::{Expectation, Verdict};
 
 use crate::experiment::statistics::Summary;
-use crate::workload::suggest::nearest;
+use agewise_trace::suggest::nearest;
 
 /// The documents, one line each.
 pub static DOCUMENTS: &[&Document] = &[

@@ -98,7 +98,8 @@ const STAT_FLUSH_US: u64 = 2000;
 struct Emulated {
     name: &'static str,
     summary: &'static str,
-    workload: fn() -> String,
+    /// In TOML.
+    workload: &'static str,
     /// What the document tells of.
     metric: Metric,
     /// The document's values with the classic LRU, or with the multi-gen LRU.
@@ -119,7 +120,7 @@ static EMULATED: &[Emulated] = &[
     Emulated {
         name: "fio",
         summary: "12 jobs read files of 262 pages each at random, in 2900 pages",
-        workload: || fio(12, 1048, "order = \"uniform\""),
+        workload: include_str!("../../workloads/refault-fio.toml"),
         metric: Metric::Rate,
         classic: Some((5_125_500.0, 5_137_500.0)),
         multi_gen: None,
@@ -128,7 +129,7 @@ static EMULATED: &[Emulated] = &[
     Emulated {
         name: "fio2",
         summary: "10 jobs read files of 393 pages each by zipf 1.2, in 2900 pages",
-        workload: || fio(10, 1572, "order = \"zipf\"\ntheta = 1.2"),
+        workload: include_str!("../../workloads/refault-fio2.toml"),
         metric: Metric::Rate,
         classic: Some((7_291_160.0, 7_300_670.0)),
         multi_gen: None,
@@ -137,7 +138,7 @@ static EMULATED: &[Emulated] = &[
     Emulated {
         name: "memcached",
         summary: "12 threads overwrite 4096 pages in sequence beside a hash table, in 1024 pages",
-        workload: memcached,
+        workload: include_str!("../../workloads/refault-memcached.toml"),
         metric: Metric::Rate,
         classic: Some((57_600.926, 57_878.422)),
         multi_gen: None,
@@ -146,7 +147,7 @@ static EMULATED: &[Emulated] = &[
     Emulated {
         name: "mysql",
         summary: "12 threads read B-trees (2 % inner pages) in a pool of 3072 pages, in 2560 pages",
-        workload: mysql,
+        workload: include_str!("../../workloads/refault-mysql.toml"),
         metric: Metric::Rate,
         classic: Some((6280.08, 6312.06)),
         multi_gen: None,
@@ -155,7 +156,7 @@ static EMULATED: &[Emulated] = &[
     Emulated {
         name: "kernel-build",
         summary: "12 at a time of 480 compilers, 25 to 150 pages each and 400 of headers, in 768 pages",
-        workload: kernel_build,
+        workload: include_str!("../../workloads/refault-kernel-build.toml"),
         metric: Metric::Time,
         classic: Some((1_817.134_99, 1_813.662_31)),
         multi_gen: None,
@@ -164,7 +165,7 @@ static EMULATED: &[Emulated] = &[
     Emulated {
         name: "tpcc",
         summary: "range scans over tables of three times the memory, a twentieth of them hot",
-        workload: tpcc,
+        workload: include_str!("../../workloads/refault-tpcc.toml"),
         metric: Metric::Rate,
         classic: None,
         multi_gen: Some((577.0, 2542.0)),
@@ -219,7 +220,7 @@ fn benchmark(emulated: &'static Emulated, family: Family) -> Benchmark {
 }
 
 fn measure(emulated: &Emulated, family: Family, case: &Case) -> Measured {
-    let workload = Arc::new(Workload::parse(emulated.name, &(emulated.workload)())?);
+    let workload = Arc::new(Workload::parse(emulated.name, emulated.workload)?);
     let phase_us = case.seed.wrapping_mul(613) % STAT_FLUSH_US;
     let settings = [
         format!("stat_flush_us={STAT_FLUSH_US}"),
@@ -256,168 +257,6 @@ fn measure(emulated: &Emulated, family: Family, case: &Case) -> Measured {
         .collect())
 }
 
-/// Head of a workload: what is common to all.
-fn head(description: &str, memory_kib: u32) -> String {
-    // The document swaps to a ramdisk.
-    format!(
-        "description = \"{description}\"\nmemory = \"{memory_kib}KiB\"\nswap = \"pmem\"\ncpus = 12\n"
-    )
-}
-
-fn fio(jobs: u32, file_kib: u32, order: &str) -> String {
-    let mut text = head("fio: each job reads its own file", 11_600);
-    for job in 0..jobs {
-        text += &format!("[[file]]\nname = \"file{job}\"\nsize = \"{file_kib}KiB\"\n");
-    }
-    for job in 0..jobs {
-        text += &format!(
-            "[[process]]\nname = \"job{job}\"\n\
-             [[process.area]]\nname = \"file\"\nfile = \"file{job}\"\n\
-             [[process.phase]]\ntouches = 60000\n\
-             [[process.phase.stream]]\narea = \"file\"\n{order}\n"
-        );
-    }
-    text
-}
-
-fn memcached() -> String {
-    head(
-        "memcached, sets only, each thread its own range of keys",
-        4096,
-    ) + r#"
-[[process]]
-name = "thread"
-count = 12
-[[process.area]]
-name = "values"
-size = "1364KiB"
-[[process.area]]
-name = "hash"
-size = "40KiB"
-[[process.phase]]
-touches = 36000
-[[process.phase.stream]]
-area = "values"
-order = "scan"
-write = 1.0
-weight = 0.8
-[[process.phase.stream]]
-area = "hash"
-order = "uniform"
-write = 0.5
-weight = 0.2
-"#
-}
-
-fn mysql() -> String {
-    head("a buffer pool a fifth larger than the limit", 10_240)
-        + r#"
-[[process]]
-name = "thread"
-count = 12
-[[process.area]]
-name = "pool"
-size = "1024KiB"
-[[process.phase]]
-populate = ["pool"]
-touches = 60000
-[[process.phase.stream]]
-area = "pool"
-order = "uniform"
-to = 0.02
-weight = 0.6
-[[process.phase.stream]]
-area = "pool"
-order = "zipf"
-theta = 0.8
-from = 0.02
-weight = 0.4
-"#
-}
-
-fn kernel_build() -> String {
-    let mut text = head("compilers that share headers", 3072)
-        + "[[file]]\nname = \"headers\"\nsize = \"1600KiB\"\n\
-           [[file]]\nname = \"objects\"\nsize = \"4000KiB\"\n";
-    for (name, count, size_kib) in [("small", 6, 100), ("medium", 4, 300), ("large", 2, 600)] {
-        text += &format!(
-            r#"
-[[process]]
-name = "{name}"
-count = {count}
-repeat = 40
-[[process.area]]
-name = "heap"
-size = "{size_kib}KiB"
-[[process.area]]
-name = "headers"
-file = "headers"
-[[process.area]]
-name = "objects"
-file = "objects"
-[[process.phase]]
-populate = ["heap"]
-touches = 600
-[[process.phase.stream]]
-area = "heap"
-order = "uniform"
-write = 0.3
-weight = 0.55
-[[process.phase.stream]]
-area = "headers"
-order = "zipf"
-theta = 0.7
-weight = 0.4
-[[process.phase.stream]]
-area = "objects"
-order = "scan"
-write = 1.0
-weight = 0.05
-"#
-        );
-    }
-    text
-}
-
-fn tpcc() -> String {
-    head(
-        "stock-level transactions of TPC-C in a document store",
-        8192,
-    ) + r#"
-[[file]]
-name = "tables"
-size = "24576KiB"
-[[process]]
-name = "client"
-count = 12
-[[process.area]]
-name = "tables"
-file = "tables"
-[[process.phase]]
-touches = 45000
-# Districts and the newest orders.
-[[process.phase.stream]]
-area = "tables"
-order = "zipf"
-theta = 0.6
-to = 0.05
-weight = 0.3
-# Order lines, in sequence.
-[[process.phase.stream]]
-area = "tables"
-order = "scan"
-from = 0.05
-weight = 0.5
-# Stock, by item.
-[[process.phase.stream]]
-area = "tables"
-order = "uniform"
-from = 0.05
-to = 0.4
-weight = 0.2
-"#
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -425,7 +264,7 @@ mod tests {
     #[test]
     fn workloads_can_be_read() {
         for emulated in EMULATED {
-            let workload = Workload::parse(emulated.name, &(emulated.workload)()).unwrap();
+            let workload = Workload::parse(emulated.name, emulated.workload).unwrap();
             assert!(!workload.process.is_empty(), "{}", emulated.name);
         }
     }

@@ -83,12 +83,13 @@ fn benchmark(load: Load, agent: &'static str) -> Benchmark {
     let of_document = agent == "age";
     let peak = Figure::lower("peak", "MiB", Expectation::Figures);
     let time = Figure::lower("time", "s", Expectation::Figures);
-    let [peak, time] = match of_document {
-        true => [
+    let [peak, time] = if of_document {
+        [
             peak.document(load.peak[0], load.peak[1]),
             time.document(load.time[0], load.time[1]),
-        ],
-        false => [
+        ]
+    } else {
+        [
             Figure {
                 expectation: Expectation::Better,
                 ..peak
@@ -98,7 +99,7 @@ fn benchmark(load: Load, agent: &'static str) -> Benchmark {
                 expectation: Expectation::Unchanged(0.01),
                 ..time
             },
-        ],
+        ]
     };
     let time = if load.name == "redis" {
         time.within_noise()

@@ -4,7 +4,7 @@
 use thiserror::Error;
 
 use super::spec::{Workload, WorkloadError};
-use super::suggest::nearest;
+use agewise_trace::suggest::nearest;
 
 macro_rules! library {
     ($($name:literal),* $(,)?) => {

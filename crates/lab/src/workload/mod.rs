@@ -4,6 +4,4 @@
 pub mod kernel_trace;
 pub mod library;
 pub mod random;
-pub mod size;
 pub mod spec;
-pub mod suggest;

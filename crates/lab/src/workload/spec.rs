@@ -3,14 +3,14 @@
 //!
 //! A workload is a set of processes in memory cgroups. A process has areas (anonymous memory, a file
 //! read through a descriptor, a mapped file) and phases; a phase populates areas, and touches them
-//! along weighted streams. Or it is one trace of the kernel reference. `docs/workloads.md` describes
+//! along weighted streams. Or it is one trace of the kernel reference. `docs/use/workloads.md` describes
 //! every key.
 
+use agewise_policy::units::size_bytes;
 use serde::Deserialize;
 use thiserror::Error;
 
 use super::kernel_trace::{TraceError, TraceGenerator, TraceSpec};
-use super::size::parse_size_bytes;
 
 /// A workload that cannot be used.
 #[derive(Debug, Error)]
@@ -372,8 +372,8 @@ impl Workload {
     /// # Errors
     /// When the text is no size or more than 64 GiB.
     pub fn pages(&self, what: &str, size: &str) -> Result<u64, WorkloadError> {
-        let bytes = parse_size_bytes(size)
-            .map_err(|error| self.invalid(format!("{what} `{size}`: {error}")))?;
+        let bytes =
+            size_bytes(size).map_err(|error| self.invalid(format!("{what} `{size}`: {error}")))?;
         let pages = bytes / 4096;
         if pages == 0 || pages > MAX_PAGES {
             return Err(self.invalid(format!("{what} `{size}` is not between 4 KiB and 64 GiB")));

@@ -5,7 +5,7 @@
 use wide::u8x16;
 
 use crate::generations::Label;
-use crate::table::{PAGES_PER_TABLE, PageBits, pages_in};
+use crate::table::{PAGES_PER_TABLE, PageSet, WORDS_PER_TABLE};
 
 /// Set in a byte: the page is in swap, and the label says how old it was when it left.
 pub(super) const SWAPPED: u8 = 0x80;
@@ -17,7 +17,7 @@ const LANE_WORDS: usize = PAGES_PER_TABLE / 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Leaf(pub [u64; LANE_WORDS]);
 
-/// The bytes of 64 pages, those of one word of a [`PageBits`](crate::table::PageBits).
+/// The bytes of 64 pages, those of one word of a [`PageSet`](crate::table::PageSet).
 pub(super) type Lanes = [u64; 8];
 
 const LOW: u64 = 0x0101_0101_0101_0101;
@@ -89,13 +89,13 @@ impl Leaf {
     /// again. One pass over the table for each label while passes find many pages, the rest page by
     /// page.
     #[inline]
-    pub fn by_label(&self, pages: &PageBits, mut count: impl FnMut(Label, u64)) {
+    pub fn by_label(&self, pages: &PageSet, mut count: impl FnMut(Label, u64)) {
         let mut left = *pages;
-        let mut passes = match pages_in(pages) {
+        let mut passes = match pages.len() {
             0..FEW_IN_TABLE => 0,
             _ => POOR_PASSES_MAX,
         };
-        for word in 0..left.len() {
+        for word in 0..WORDS_PER_TABLE {
             while left[word] != 0 {
                 let label = label_of(self.lanes(word), left[word].trailing_zeros());
                 if passes == 0 {
@@ -104,7 +104,7 @@ impl Leaf {
                     continue;
                 }
                 let mut found = 0;
-                for (at, left) in left.iter_mut().enumerate().skip(word) {
+                for (at, left) in left.words_mut().iter_mut().enumerate().skip(word) {
                     let same = *left & labelled(self.lanes(at), label);
                     found += u64::from(same.count_ones());
                     *left &= !same;
@@ -117,8 +117,8 @@ impl Leaf {
 
     /// Gives pages a label: what [`apply`] does when nothing else changes.
     #[inline]
-    pub fn mark(&mut self, marked: &PageBits, label: Label) {
-        for (word, marked) in marked.iter().enumerate() {
+    pub fn mark(&mut self, marked: &PageSet, label: Label) {
+        for (word, marked) in marked.words().iter().enumerate() {
             mark(self.lanes_mut(word), *marked, label);
         }
     }

@@ -7,9 +7,7 @@ use super::part::{Part, PartSizes};
 use super::store::{Files, NO_LEAF, Table};
 use super::word::Word;
 use crate::generations::{LABEL_NONE, LABEL_UNSEEN, LABELS, Label, PageType, Sizes};
-use crate::table::{
-    PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE, is_every, is_none, pages_in,
-};
+use crate::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 
 /// What was seen of one table.
 #[derive(Clone, Copy, Debug)]
@@ -20,9 +18,9 @@ pub struct Facts<'a> {
     pub bits: &'a TableBits,
     /// Which of the pages are file pages; the others are anon. Bits of pages that are not there mean
     /// nothing.
-    pub files: PageBits,
+    pub files: PageSet,
     /// Pages to count apart.
-    pub parts: &'a [(Part, PageBits)],
+    pub parts: &'a [(Part, PageSet)],
 }
 
 /// Neighbouring tables of which all 512 pages are present, of one type, and accessed or not together:
@@ -38,9 +36,6 @@ pub struct Leaves {
     /// What they are.
     pub page_type: PageType,
 }
-
-const NONE: PageBits = [0; WORDS_PER_TABLE];
-const ALL: PageBits = [u64::MAX; WORDS_PER_TABLE];
 
 /// What one look found, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,8 +87,8 @@ pub struct Look<'a> {
 struct Seen<'a> {
     index: u64,
     bits: &'a TableBits,
-    files: &'a PageBits,
-    parts: &'a [(Part, PageBits)],
+    files: &'a PageSet,
+    parts: &'a [(Part, PageSet)],
 }
 
 /// A table of which more may come.
@@ -101,8 +96,8 @@ struct Seen<'a> {
 struct Pending {
     index: u64,
     bits: TableBits,
-    files: PageBits,
-    parts: Vec<(Part, PageBits)>,
+    files: PageSet,
+    parts: Vec<(Part, PageSet)>,
 }
 
 impl<'a> Look<'a> {
@@ -134,9 +129,7 @@ impl<'a> Look<'a> {
     /// # Errors
     /// [`OutOfOrder`], and nothing was taken in.
     pub fn table(&mut self, facts: Facts<'_>) -> Result<(), OutOfOrder> {
-        let files = std::array::from_fn(|w| {
-            facts.files[w] & (facts.bits.present[w] | facts.bits.swapped[w])
-        });
+        let files = facts.files & (facts.bits.present | facts.bits.swapped);
         if let Some(last) = self.last.filter(|last| facts.index < *last) {
             return Err(OutOfOrder {
                 index: facts.index,
@@ -153,7 +146,7 @@ impl<'a> Look<'a> {
             None if again => return Ok(()),
             _ => self.flush(),
         }
-        if is_every(&facts.bits.present) {
+        if facts.bits.present.is_full() {
             // One range covers all of it: no more can come, and nothing need be kept.
             self.take_in(Seen {
                 index: facts.index,
@@ -194,8 +187,8 @@ impl<'a> Look<'a> {
 
     fn take_leaf(&mut self, index: u64, young: bool, page_type: PageType) {
         let (files, mask) = match page_type {
-            PageType::Anon => (Files::None, &NONE),
-            PageType::File => (Files::All, &ALL),
+            PageType::Anon => (Files::None, &PageSet::NONE),
+            PageType::File => (Files::All, &PageSet::ALL),
         };
         self.seek(index);
         let table = self.map.store.tables.get_mut(self.cursor);
@@ -203,9 +196,9 @@ impl<'a> Look<'a> {
             table.index == index && table.leaf == NO_LEAF && table.full && table.files == files
         };
         let Some(table) = table.filter(as_before) else {
-            let young = if young { ALL } else { NONE };
+            let young = if young { PageSet::ALL } else { PageSet::NONE };
             let bits = TableBits {
-                present: ALL,
+                present: PageSet::ALL,
                 young,
                 ..TableBits::default()
             };
@@ -310,9 +303,8 @@ impl<'a> Look<'a> {
             },
         };
         self.counts.tables += 1;
-        let occupied: PageBits =
-            std::array::from_fn(|w| seen.bits.present[w] | seen.bits.swapped[w]);
-        if is_none(&occupied) {
+        let occupied = seen.bits.present | seen.bits.swapped;
+        if occupied.is_empty() {
             return;
         }
         table.look = self.map.look;
@@ -330,12 +322,12 @@ impl<'a> Look<'a> {
 
     fn update(&mut self, table: &mut Table, seen: Seen<'_>) {
         let young = if self.first {
-            [0; WORDS_PER_TABLE]
+            PageSet::NONE
         } else {
             seen.bits.young
         };
-        let all_present = is_every(&seen.bits.present);
-        let (none_young, all_young) = (is_none(&young), is_every(&young));
+        let all_present = seen.bits.present.is_full();
+        let (none_young, all_young) = (young.is_empty(), young.is_full());
         if table.leaf == NO_LEAF && all_present {
             let appeared = table.uniform == LABEL_NONE;
             if appeared || all_young || none_young {
@@ -366,14 +358,14 @@ impl<'a> Look<'a> {
     }
 
     /// All 512 pages were there, are there and are of the types they were: only accesses tell.
-    fn update_steady(&mut self, table: &Table, young: &PageBits, files: &PageBits) {
+    fn update_steady(&mut self, table: &Table, young: &PageSet, files: &PageSet) {
         let leaf = &mut self.map.store.leaves[table.leaf];
         let sizes = self.map.generations.sizes_mut();
         let returned = &mut self.returned;
-        let anon: PageBits = std::array::from_fn(|w| young[w] & !files[w]);
-        let file: PageBits = std::array::from_fn(|w| young[w] & files[w]);
+        let anon = young.without(files);
+        let file = *young & *files;
         for (t, accessed) in [anon, file].iter().enumerate() {
-            let pages = pages_in(accessed);
+            let pages = accessed.len();
             if pages == 0 {
                 continue;
             }
@@ -392,8 +384,8 @@ impl<'a> Look<'a> {
         &mut self,
         table: &Table,
         seen: Seen<'_>,
-        young: &PageBits,
-        old_files: &PageBits,
+        young: &PageSet,
+        old_files: &PageSet,
         was_full: bool,
     ) {
         let leaf = &mut self.map.store.leaves[table.leaf];
@@ -423,7 +415,7 @@ impl<'a> Look<'a> {
         let sizes = self.map.generations.sizes_mut();
         let pages = PAGES_PER_TABLE as u64;
         if !appeared {
-            let old = pages_in(&self.map.store.file_mask(table.files));
+            let old = self.map.store.file_mask(table.files).len();
             sizes[usize::from(table.uniform)][0] -= pages - old;
             sizes[usize::from(table.uniform)][1] -= old;
             if young {
@@ -437,7 +429,7 @@ impl<'a> Look<'a> {
             table.uniform = self.label;
         }
         table.full = true;
-        let new = pages_in(seen.files);
+        let new = seen.files.len();
         sizes[usize::from(table.uniform)][0] += pages - new;
         sizes[usize::from(table.uniform)][1] += new;
         self.counts.present += pages;
@@ -451,7 +443,7 @@ impl<'a> Look<'a> {
                 self.map.parts.resize_with(part + 1, PartSizes::default);
             }
             let sizes = &mut self.map.parts[part];
-            for (word, wanted) in mask.iter().enumerate() {
+            for (word, wanted) in mask.words().iter().enumerate() {
                 let wanted = wanted & seen.bits.present[word];
                 let files = seen.files[word];
                 for (page_type, pages) in [(0, wanted & !files), (1, wanted & files)] {
@@ -485,17 +477,12 @@ impl Pending {
         }
     }
 
-    fn add(&mut self, bits: &TableBits, files: &PageBits, parts: &[(Part, PageBits)]) {
-        let or = |into: &mut PageBits, from: &PageBits| {
-            into.iter_mut()
-                .zip(from)
-                .for_each(|(into, from)| *into |= from);
-        };
-        or(&mut self.bits.present, &bits.present);
-        or(&mut self.bits.young, &bits.young);
-        or(&mut self.bits.dirty, &bits.dirty);
-        or(&mut self.bits.swapped, &bits.swapped);
-        or(&mut self.files, files);
+    fn add(&mut self, bits: &TableBits, files: &PageSet, parts: &[(Part, PageSet)]) {
+        self.bits.present |= bits.present;
+        self.bits.young |= bits.young;
+        self.bits.dirty |= bits.dirty;
+        self.bits.swapped |= bits.swapped;
+        self.files |= *files;
         self.parts.extend_from_slice(parts);
     }
 }
@@ -511,7 +498,7 @@ fn count_out(lanes: &leaf::Lanes, pages: u64, page_type: PageType, sizes: &mut S
 fn forget(map: &mut AgeMap, table: &Table) -> u64 {
     let files = map.store.file_mask(table.files);
     let mut gone = 0;
-    for (word, files) in files.iter().enumerate() {
+    for (word, files) in files.words().iter().enumerate() {
         let (lanes, occupied, swapped) = match table.leaf {
             NO_LEAF => (*Leaf::filled(table.uniform).lanes(word), u64::MAX, 0),
             leaf => {

@@ -5,12 +5,12 @@
 //! It is laid out like the page tables it mirrors: 512 bytes for a last-level table, nothing for
 //! a range that is not mapped, and nothing but a header for a table whose pages all have the same
 //! age (a 2 MiB leaf, a buffer written in one go). A byte is the page's generation as a seven-bit
-//! [`Label`], and a bit for a page that went to swap, whose label then says how old it was when
-//! it left.
+//! [`Label`](crate::generations::Label), and a bit for a page that went to swap; its label is then
+//! its age when it left.
 //!
-//! Facts come a table at a time as words of bits ([`TableBits`]); sizes of generations are kept
-//! as they change, so a histogram costs nothing per page. A second byte a page (decayed access
-//! frequency) would be a second [`Slab`](store::Slab) of leaves beside the first.
+//! Facts come a table at a time as words of bits ([`TableBits`](crate::table::TableBits)); sizes of
+//! generations are kept as they change, so a histogram costs nothing per page. A second byte a page
+//! (decayed access frequency) would be a second `Slab` of leaves beside the first.
 
 mod leaf;
 mod look;

@@ -152,7 +152,7 @@ impl AgeMap {
             .take_while(|table| table.index <= last);
         for table in tables {
             let files = self.store.file_mask(table.files);
-            for (word, files) in files.into_iter().enumerate() {
+            for (word, files) in files.words().iter().copied().enumerate() {
                 let start = table.index * PAGES_PER_TABLE as u64 + 64 * word as u64;
                 let within = bits_within(start, &pages);
                 if within != 0 {

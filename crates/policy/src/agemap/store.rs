@@ -3,7 +3,7 @@
 //! and shrink without copying, so that neither doubles behind our back.
 
 use super::leaf::Leaf;
-use crate::table::PageBits;
+use crate::table::PageSet;
 
 /// Leaves a chunk (32 KiB).
 const LEAVES_PER_CHUNK: usize = 64;
@@ -163,7 +163,7 @@ pub(super) struct Store {
     /// Ascending by index.
     pub tables: Vec<Table>,
     pub leaves: Slab<Leaf>,
-    pub masks: Slab<PageBits>,
+    pub masks: Slab<PageSet>,
 }
 
 impl Store {
@@ -182,20 +182,20 @@ impl Store {
 
     /// The file mask of a table, a bit a page.
     #[inline]
-    pub fn file_mask(&self, files: Files) -> PageBits {
+    pub fn file_mask(&self, files: Files) -> PageSet {
         match files {
-            Files::None => [0; 8],
-            Files::All => [u64::MAX; 8],
+            Files::None => PageSet::NONE,
+            Files::All => PageSet::ALL,
             Files::Some(at) => self.masks[at],
         }
     }
 
     /// Changes which pages of a table are file pages.
-    pub fn set_files(&mut self, files: &mut Files, mask: &PageBits, occupied: &PageBits) {
-        let of_files = |word: usize| mask[word] & occupied[word];
-        let wanted = if (0..8).all(|word| of_files(word) == 0) {
+    pub fn set_files(&mut self, files: &mut Files, mask: &PageSet, occupied: &PageSet) {
+        let of_files = *mask & *occupied;
+        let wanted = if of_files.is_empty() {
             Files::None
-        } else if (0..8).all(|word| of_files(word) == occupied[word]) {
+        } else if of_files == *occupied {
             Files::All
         } else {
             match *files {

@@ -8,13 +8,13 @@
 //! part of itself instead of none, and victims lie together in runs.
 //!
 //! Only what was accessed costs anything in a scan: a byte is a logarithm relative to a reference that
-//! grows as heats decay. Measured against the kernel's lists on the reference traces: `docs/proactive.md`.
+//! grows as heats decay. Measured against the kernel's lists on the reference traces: `docs/use/proactive.md`.
 
 pub(crate) mod scale;
 
 use std::ops::Range;
 
-use crate::table::{PAGES_PER_TABLE, PageBits, TableBits, WORDS_PER_TABLE};
+use crate::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 use scale::{LEVELS_ALIKE, Scale};
 
 /// Heats of the pages of one address space. Pages are named by number: address / page size.
@@ -37,7 +37,7 @@ pub struct Candidates {
     /// Page number of the table's first page / 512.
     pub index: u64,
     /// The pages: present, and not accessed since the last scan.
-    pub pages: PageBits,
+    pub pages: PageSet,
 }
 
 impl HeatMap {
@@ -82,32 +82,44 @@ impl HeatMap {
 
     /// The coldest `pages` of the candidates (their tables ascending), as runs in ascending order.
     pub fn coldest(&self, candidates: &[Candidates], pages: u64) -> Vec<Range<u64>> {
+        self.coldest_in_tiers(candidates, pages, u64::MAX)
+    }
+
+    /// The same in tiers: first the coldest `first` pages, then twice as many of the next, and so
+    /// on, each tier as runs in ascending order. Whoever takes n pages takes hardly any that is
+    /// warmer than the coldest 2n, and still finds neighbours together.
+    pub fn coldest_in_tiers(
+        &self,
+        candidates: &[Candidates],
+        pages: u64,
+        first: u64,
+    ) -> Vec<Range<u64>> {
         let mut counts = [0u64; 256];
         self.each(candidates, |_, rank| counts[usize::from(rank)] += 1);
-        // All colder ones, and so many of those that are just as cold as the last one.
-        let (mut limit, mut left) = (0u8, pages);
-        for (rank, count) in counts.into_iter().enumerate() {
-            limit = rank as u8;
-            if count >= left {
-                break;
-            }
-            left -= count;
+        // How many pages go before one of a rank; among equals the one at the highest address first.
+        let mut before = [0u64; 256];
+        let mut colder = 0;
+        for (before, count) in before.iter_mut().zip(counts) {
+            colder += count;
+            *before = colder;
         }
-        let skipped = counts[usize::from(limit)].saturating_sub(left);
-        let mut equals = 0;
-        let mut runs: Vec<Range<u64>> = Vec::new();
+        let mut tiers: Vec<Vec<Range<u64>>> = Vec::new();
         self.each(candidates, |page, rank| {
-            let is_equal = rank == limit;
-            equals += u64::from(is_equal);
-            if rank > limit || (is_equal && equals <= skipped) {
+            let place = &mut before[usize::from(rank)];
+            *place -= 1;
+            if *place >= pages {
                 return;
             }
-            match runs.last_mut() {
+            let tier = (*place / first.max(1)).saturating_add(1).ilog2() as usize;
+            if tiers.len() <= tier {
+                tiers.resize(tier + 1, Vec::new());
+            }
+            match tiers[tier].last_mut() {
                 Some(run) if run.end == page => run.end += 1,
-                _ => runs.push(page..page + 1),
+                _ => tiers[tier].push(page..page + 1),
             }
         });
-        runs
+        tiers.into_iter().flatten().collect()
     }
 
     /// Bytes of memory the map takes.
@@ -119,17 +131,12 @@ impl HeatMap {
     fn each(&self, candidates: &[Candidates], mut visit: impl FnMut(u64, u8)) {
         for candidate in candidates {
             let levels = self.table(candidate.index);
-            for (word, bits) in candidate.pages.iter().enumerate() {
-                let mut left = *bits;
-                while left != 0 {
-                    let slot = word * 64 + left.trailing_zeros() as usize;
-                    left &= left - 1;
-                    let level = levels.map_or(0, |levels| levels[slot]);
-                    visit(
-                        candidate.index * PAGES_PER_TABLE as u64 + slot as u64,
-                        level / LEVELS_ALIKE,
-                    );
-                }
+            for slot in candidate.pages.iter() {
+                let level = levels.map_or(0, |levels| levels[slot]);
+                visit(
+                    candidate.index * PAGES_PER_TABLE as u64 + slot as u64,
+                    level / LEVELS_ALIKE,
+                );
             }
         }
     }
@@ -162,8 +169,7 @@ impl Scan<'_> {
         {
             return;
         }
-        let is_empty = |words: &PageBits| *words == [0; WORDS_PER_TABLE];
-        if is_empty(&bits.present) && is_empty(&bits.swapped) {
+        if bits.present.is_empty() && bits.swapped.is_empty() {
             return;
         }
         let mut table = known.unwrap_or_else(|| Table {

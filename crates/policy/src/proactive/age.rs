@@ -5,7 +5,9 @@
 //! than 10 s, every 40 s). It knows no cost; with `backoff=off` it is exactly that policy.
 
 use super::arguments::Arguments;
-use super::{Action, Built, Entry, Facts, GuardParams, Pace, Policy, Reason, Wish};
+use super::{
+    Action, Built, Entry, Facts, Figure, Grounds, GuardParams, Pace, Policy, Reason, Wish,
+};
 use crate::workingset::{Bin, Intervals};
 
 /// A week: nobody waits longer.
@@ -81,10 +83,13 @@ impl Policy for Age {
                 older_than_ms: [Some(self.older_than_ms); 2],
                 bytes_max: cold_bytes,
             },
-            reason: Reason::Older {
-                idle_ms: self.older_than_ms,
-                cold_bytes,
-            },
+            reason: Reason::Own(Grounds::new(
+                "older",
+                &[
+                    ("idle_ms", Figure::Count(self.older_than_ms)),
+                    ("cold_bytes", Figure::Count(cold_bytes)),
+                ],
+            )),
             next_ms,
             forced: false,
         }

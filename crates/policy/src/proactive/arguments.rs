@@ -5,6 +5,8 @@ use std::ops::RangeInclusive;
 
 use thiserror::Error;
 
+use crate::units;
+
 /// What is wrong with a policy as written.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum SpecError {
@@ -273,13 +275,6 @@ fn plain_number(text: &str) -> Option<f64> {
     plain.then(|| text.parse().ok()).flatten()
 }
 
-fn number_and_unit(text: &str) -> Option<(f64, &str)> {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    Some((plain_number(&text[..end])?, text[end..].trim()))
-}
-
 fn whole(number: f64, unit: f64) -> Option<u64> {
     let product = (number * unit).round();
     (product < u64::MAX as f64).then_some(product as u64)
@@ -287,7 +282,8 @@ fn whole(number: f64, unit: f64) -> Option<u64> {
 
 /// A duration needs its unit.
 fn duration_ms(text: &str) -> Option<u64> {
-    let (number, unit) = number_and_unit(text)?;
+    let (number, unit) = units::split_number(text);
+    let number = plain_number(number)?;
     let unit_ms = match unit {
         "ms" => 1.0,
         "s" => 1e3,
@@ -299,14 +295,7 @@ fn duration_ms(text: &str) -> Option<u64> {
     whole(number, unit_ms)
 }
 
-/// Powers of two; `/s` may follow.
+/// `/s` may follow.
 fn size_bytes(text: &str) -> Option<u64> {
-    let (number, unit) = number_and_unit(text.strip_suffix("/s").unwrap_or(text))?;
-    let unit = unit.to_ascii_uppercase();
-    let unit = unit
-        .strip_suffix("IB")
-        .or(unit.strip_suffix('B'))
-        .unwrap_or(&unit);
-    let shift = ["", "K", "M", "G", "T"].iter().position(|u| *u == unit)?;
-    whole(number, (1u64 << (10 * shift)) as f64)
+    units::size_bytes(text.strip_suffix("/s").unwrap_or(text)).ok()
 }

@@ -22,7 +22,8 @@
 use super::age::older_than;
 use super::arguments::Arguments;
 use super::{
-    Action, Backend, Built, Entry, Facts, GuardParams, Looked, Pace, Policy, Reason, Survival, Wish,
+    Action, Backend, Built, Entry, Facts, Figure, Grounds, GuardParams, Looked, Pace, Policy,
+    Reason, Survival, Wish,
 };
 use crate::generations::ByType;
 use crate::workingset::Intervals;
@@ -337,7 +338,10 @@ impl Policy for Cost {
             });
             let reason = match old {
                 [0, 0] => Reason::NothingCold,
-                _ => Reason::TooDear { stall: stall_now },
+                _ => Reason::Own(Grounds::new(
+                    "too_dear",
+                    &[("stall", Figure::Share(stall_now))],
+                )),
             };
             let mut wish = Wish::nothing(reason, next_ms);
             if let Some(action) = self.sort_instead(facts) {
@@ -350,11 +354,16 @@ impl Policy for Cost {
                 older_than_ms,
                 bytes_max: cold_bytes as u64,
             },
-            reason: Reason::Projected {
-                idle_ms: older_than_ms,
-                cold_bytes: cold_bytes as u64,
-                stall,
-            },
+            // So much would stay away for long enough; `stall`: the share of time its return is
+            // expected to cost, with what is out already.
+            reason: Reason::Own(Grounds::new(
+                "projected",
+                &[
+                    ("idle_ms", Figure::Ages(older_than_ms)),
+                    ("cold_bytes", Figure::Count(cold_bytes as u64)),
+                    ("stall", Figure::Share(stall)),
+                ],
+            )),
             next_ms,
             forced: false,
         }

@@ -2,6 +2,7 @@
 //! What a controller answers.
 
 use serde::Serialize;
+use serde::ser::SerializeMap;
 
 use crate::generations::ByType;
 
@@ -124,7 +125,7 @@ pub enum Cause {
     NoProgress,
 }
 
-/// Why this and nothing else: machine-readable, and a sentence by `Display`.
+/// Why this and nothing else, for journals: a name and figures.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Reason {
@@ -169,34 +170,6 @@ pub enum Reason {
         /// The share at which the policy stops.
         share_max: f64,
     },
-    /// `age`: the period is over.
-    Older {
-        /// The age.
-        idle_ms: u64,
-        /// Bytes that are older.
-        cold_bytes: u64,
-    },
-    /// `pressure`: there is room for a probe.
-    Probe {
-        /// Share of time in which tasks waited.
-        share: f64,
-        /// Share of resident memory taken.
-        probe: f64,
-    },
-    /// `cost`: so much would stay away for long enough.
-    Projected {
-        /// Age by type.
-        idle_ms: ByType<Option<u64>>,
-        /// Bytes that are older.
-        cold_bytes: u64,
-        /// Share of time their return is expected to cost, with what is out already.
-        stall: f64,
-    },
-    /// `cost`: it would come back too soon.
-    TooDear {
-        /// Share of time the return of what is out costs now.
-        stall: f64,
-    },
     /// `budget`: more is resident than should be.
     OverBudget {
         /// How much has to go.
@@ -211,6 +184,75 @@ pub enum Reason {
         /// How much.
         room_bytes: u64,
     },
+    /// A policy's own reason: it needs no entry here.
+    #[serde(untagged)]
+    Own(Grounds),
+}
+
+impl Reason {
+    /// The name it has in journals.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Reason::NotDue => "not_due",
+            Reason::NoAges => "no_ages",
+            Reason::Watching { .. } => "watching",
+            Reason::NothingCold => "nothing_cold",
+            Reason::NoHand => "no_hand",
+            Reason::AtFloor { .. } => "at_floor",
+            Reason::SwapFull { .. } => "swap_full",
+            Reason::CoolingDown { .. } => "cooling_down",
+            Reason::RateSpent => "rate_spent",
+            Reason::ComesBack => "comes_back",
+            Reason::PressureHigh { .. } => "pressure_high",
+            Reason::OverBudget { .. } => "over_budget",
+            Reason::WithinBudget { .. } => "within_budget",
+            Reason::Own(grounds) => grounds.name,
+        }
+    }
+}
+
+/// A policy's own reason: a name, and figures by name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Grounds {
+    name: &'static str,
+    figures: [Option<(&'static str, Figure)>; Self::FIGURES_MAX],
+}
+
+/// A figure of a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Figure {
+    /// Bytes or ms.
+    Count(u64),
+    /// A part of a whole.
+    Share(f64),
+    /// An age in ms by type, where there is one.
+    Ages(ByType<Option<u64>>),
+}
+
+impl Grounds {
+    /// Most figures of a reason.
+    pub const FIGURES_MAX: usize = 4;
+
+    /// A reason with its figures; those beyond [`Self::FIGURES_MAX`] are left out.
+    pub fn new(name: &'static str, figures: &[(&'static str, Figure)]) -> Self {
+        Grounds {
+            name,
+            figures: std::array::from_fn(|at| figures.get(at).copied()),
+        }
+    }
+}
+
+impl Serialize for Grounds {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let figures = self.figures.iter().flatten();
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("reason", self.name)?;
+        for (name, figure) in figures {
+            map.serialize_entry(name, figure)?;
+        }
+        map.end()
+    }
 }
 
 /// What made a decision smaller than the policy wished.
@@ -245,4 +287,50 @@ pub struct Decision {
     pub limit: Option<Limit>,
     /// When to ask again at the latest, in ms.
     pub next_ms: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_in_journals() {
+        let cause = Cause::Refaults;
+        let figures = [
+            ("idle_ms", Figure::Ages([Some(1), None])),
+            ("stall", Figure::Share(0.5)),
+            ("cold_bytes", Figure::Count(7)),
+        ];
+        for reason in [
+            Reason::NotDue,
+            Reason::NoAges,
+            Reason::Watching { needed_ms: 1 },
+            Reason::NothingCold,
+            Reason::NoHand,
+            Reason::AtFloor { floor_bytes: 1 },
+            Reason::SwapFull { free_bytes: 1 },
+            Reason::CoolingDown { until_ms: 1, cause },
+            Reason::RateSpent,
+            Reason::ComesBack,
+            Reason::PressureHigh {
+                share: 0.1,
+                share_max: 0.1,
+            },
+            Reason::OverBudget {
+                over_bytes: 1,
+                headroom_bytes: 1,
+                behind: true,
+            },
+            Reason::WithinBudget { room_bytes: 1 },
+            Reason::Own(Grounds::new("projected", &figures)),
+        ] {
+            let json = serde_json::to_value(reason).unwrap();
+            assert_eq!(json["reason"], reason.name());
+        }
+        let own = Reason::Own(Grounds::new("projected", &figures));
+        assert_eq!(
+            serde_json::to_string(&own).unwrap(),
+            r#"{"reason":"projected","idle_ms":[1,null],"stall":0.5,"cold_bytes":7}"#
+        );
+    }
 }

@@ -57,8 +57,8 @@ pub struct Looked<'a> {
     pub bins: &'a [Bin],
     /// Bytes found accessed (resident, or back from where they went) since the look before, by
     /// how long they had been idle until then: same bounds. Empty: not known. An age map counts
-    /// them ([`AgeMap::returned`](crate::agemap::AgeMap::returned)): `Histogram::add_window` with
-    /// those sizes, before the map advances.
+    /// them ([`Look::finish_with_returned`](crate::agemap::Look::finish_with_returned)):
+    /// `Histogram::add_window` with those sizes, before the map advances.
     pub returned: &'a [Bin],
 }
 

@@ -6,7 +6,8 @@
 //! and carries out the [`Decision`] that comes back: nothing, or page out, sort or reclaim so many
 //! bytes, and when to ask again. Every decision says why.
 //!
-//! A policy is one file and one line of [`POLICIES`]. What must hold for all of them (floor, rate,
+//! A policy is one file and one line of [`POLICIES`]: its name there is the one in configurations,
+//! metrics and journals, and its reasons are its own ([`Grounds`]). What must hold for all of them (floor, rate,
 //! room in swap, no progress, backing off when what went comes back) is the [`Guard`]'s, not theirs.
 //!
 //! ```
@@ -33,7 +34,7 @@ mod survival;
 
 pub use arguments::SpecError;
 pub use controller::Controller;
-pub use decision::{Action, Cause, Decision, Limit, Reason};
+pub use decision::{Action, Cause, Decision, Figure, Grounds, Limit, Reason};
 pub use facts::{Backend, Facts, Faults, Hands, Looked, Outcome, Psi, Refaults, SwapRoom};
 pub use guard::{Guard, GuardParams};
 pub use spec::Spec;

@@ -8,7 +8,9 @@
 //! refaults is counted as well, since a page from zram is too quick for PSI to see as I/O.
 
 use super::arguments::Arguments;
-use super::{Action, Built, Entry, Facts, GuardParams, Pace, Policy, Reason, Wish};
+use super::{
+    Action, Built, Entry, Facts, Figure, Grounds, GuardParams, Pace, Policy, Reason, Wish,
+};
 use crate::workingset::Intervals;
 
 pub(super) const ENTRY: Entry = Entry {
@@ -83,7 +85,13 @@ impl Policy for Pressure {
         };
         Wish {
             action,
-            reason: Reason::Probe { share, probe },
+            reason: Reason::Own(Grounds::new(
+                "probe",
+                &[
+                    ("share", Figure::Share(share)),
+                    ("probe", Figure::Share(probe)),
+                ],
+            )),
             next_ms,
             forced: false,
         }

@@ -11,12 +11,18 @@ use super::{Entry, GuardParams, POLICIES, Policy, SpecError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
     text: String,
+    index: usize,
 }
 
 impl Spec {
+    /// The policy's place in [`POLICIES`].
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
     /// The name of the policy.
-    pub fn name(&self) -> &str {
-        self.text.split(':').next().unwrap_or(&self.text)
+    pub fn name(&self) -> &'static str {
+        POLICIES[self.index].name
     }
 
     pub(super) fn build(&self) -> (Box<dyn Policy>, GuardParams) {
@@ -34,29 +40,40 @@ impl FromStr for Spec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
+        let text = text.trim();
+        let (name, _) = split(text);
+        let index = find(name)?;
         build(text)?;
         Ok(Spec {
-            text: text.trim().to_owned(),
+            text: text.to_owned(),
+            index,
         })
     }
 }
 
-fn build(text: &str) -> Result<(Box<dyn Policy>, GuardParams), SpecError> {
-    let (name, rest) = match text.trim().split_once(':') {
+/// Name and arguments.
+fn split(text: &str) -> (&str, Option<&str>) {
+    match text.split_once(':') {
         Some((name, rest)) => (name, Some(rest)),
-        None => (text.trim(), None),
-    };
-    let entry = POLICIES.iter().find(|entry| entry.name == name);
+        None => (text, None),
+    }
+}
+
+fn find(name: &str) -> Result<usize, SpecError> {
+    let names = || POLICIES.iter().map(|entry| entry.name);
+    names()
+        .position(|known| known == name)
+        .ok_or_else(|| SpecError::UnknownPolicy {
+            name: name.to_owned(),
+            known: names().collect::<Vec<_>>().join(", "),
+        })
+}
+
+fn build(text: &str) -> Result<(Box<dyn Policy>, GuardParams), SpecError> {
+    let (name, rest) = split(text);
     let Entry {
         name, usage, build, ..
-    } = entry.ok_or_else(|| SpecError::UnknownPolicy {
-        name: name.to_owned(),
-        known: POLICIES
-            .iter()
-            .map(|e| e.name)
-            .collect::<Vec<_>>()
-            .join(", "),
-    })?;
+    } = &POLICIES[find(name)?];
     let mut arguments = Arguments::parse(name, usage, rest)?;
     let (policy, guard) = build(&mut arguments)?;
     let guard = guard.with(&mut arguments)?;

@@ -80,12 +80,13 @@ impl Division {
             })
             .collect();
         let is_any_short = short.iter().any(|weight| *weight > 0);
-        let used = match is_any_short {
-            true => used_recently,
-            false => claims
+        let used = if is_any_short {
+            used_recently
+        } else {
+            claims
                 .iter()
                 .map(|claim| claim.younger_bytes(u64::MAX))
-                .collect(),
+                .collect()
         };
         let total = used.iter().copied().fold(0, u64::saturating_add);
         let left = host_bytes.saturating_sub(total);

@@ -71,18 +71,6 @@ impl Histogram {
         }
     }
 
-    /// A histogram of these bins. `None` unless bounds increase strictly, there are no more than
-    /// [`BINS_MAX`], and the last has no upper bound.
-    pub fn from_bins(bins: Vec<Bin>) -> Option<Self> {
-        let rises = bins
-            .windows(2)
-            .all(|pair| pair[0].upper_ms < pair[1].upper_ms);
-        let ends = bins
-            .last()
-            .is_some_and(|bin| bin.upper_ms == NO_UPPER_BOUND_MS);
-        (rises && ends && bins.len() <= BINS_MAX).then_some(Histogram { bins })
-    }
-
     /// The bins, youngest first.
     pub fn bins(&self) -> &[Bin] {
         &self.bins

@@ -77,18 +77,6 @@ impl Intervals {
         Intervals(bounds_ms)
     }
 
-    /// Bounds as the kernel's `page_age_intervals` takes them: milliseconds without a unit,
-    /// separated by commas, nothing else.
-    ///
-    /// # Errors
-    /// Blanks, signs and anything but digits; and those of [`new`](Self::new).
-    pub fn from_milliseconds(list: &str) -> Result<Self, IntervalError> {
-        Self::parse(list.strip_suffix('\n').unwrap_or(list), |text| {
-            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-            digits.then(|| text.parse().ok()).flatten()
-        })
-    }
-
     /// The bounds.
     pub fn bounds_ms(&self) -> &[u64] {
         &self.0
@@ -106,21 +94,6 @@ impl Intervals {
     pub fn horizon_ms(&self) -> u64 {
         self.0.last().copied().unwrap_or(0)
     }
-
-    fn parse(list: &str, age_ms: impl Fn(&str) -> Option<u64>) -> Result<Self, IntervalError> {
-        if list.is_empty() {
-            return Ok(Intervals::default());
-        }
-        let bound = |text: &str| match text.is_empty() {
-            true => Err(IntervalError::Blank {
-                list: list.to_owned(),
-            }),
-            false => age_ms(text).ok_or_else(|| IntervalError::NotAnAge {
-                text: text.to_owned(),
-            }),
-        };
-        Self::new(list.split(',').map(bound).collect::<Result<_, _>>()?)
-    }
 }
 
 impl FromStr for Intervals {
@@ -134,8 +107,15 @@ impl FromStr for Intervals {
                 list: list.to_owned(),
             });
         }
-        let list: Vec<&str> = list.split(',').map(str::trim).collect();
-        Self::parse(&list.join(","), parse_age_ms)
+        let bound = |text: &str| match text.trim() {
+            "" => Err(IntervalError::Blank {
+                list: list.to_owned(),
+            }),
+            text => parse_age_ms(text).ok_or_else(|| IntervalError::NotAnAge {
+                text: text.to_owned(),
+            }),
+        };
+        Self::new(list.split(',').map(bound).collect::<Result<_, _>>()?)
     }
 }
 
@@ -232,30 +212,8 @@ mod tests {
             let error = IntervalError::TooMany {
                 count: count as usize,
             };
-            assert_eq!(list(count).parse::<Intervals>(), Err(error.clone()));
-            assert_eq!(Intervals::from_milliseconds(&list(count)), Err(error));
+            assert_eq!(list(count).parse::<Intervals>(), Err(error));
         }
-    }
-
-    #[test]
-    fn the_kernels_file_takes_digits_and_commas_only() {
-        let parse = Intervals::from_milliseconds;
-        assert_eq!(
-            parse("6000,10000,15000\n").unwrap().0,
-            [6000, 10_000, 15_000]
-        );
-        assert_eq!(parse("").unwrap(), Intervals::default());
-        assert_eq!(parse("\n").unwrap(), Intervals::default());
-        for bad in ["1s", "1000, 2000", " 1000", "+5", "0x10"] {
-            assert!(
-                matches!(parse(bad), Err(IntervalError::NotAnAge { .. })),
-                "{bad}"
-            );
-        }
-        assert!(matches!(
-            parse("1000,,2000"),
-            Err(IntervalError::Blank { .. })
-        ));
     }
 
     #[test]

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Working-set reporting: how much memory is how old, per node and target.
 
-pub mod balloon;
 pub mod divide;
 mod histogram;
 mod intervals;

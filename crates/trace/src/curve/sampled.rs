@@ -102,11 +102,14 @@ pub fn read_samples(stream: &mut AccessStream, plan: SamplingPlan) -> Result<Sam
                 numbers[sample].push(number);
             }
         }
+        let kept = indices.iter().map(PageIndex::memory_bytes).sum::<usize>()
+            + numbers.iter().map(|n| size_of_val(&**n)).sum::<usize>();
+        stream.check_memory(kept)?;
     }
     let traces = indices
         .into_iter()
         .zip(numbers)
-        .map(|(index, accesses)| DenseTrace::from_parts(accesses, index.pages().to_vec()))
+        .map(|(index, accesses)| DenseTrace::from_parts(accesses, index.into_pages()))
         .collect();
     Ok(Samples {
         plan,

@@ -20,9 +20,9 @@ use crate::input::Input;
 pub static FORMAT: Format = Format {
     name: "oracleGeneral",
     summary: "binary, 24-byte records of libCacheSim; one access of one page a record",
-    name_hints: &["oraclegeneral"],
+    name_hints: &["oraclegeneral", ".og."],
     description_hints: &[&["oraclegeneral"], &["oracle", "24-byte"]],
-    recognise: |_| false,
+    recognise,
     open: |mut input, _: &ReadOptions| {
         input.refuse_text(FORMAT.name)?;
         Ok(Box::new(OracleGeneral { input }))
@@ -31,6 +31,29 @@ pub static FORMAT: Format = Format {
 
 /// Bytes of a record.
 pub const RECORD_BYTES: usize = 24;
+
+/// Whether all whole records are such as our own writer and libCacheSim make them: times that do not
+/// run backwards, and as next access one that is still to come, or none.
+fn recognise(head: &[u8]) -> bool {
+    const ACCESSES_MAX: i64 = 1 << 40;
+    let mut before = 0;
+    let (records, _) = head.as_chunks::<RECORD_BYTES>();
+    let all = records.iter().zip(0..).all(|(record, index)| {
+        let (seconds, next_access) = (seconds(record), next_access(record));
+        let is_later = seconds >= std::mem::replace(&mut before, seconds);
+        let comes = next_access > index && next_access < ACCESSES_MAX;
+        is_later && (comes || matches!(next_access, -2 | -1 | i64::MAX))
+    });
+    all && records.len() >= 2
+}
+
+fn seconds(record: &[u8; RECORD_BYTES]) -> u32 {
+    u32::from_le_bytes(record[0..4].try_into().expect("4 bytes"))
+}
+
+fn next_access(record: &[u8; RECORD_BYTES]) -> i64 {
+    i64::from_le_bytes(record[16..24].try_into().expect("8 bytes"))
+}
 
 struct OracleGeneral {
     input: Input,
@@ -41,14 +64,13 @@ impl RequestReader for OracleGeneral {
         let Some(record) = self.input.next_record::<RECORD_BYTES>(FORMAT.name)? else {
             return Ok(None);
         };
-        let seconds = u32::from_le_bytes(record[0..4].try_into().expect("4 bytes"));
         let page = u64::from_le_bytes(record[4..12].try_into().expect("8 bytes"));
-        let next_access = i64::from_le_bytes(record[16..24].try_into().expect("8 bytes"));
+        let next_access = next_access(&record);
         if next_access < -2 {
             let what = format!("a next access of {next_access}; expected an index, or -1 for none");
             return Err(self.input.malformed(FORMAT.name, what));
         }
-        let time_ns = u64::from(seconds) * 1_000_000_000;
+        let time_ns = u64::from(seconds(&record)) * 1_000_000_000;
         Ok(Some(Request {
             time_ns,
             ..Request::page(page)
@@ -82,6 +104,26 @@ mod tests {
                 ..Request::page(u64::MAX)
             }
         );
+    }
+
+    #[test]
+    fn content_tells_it_from_other_binary_formats() {
+        let ours = [record(3, 9, 2), record(3, 8, -1), record(4, 9, -1)].concat();
+        assert!(recognise(&ours) && recognise(&ours[..60]));
+        let backwards = [record(4, 9, -1), record(3, 8, -1)].concat();
+        let past = [record(3, 9, -1), record(3, 8, 1)].concat();
+        let of_corda: Vec<u8> = (0..90u64).flat_map(u64::to_be_bytes).collect();
+        let of_cache2k: Vec<u8> = (0..90u32).flat_map(u32::to_be_bytes).collect();
+        for other in [
+            &backwards,
+            &past,
+            &of_corda,
+            &of_cache2k,
+            &vec![0; 240],
+            &vec![],
+        ] {
+            assert!(!recognise(other));
+        }
     }
 
     #[test]

@@ -10,8 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use agewise_host::agent::{Agent, AgentConfig, Subject, Targets};
-use agewise_host::eye::Target;
-use agewise_host::pageout::{EyeRecheck, Mover, PageoutLimits, ProcessMover, RefaultWatch};
+use agewise_host::mover::{self, EyeRecheck, Mover, PageoutLimits, ProcessMover, RefaultWatch};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::{self, ZramDevice, ZramOptions};
@@ -21,7 +20,6 @@ use super::doctor;
 use super::report::print::Printer;
 use agewise_bench::exercise::spawned::Spawned;
 use agewise_bench::hotcold;
-use agewise_cli::lean;
 use agewise_cli::observe;
 use agewise_cli::output::Format;
 use agewise_cli::signal::Stop;
@@ -167,7 +165,7 @@ fn tour(args: &Args, stop: &Stop) -> anyhow::Result<()> {
 fn open(name: &str, pid: u32) -> anyhow::Result<Shown> {
     Ok(Shown {
         name: format!("{pid} ({name})"),
-        process: lean::open_target(pid)?,
+        process: Process::open_user(&ProcRoot::default(), pid)?,
     })
 }
 
@@ -231,39 +229,33 @@ fn reclaim_all(
         "What was not touched for {} leaves",
         duration_text(OLDER_THAN)
     ))?;
-    if let Err(error) = lean::require_page_ages(agent) {
+    if let Err(error) = mover::require_page_ages(agent) {
         return Ok(say(&format!("Left out: {error}."))?);
     }
     let mut left = Vec::new();
     for shown in shown {
         let process = &shown.process;
-        let mut mover = match ProcessMover::open(process, false) {
+        let mut mover = match ProcessMover::open(process) {
             Ok(mover) => mover,
             Err(error) => {
                 say(&format!("{}: left out: {error}", shown.name))?;
                 continue;
             }
         };
-        let Some(cold) = lean::find_cold(agent, process.pid(), OLDER_THAN)? else {
+        let ages = [Some(observe::millis(OLDER_THAN)); 2];
+        let Some(cold) = mover::find_cold(agent, process.pid(), ages, u64::MAX)? else {
             bail!("{} is gone", shown.name);
         };
         let before = mover.rss_bytes()?;
-        let target = Target {
-            pid: cold.pid,
-            start_ticks: Some(cold.start_ticks),
-        };
-        let moved = lean::move_out(
+        let moved = mover::move_out(
             &mut mover,
             &cold.plan,
             PageoutLimits {
                 rate_bytes_per_s: Some(256 << 20),
                 ..PageoutLimits::default()
             },
-            &mut EyeRecheck::new(agent.eye(), target),
+            &mut EyeRecheck::new(agent.eye(), cold.target),
             stop.flag(),
-            |nap| {
-                stop.wait(nap);
-            },
             |_| (),
         );
         if let Some(error) = moved.error {
@@ -275,7 +267,7 @@ fn reclaim_all(
             shown.name,
             bytes_text(before),
             bytes_text(mover.rss_bytes()?),
-            bytes_text(cold.anon_bytes + cold.file_bytes),
+            bytes_text(cold.bytes.iter().sum()),
             bytes_text(moved.report.left_bytes),
             bytes_text(moved.report.left_anon_bytes),
             moved.report.cpu_ns_per_page(4096).unwrap_or(0.0) / 1e3

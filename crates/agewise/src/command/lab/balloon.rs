@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use agewise_lab::experiment::balloon::{Host, Outcome, Sharing, run_host};
 use agewise_lab::workload::library;
-use agewise_lab::workload::size::parse_size_bytes;
+use agewise_policy::units::size_bytes;
 use anyhow::anyhow;
 use serde::Serialize;
 
@@ -15,9 +15,9 @@ use agewise_cli::output;
 
 /// Divide the memory of a host among guests by the working-set reports they send.
 ///
-/// Each guest is a simulated machine with a balloon. Host and guests exchange the messages of the
-/// proposed virtio-balloon extension. The same guests run with an even share each, which stays, and
-/// with shares that follow the reports; the table compares what came back after eviction.
+/// Each guest is a simulated machine with a balloon. The host reads the guests' working-set reports.
+/// The same guests run with an even share each, which stays, and with shares that follow the reports;
+/// the table compares what came back after eviction.
 ///
 /// Example: agewise lab balloon --guests kv,desktop,scan --memory 96M --seeds 3
 #[derive(Debug, clap::Args)]
@@ -66,8 +66,8 @@ fn rows<'a>(seed: u64, sharing: &'static str, outcome: &'a Outcome) -> Vec<Row<'
 
 /// Runs and prints.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let bytes = parse_size_bytes(&args.memory)
-        .map_err(|error| anyhow!("--memory `{}` {error}", args.memory))?;
+    let bytes =
+        size_bytes(&args.memory).map_err(|error| anyhow!("--memory `{}` {error}", args.memory))?;
     let mut host = Host {
         memory_pages: bytes / 4096,
         duration_ms: args.seconds * 1000,

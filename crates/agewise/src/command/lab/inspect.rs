@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use agewise_lab::experiment::machine_run::Run;
-use agewise_lab::workload::suggest::nearest;
+use agewise_trace::suggest::nearest;
 use anyhow::{Context, anyhow};
 
 use super::setup::{Setup, parse_policy};

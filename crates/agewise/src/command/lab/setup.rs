@@ -9,9 +9,9 @@ use agewise_lab::experiment::replay::{Arrangement, Replay, Through};
 use agewise_lab::machine::Policy;
 use agewise_lab::machine::device::DeviceKind;
 use agewise_lab::workload::library;
-use agewise_lab::workload::size::parse_size_bytes;
 use agewise_lab::workload::spec::Workload;
-use agewise_lab::workload::suggest::nearest;
+use agewise_policy::units::size_bytes;
+use agewise_trace::suggest::nearest;
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 
@@ -129,8 +129,8 @@ fn parse_memory_pages(text: &str, subject: &Subject) -> anyhow::Result<u64> {
         }
         let pages = (replay.footprint_pages() as f64 * percent / 100.0).round() as u64;
         if pages < MIN_MEMORY_PAGES {
-            eprintln!(
-                "agewise: {}: {text} of the footprint is {pages} pages; {MIN_MEMORY_PAGES} are used, \
+            agewise_cli::note!(
+                "{}: {text} of the footprint is {pages} pages; {MIN_MEMORY_PAGES} are used, \
                  the least a cgroup works with",
                 subject.name()
             );
@@ -140,7 +140,7 @@ fn parse_memory_pages(text: &str, subject: &Subject) -> anyhow::Result<u64> {
     if let Some(pages) = text.strip_suffix(['p', 'P']) {
         return pages.trim().parse().with_context(told);
     }
-    let bytes = parse_size_bytes(text).map_err(|error| anyhow!("{} {error}", told()))?;
+    let bytes = size_bytes(text).map_err(|error| anyhow!("{} {error}", told()))?;
     Ok(bytes / 4096)
 }
 

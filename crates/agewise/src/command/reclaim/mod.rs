@@ -9,15 +9,17 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::Agent;
-use agewise_host::eye::Target;
-use agewise_host::pageout::{EyeRecheck, PageoutLimits, ProcessMover, RefaultWatch};
+use agewise_host::mover::{
+    self, Cold, EyeRecheck, Mover, PageoutLimits, ProcessMover, RefaultWatch,
+};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap;
+use agewise_host::untrusted::Untrusted;
+use agewise_policy::generations::PageType;
 use anyhow::{anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use agewise_cli::lean::{self, Cold};
 use agewise_cli::observe;
 use agewise_cli::output::Format;
 use agewise_cli::pause;
@@ -105,9 +107,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let interval = timing::interval(args.older_than, args.interval).map_err(|why| anyhow!(why))?;
     let observation =
         timing::observation(args.older_than, interval, args.observe).map_err(|why| anyhow!(why))?;
-    let own = lean::ourselves_and_ancestors(&ProcRoot::default());
     if let Some(pid) = args.targets.pid
-        && own.contains(&pid)
+        && mover::own_lineage().contains(&pid)
     {
         bail!("process {pid} is agewise itself or one it came from: it would wait for itself");
     }
@@ -115,27 +116,27 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let cgroups: Vec<String> = args.targets.cgroup.clone().into_iter().collect();
     let targets = observe::listed(&pids, &cgroups)?;
     let (mut agent, note) =
-        observe::open_agent(targets, lean::cold_config(args.older_than, interval)?)?;
-    lean::require_page_ages(&mut agent)?;
+        observe::open_agent(targets, observe::cold_config(args.older_than, interval)?)?;
+    mover::require_page_ages(&mut agent)?;
     let free_swap_bytes = swap::free_bytes(&ProcRoot::default())?;
     for note in note.into_iter().chain(swap_note(free_swap_bytes)) {
-        eprintln!("agewise: {note}");
+        agewise_cli::note!("{note}");
     }
     let stop = Stop::install()?;
     if !observe_for(&mut agent, observation, interval, &stop)? {
         return match stop.requested() {
             Some(signal) => {
-                eprintln!("agewise: interrupted while observing; nothing was moved");
+                agewise_cli::note!("interrupted while observing; nothing was moved");
                 Ok(ExitCode::from(Stop::exit_code(signal)))
             }
             None => {
-                eprintln!("agewise: the target is gone; nothing was moved");
+                agewise_cli::note!("the target is gone; nothing was moved");
                 Ok(ExitCode::from(EXIT_TARGET_GONE))
             }
         };
     }
-    let mut cold = find_all(&mut agent, args.older_than, &own)?;
-    cold.sort_by_key(|cold| std::cmp::Reverse(cold.anon_bytes + cold.file_bytes));
+    let mut cold = find_all(&mut agent, args.older_than);
+    cold.sort_by_key(|cold| std::cmp::Reverse(cold.bytes.iter().sum::<u64>()));
     let total = evict_all(args, &mut agent, &cold, &stop)?;
     match stop.requested() {
         Some(signal) => Ok(ExitCode::from(Stop::exit_code(signal))),
@@ -202,22 +203,23 @@ fn bar(template: &str, length: u64) -> ProgressBar {
     ProgressBar::new(length).with_style(style)
 }
 
-/// What is cold in all processes observed but `own`.
-fn find_all(agent: &mut Agent, older_than: Duration, own: &[u32]) -> anyhow::Result<Vec<Cold>> {
+/// What is cold in all processes observed but ourselves and those we came from.
+fn find_all(agent: &mut Agent, older_than: Duration) -> Vec<Cold> {
+    let ages = [Some(observe::millis(older_than)); 2];
     let pids: Vec<u32> = agent.spaces().map(|space| space.process().pid()).collect();
     let mut found = Vec::new();
     for pid in pids {
-        if own.contains(&pid) {
-            eprintln!("agewise: process {pid} is ours or one we came from: left alone");
+        if mover::own_lineage().contains(&pid) {
+            agewise_cli::note!("process {pid} is ours or one we came from: left alone");
             continue;
         }
-        match lean::find_cold(agent, pid, older_than) {
+        match mover::find_cold(agent, pid, ages, u64::MAX) {
             Ok(cold) => found.extend(cold),
             // One of many may have ended meanwhile; whatever it is, the others go on.
-            Err(error) => eprintln!("agewise: process {pid}: {error:#}"),
+            Err(error) => agewise_cli::note!("process {pid}: {error}"),
         }
     }
-    Ok(found)
+    found
 }
 
 /// How it went, for the exit status.
@@ -229,6 +231,7 @@ struct Outcome {
 /// One process at work.
 struct Work<'p> {
     cold: &'p Cold,
+    comm: Untrusted,
     mover: ProcessMover<'p>,
     result: Reclaimed,
     watch: Option<RefaultWatch>,
@@ -243,25 +246,28 @@ fn evict_all(
     let opened: Vec<(&Cold, Process)> = cold
         .iter()
         .filter_map(|cold| {
-            let process = lean::open_target(cold.pid).ok()?;
-            (process.start_ticks() == cold.start_ticks).then_some((cold, process))
+            let process = Process::open_user(&ProcRoot::default(), cold.target.pid).ok()?;
+            (Some(process.start_ticks()) == cold.target.start_ticks).then_some((cold, process))
         })
         .collect();
     let mut works = Vec::new();
     for (cold, process) in &opened {
-        match ProcessMover::open(process, args.targets.pid.is_some()) {
+        let pid = cold.target.pid;
+        match ProcessMover::open(process) {
             Ok(mover) => {
+                let comm = process.comm().unwrap_or_default();
                 works.push(Work {
                     cold,
                     mover,
-                    result: Reclaimed::new(cold.pid, &cold.comm, args.dry_run),
+                    result: Reclaimed::new(pid, &comm, args.dry_run),
+                    comm,
                     watch: None,
                 });
             }
             Err(error) if error.is_gone() => {}
             // The one that was named may not be passed over.
             Err(error) if args.targets.pid.is_some() => return Err(error.into()),
-            Err(error) => eprintln!("agewise: process {} is left alone: {error}", cold.pid),
+            Err(error) => agewise_cli::note!("process {pid} is left alone: {error}"),
         }
     }
     for work in &mut works {
@@ -287,18 +293,17 @@ impl Work<'_> {
     fn planned(&self) -> Planned {
         Planned {
             record: "plan",
-            pid: self.cold.pid,
-            comm: self.cold.comm.clone(),
+            pid: self.cold.target.pid,
+            comm: self.comm.clone(),
             resident_bytes: self.result.resident_before_bytes,
-            cold_anon_bytes: self.cold.anon_bytes,
-            cold_file_bytes: self.cold.file_bytes,
+            cold_anon_bytes: self.cold.bytes[PageType::Anon as usize],
+            cold_file_bytes: self.cold.bytes[PageType::File as usize],
         }
     }
 }
 
 /// Resident memory; 0 once the process is gone.
 fn resident_bytes(mover: &mut ProcessMover<'_>) -> u64 {
-    use agewise_host::pageout::Mover;
     mover.rss_bytes().unwrap_or(0)
 }
 
@@ -327,20 +332,13 @@ fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop)
             rehearse: args.dry_run,
             ..PageoutLimits::default()
         };
-        let target = Target {
-            pid: work.cold.pid,
-            start_ticks: Some(work.cold.start_ticks),
-        };
         let before = progress.position();
-        let moved = lean::move_out(
+        let moved = mover::move_out(
             &mut work.mover,
             &work.cold.plan,
             limits,
-            &mut EyeRecheck::new(agent.eye(), target),
+            &mut EyeRecheck::new(agent.eye(), work.cold.target),
             stop.flag(),
-            |nap| {
-                stop.wait(nap);
-            },
             |report| {
                 progress.set_position(before + report.accounted_bytes());
                 progress.set_message(format!("{} left", bytes_text(report.left_bytes)));

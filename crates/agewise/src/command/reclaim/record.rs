@@ -5,7 +5,8 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use agewise_host::pageout::{PageoutReport, SkipReason};
+use agewise_host::mover::{PageoutReport, SkipReason};
+use agewise_host::untrusted::{Untrusted, clean};
 use serde::Serialize;
 
 use agewise_cli::output::{self, Format};
@@ -22,7 +23,7 @@ pub struct Planned {
     /// The process.
     pub pid: u32,
     /// Its name.
-    pub comm: String,
+    pub comm: Untrusted,
     /// Its resident memory.
     pub resident_bytes: u64,
     /// Memory not touched for longer than asked that only swap can take.
@@ -39,7 +40,7 @@ pub struct Reclaimed {
     /// The process; 0 for the sum.
     pub pid: u32,
     /// Its name; empty for the sum.
-    pub comm: String,
+    pub comm: Untrusted,
     /// Resident memory before.
     pub resident_before_bytes: u64,
     /// Resident memory right after.
@@ -59,11 +60,11 @@ pub struct Reclaimed {
 
 impl Reclaimed {
     /// Nothing done yet to this process.
-    pub fn new(pid: u32, comm: &str, dry_run: bool) -> Self {
+    pub fn new(pid: u32, comm: &Untrusted, dry_run: bool) -> Self {
         Self {
             record: "result",
             pid,
-            comm: comm.to_owned(),
+            comm: comm.clone(),
             resident_before_bytes: 0,
             resident_after_bytes: 0,
             report: PageoutReport::default(),
@@ -78,7 +79,7 @@ impl Reclaimed {
     pub fn total(results: &[Self], dry_run: bool) -> Self {
         let mut total = Self {
             record: "total",
-            ..Self::new(0, "", dry_run)
+            ..Self::new(0, &Untrusted::default(), dry_run)
         };
         for result in results {
             total.resident_before_bytes += result.resident_before_bytes;
@@ -124,7 +125,7 @@ pub fn print_plan(
                     out,
                     "  {:>8}  {:<16}  {:>10}  {:>10}  {:>10}",
                     planned.pid,
-                    planned.comm,
+                    planned.comm.terminal(),
                     bytes_text(planned.resident_bytes),
                     bytes_text(planned.cold_anon_bytes),
                     bytes_text(planned.cold_file_bytes)
@@ -165,7 +166,7 @@ pub fn print_results(
                         out,
                         "  {:>8}  {:<16}  left {:>10}  resident {:>10} -> {:>10}{}",
                         result.pid,
-                        result.comm,
+                        result.comm.terminal(),
                         bytes_text(result.report.left_bytes),
                         bytes_text(result.resident_before_bytes),
                         bytes_text(result.resident_after_bytes),
@@ -179,7 +180,8 @@ pub fn print_results(
                 more(out, results.len())?;
             }
             for result in results.iter().filter(|result| !result.error.is_empty()) {
-                writeln!(out, "  {} ({}): {}", result.pid, result.comm, result.error)?;
+                let (comm, error) = (result.comm.terminal(), clean(&result.error));
+                writeln!(out, "  {} ({comm}): {error}", result.pid)?;
             }
             print_total(out, total)
         }
@@ -273,7 +275,7 @@ fn print_csv<'a>(
             "{},{},{},{},{},{},{},{},{},{},{},{}",
             result.record,
             result.pid,
-            output::csv_field(&result.comm),
+            result.comm.csv(),
             result.resident_before_bytes,
             result.resident_after_bytes,
             report.asked_bytes,
@@ -371,6 +373,23 @@ mod tests {
                 fields,
                 "{line}"
             );
+        }
+    }
+
+    #[test]
+    fn names_cannot_write_to_the_terminal() {
+        let mut result = result(10, 4096);
+        result.comm = b"\x1b]0;x\x07,\xff\xe2\x80\xae".as_slice().into();
+        result.error = "no permission for \x1b[2J".into();
+        let total = Reclaimed::total(&[], false);
+        for format in [Format::Text, Format::Csv, Format::Json] {
+            let mut out = Vec::new();
+            let results = [result.clone(), result.clone()];
+            print_results(&mut out, format, &results, &total).expect("out");
+            let text = String::from_utf8(out).expect("UTF-8");
+            let hidden = |c: char| c != '\n' && agewise_host::untrusted::is_hidden(c);
+            assert!(!text.contains(hidden), "{text:?}");
+            assert!(text.contains("]0;x"), "{text}");
         }
     }
 

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise report --eye damon|lru_gen`: the kernel's own eyes. They watch by themselves; all there
-//! is to do is to prepare a look in time, and to look.
+//! `agewise report` from sources of the kernel's own (`--source damon`, `lru_gen`). They watch by
+//! themselves; all there is to do is to prepare a look in time, and to look.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::Targets;
-use agewise_host::kernel_eye::{DamonEye, GenerationEye, KernelEye};
+use agewise_host::kernel_eye::Unit;
 use agewise_host::root::Roots;
+use agewise_host::source::{AgesWanted, OpenHistograms};
 
-use super::print::{KernelLook, Printer, Source};
-use super::{Args, EXIT_TARGETS_GONE, Eye, Left, later, progress, sort_and_cut, wait};
+use super::print::{KernelLook, Knows, Printer};
+use super::{Args, EXIT_TARGETS_GONE, Left, later, progress, sort_and_cut, wait};
 use agewise_cli::observe::{ScanInterval, millis};
 use agewise_cli::signal::Stop;
 
-/// Observes through an eye of the kernel's; `period` is the time from one look to the next.
+/// Observes through a source of the kernel's; `period` is the time from one look to the next.
 pub fn run(
     args: &Args,
+    open: OpenHistograms,
     targets: &Targets,
     duration: Option<Duration>,
     period: Duration,
@@ -25,24 +27,20 @@ pub fn run(
         !args.ages.exact
             && args.ages.cpu_limit.is_none()
             && args.ages.scan_interval == ScanInterval::Auto,
-        "--exact, --cpu-limit and --scan-interval say how page tables are looked at; this eye looks \
-         at none"
+        "--exact, --cpu-limit and --scan-interval say how page tables are looked at; this source \
+         looks at none"
     );
     // The signals first: from here on there is something to undo.
     let stop = Stop::install()?;
-    let oldest = args.ages.config(period).oldest;
-    let roots = Roots::default();
-    let intervals = args.ages.intervals.clone();
-    let (mut eye, source): (Box<dyn KernelEye>, _) = match args.eye {
-        Eye::LruGen => {
-            let window_ms = millis(period);
-            let eye = GenerationEye::open(&roots, targets, &intervals, oldest, window_ms)?;
-            (Box::new(eye), Source::Cgroups)
-        }
-        _ => {
-            let eye = DamonEye::start(roots, targets, intervals, oldest)?;
-            (Box::new(eye), Source::Processes)
-        }
+    let wanted = AgesWanted {
+        intervals: args.ages.intervals.clone(),
+        oldest: args.ages.config(period).oldest,
+        window_ms: millis(period),
+    };
+    let mut eye = open(&Roots::default(), targets, &wanted)?;
+    let knows = match eye.unit() {
+        Unit::Processes => Knows::Processes,
+        Unit::Cgroups => Knows::Cgroups,
     };
     let mut printer = Printer::new(std::io::stdout().lock(), args.format);
     let began = Instant::now();
@@ -71,8 +69,8 @@ pub fn run(
         let cut = sort_and_cut(&mut reports, args.sort, args.top);
         let (cpu_ns, caveats) = (eye.cpu_ns(), eye.caveats());
         let look = KernelLook {
-            eye: eye.name(),
-            source,
+            source: eye.name(),
+            knows,
             caveats: &caveats,
             cpu_ms: cpu_ns as f64 / 1e6,
             core_percent: cpu_ns as f64 / began.elapsed().as_nanos().max(1) as f64 * 100.0,

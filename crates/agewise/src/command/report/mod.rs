@@ -8,9 +8,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, SubjectReport};
+use agewise_host::source::{Open, Source};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use agewise_cli::observe::{self, AgeArgs, AgentEye, millis};
+use agewise_cli::observe::{self, AgeArgs, millis};
 use agewise_cli::output::Format;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
@@ -37,10 +39,10 @@ use agewise_cli::units;
 /// least as old as the observation; it is counted at that age, or in the last bin with
 /// `--unseen oldest`. To see ages of minutes, observe for minutes.
 ///
-/// With `--eye damon` or `--eye lru_gen` the kernel's own instruments are read instead, which know
-/// less: DAMON estimates by region, the multi-gen LRU knows whole generations of memory cgroups.
-/// Output says how coarse it is. DAMON has one owner at a time; one that somebody else runs is left
-/// alone, and named.
+/// With `--source damon` or `--source lru_gen` the kernel's own instruments are read instead. They
+/// know less: DAMON estimates by region, the multi-gen LRU knows whole generations of memory
+/// cgroups. Output says how coarse it is. DAMON has one owner at a time; one that somebody else runs
+/// is left alone, and named.
 ///
 /// Reading page tables needs root. Clearing accessed bits does not change what programs compute;
 /// it is noticed by the kernel's own reclaim, which uses the same bits.
@@ -57,8 +59,9 @@ pub struct Args {
     ages: AgeArgs,
 
     /// How accesses become known; see `agewise doctor` for what works here.
-    #[arg(long, value_enum, default_value_t = Eye::Auto)]
-    eye: Eye,
+    #[arg(long, alias = "eye", value_name = "SOURCE", default_value = "auto",
+          value_parser = source_choice())]
+    source: SourceChoice,
 
     /// Observe this long, then report: 30s, or without end with --follow, unless given.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
@@ -109,21 +112,17 @@ struct TargetArgs {
     all: bool,
 }
 
-/// How accesses become known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Eye {
-    /// Page tables; without the right to read them, whole mappings.
-    Auto,
-    /// Page tables: every page by itself.
-    Pagewalk,
-    /// Whole mappings, of your own processes.
-    Pagemap,
-    /// The kernel's DAMON: regions of adaptive size, by sampling. For --pid and --cgroup.
-    Damon,
-    /// The kernel's multi-gen LRU: whole generations, for --cgroup and --all. Of the --intervals
-    /// that fit into the observation it tells two apart, and ages the cgroups for that.
-    #[value(name = "lru_gen")]
-    LruGen,
+/// The argument of `--source`; `None` for the best that works.
+#[derive(Clone, Copy, Debug)]
+struct SourceChoice(Option<&'static Source>);
+
+fn source_choice() -> impl TypedValueParser<Value = SourceChoice> {
+    let auto = PossibleValue::new("auto")
+        .help("Page tables; without the right to read them, whole mappings");
+    let sources =
+        Source::of_ages().map(|source| PossibleValue::new(source.name).help(source.about));
+    PossibleValuesParser::new(std::iter::once(auto).chain(sources))
+        .map(|name| SourceChoice(Source::named(&name)))
 }
 
 /// The order of targets.
@@ -151,9 +150,10 @@ const EXIT_TARGETS_GONE: u8 = 3;
 /// # Errors
 /// Targets that are not there, missing privileges, output that cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let targets = match args.targets.all {
-        true => observe::all_cgroups(args.depth)?,
-        false => observe::listed(&args.targets.pid, &args.targets.cgroup)?,
+    let targets = if args.targets.all {
+        observe::all_cgroups(args.depth)?
+    } else {
+        observe::listed(&args.targets.pid, &args.targets.cgroup)?
     };
     let duration = match args.follow {
         Some(_) => args.duration,
@@ -165,15 +165,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .chain(duration)
         .min()
         .unwrap_or(DEFAULT_DURATION);
-    let which = match args.eye {
-        Eye::Auto => AgentEye::Best,
-        Eye::Pagewalk => AgentEye::PageWalk,
-        Eye::Pagemap => AgentEye::Pagemap,
-        Eye::Damon | Eye::LruGen => return kernel::run(args, &targets, duration, period),
-    };
-    let (mut agent, note) = observe::open_agent_with(targets, args.ages.config(period), which)?;
+    let source = args.source.0;
+    if let Some(Open::Histograms(open)) = source.map(|source| source.open) {
+        return kernel::run(args, open, &targets, duration, period);
+    }
+    let (mut agent, note) = observe::open_agent_with(targets, args.ages.config(period), source)?;
     if let Some(note) = note {
-        eprintln!("agewise: {note}");
+        agewise_cli::note!("{note}");
     }
     let stop = Stop::install()?;
     let mut printer = print::Printer::new(std::io::stdout().lock(), args.format);
@@ -344,11 +342,8 @@ fn sort_and_cut(reports: &mut Vec<SubjectReport>, sort: Sort, top: usize) -> usi
         ),
         Sort::Name => {
             reports.sort_by_cached_key(|report| {
-                report
-                    .name
-                    .split('/')
-                    .map(str::to_owned)
-                    .collect::<Vec<_>>()
+                let parts = report.name.as_bytes().split(|byte| *byte == b'/');
+                parts.map(<[u8]>::to_vec).collect::<Vec<_>>()
             });
         }
     }

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use agewise_host::agent::{CostReport, SubjectReport};
+use agewise_host::untrusted::{Untrusted, clean};
 use serde::Serialize;
 
 use agewise_cli::output::{self, Format};
@@ -37,7 +38,7 @@ struct AgesRecord<'a> {
     record: &'static str,
     /// Wall clock, ms since 1970.
     time_ms: u64,
-    target: &'a str,
+    target: &'a Untrusted,
     kind: &'static str,
     processes: Option<usize>,
     nodes: Vec<NodeRecord>,
@@ -79,14 +80,14 @@ struct CostRecord<'a> {
     targets_truncated: bool,
 }
 
-/// What is said of an eye of the kernel's, beside what it saw.
+/// What is said of a source of the kernel's, beside what it saw.
 #[derive(Debug, Serialize)]
 pub struct KernelLook<'a> {
     /// Its name.
-    pub eye: &'static str,
+    pub source: &'static str,
     /// What it knows.
     #[serde(skip)]
-    pub source: Source,
+    pub knows: Knows,
     /// How coarse it is: sentences.
     pub caveats: &'a [String],
     /// CPU time so far, the kernel's and ours.
@@ -100,32 +101,32 @@ struct KernelCostRecord<'a> {
     record: &'static str,
     time_ms: u64,
     #[serde(flatten)]
-    eye: &'a KernelLook<'a>,
+    look: &'a KernelLook<'a>,
     targets_cut: usize,
 }
 
-/// Whose reports they are: not every eye knows every field.
+/// Which fields of a report are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// An agent, which knows all of them.
+pub enum Knows {
+    /// All of them: an agent's.
     Agent,
-    /// An eye of the kernel's that knows processes.
+    /// Those of a source of the kernel's that knows processes.
     Processes,
-    /// An eye of the kernel's that knows cgroups only.
+    /// Those of a source of the kernel's that knows cgroups only.
     Cgroups,
 }
 
-impl Source {
+impl Knows {
     fn processes(self, report: &SubjectReport) -> Option<usize> {
-        (self != Source::Cgroups).then_some(report.processes)
+        (self != Knows::Cgroups).then_some(report.processes)
     }
 
     fn swapped_bytes(self, report: &SubjectReport) -> Option<u64> {
-        (self != Source::Cgroups).then_some(report.swapped_bytes)
+        (self != Knows::Cgroups).then_some(report.swapped_bytes)
     }
 
     fn refaulted_bytes(self, report: &SubjectReport) -> Option<u64> {
-        (self == Source::Agent).then_some(report.refaulted_bytes)
+        (self == Knows::Agent).then_some(report.refaulted_bytes)
     }
 }
 
@@ -156,7 +157,7 @@ impl<W: Write> Printer<W> {
         match self.format {
             Format::Text => self.text(reports, cost, cut, truncated)?,
             Format::Json => self.json(reports, cost, cut, truncated, time_ms)?,
-            Format::Csv => self.csv(reports, Source::Agent, time_ms)?,
+            Format::Csv => self.csv(reports, Knows::Agent, time_ms)?,
         }
         self.printed = true;
         self.out.flush()
@@ -174,9 +175,10 @@ impl<W: Write> Printer<W> {
                 writeln!(self.out)?;
             }
             self.printed = true;
-            text_of(&mut self.out, report, Source::Agent)?;
+            text_of(&mut self.out, report, Knows::Agent)?;
         }
         self.text_of_limits(cut, truncated)?;
+        self.text_of_unseen(cost)?;
         let out = &mut self.out;
         writeln!(
             out,
@@ -197,6 +199,18 @@ impl<W: Write> Printer<W> {
         )
     }
 
+    fn text_of_unseen(&mut self, cost: &CostReport) -> io::Result<()> {
+        let (processes, cgroups) = (cost.unseen_processes, cost.unseen_cgroups);
+        if processes > 0 || cgroups > 0 {
+            writeln!(
+                self.out,
+                "# not seen: {processes} processes that could not be looked at, {cgroups} cgroups \
+                 that do not say which processes they hold"
+            )?;
+        }
+        Ok(())
+    }
+
     fn text_of_limits(&mut self, cut: usize, truncated: bool) -> io::Result<()> {
         let out = &mut self.out;
         if cut > 0 {
@@ -212,14 +226,14 @@ impl<W: Write> Printer<W> {
         Ok(())
     }
 
-    /// Prints one set of reports of an eye of the kernel's.
+    /// Prints one set of reports of a source of the kernel's.
     ///
     /// # Errors
     /// Those of the output.
     pub fn print_kernel(
         &mut self,
         reports: &[SubjectReport],
-        eye: &KernelLook<'_>,
+        look: &KernelLook<'_>,
         cut: usize,
     ) -> io::Result<()> {
         let time_ms = (self.now_ms)();
@@ -230,34 +244,34 @@ impl<W: Write> Printer<W> {
                         writeln!(self.out)?;
                     }
                     self.printed = true;
-                    text_of(&mut self.out, report, eye.source)?;
+                    text_of(&mut self.out, report, look.knows)?;
                 }
                 self.text_of_limits(cut, false)?;
-                for caveat in eye.caveats {
+                for caveat in look.caveats {
                     writeln!(self.out, "# {caveat}")?;
                 }
                 writeln!(
                     self.out,
                     "# cost: {:.2} ms CPU in all, {:.2} % of a core, the kernel's part included",
-                    eye.cpu_ms, eye.core_percent
+                    look.cpu_ms, look.core_percent
                 )?;
             }
             Format::Json => {
                 for report in reports {
                     output::json_line(
                         &mut self.out,
-                        &AgesRecord::new(report, eye.source, time_ms),
+                        &AgesRecord::new(report, look.knows, time_ms),
                     )?;
                 }
                 let record = KernelCostRecord {
                     record: "cost",
                     time_ms,
-                    eye,
+                    look,
                     targets_cut: cut,
                 };
                 output::json_line(&mut self.out, &record)?;
             }
-            Format::Csv => self.csv(reports, eye.source, time_ms)?,
+            Format::Csv => self.csv(reports, look.knows, time_ms)?,
         }
         self.printed = true;
         self.out.flush()
@@ -274,7 +288,7 @@ impl<W: Write> Printer<W> {
         for report in reports {
             output::json_line(
                 &mut self.out,
-                &AgesRecord::new(report, Source::Agent, time_ms),
+                &AgesRecord::new(report, Knows::Agent, time_ms),
             )?;
         }
         let record = CostRecord {
@@ -287,7 +301,7 @@ impl<W: Write> Printer<W> {
         output::json_line(&mut self.out, &record)
     }
 
-    fn csv(&mut self, reports: &[SubjectReport], source: Source, time_ms: u64) -> io::Result<()> {
+    fn csv(&mut self, reports: &[SubjectReport], knows: Knows, time_ms: u64) -> io::Result<()> {
         let optional = |bytes: Option<u64>| bytes.map_or(String::new(), |b| b.to_string());
         if !self.printed {
             writeln!(
@@ -302,13 +316,13 @@ impl<W: Write> Printer<W> {
                     writeln!(
                         self.out,
                         "{time_ms},{},{},{node},{},{},{},{},{},{}",
-                        output::csv_field(&report.name),
+                        report.name.csv(),
                         kind(report),
                         bin.upper_ms,
                         bin.amounts[0],
                         bin.amounts[1],
                         report.resident_bytes.iter().sum::<u64>(),
-                        optional(source.swapped_bytes(report)),
+                        optional(knows.swapped_bytes(report)),
                         optional(report.unmapped_cache_bytes),
                     )?;
                 }
@@ -318,11 +332,11 @@ impl<W: Write> Printer<W> {
     }
 }
 
-fn text_of(out: &mut impl Write, report: &SubjectReport, source: Source) -> io::Result<()> {
+fn text_of(out: &mut impl Write, report: &SubjectReport, knows: Knows) -> io::Result<()> {
     let [anon, file] = report.resident_bytes;
-    writeln!(out, "# {} {}", kind(report), printable(&report.name))?;
+    writeln!(out, "# {} {}", kind(report), report.name.terminal())?;
     if let Some(gone) = &report.gone {
-        return writeln!(out, "# gone: {}", printable(gone));
+        return writeln!(out, "# gone: {}", clean(gone));
     }
     for (node, histogram) in &report.nodes {
         write!(out, "N{node}\n{histogram}")?;
@@ -334,13 +348,13 @@ fn text_of(out: &mut impl Write, report: &SubjectReport, source: Source) -> io::
         bytes_text(anon),
         bytes_text(file),
     )?;
-    if let Some(bytes) = source.swapped_bytes(report) {
+    if let Some(bytes) = knows.swapped_bytes(report) {
         write!(out, ", in swap {}", bytes_text(bytes))?;
     }
-    if let Some(bytes) = source.refaulted_bytes(report) {
+    if let Some(bytes) = knows.refaulted_bytes(report) {
         write!(out, ", came back from swap {}", bytes_text(bytes))?;
     }
-    match source.processes(report) {
+    match knows.processes(report) {
         Some(1) => writeln!(out, "; 1 process")?,
         Some(n) => writeln!(out, "; {n} processes")?,
         None => writeln!(out)?,
@@ -355,7 +369,7 @@ fn text_of(out: &mut impl Write, report: &SubjectReport, source: Source) -> io::
         )?;
     }
     match report.unmapped_cache_bytes {
-        _ if source != Source::Agent => {}
+        _ if knows != Knows::Agent => {}
         Some(bytes) => writeln!(
             out,
             "# page cache that no process maps: {}, in no line above: accessed bits do not tell \
@@ -368,7 +382,7 @@ fn text_of(out: &mut impl Write, report: &SubjectReport, source: Source) -> io::
         )?,
     }
     for trouble in report.troubles.iter().take(TROUBLES_SHOWN) {
-        writeln!(out, "# not looked at: {}", printable(trouble))?;
+        writeln!(out, "# not looked at: {}", clean(trouble))?;
     }
     if report.troubles.len() > TROUBLES_SHOWN {
         let more = report.troubles.len() - TROUBLES_SHOWN;
@@ -381,7 +395,7 @@ fn text_of(out: &mut impl Write, report: &SubjectReport, source: Source) -> io::
 }
 
 impl<'a> AgesRecord<'a> {
-    fn new(report: &'a SubjectReport, source: Source, time_ms: u64) -> Self {
+    fn new(report: &'a SubjectReport, knows: Knows, time_ms: u64) -> Self {
         let [anon_bytes, file_bytes] = report.resident_bytes;
         let bin = |bin: &agewise_policy::workingset::Bin| BinRecord {
             upper_ms: bin.upper_ms,
@@ -393,7 +407,7 @@ impl<'a> AgesRecord<'a> {
             time_ms,
             target: &report.name,
             kind: kind(report),
-            processes: source.processes(report),
+            processes: knows.processes(report),
             nodes: report
                 .nodes
                 .iter()
@@ -407,9 +421,9 @@ impl<'a> AgesRecord<'a> {
             file_bytes,
             unseen_anon_bytes: report.unseen_bytes[0],
             unseen_file_bytes: report.unseen_bytes[1],
-            swapped_bytes: source.swapped_bytes(report),
+            swapped_bytes: knows.swapped_bytes(report),
             unmapped_cache_bytes: report.unmapped_cache_bytes,
-            refaulted_bytes: source.refaulted_bytes(report),
+            refaulted_bytes: knows.refaulted_bytes(report),
             observed_ms: report.observed_ms,
             troubles: &report.troubles,
             gone: report.gone.as_deref(),
@@ -423,13 +437,6 @@ fn kind(report: &SubjectReport) -> &'static str {
     } else {
         "process"
     }
-}
-
-/// Names come from others: what would move the cursor or begin a line of its own is replaced.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
 }
 
 #[cfg(test)]

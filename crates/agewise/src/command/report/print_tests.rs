@@ -21,7 +21,7 @@ fn histogram(anon_mib: u64, file_mib: u64) -> Histogram {
 
 fn reports() -> Vec<SubjectReport> {
     let cgroup = SubjectReport {
-        name: "/system.slice/database,\"main\".service".to_owned(),
+        name: "/system.slice/database,\"main\".service".into(),
         is_cgroup: true,
         processes: 3,
         nodes: vec![(0, histogram(100, 25)), (1, histogram(0, 1))],
@@ -35,7 +35,7 @@ fn reports() -> Vec<SubjectReport> {
         gone: None,
     };
     let process = SubjectReport {
-        name: "42 (sleep)".to_owned(),
+        name: "42 (sleep)".into(),
         is_cgroup: false,
         processes: 0,
         nodes: vec![(0, histogram(0, 0)), (1, histogram(0, 0))],
@@ -67,6 +67,8 @@ fn cost() -> CostReport {
         scan_interval_ms: 1000,
         agemap_bytes: 139_264,
         agemap_bytes_per_page: 1.0625,
+        unseen_processes: 0,
+        unseen_cgroups: 0,
     }
 }
 
@@ -88,6 +90,24 @@ fn text_says_what_was_cut() {
     let text = printed(Format::Text, 7, true);
     assert!(text.contains("# 7 more targets not shown"), "{text}");
     assert!(text.contains("# there are more cgroups"), "{text}");
+}
+
+#[test]
+fn text_says_what_was_not_seen() {
+    let print = |cost: &CostReport| {
+        let mut out = Vec::new();
+        let mut printer = Printer::new(&mut out, Format::Text);
+        printer.print(&reports(), cost, 0, false).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    assert!(!print(&cost()).contains("not seen"));
+    let text = print(&CostReport {
+        unseen_processes: 3,
+        unseen_cgroups: 2,
+        ..cost()
+    });
+    assert!(text.contains("# not seen: 3 processes"), "{text}");
+    assert!(text.contains(", 2 cgroups"), "{text}");
 }
 
 #[test]
@@ -145,14 +165,14 @@ fn every_line_of_json_is_an_object() {
     }
 }
 
-fn printed_of_the_kernel(format: Format, source: Source) -> String {
+fn printed_of_the_kernel(format: Format, knows: Knows) -> String {
     let mut out = Vec::new();
     let mut printer = Printer::new(&mut out, format);
     printer.now_ms = || 1_700_000_000_000;
     let caveats = ["ages by region".to_owned()];
     let look = KernelLook {
-        eye: "damon",
-        source,
+        source: "damon",
+        knows,
         caveats: &caveats,
         cpu_ms: 12.5,
         core_percent: 0.125,
@@ -162,16 +182,16 @@ fn printed_of_the_kernel(format: Format, source: Source) -> String {
 }
 
 #[test]
-fn an_eye_of_the_kernels_says_how_coarse_it_is_and_nothing_it_does_not_know() {
-    let text = printed_of_the_kernel(Format::Text, Source::Processes);
+fn a_source_of_the_kernels_says_how_coarse_it_is_and_nothing_it_does_not_know() {
+    let text = printed_of_the_kernel(Format::Text, Knows::Processes);
     assert!(text.contains(", in swap 17.0 MiB; 3 processes\n"), "{text}");
     assert!(text.contains("# ages by region\n"), "{text}");
     assert!(text.contains("# 3 more targets not shown"), "{text}");
     assert!(!text.contains("page cache"), "{text}");
-    let text = printed_of_the_kernel(Format::Text, Source::Cgroups);
+    let text = printed_of_the_kernel(Format::Text, Knows::Cgroups);
     assert!(text.contains("file 104.0 MiB)\n"), "{text}");
 
-    let json = printed_of_the_kernel(Format::Json, Source::Cgroups);
+    let json = printed_of_the_kernel(Format::Json, Knows::Cgroups);
     let lines: Vec<serde_json::Value> = json
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -179,10 +199,10 @@ fn an_eye_of_the_kernels_says_how_coarse_it_is_and_nothing_it_does_not_know() {
     for unknown in ["processes", "swapped_bytes", "refaulted_bytes"] {
         assert!(lines[0][unknown].is_null(), "{unknown}: {}", lines[0]);
     }
-    assert_eq!(lines[1]["eye"], "damon");
+    assert_eq!(lines[1]["source"], "damon");
     assert_eq!(lines[1]["caveats"][0], "ages by region");
     assert_eq!(lines[1]["targets_cut"], 3);
-    let csv = printed_of_the_kernel(Format::Csv, Source::Cgroups);
+    let csv = printed_of_the_kernel(Format::Csv, Knows::Cgroups);
     let row = csv.lines().nth(1).unwrap();
     assert!(row.ends_with(",528482304,,3145728"), "{row}");
 }

@@ -25,8 +25,8 @@ impl Family {
             .into_iter()
             .filter_map(|pid| {
                 let path = root.of(pid).join("stat");
-                let text = std::fs::read_to_string(&path).ok()?;
-                Some((pid, Stat::parse(&path, &text).ok()?))
+                let line = std::fs::read(&path).ok()?;
+                Some((pid, Stat::parse(&path, line).ok()?))
             })
             .collect();
         Self::among(&stats, ancestor)
@@ -43,6 +43,7 @@ impl Family {
         while let Some(parent) = parents.pop() {
             for (pid, stat) in children.remove(&parent).unwrap_or_default() {
                 match stat.kind {
+                    _ if stat.outlives_leader() => family.members.push(*pid),
                     ProcessKind::User => family.members.push(*pid),
                     ProcessKind::Zombie if parent == ancestor => family.zombies.push(*pid),
                     ProcessKind::Zombie | ProcessKind::Exiting | ProcessKind::KernelThread => {}

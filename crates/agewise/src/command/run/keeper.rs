@@ -6,8 +6,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, Subject, Targets};
-use agewise_host::eye::{PAGE_BYTES, Target};
-use agewise_host::pageout::{EyeRecheck, PageoutLimits, PageoutReport, ProcessMover};
+use agewise_host::clock;
+use agewise_host::eye::PAGE_BYTES;
+use agewise_host::mover::{self, EyeRecheck, PageoutLimits, PageoutReport, ProcessMover};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -16,7 +17,7 @@ use serde::Serialize;
 use super::family::Family;
 use super::meter::Meter;
 use super::summary::Summary;
-use agewise_cli::lean;
+use agewise_cli::children;
 use agewise_cli::observe;
 
 /// Notes kept; what stands in the way of many processes is said of a few.
@@ -68,9 +69,9 @@ impl Keeper {
     /// # Errors
     /// No eye works here.
     pub fn new(limits: Limits, interval: Duration) -> anyhow::Result<Self> {
-        let config = lean::cold_config(limits.older_than, interval)?;
+        let config = observe::cold_config(limits.older_than, interval)?;
         let (mut agent, note) = observe::open_agent(Targets::Listed(Vec::new()), config)?;
-        lean::require_page_ages(&mut agent)?;
+        mover::require_page_ages(&mut agent)?;
         let mut keeper = Self {
             agent,
             limits,
@@ -170,7 +171,10 @@ impl Keeper {
         for pid in pids {
             match self.lighten(pid, room) {
                 Ok(went_bytes) => room = room.saturating_sub(went_bytes),
-                Err(error) => self.note(Some(format!("process {pid}: {error:#}"))),
+                Err(error) => self.note(Some(format!(
+                    "process {pid}: {}",
+                    agewise_cli::output::chain(&error)
+                ))),
             }
         }
     }
@@ -180,16 +184,17 @@ impl Keeper {
         let Some(process) = self.family.iter().find(|process| process.pid() == pid) else {
             return Ok(0);
         };
-        let mut mover = match ProcessMover::open(process, false) {
+        let mut mover = match ProcessMover::open(process) {
             Ok(mover) => mover,
             Err(error) if error.is_gone() => return Ok(0),
             Err(error) => return Err(error.into()),
         };
-        let cold = match lean::find_cold(&mut self.agent, pid, self.limits.older_than) {
+        let ages = [Some(observe::millis(self.limits.older_than)); 2];
+        let cold = match mover::find_cold(&mut self.agent, pid, ages, u64::MAX) {
             Ok(Some(cold)) => cold,
             Ok(None) => return Ok(0),
             Err(_) if !process.is_alive() => return Ok(0),
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         let limits = PageoutLimits {
             bytes_max,
@@ -198,17 +203,12 @@ impl Keeper {
             rehearse: self.limits.rehearse,
             ..PageoutLimits::default()
         };
-        let target = Target {
-            pid,
-            start_ticks: Some(cold.start_ticks),
-        };
-        let moved = lean::move_out(
+        let moved = mover::move_out(
             &mut mover,
             &cold.plan,
             limits,
-            &mut EyeRecheck::new(self.agent.eye(), target),
+            &mut EyeRecheck::new(self.agent.eye(), cold.target),
             &AtomicBool::new(false),
-            std::thread::sleep,
             |_| (),
         );
         self.done.add(&moved.report);
@@ -233,14 +233,14 @@ impl Keeper {
     /// What there is to say at the end.
     pub fn summary(mut self, command: Vec<String>, exit_code: u8, elapsed: Duration) -> Summary {
         self.meter.end(Instant::now());
-        let children = lean::children_usage();
+        let children = children::children_usage();
         if self.limits.rehearse {
             let would = agewise_cli::units::bytes_text(self.done.rehearsed_bytes);
             self.note(Some(format!(
                 "nothing was moved (--dry-run); {would} would have been tried"
             )));
         }
-        let cpu = lean::own_cpu();
+        let cpu = clock::process_cpu();
         Summary {
             record: "run",
             command,

@@ -81,14 +81,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let prepared = match prepare(args) {
         Ok(prepared) => prepared,
         Err(error) => {
-            eprintln!("agewise: {error:#}; the command was not started");
+            agewise_cli::note!(
+                "{}; the command was not started",
+                agewise_cli::output::chain(&error)
+            );
             return Ok(ExitCode::from(EXIT_OWN_FAILURE));
         }
     };
     let child = match Child::spawn(&args.command) {
         Ok(child) => child,
         Err(error) => {
-            eprintln!("agewise: {error}");
+            agewise_cli::note!("{error}");
             return Ok(ExitCode::from(error.exit_code()));
         }
     };
@@ -167,7 +170,7 @@ fn attend(args: &Args, prepared: Prepared, mut child: Child) -> anyhow::Result<S
     if let Some(file) = &mut report
         && let Err(error) = output::json_line(file, &summary)
     {
-        eprintln!("agewise: --report: {error}");
+        agewise_cli::note!("--report: {error}");
     }
     Ok(summary)
 }

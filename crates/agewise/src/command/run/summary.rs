@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use agewise_host::untrusted::clean;
 use serde::Serialize;
 
 use agewise_cli::units::{bytes_text, duration_text};
@@ -52,7 +53,7 @@ impl fmt::Display for Summary {
         writeln!(
             f,
             "agewise: {} ran for {}",
-            self.command.join(" "),
+            clean(&self.command.join(" ")),
             time(self.elapsed_ms as f64)
         )?;
         writeln!(
@@ -80,7 +81,7 @@ impl fmt::Display for Summary {
         )?;
         self.notes
             .iter()
-            .try_for_each(|note| writeln!(f, "  note         {note}"))
+            .try_for_each(|note| writeln!(f, "  note         {}", clean(note)))
     }
 }
 

@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 
 use agewise_host::cgroup::Hierarchy;
 use agewise_host::clear::Means;
+use agewise_host::clock;
 use agewise_host::lru_gen::LruGen;
-use agewise_host::root::{ProcRoot, Roots};
+use agewise_host::mover;
+use agewise_host::root::Roots;
 use anyhow::{anyhow, bail};
 use serde::Serialize;
 
 use self::sorter::Sorter;
 use super::reclaim::timing;
-use agewise_cli::lean;
 use agewise_cli::observe;
 use agewise_cli::output::{self, Format};
 use agewise_cli::pause;
@@ -140,19 +141,18 @@ struct Limits {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let interval = timing::interval(args.older_than, args.interval).map_err(|why| anyhow!(why))?;
     let roots = Roots::default();
-    let own = lean::ourselves_and_ancestors(&ProcRoot::default());
     if let Some(pid) = args.pid
-        && own.contains(&pid)
+        && mover::own_lineage().contains(&pid)
     {
         bail!("process {pid} is agewise itself or one it came from: it is left alone");
     }
     let pids: Vec<u32> = args.pid.into_iter().collect();
     let cgroups: Vec<String> = args.cgroup.clone().into_iter().collect();
-    let mut config = lean::cold_config(args.older_than, interval)?;
+    let mut config = observe::cold_config(args.older_than, interval)?;
     config.clear.means = Means::Refs;
     let (mut agent, note) = observe::open_agent(observe::listed(&pids, &cgroups)?, config)?;
     if let Some(note) = note {
-        eprintln!("agewise: {note}");
+        agewise_cli::note!("{note}");
     }
     let multi_gen = LruGen::new(roots.sys).features();
     let limits = Limits {
@@ -164,8 +164,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let stop = Stop::install()?;
     let hierarchy = Hierarchy::discover(&roots.proc).ok();
-    let start_cpu_ms = lean::own_cpu().as_secs_f64() * 1e3;
-    let mut sorter = Sorter::new(limits, own, hierarchy, &stop);
+    let start_cpu_ms = clock::process_cpu().as_secs_f64() * 1e3;
+    let mut sorter = Sorter::new(limits, hierarchy, &stop);
     let began = Instant::now();
     let mut next = began;
     loop {

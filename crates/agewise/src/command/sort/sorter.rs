@@ -2,27 +2,23 @@
 //! Sorting pass by pass: what has grown cold is marked, what is in use is raised.
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, Hierarchy};
-use agewise_host::clear::hand::{ClearHand, KernelHand, MAX_RANGES};
+use agewise_host::clear::hand::KernelHand;
 use agewise_host::clock;
-use agewise_host::eye::{AddressRange, PAGE_BYTES};
-use agewise_host::pageout::{Plan, Run, RunSet, TokenBucket};
+use agewise_host::eye::{AddressRange, PAGE_BYTES, Target};
+use agewise_host::mover::{self, Plan, Run, RunSet, SystemClock, TokenBucket, Wanted};
 use agewise_host::process::Process;
 use agewise_host::raise::{self, PAGES_MAX};
+use agewise_host::root::ProcRoot;
 use agewise_host::vma::VmaTable;
-use agewise_policy::agemap::AgeMap;
-use agewise_policy::generations::{LABEL_OLDEST, Label};
+use agewise_policy::generations::LABEL_OLDEST;
 
 use super::{Limits, Sorted};
-use agewise_cli::lean::{self, Wanted};
 use agewise_cli::signal::Stop;
 
-/// Most runs of pages of one age taken up in one process and pass; what lies beyond waits.
-const RUNS_MAX: usize = 1 << 20;
 /// CPU time for raising: so much at once (some 50000 pages), and this share of one core on average.
 const RAISE_BURST: Duration = Duration::from_millis(30);
 const RAISE_CPU_SHARE: f64 = 0.0025;
@@ -45,7 +41,6 @@ struct Known {
 /// Marks and raises.
 pub(super) struct Sorter<'a> {
     limits: Limits,
-    own: Vec<u32>,
     stop: &'a Stop,
     hierarchy: Option<Hierarchy>,
     bucket: TokenBucket,
@@ -57,17 +52,11 @@ pub(super) struct Sorter<'a> {
 }
 
 impl<'a> Sorter<'a> {
-    /// Processes of `own` are left alone. Without a hierarchy whatever is in use is raised again and
+    /// Ourselves and the processes we came from are left alone. Without a hierarchy whatever is in use is raised again and
     /// again, since nothing tells what the kernel took back.
-    pub fn new(
-        limits: Limits,
-        own: Vec<u32>,
-        hierarchy: Option<Hierarchy>,
-        stop: &'a Stop,
-    ) -> Sorter<'a> {
+    pub fn new(limits: Limits, hierarchy: Option<Hierarchy>, stop: &'a Stop) -> Sorter<'a> {
         Sorter {
             limits,
-            own,
             stop,
             hierarchy,
             bucket: TokenBucket::new(limits.rate, clock::monotonic_ns()),
@@ -86,28 +75,28 @@ impl<'a> Sorter<'a> {
     pub fn total(&self) -> Sorted {
         Sorted {
             seconds: self.began.elapsed().as_secs_f64(),
-            cpu_ms: lean::own_cpu().as_secs_f64() * 1e3,
+            cpu_ms: clock::process_cpu().as_secs_f64() * 1e3,
             ..self.total
         }
     }
 
     /// One pass, after a look.
     pub fn pass(&mut self, agent: &mut Agent) -> Sorted {
-        let before = lean::own_cpu();
+        let before = clock::process_cpu();
         let mut pass = Sorted {
             record: "pass",
             dry_run: self.limits.dry_run,
             ..Sorted::default()
         };
         let mut pids: Vec<u32> = agent.spaces().map(|space| space.process().pid()).collect();
-        pids.retain(|pid| !self.own.contains(pid));
+        pids.retain(|pid| !mover::own_lineage().contains(pid));
         let mut still = HashMap::new();
         for pid in pids {
             let Some(start_ticks) = agent.space(pid).map(|space| space.process().start_ticks())
             else {
                 continue;
             };
-            let Ok(process) = lean::open_target(pid) else {
+            let Ok(process) = Process::open_user(&ProcRoot::default(), pid) else {
                 continue;
             };
             if process.start_ticks() != start_ticks || process.is_init() {
@@ -123,7 +112,7 @@ impl<'a> Sorter<'a> {
         }
         self.known = still;
         pass.seconds = self.began.elapsed().as_secs_f64();
-        pass.cpu_ms = (lean::own_cpu() - before).as_secs_f64() * 1e3;
+        pass.cpu_ms = (clock::process_cpu() - before).as_secs_f64() * 1e3;
         self.total.add(&pass);
         pass
     }
@@ -143,10 +132,12 @@ impl<'a> Sorter<'a> {
         let labels = map
             .generations()
             .labels_older_than(Agent::now_ms(), older_than_ms);
-        let cold = labels.map_or_else(RunSet::default, |(first, last)| runs(map, first, last));
+        let cold = labels.map_or_else(RunSet::default, |(first, last)| {
+            mover::labelled(map, first, last)
+        });
         // A look opens a generation when it ends; what it saw in use is in the one before.
         let youngest = map.generations().youngest();
-        let young = runs(map, (youngest - 1).max(LABEL_OLDEST), youngest);
+        let young = mover::labelled(map, (youngest - 1).max(LABEL_OLDEST), youngest);
 
         known.marked = known.marked.intersect(&cold);
         let new = cold.subtract(&known.marked);
@@ -175,7 +166,7 @@ impl<'a> Sorter<'a> {
         pass: &mut Sorted,
     ) -> anyhow::Result<RunSet> {
         let plan = self.look(agent, process, new, Wanted::Untouched)?;
-        let new = plan.base().union(plan.huge());
+        let new = plan.pages();
         pass.asked_bytes += new.bytes();
         if !self.limits.dry_run {
             self.mark(process, &new, pass);
@@ -224,7 +215,7 @@ impl<'a> Sorter<'a> {
                     Ok(done) => pass.calls += done.calls,
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => break,
                     Err(error) => {
-                        eprintln!("agewise: process {}: cannot raise: {error}", process.pid());
+                        agewise_cli::note!("process {}: cannot raise: {error}", process.pid());
                         self.limits.raises = false;
                         break;
                     }
@@ -251,14 +242,12 @@ impl<'a> Sorter<'a> {
         pages: &RunSet,
         wanted: Wanted,
     ) -> anyhow::Result<Plan> {
-        let ranges: Vec<AddressRange> = pages.runs().iter().map(range_of).collect();
-        let is_file = vec![false; ranges.len()];
-        let pid = process.pid();
-        let seen = lean::see_now(agent, pid, process.start_ticks(), &ranges, is_file, wanted)?;
-        let mut plan = Plan::new(seen.base, seen.huge, false);
+        let ranges: Vec<AddressRange> = pages.ranges().collect();
+        let target = Target::from(process);
+        let mut plan = Plan::of(mover::look(agent.eye(), &target, &ranges, wanted)?);
         let mut vmas = VmaTable::new();
-        vmas.read(pid)?;
-        vmas.mark_locked(pid)?;
+        vmas.read(process.pid())?;
+        vmas.mark_locked(process.pid())?;
         plan.exclude_unevictable(&vmas);
         Ok(plan)
     }
@@ -269,39 +258,15 @@ impl<'a> Sorter<'a> {
     }
 
     fn mark(&mut self, process: &Process, new: &RunSet, pass: &mut Sorted) {
-        let ranges: Vec<AddressRange> = new.runs().iter().map(range_of).collect();
         let mut hand = KernelHand::new(process);
-        let mut rest = ranges.as_slice();
-        while !rest.is_empty() && self.stop.requested().is_none() {
-            let wait_ns = self.bucket.wait_ns(clock::monotonic_ns());
-            if wait_ns > 0 {
-                self.stop.wait(Duration::from_nanos(wait_ns));
-                continue;
-            }
-            let batch = &rest[..rest.len().min(MAX_RANGES)];
-            pass.calls += 1;
-            let done = match hand.cold(batch) {
-                Ok(done) => done,
-                // The first range was refused; the others are tried.
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM)) => {
-                    0
-                }
-                Err(error) => {
-                    if error.raw_os_error() != Some(libc::ESRCH) {
-                        eprintln!("agewise: process {}: cannot mark: {error}", process.pid());
-                    }
-                    return;
-                }
-            };
-            let marked: u64 = batch[..done].iter().map(AddressRange::len).sum();
-            self.bucket.take(marked);
-            pass.sorted_bytes += marked;
-            let refused = usize::from(done < batch.len());
-            pass.refused_bytes += batch[done..done + refused]
-                .iter()
-                .map(AddressRange::len)
-                .sum::<u64>();
-            rest = &rest[done + refused..];
+        let bucket = Some(&mut self.bucket);
+        let (marked, error) =
+            mover::mark_cold(&mut hand, new, bucket, &SystemClock, self.stop.flag());
+        pass.calls += marked.calls;
+        pass.sorted_bytes += marked.marked_bytes;
+        pass.refused_bytes += marked.refused_bytes;
+        if let Some(error) = error {
+            agewise_cli::note!("process {}: cannot mark: {error}", process.pid());
         }
     }
 }
@@ -315,30 +280,6 @@ fn units_of(runs: &RunSet, size: u64) -> impl Iterator<Item = Run> + '_ {
         let starts = (run.start..run.end).step_by(size as usize);
         starts.map(move |start| Run::new(start, size))
     })
-}
-
-fn range_of(run: &Run) -> AddressRange {
-    AddressRange {
-        start: run.start,
-        end: run.end,
-    }
-}
-
-/// The present pages with a label from `first` to `last`.
-fn runs(map: &AgeMap, first: Label, last: Label) -> RunSet {
-    let mut set = RunSet::default();
-    map.runs_labelled(0..u64::MAX / PAGE_BYTES, first, last, |run| {
-        set.push(Run {
-            start: run.pages.start * PAGE_BYTES,
-            end: run.pages.end * PAGE_BYTES,
-        });
-        if set.runs().len() < RUNS_MAX {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        }
-    });
-    set
 }
 
 /// Length of the active lists of a cgroup and those below it.

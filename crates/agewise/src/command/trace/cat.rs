@@ -132,7 +132,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     out.flush()?;
     if let Some(note) = stream.note() {
-        eprintln!("agewise: {note}");
+        agewise_cli::note!("{note}");
     }
     Ok(ExitCode::SUCCESS)
 }

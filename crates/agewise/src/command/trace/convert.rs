@@ -79,12 +79,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         })?;
         requests += 1;
     }
+    let records = writer.records();
     writer.finish()?;
     if let Some(note) = stream.note() {
-        eprintln!("agewise: {note}");
+        agewise_cli::note!("{note}");
     }
-    eprintln!(
-        "agewise: {requests} requests written to {}",
+    agewise_cli::note!(
+        "{requests} requests read, {records} records written to {}",
         args.out.display()
     );
     Ok(ExitCode::SUCCESS)

@@ -102,7 +102,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for trace in &args.traces {
         let summary = Summary::read(&args.input.source(trace)?)?;
         if let Some(note) = &summary.note {
-            eprintln!("agewise: {note}");
+            agewise_cli::note!("{note}");
         }
         let record = Record::of(short_name(trace), &summary);
         match args.format {

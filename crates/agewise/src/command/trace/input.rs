@@ -3,9 +3,15 @@
 
 use std::path::{Path, PathBuf};
 
+use agewise_host::memory::MemInfo;
+use agewise_host::root::ProcRoot;
 use agewise_trace::reader::csv::Column;
-use agewise_trace::{Format, Manifest, ReadOptions, TraceSource, format};
+use agewise_trace::{
+    EXPANSION_MAX, Format, Manifest, ReadLimits, ReadOptions, TraceSource, format,
+};
 use anyhow::Context;
+
+use agewise_cli::units;
 
 /// How traces are read.
 #[derive(Debug, Clone, clap::Args)]
@@ -29,6 +35,16 @@ pub struct InputArgs {
     #[arg(long, value_name = "FILE")]
     pub manifest: Option<PathBuf>,
 
+    /// Memory for what is kept of a trace, such as 2G; more is refused. A quarter of the memory of
+    /// this machine unless given.
+    #[arg(long, value_name = "SIZE", value_parser = units::positive_size)]
+    pub trace_memory: Option<u64>,
+
+    /// Decompressed bytes for each byte of a compressed file; what grows more is refused.
+    #[arg(long, value_name = "TIMES", default_value_t = EXPANSION_MAX,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub expansion_max: u64,
+
     /// Take a run of accesses of the same page for one access.
     #[arg(long)]
     pub collapse_repeats: bool,
@@ -50,10 +66,19 @@ impl InputArgs {
         source.options = ReadOptions {
             page_shift: self.page_shift,
             columns: self.column.clone(),
+            limits: ReadLimits {
+                memory_max_bytes: self.trace_memory.unwrap_or_else(trace_memory_default),
+                expansion_max: self.expansion_max,
+            },
         };
         source.collapse_repeats |= self.collapse_repeats;
         Ok(source)
     }
+}
+
+/// A quarter of the memory of this machine; no limit where that cannot be read.
+pub fn trace_memory_default() -> u64 {
+    MemInfo::of_machine(&ProcRoot::default()).map_or(u64::MAX, |memory| memory.total_bytes / 4)
 }
 
 /// What a trace is called in tables: the file name without its endings, or the name in a manifest.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
+use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -133,7 +134,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut eye = recorder::open_eye().context("cannot read page tables")?;
     let (source, why_not) = faults::open(args.faults).context("--faults on")?;
     if let Some(why_not) = why_not {
-        eprintln!("agewise: {why_not}");
+        agewise_cli::note!("{why_not}");
     }
     let tells_majors = source.as_ref().is_some_and(|source| source.tells_majors());
     let out = File::create_new(&args.out)
@@ -164,7 +165,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             // Nothing more is written: behind a frame that is cut off it could not be read.
             drop(recorder);
             if !args.command.is_empty() {
-                eprintln!("agewise: recording has ended, the command goes on: {error:#}");
+                agewise_cli::note!(
+                    "recording has ended, the command goes on: {}",
+                    agewise_cli::output::chain(&error)
+                );
             }
             subject.end();
             return Err(error);
@@ -216,7 +220,7 @@ impl Subject {
     fn start(args: &Args) -> anyhow::Result<Subject> {
         match args.pid {
             Some(pid) => {
-                agewise_cli::lean::open_target(pid)?;
+                Process::open_user(&ProcRoot::default(), pid)?;
                 Ok(Subject::Process {
                     pid,
                     children: args.children,

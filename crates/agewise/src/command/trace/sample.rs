@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     writer.finish()?;
     if let Some(note) = stream.note() {
-        eprintln!("agewise: {note}");
+        agewise_cli::note!("{note}");
     }
     let share = kept as f64 / (accesses as f64 * args.rate);
     println!(

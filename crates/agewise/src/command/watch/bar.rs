@@ -28,9 +28,10 @@ pub fn pattern(shade: usize) -> &'static str {
 
 /// The style of a look.
 pub fn style(shade: usize, has_color: bool) -> Style {
-    match has_color {
-        true => Style::new().fg(Color::Indexed(COLORS[shade.min(SHADES - 1)])),
-        false => Style::new(),
+    if has_color {
+        Style::new().fg(Color::Indexed(COLORS[shade.min(SHADES - 1)]))
+    } else {
+        Style::new()
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use agewise_host::untrusted::clean;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
@@ -72,8 +73,8 @@ fn title_line(view: &View) -> Line<'static> {
     let place = match view.place() {
         Place::Subjects => "targets".to_owned(),
         Place::Processes => "processes".to_owned(),
-        Place::ProcessesOf(name) => format!("processes of {name}"),
-        Place::Mappings { name, .. } => format!("mappings of {name}"),
+        Place::ProcessesOf(name) => format!("processes of {}", name.terminal()),
+        Place::Mappings { name, .. } => format!("mappings of {}", name.terminal()),
     };
     let state = match (view.is_paused(), sample.place_gone) {
         (_, true) => "  GONE",
@@ -122,9 +123,10 @@ impl Columns {
         let cold = bounds
             .get(view.cold_bin())
             .map_or("COLD".to_owned(), |ms| format!(">{}", age(*ms)));
-        let types = match self.has_types {
-            true => format!("{:>BYTES_WIDTH$}{:>BYTES_WIDTH$}", "ANON", "FILE"),
-            false => String::new(),
+        let types = if self.has_types {
+            format!("{:>BYTES_WIDTH$}{:>BYTES_WIDTH$}", "ANON", "FILE")
+        } else {
+            String::new()
         };
         format!(
             " {:<name$}{:>BYTES_WIDTH$}{types}{:>BYTES_WIDTH$}{:>COLD_WIDTH$}  {}",
@@ -139,13 +141,14 @@ impl Columns {
 
     fn row(&self, view: &View, row: &Row) -> Line<'static> {
         let resident = row.resident_bytes();
-        let types = match self.has_types {
-            true => format!(
+        let types = if self.has_types {
+            format!(
                 "{:>BYTES_WIDTH$}{:>BYTES_WIDTH$}",
                 bytes_text(row.anon_bytes),
                 bytes_text(row.file_bytes)
-            ),
-            false => String::new(),
+            )
+        } else {
+            String::new()
         };
         let cold = match resident {
             0 => "-".to_owned(),
@@ -156,7 +159,7 @@ impl Columns {
         };
         let mut spans = vec![Span::raw(format!(
             " {}{:>BYTES_WIDTH$}{types}{:>BYTES_WIDTH$}{cold:>COLD_WIDTH$}  ",
-            fit(&row.name, self.name),
+            fit(&row.name.terminal().to_string(), self.name),
             bytes_text(resident),
             if row.swapped_bytes == 0 {
                 "-".to_owned()
@@ -165,7 +168,7 @@ impl Columns {
             },
         ))];
         if let (0, Some(trouble)) = (resident, &row.trouble) {
-            spans.push(Span::raw(fit(trouble, self.bar)));
+            spans.push(Span::raw(fit(&clean(trouble), self.bar)));
             return Line::from(spans);
         }
         for (bin, width) in bar::cells(&row.ages, self.bar).into_iter().enumerate() {

@@ -15,7 +15,7 @@ fn row(name: &str, ages_mib: [u64; 4], swapped_mib: u64) -> Row {
     let bytes: Vec<u64> = ages_mib.iter().map(|mib| mib * MIB).collect();
     let resident: u64 = bytes.iter().sum();
     Row {
-        name: name.to_owned(),
+        name: name.into(),
         pid: name.split(' ').next().and_then(|pid| pid.parse().ok()),
         ages: bytes,
         anon_bytes: resident / 4 * 3,
@@ -132,18 +132,24 @@ fn orders_follow_their_names() {
         firsts.push((view.order().0.name(), view.sample().rows[0].name.clone()));
         press(&mut view, KeyCode::Char('s'));
     }
-    assert_eq!(firsts[0], ("resident", "/".to_owned()));
-    assert_eq!(firsts[5], ("name", "/".to_owned()));
+    assert_eq!(firsts[0], ("resident", "/".into()));
+    assert_eq!(firsts[5], ("name", "/".into()));
     assert_eq!(view.order().0.name(), "resident");
     press(&mut view, KeyCode::Char('r'));
-    assert!(view.sample().rows[0].name.contains("gone"));
+    assert!(
+        view.sample().rows[0]
+            .name
+            .terminal()
+            .to_string()
+            .contains("gone")
+    );
 }
 
 #[test]
 fn one_goes_into_cgroups_and_processes_and_back() {
     let mut view = view();
     assert_eq!(press(&mut view, KeyCode::Enter), Outcome::Moved);
-    assert_eq!(*view.place(), Place::ProcessesOf("/".to_owned()));
+    assert_eq!(*view.place(), Place::ProcessesOf("/".into()));
     view.show(Sample {
         rows: vec![row("17 sh", [1, 2, 3, 4], 0)],
         ..sample()
@@ -153,7 +159,7 @@ fn one_goes_into_cgroups_and_processes_and_back() {
         *view.place(),
         Place::Mappings {
             pid: 17,
-            name: "17 sh".to_owned()
+            name: "17 sh".into()
         }
     );
     view.show(Sample {

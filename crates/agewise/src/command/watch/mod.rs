@@ -3,19 +3,23 @@
 
 mod bar;
 mod draw;
+mod guard;
 mod sample;
 mod view;
 
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::Agent;
 use agewise_policy::workingset::Intervals;
 use crossterm::event::{self, Event, KeyEventKind};
+use signal_hook::consts::SIGHUP;
 
 use agewise_cli::observe::{self, AgeArgs, ScanInterval, Unseen};
-use agewise_cli::signal::Stop;
+use agewise_cli::signal::{Stop, Woken};
+use guard::Guard;
 use view::{Outcome, View};
 
 /// Watch how old memory is, live, in the terminal.
@@ -68,9 +72,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
         "watch needs a terminal; `agewise report --follow 5s` prints the same"
     );
-    let targets = match args.pid.is_empty() && args.cgroup.is_empty() {
-        true => observe::all_cgroups(args.depth)?,
-        false => observe::listed(&args.pid, &args.cgroup)?,
+    let targets = if args.pid.is_empty() && args.cgroup.is_empty() {
+        observe::all_cgroups(args.depth)?
+    } else {
+        observe::listed(&args.pid, &args.cgroup)?
     };
     let ages = AgeArgs {
         intervals: args.intervals.clone(),
@@ -87,15 +92,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = Stop::install()?;
     // Restores the terminal on a panic as well.
     let mut terminal = ratatui::try_init()?;
+    let guard = Guard::set(&stop)?;
     let ended = watch(&mut agent, &mut view, &stop, &mut terminal);
-    ratatui::restore();
-    ended?;
+    let restored = terminal.show_cursor().and_then(|()| ratatui::try_restore());
+    drop(guard);
+    if restored.is_err() {
+        // Dropped, it would complain to a terminal that is gone, and panic over that.
+        std::mem::forget(terminal);
+        if stop.requested().is_none() {
+            stop.request().end(SIGHUP);
+        }
+    }
+    if stop.requested().is_none() {
+        ended?;
+    }
     Ok(stop.requested().map_or(ExitCode::SUCCESS, |signal| {
         ExitCode::from(Stop::exit_code(signal))
     }))
 }
 
-/// Longest time for which a signal goes unnoticed.
+/// Longest time for which another size of the terminal goes unnoticed.
 const POLL: Duration = Duration::from_millis(200);
 
 fn watch(
@@ -124,12 +140,24 @@ fn watch(
             last_glance = Instant::now();
         }
         terminal.draw(|frame| draw::draw(frame, view))?;
-        let wait = next_tick
-            .saturating_duration_since(Instant::now())
-            .min(POLL);
-        if !event::poll(wait)? {
-            continue;
+        let input = std::io::stdin();
+        match stop.wait_for(next_tick.min(Instant::now() + POLL), input.as_fd()) {
+            Woken::Time | Woken::Signal => {}
+            Woken::Gone => stop.request().end(SIGHUP),
+            Woken::Readable => {
+                if follow_keys(agent, view)? == Outcome::Quit {
+                    return Ok(());
+                }
+            }
         }
+    }
+    Ok(())
+}
+
+/// Takes in all keys that were pressed.
+fn follow_keys(agent: &Agent, view: &mut View) -> anyhow::Result<Outcome> {
+    // What was read at once waits in crossterm, where no descriptor tells of it.
+    while event::poll(Duration::ZERO)? {
         let Event::Key(key) = event::read()? else {
             continue;
         };
@@ -139,8 +167,8 @@ fn watch(
         match view.key(key) {
             Outcome::Stay => {}
             Outcome::Moved => view.show(sample::Sample::take(agent, view.place())),
-            Outcome::Quit => return Ok(()),
+            Outcome::Quit => return Ok(Outcome::Quit),
         }
     }
-    Ok(())
+    Ok(Outcome::Stay)
 }

@@ -3,6 +3,7 @@
 
 use agewise_host::agent::{Agent, Space, SubjectReport};
 use agewise_host::eye::PAGE_BYTES;
+use agewise_host::untrusted::Untrusted;
 use agewise_policy::workingset::{Histogram, OldestPages};
 
 /// Most mappings shown of a process: the largest.
@@ -16,13 +17,13 @@ pub enum Place {
     /// All processes.
     Processes,
     /// The processes of a subject.
-    ProcessesOf(String),
+    ProcessesOf(Untrusted),
     /// The mappings of a process.
     Mappings {
         /// Its pid.
         pid: u32,
         /// Its name, to be shown.
-        name: String,
+        name: Untrusted,
     },
 }
 
@@ -30,7 +31,7 @@ pub enum Place {
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     /// Cgroup, process or mapping.
-    pub name: String,
+    pub name: Untrusted,
     /// The process, where one can go into it.
     pub pid: Option<u32>,
     /// Bytes by age, the youngest first.
@@ -120,12 +121,13 @@ impl Sample {
 fn row_of(report: &SubjectReport, agent: &Agent) -> Row {
     let [anon_bytes, file_bytes] = report.resident_bytes;
     // A subject that is one process opens at its mappings.
-    let pid = match report.is_cgroup {
-        true => None,
-        false => agent
+    let pid = if report.is_cgroup {
+        None
+    } else {
+        agent
             .subjects()
             .find(|(subject, _)| subject.name == report.name)
-            .and_then(|(_, pids)| pids.first().copied()),
+            .and_then(|(_, pids)| pids.first().copied())
     };
     Row {
         name: report.name.clone(),
@@ -161,7 +163,7 @@ fn processes(agent: &Agent, pids: Option<&[u32]>) -> Vec<Row> {
             histogram.add_window(window, window.sizes(), now_ms, OldestPages::AtLeast);
             let [anon, file] = window.pages();
             Row {
-                name: format!("{} {}", space.process().pid(), space.comm()),
+                name: Untrusted::process(space.process().pid(), space.comm()),
                 pid: Some(space.process().pid()),
                 ages: ages(&histogram.scaled(PAGE_BYTES)),
                 anon_bytes: anon * PAGE_BYTES,
@@ -188,8 +190,8 @@ fn mappings(agent: &Agent, space: &Space) -> Vec<Row> {
             let [anon, file] = histogram.total();
             let swapped: u64 = found.swapped.iter().sum();
             let name = match space.vmas().name(vma) {
-                "" => format!("{:x}", vma.range.start),
-                name => name.to_owned(),
+                "" => format!("{:x}", vma.range.start).into(),
+                name => name.into(),
             };
             (anon + file + swapped > 0).then(|| Row {
                 name,

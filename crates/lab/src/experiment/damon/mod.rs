@@ -14,8 +14,9 @@ use agewise_damon::target::TargetId;
 use thiserror::Error;
 
 use crate::machine::damon::{Kdamond, Watched};
+use crate::machine::kernel::Kernel;
 use crate::machine::{Machine, ProcessId};
-use crate::workload::suggest::nearest;
+use agewise_trace::suggest::nearest;
 
 /// A monitor that cannot be made.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -68,33 +69,26 @@ pub struct Damon {
 /// A parameter as `lab list` prints it: name, default, meaning.
 pub type ParamLine = (&'static str, String, &'static str);
 
-/// The uses there are with their parameters, those of 7.2.
+/// The uses there are with their parameters, those of the newest kernel.
 pub fn uses() -> [(&'static str, &'static str, Vec<ParamLine>); 3] {
-    const NEW: Profile = Profile::V7_2;
+    let newest = Kernel::NEWEST.damon;
     [
         (
             lru_sort::Params::NAME,
             "hot regions up, long idle ones down (DAMON_LRU_SORT)",
-            lru_sort::Params::default().values(NEW),
+            lru_sort::Params::default().values(newest),
         ),
         (
             reclaim::Params::NAME,
             "long idle regions are paged out (DAMON_RECLAIM)",
-            reclaim::Params::default().values(NEW),
+            reclaim::Params::default().values(newest),
         ),
         (
             scheme::Params::NAME,
             "one scheme of your own; action stat only watches",
-            scheme::Params::default().values(NEW),
+            scheme::Params::default().values(newest),
         ),
     ]
-}
-
-fn kernel_of(profile: Profile) -> &'static str {
-    match profile {
-        Profile::V6_12 => "6.12",
-        Profile::V7_2 => "7.2",
-    }
 }
 
 fn read<M: Module + Default>(profile: Profile, rest: &str) -> Result<M, DamonError> {
@@ -125,7 +119,7 @@ fn refused<M: Module + Default>(profile: Profile, source: ParamsError) -> DamonE
     };
     DamonError::Params {
         of: M::NAME,
-        kernel: kernel_of(profile),
+        kernel: profile.name,
         refusal: source,
         nearest: near,
     }

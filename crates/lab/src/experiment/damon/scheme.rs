@@ -100,7 +100,7 @@ const fn param(
     Param {
         name,
         meaning,
-        since_7_2: false,
+        is_tuning: false,
         set,
         get,
     }

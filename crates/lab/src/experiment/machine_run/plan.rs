@@ -9,7 +9,6 @@ use super::super::damon::{Damon, DamonError};
 use super::super::replay::{Arrangement, Replay};
 use super::super::settings::{self, SettingError};
 use crate::machine::config::ZoneError;
-use crate::machine::damon::damon_profile;
 use crate::machine::device::DeviceKind;
 use crate::machine::{MachineConfig, Policy, SwapConfig};
 use crate::proactive::ProactivePlan;
@@ -121,7 +120,7 @@ impl Plan {
     /// # Errors
     /// What that kernel refuses.
     pub fn damon(&self) -> Result<Option<Damon>, DamonError> {
-        let profile = damon_profile(self.policy.profile);
+        let profile = self.policy.kernel.damon;
         let parse = |text: &String| Damon::parse(text, profile);
         self.damon.as_ref().map(parse).transpose()
     }

@@ -70,6 +70,8 @@ impl Run {
                 break;
             };
             let now_ns = self.machine.now_ns();
+            self.run_agent_until(now_ns.max(step.due_ns));
+            let now_ns = self.machine.now_ns();
             self.machine.wait_ns(step.due_ns.saturating_sub(now_ns));
             let at = step.process as usize;
             let space = replaying.spaces[at];
@@ -77,6 +79,8 @@ impl Run {
                 self.machine.schedule(space.process);
                 replaying.last_process = at;
             }
+            self.usage
+                .sample(self.machine.now_ns(), self.machine.usage_pages(self.memcg));
             if !self.machine.is_alive(space.process) {
                 continue;
             }
@@ -99,7 +103,23 @@ impl Run {
                 },
             };
             self.access(space.process, operation);
+            let pages = self.machine.usage_pages(self.memcg);
+            self.usage.sample(self.machine.now_ns(), pages);
         }
         self.end_ns = self.end_ns.max(self.machine.now_ns());
+    }
+
+    /// The agent's turns that are due before an access at `until_ns`. A trace has one CPU: the access
+    /// waits until the agent is done with it, but no longer: an agent that is never done would leave
+    /// nothing to the program.
+    fn run_agent_until(&mut self, until_ns: u64) {
+        let Some(agent) = &mut self.agent else { return };
+        let mut free_ns = self.machine.now_ns();
+        while agent.due_ns() <= until_ns {
+            let due_ns = agent.due_ns();
+            let busy_ns = agent.run(&mut self.machine, self.truth.as_ref());
+            free_ns = free_ns.max(due_ns) + busy_ns;
+        }
+        self.machine.set_now_ns(free_ns.max(self.machine.now_ns()));
     }
 }

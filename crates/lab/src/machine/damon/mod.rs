@@ -13,7 +13,6 @@ use agewise_damon::profile::Profile;
 use agewise_damon::region::Region;
 use agewise_kernel::folio::Pfn;
 use agewise_kernel::ids::MmId;
-use agewise_kernel::mglru;
 use agewise_kernel::page_table::Pmd;
 
 use super::events::Event;
@@ -155,19 +154,10 @@ impl Kdamond {
     }
 }
 
-/// The DAMON of a kernel: 7.2's, or 6.12's for all before.
-pub fn damon_profile(kernel: &mglru::Profile) -> Profile {
-    if kernel.name == mglru::profile::V7_2.name {
-        Profile::V7_2
-    } else {
-        Profile::V6_12
-    }
-}
-
 impl Machine {
     /// Starts kdamond, now. There is one at a time; a former one ends.
     pub fn start_damon(&mut self, monitor: Monitor, watched: Watched) {
-        let profile = damon_profile(self.config.policy.profile);
+        let profile = self.config.policy.kernel.damon;
         self.kdamond = Some(Box::new(Kdamond {
             monitor,
             profile,

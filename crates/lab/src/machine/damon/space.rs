@@ -75,11 +75,11 @@ impl<'a> MachineSpace<'a> {
         (listed && folio.lruvec != LruvecId::NONE).then_some(head)
     }
 
-    /// Whether the folio lock, which is only tried, is needed and held by somebody else: 6.12 takes
-    /// it for file pages, 7.2 for all mapped ones.
+    /// Whether the folio lock, which is only tried, is needed and held by somebody else: always
+    /// for file pages, of some kernels for all mapped ones.
     fn is_contended(&self, pfn: Pfn) -> bool {
         let folio = &self.machine.lru.folios[pfn];
-        let needs = self.profile == Profile::V7_2 || folio.folio_type() == FolioType::File;
+        let needs = self.profile.locks_anon_folios || folio.folio_type() == FolioType::File;
         needs && folio.has(Flag::Locked)
     }
 
@@ -152,9 +152,9 @@ impl<'a> MachineSpace<'a> {
         }
     }
 
-    /// Whether the action met this folio just before, at the end of the region to the left (7.2).
+    /// Whether the action met this folio just before, at the end of the region to the left.
     fn met_before(&mut self, action: Action, pfn: Pfn) -> bool {
-        if self.profile == Profile::V6_12 {
+        if !self.profile.remembers_last_folio {
             return false;
         }
         match self.last_folio.iter_mut().find(|(of, _)| *of == action) {
@@ -176,7 +176,7 @@ impl<'a> MachineSpace<'a> {
         let mut applied = Applied::default();
         let supported = match action {
             // Counting needs no look at the pages unless filters ask for it.
-            Action::Stat => !filters.list.is_empty() && self.profile == Profile::V7_2,
+            Action::Stat => !filters.list.is_empty() && self.profile.stat_applies_filters,
             Action::Pageout | Action::LruPrio | Action::LruDeprio => true,
             Action::Cold | Action::Willneed => false,
         };
@@ -199,9 +199,9 @@ impl<'a> MachineSpace<'a> {
             }
             applied.filter_passed_bytes += pages * PAGE;
             let lru = &mut self.machine.lru;
-            match (action, self.profile) {
-                (Action::LruPrio, Profile::V6_12) => lru.mark_accessed(head, cpu),
-                (Action::LruPrio, Profile::V7_2) => lru.activate(head, cpu),
+            match (action, self.profile.prio_activates) {
+                (Action::LruPrio, false) => lru.mark_accessed(head, cpu),
+                (Action::LruPrio, true) => lru.activate(head, cpu),
                 (Action::LruDeprio, _) => lru.deactivate(head, cpu),
                 (Action::Pageout, _) => {
                     lru.folios[head].clear(Flag::Referenced);

@@ -197,11 +197,6 @@ impl<G: Clone + Ord> Reports<G> {
         }
     }
 
-    /// A cgroup is gone.
-    pub fn remove_group(&mut self, group: &G) {
-        self.groups.remove(group);
-    }
-
     /// Drops every cgroup for which `exists` is false.
     pub fn retain_groups(&mut self, exists: impl Fn(&G) -> bool) {
         self.groups.retain(|group, _| exists(group));
@@ -535,12 +530,6 @@ impl<G: Clone + Ord> Reports<G> {
     /// The last histogram of a node, without refreshing it, in bytes.
     pub fn histogram(&self, node: u32) -> Option<&Histogram> {
         let report = self.nodes.get(&node)?.view.report.as_ref()?;
-        report.timestamp_ms.map(|_| &report.histogram)
-    }
-
-    /// The last histogram of a cgroup on a node, without refreshing it, in bytes.
-    pub fn group_histogram(&self, group: &G, node: u32) -> Option<&Histogram> {
-        let report = self.groups.get(group)?.get(&node)?.report.as_ref()?;
         report.timestamp_ms.map(|_| &report.histogram)
     }
 

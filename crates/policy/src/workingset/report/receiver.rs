@@ -60,11 +60,6 @@ impl<G: Clone + Ord> Reports<G> {
         Ok(())
     }
 
-    /// A receiver is gone.
-    pub fn remove_receiver(&mut self, id: ReceiverId) {
-        self.receivers.remove(&id);
-    }
-
     /// The node and the up-to-date histogram of a receiver, in bytes; `None` if it was never
     /// registered. Without an interval it is made for this request, without aging.
     pub fn request<L: Lruvecs<Group = G>>(

@@ -147,9 +147,10 @@ impl<'a> Record<'a> {
 
 /// Computes, prints and writes the pictures.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let plan = match args.sampled {
-        true => Some(SamplingPlan::new(args.rate, args.samples).map_err(anyhow::Error::msg)?),
-        false => None,
+    let plan = if args.sampled {
+        Some(SamplingPlan::new(args.rate, args.samples).map_err(anyhow::Error::msg)?)
+    } else {
+        None
     };
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(args.jobs)
@@ -186,15 +187,15 @@ fn count(args: &Args, trace: &str, pool: &rayon::ThreadPool) -> anyhow::Result<V
     let mut stream = source.open()?;
     let dense = DenseTrace::from_stream(&source.path, &mut stream)?;
     if let Some(note) = stream.note() {
-        eprintln!("agewise: {note}");
+        agewise_cli::note!("{note}");
     }
     let decoded = started.elapsed();
     let sizes = sizes(args, dense.page_count() as u64);
     let curves = pool.install(|| exact(short_name(trace), &dense, &args.policy, &sizes));
     if args.timing {
         let accesses = dense.accesses().len();
-        eprintln!(
-            "agewise: {trace}: {accesses} accesses decoded in {:.3} s, {} runs in {:.3} s",
+        agewise_cli::note!(
+            "{trace}: {accesses} accesses decoded in {:.3} s, {} runs in {:.3} s",
             decoded.as_secs_f64(),
             args.policy.len() * sizes.len(),
             (started.elapsed() - decoded).as_secs_f64()
@@ -215,12 +216,12 @@ fn estimate(
     let mut stream = source.open()?;
     let samples = read_samples(&mut stream, plan)?;
     if let Some(note) = stream.note() {
-        eprintln!("agewise: {note}");
+        agewise_cli::note!("{note}");
     }
     let fewest = samples.smallest_sample_pages();
     if fewest < SAMPLE_PAGES_MIN {
-        eprintln!(
-            "agewise: {trace}: a sample has only {fewest} pages; raise --rate, or count without \
+        agewise_cli::note!(
+            "{trace}: a sample has only {fewest} pages; raise --rate, or count without \
              --sampled"
         );
     }

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Processes and cgroups that would like not to be seen, as `report` and `reclaim` show them.
+
+#[allow(dead_code, reason = "each test program uses its part of it")]
+mod support;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::os::fd::FromRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output};
+use std::time::{Duration, Instant};
+
+use agewise_host::cgroup::Hierarchy;
+use agewise_host::root::ProcRoot;
+use assert_cmd::cargo::cargo_bin;
+use serde_json::Value;
+use support::{Daemon, blind, one};
+
+const HOG_BYTES: usize = 16 << 20;
+
+/// A process whose first thread has ended while another one holds memory. Killed when dropped.
+struct Headless(u32);
+
+extern "C" fn hold(ready: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: memory of our own is mapped and written within its length; a descriptor of our own.
+    unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let at = libc::mmap(std::ptr::null_mut(), HOG_BYTES, protection, flags, -1, 0);
+        if at == libc::MAP_FAILED {
+            libc::_exit(1);
+        }
+        at.cast::<u8>().write_bytes(1, HOG_BYTES);
+        libc::write(ready as i32, c"1".as_ptr().cast(), 1);
+        loop {
+            libc::pause();
+        }
+    }
+}
+
+impl Headless {
+    fn start() -> Headless {
+        let mut ends = [0; 2];
+        // SAFETY: the child has one thread and calls nothing of Rust's; the parent owns both ends.
+        let (pid, mut ready) = unsafe {
+            assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+            let pid = libc::fork();
+            if pid == 0 {
+                let mut thread: libc::pthread_t = std::mem::zeroed();
+                let end = ends[1] as usize as *mut libc::c_void;
+                if libc::pthread_create(&raw mut thread, std::ptr::null(), hold, end) != 0 {
+                    libc::_exit(1);
+                }
+                // This thread only.
+                libc::syscall(libc::SYS_exit, 0);
+            }
+            assert!(pid > 0);
+            libc::close(ends[1]);
+            (pid as u32, fs::File::from_raw_fd(ends[0]))
+        };
+        let headless = Headless(pid);
+        ready.read_exact(&mut [0]).expect("the other thread runs");
+        let began = Instant::now();
+        let stat = format!("/proc/{pid}/stat");
+        while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            assert!(began.elapsed() < Duration::from_secs(20), "the leader ends");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        headless
+    }
+}
+
+impl Drop for Headless {
+    fn drop(&mut self) {
+        // SAFETY: a child of ours that nobody waited for.
+        unsafe {
+            libc::kill(self.0 as i32, libc::SIGKILL);
+            libc::waitpid(self.0 as i32, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+fn agewise(args: &[&str]) -> Output {
+    Command::new(cargo_bin("agewise"))
+        .args(args)
+        .output()
+        .expect("agewise starts")
+}
+
+/// The records of ages, and what was said if there are none.
+fn ages(output: &Output) -> Vec<Value> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .filter(|line: &Value| line["record"] != "cost")
+        .collect();
+    assert!(
+        !lines.is_empty(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    lines
+}
+
+/// Anonymous memory of all bins of a record.
+fn resident_bytes(record: &Value) -> u64 {
+    fn sum(value: &Value) -> u64 {
+        match value {
+            Value::Object(fields) => fields
+                .iter()
+                .map(|(key, value)| match (key.as_str(), value) {
+                    ("anon_bytes", Value::Number(bytes)) => bytes.as_u64().unwrap_or(0),
+                    (_, value) => sum(value),
+                })
+                .sum(),
+            Value::Array(values) => values.iter().map(sum).sum(),
+            _ => 0,
+        }
+    }
+    sum(record)
+}
+
+#[test]
+fn memory_of_a_process_without_its_first_thread_is_reported() {
+    let child = Headless::start();
+    let pid = child.0.to_string();
+    for eye in ["auto", "pagemap"] {
+        let args = ["report", "--pid", &pid, "--duration", "1s", "--eye", eye];
+        let output = agewise(&[&args[..], &["--format", "json"]].concat());
+        let records = ages(&output);
+        assert!(
+            resident_bytes(&records[0]) >= HOG_BYTES as u64,
+            "{eye}: {records:?}"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_moved_of_it_is_said() {
+    let child = Headless::start();
+    let pid = child.0.to_string();
+    let args = [
+        "--older-than",
+        "100ms",
+        "--observe",
+        "200ms",
+        "--watch",
+        "0s",
+    ];
+    let output = agewise(&[&["reclaim", "--pid", &pid][..], &args[..]].concat());
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let is_named = said.contains("without its first thread");
+    let cannot_look = said.contains("agewise doctor");
+    if cannot_look && !is_named {
+        println!("SKIPPED: what_cannot_be_moved_of_it_is_said: page tables cannot be read: {said}");
+        return;
+    }
+    assert!(is_named, "{said}");
+}
+
+/// A cgroup with a process, whose name is no text.
+struct Odd {
+    dir: PathBuf,
+    child: Child,
+}
+
+impl Drop for Odd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for _ in 0..500 {
+            if fs::remove_dir(&self.dir).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_cgroup_whose_name_is_no_text_is_reported() {
+    let test = "a_cgroup_whose_name_is_no_text_is_reported";
+    let Ok(hierarchy) = Hierarchy::discover(&ProcRoot::default()) else {
+        println!("SKIPPED: {test}: no memory cgroups");
+        return;
+    };
+    let name = format!("agewise-test-odd-{}", std::process::id());
+    let bytes = [name.as_bytes(), b"\xff"].concat();
+    let dir = hierarchy.root.join(OsStr::from_bytes(&bytes));
+    if let Err(error) = fs::create_dir(&dir) {
+        println!("SKIPPED: {test}: {error}");
+        return;
+    }
+    let child = Command::new("sleep").arg("600").spawn().expect("sleep");
+    let odd = Odd { dir, child };
+    fs::write(odd.dir.join("cgroup.procs"), odd.child.id().to_string()).unwrap();
+    let shown = format!("/{name}\\xff");
+    for target in [&["--all", "--top", "0"][..], &["--cgroup", &shown][..]] {
+        let args = [
+            "report",
+            "--duration",
+            "1s",
+            "--format",
+            "json",
+            "--eye",
+            "pagemap",
+        ];
+        let output = agewise(&[&args[..], target].concat());
+        let records = ages(&output);
+        let found = records
+            .iter()
+            .find(|record| record.to_string().contains(&format!("{name}\\\\xff")));
+        let found = found.unwrap_or_else(|| panic!("{target:?}: {records:?}"));
+        assert!(resident_bytes(found) > 0, "{found}");
+    }
+}
+
+/// A process with a pid of our choice that waits for ever, as if the number had come round; an error
+/// where the kernel does not let us choose.
+fn start_as(pid: u32) -> std::io::Result<Headless> {
+    let wanted = pid as libc::pid_t;
+    // SAFETY: all zero is a valid value.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.exit_signal = libc::SIGCHLD as u64;
+    args.set_tid = (&raw const wanted) as u64;
+    args.set_tid_size = 1;
+    let size = size_of::<libc::clone_args>();
+    // SAFETY: without shared memory it is a fork; the child calls nothing of Rust's.
+    match unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size) } {
+        0 => loop {
+            // SAFETY: waits.
+            unsafe { libc::pause() };
+        },
+        -1 => Err(std::io::Error::last_os_error()),
+        _ => Ok(Headless(pid)),
+    }
+}
+
+#[test]
+fn a_rule_for_a_pid_does_not_follow_the_next_process_with_that_number() {
+    const TEST: &str = "a_rule_for_a_pid_does_not_follow_the_next_process_with_that_number";
+    if let Some(why) = blind() {
+        println!("SKIPPED: {TEST}: {why}");
+        return;
+    }
+    let _one = one();
+    let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
+    let pid = child.id();
+    let daemon = Daemon::start(&format!(
+        "[observe]\ncgroups = []\ntick = '200ms'\ncpu_percent = 50\n[[act]]\npids = [{pid}]\n\
+         policy = 'age:2s/1s,backoff=off'\n"
+    ));
+    let is_it = |line: &Value| {
+        let subject = line["subject"].as_str().unwrap_or("");
+        subject.starts_with(&format!("{pid} "))
+    };
+    daemon.wait_for("follow", is_it);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let next = match start_as(pid) {
+        Ok(next) => next,
+        Err(error) => {
+            println!("SKIPPED: {TEST}: no process with a pid of our choice: {error}");
+            return;
+        }
+    };
+    daemon.wait_for("gone", is_it);
+    // A configuration that is read again changes nothing about it.
+    daemon.signal(rustix::process::Signal::HUP);
+    daemon.wait_for("reload", |_| true);
+    std::thread::sleep(Duration::from_secs(1));
+    let journal = daemon.end();
+    let follows = journal
+        .iter()
+        .filter(|line| line["record"] == "follow" && is_it(line));
+    assert_eq!(follows.count(), 1, "{journal:#?}");
+    drop(next);
+}

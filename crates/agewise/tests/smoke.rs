@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The program in every set of features: it has the commands that the features promise, the others
+//! are unknown, and what needs neither root nor a feature works.
+
+use std::path::Path;
+
+use assert_cmd::Command;
+
+fn agewise(arguments: &[&str]) -> assert_cmd::assert::Assert {
+    Command::new(env!("CARGO_BIN_EXE_agewise"))
+        .args(arguments)
+        .assert()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_commands_are_those_of_the_features() {
+    let help = text(&agewise(&["--help"]).success().get_output().stdout);
+    let has = |name: &str| {
+        let mut lines = help.lines();
+        lines.any(|line| line.split_whitespace().next() == Some(name))
+    };
+    for name in [
+        "completions",
+        "config",
+        "daemon",
+        "doctor",
+        "man",
+        "reclaim",
+        "report",
+        "run",
+        "size",
+        "sort",
+        "trace",
+        "watch",
+    ] {
+        assert!(has(name), "{name} is in every build:\n{help}");
+    }
+    assert_eq!(has("lab"), cfg!(feature = "lab"), "{help}");
+    for name in ["bench", "demo", "exercise"] {
+        assert_eq!(has(name), cfg!(feature = "bench"), "{name}:\n{help}");
+    }
+}
+
+#[test]
+fn a_recorded_program_is_sized_without_the_lab() {
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/sqlite.pages");
+    let trace = trace.to_str().expect("a path in UTF-8");
+    let sized = agewise(&[
+        "size",
+        trace,
+        "--cost-model",
+        "zram",
+        "--points",
+        "4",
+        "--format",
+        "json",
+    ]);
+    let lines = text(&sized.success().get_output().stdout);
+    assert!(lines.lines().count() >= 4, "{lines}");
+    agewise(&["trace", "info", trace]).success();
+}
+
+#[test]
+fn the_default_configuration_is_accepted() {
+    let default = agewise(&["config", "default"]).success();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agewise.toml");
+    std::fs::write(&path, &default.get_output().stdout).unwrap();
+    agewise(&["config", "check", path.to_str().unwrap()]).success();
+}
+
+#[cfg(not(feature = "web"))]
+#[test]
+fn what_was_not_built_is_named() {
+    let refused = agewise(&["daemon", "--demo", "--ticks", "1"]).failure();
+    let error = text(&refused.get_output().stderr);
+    assert!(error.contains("--features web"), "{error}");
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Commands in a terminal that is closed, stalls or falls silent, and signals: each ends in time, and
+//! gives the terminal back.
+
+mod pty;
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use assert_cmd::cargo::cargo_bin;
+use pty::Pty;
+
+/// How long an end may take on a busy machine. On an idle one it is less than 200 ms.
+const IN_TIME: Duration = Duration::from_millis(1000);
+/// For starting, and for the first look.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A child that is ended with its guard.
+struct Running(Child);
+
+impl Running {
+    fn sleeper() -> Self {
+        Running(Command::new("sleep").arg("600").spawn().expect("sleep"))
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    fn send(&self, signal: i32) {
+        // SAFETY: a child of ours that was not waited for yet.
+        assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
+    }
+
+    /// Waits for its end; how long it took.
+    fn ended(&mut self, why: &str) -> (ExitStatus, Duration) {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().expect("wait") {
+                return (status, began.elapsed());
+            }
+            assert!(began.elapsed() < PATIENCE, "{why}: it does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn ends_in_time(&mut self, why: &str) -> ExitStatus {
+        let (status, took) = self.ended(why);
+        println!("{why}: {} ms", took.as_millis());
+        assert!(took < IN_TIME, "{why}: it took {took:?}");
+        status
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `agewise` with the terminal as its standard streams, in a session of its own; the terminal controls
+/// the session only if `is_controlling`, so that the kernel sends SIGHUP when it goes.
+fn start(pty: &Pty, args: &[&str], is_controlling: bool) -> Running {
+    let mut command = Command::new(cargo_bin("agewise"));
+    command.args(args).env("TERM", "xterm");
+    let stream = || Stdio::from(pty.slave());
+    command.stdin(stream()).stdout(stream()).stderr(stream());
+    // SAFETY: only system calls between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            libc::setsid();
+            if is_controlling {
+                libc::ioctl(0, libc::TIOCSCTTY, 0);
+            }
+            Ok(())
+        });
+    }
+    Running(command.spawn().expect("agewise starts"))
+}
+
+/// `watch` of a sleeping process, with its first picture on the screen.
+fn watching(pty: &mut Pty, sleeper: &Running, is_controlling: bool) -> Running {
+    let running = start(pty, &["watch", "--pid", &sleeper.pid()], is_controlling);
+    pty.wait_for("\x1b[?1049h", PATIENCE);
+    pty.wait_for("sleep", PATIENCE);
+    running
+}
+
+fn assert_restored(pty: &mut Pty, why: &str) {
+    let said = pty.all();
+    let entered = said.rfind("\x1b[?1049h").expect("the other screen");
+    let left = said.rfind("\x1b[?1049l");
+    assert!(left > Some(entered), "{why}: on the other screen: {said:?}");
+    assert!(
+        said.rfind("\x1b[?25h") >= said.rfind("\x1b[?25l"),
+        "{why}: the cursor stayed hidden: {said:?}"
+    );
+    assert!(pty.is_cooked(), "{why}: raw mode stayed on");
+}
+
+#[test]
+fn watch_ends_on_every_signal_and_restores_the_terminal() {
+    let sleeper = Running::sleeper();
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
+        let why = format!("signal {signal}");
+        let mut pty = Pty::open();
+        let mut running = watching(&mut pty, &sleeper, true);
+        running.send(signal);
+        let status = running.ends_in_time(&why);
+        assert_eq!(status.code(), Some(128 + signal), "{why}");
+        assert_restored(&mut pty, &why);
+    }
+}
+
+#[test]
+fn watch_ends_by_its_keys() {
+    let sleeper = Running::sleeper();
+    let mut pty = Pty::open();
+    let mut running = watching(&mut pty, &sleeper, true);
+    // Several at once: none waits for another.
+    pty.write(b"??q");
+    assert_eq!(running.ends_in_time("keys").code(), Some(0));
+    assert_restored(&mut pty, "keys");
+}
+
+#[test]
+fn watch_ends_when_its_terminal_is_gone() {
+    let sleeper = Running::sleeper();
+    for is_controlling in [true, false] {
+        let why = format!("closed, controlling: {is_controlling}");
+        let mut pty = Pty::open();
+        let mut running = watching(&mut pty, &sleeper, is_controlling);
+        drop(pty);
+        let status = running.ends_in_time(&why);
+        assert_eq!(status.code(), Some(128 + libc::SIGHUP), "{why}");
+    }
+}
+
+#[test]
+fn watch_ends_amid_a_key_and_on_a_terminal_that_takes_nothing() {
+    let sleeper = Running::sleeper();
+    for is_stalled in [false, true] {
+        for signal in [Some(libc::SIGTERM), None] {
+            let why = format!("stalled: {is_stalled}, signal: {signal:?}");
+            let mut pty = Pty::open();
+            let mut running = watching(&mut pty, &sleeper, false);
+            match is_stalled {
+                true => pty.stall(),
+                // The beginning of a key whose rest never comes.
+                false => pty.write(b"\x1b["),
+            }
+            std::thread::sleep(Duration::from_millis(600));
+            match signal {
+                Some(signal) => running.send(signal),
+                None => drop(pty),
+            }
+            let status = running.ends_in_time(&why);
+            let expected = 128 + signal.unwrap_or(libc::SIGHUP);
+            assert_eq!(status.code(), Some(expected), "{why}");
+        }
+    }
+}
+
+/// Each goes on for minutes unless it is ended.
+fn commands(pid: &str, directory: &std::path::Path) -> Vec<Vec<String>> {
+    let out = directory.join("out.gz").display().to_string();
+    let lines = [
+        format!("report --pid {pid} --follow 100s --eye pagemap"),
+        format!("size --pid {pid} --duration 300s --interval 100s"),
+        format!("trace record --pid {pid} --interval 100s --faults off --out {out}"),
+        format!("reclaim --pid {pid} --older-than 300s --dry-run"),
+        "exercise --size 1M --rate 10 --seconds 300".to_owned(),
+    ];
+    let words = |line: &String| line.split(' ').map(str::to_owned).collect();
+    lines.iter().map(words).collect()
+}
+
+#[test]
+fn commands_end_on_every_signal_and_without_their_terminal() {
+    let sleeper = Running::sleeper();
+    let directory = tempfile::tempdir().unwrap();
+    let signals = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+    for words in commands(&sleeper.pid(), directory.path()) {
+        for signal in signals.into_iter().map(Some).chain([None]) {
+            let why = format!("{} {signal:?}", words.join(" "));
+            let args: Vec<&str> = words.iter().map(String::as_str).collect();
+            let mut pty = Pty::open();
+            let mut running = start(&pty, &args, false);
+            std::thread::sleep(Duration::from_millis(700));
+            if let Some(status) = running.0.try_wait().expect("wait") {
+                println!(
+                    "SKIPPED: {why}: it ended by itself, {status}: {}",
+                    pty.all()
+                );
+                break;
+            }
+            match signal {
+                Some(signal) => running.send(signal),
+                None => drop(pty),
+            }
+            let status = running.ends_in_time(&why);
+            assert!(status.signal().is_none(), "{why}: {status}, not orderly");
+        }
+    }
+}

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A target under a budget, with a mover that only pretends.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use agewise_host::eye::AccessSource;
+use agewise_host::eye::fake::FakeSource;
+use agewise_host::mover::PageoutError;
+use agewise_host::process::ProcessError;
+use agewise_policy::budget::{Gone, HeatQueue, Moved, PAGE_BYTES, SLICE_PAGES, Scanned, Seen};
+use agewise_policy::proactive::{Backend, SwapRoom};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
+
+use super::report::{Announce, Held, Report};
+use super::target::{Memory, Target, Tools};
+
+/// What a fake process has, shared with the test that runs it.
+#[derive(Default)]
+struct State {
+    present: BTreeSet<u64>,
+    young: BTreeSet<u64>,
+    out: BTreeSet<u64>,
+    /// Nothing that is asked for leaves.
+    is_stuck: bool,
+}
+
+impl State {
+    fn touch(&mut self, page: u64) {
+        self.out.remove(&page);
+        self.present.insert(page);
+        self.young.insert(page);
+    }
+}
+
+thread_local! {
+    /// Fake processes by pid.
+    static PROCESSES: RefCell<BTreeMap<u32, Rc<RefCell<State>>>> = RefCell::default();
+}
+
+struct Fake {
+    state: Rc<RefCell<State>>,
+    heat: HeatQueue,
+    pid: u32,
+}
+
+impl Memory for Fake {
+    fn open(pid: u32, _: u64) -> Result<Self, PageoutError> {
+        let state = PROCESSES.with_borrow(|all| all.get(&pid).cloned());
+        Ok(Fake {
+            state: state.ok_or(ProcessError::Gone { pid })?,
+            heat: HeatQueue::new(),
+            pid,
+        })
+    }
+
+    fn start_ticks(&self) -> u64 {
+        START_TICKS
+    }
+
+    fn is_alive(&self) -> bool {
+        PROCESSES.with_borrow(|all| all.contains_key(&self.pid))
+    }
+
+    fn resident_bytes(&self) -> Option<u64> {
+        Some(self.state.borrow().present.len() as u64 * PAGE_BYTES)
+    }
+
+    fn scan(
+        &mut self,
+        _: &mut dyn AccessSource,
+        pages: u64,
+        counts: bool,
+    ) -> Result<Scanned, PageoutError> {
+        let mut state = self.state.borrow_mut();
+        let mut tables = BTreeMap::<u64, TableBits>::new();
+        let mut note = |pages: &BTreeSet<u64>, set: fn(&mut TableBits) -> &mut PageSet| {
+            for page in pages {
+                let table = tables.entry(page / PAGES_PER_TABLE as u64).or_default();
+                let slot = *page as usize % PAGES_PER_TABLE;
+                set(table)[slot / 64] |= 1 << (slot % 64);
+            }
+        };
+        note(&state.present, |bits| &mut bits.present);
+        note(&state.young, |bits| &mut bits.young);
+        note(&state.out, |bits| &mut bits.swapped);
+        let seen: Vec<Seen> = tables
+            .into_iter()
+            .map(|(index, bits)| Seen {
+                index,
+                bits,
+                movable: PageSet::ALL,
+            })
+            .collect();
+        if counts {
+            state.young.clear();
+        }
+        Ok(self.heat.scan(&seen, counts, pages))
+    }
+
+    fn queued_pages(&self) -> u64 {
+        self.heat.queued_pages()
+    }
+
+    fn move_out(
+        &mut self,
+        _: &mut dyn AccessSource,
+        pages: u64,
+        rehearse: bool,
+    ) -> Result<Moved, PageoutError> {
+        let state = &self.state;
+        let moved = self.heat.move_out(pages, |runs| {
+            let mut state = state.borrow_mut();
+            let mut gone = Gone::default();
+            for page in runs.iter().cloned().flatten() {
+                if !state.present.contains(&page) || state.young.contains(&page) {
+                    continue;
+                }
+                gone.idle_pages += 1;
+                if !rehearse && !state.is_stuck {
+                    state.present.remove(&page);
+                    state.out.insert(page);
+                    gone.left_pages += 1;
+                }
+            }
+            Ok::<_, Infallible>(gone)
+        });
+        Ok(moved.expect("it never fails"))
+    }
+}
+
+const PID: u32 = 1;
+const START_TICKS: u64 = 7;
+const MIB: u64 = 1 << 20;
+
+/// A target of 64 MiB that is to be held under a budget, at a time of its own.
+struct Scene {
+    target: Target<Fake>,
+    state: Rc<RefCell<State>>,
+    now_us: Cell<u64>,
+    report: Report,
+    announced: Arc<Mutex<Vec<u64>>>,
+    /// Whether the journal takes what is announced.
+    is_journal_written: bool,
+    /// Most that one turn moved.
+    turn_max_bytes: u64,
+}
+
+impl Scene {
+    fn new(spec: &str, dry_run: bool, backend: Backend) -> Self {
+        let mut state = State::default();
+        (0..64 * MIB / PAGE_BYTES).for_each(|page| state.touch(page));
+        let state = Rc::new(RefCell::new(state));
+        PROCESSES.with_borrow_mut(|all| all.insert(PID, Rc::clone(&state)));
+        let held = Held {
+            key: (Arc::from("/test"), 1),
+            cgroup: None,
+            processes: vec![(PID, START_TICKS)],
+            spec: spec.parse().unwrap(),
+            dry_run,
+            backend,
+        };
+        Scene {
+            target: Target::new(held),
+            state,
+            now_us: Cell::new(0),
+            report: Report::default(),
+            announced: Arc::default(),
+            is_journal_written: true,
+            turn_max_bytes: 0,
+        }
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        self.state.borrow().present.len() as u64 * PAGE_BYTES
+    }
+
+    /// Lets time pass; `touch` is called once a ms.
+    fn run(&mut self, ms: u64, room: SwapRoom, mut touch: impl FnMut(&mut State, u64)) {
+        let end_us = self.now_us.get() + ms * 1000;
+        let mut next_ms = self.now_us.get() / 1000;
+        while self.now_us.get() < end_us {
+            while next_ms <= self.now_us.get() / 1000 {
+                touch(&mut self.state.borrow_mut(), next_ms);
+                next_ms += 1;
+            }
+            let announced = Arc::clone(&self.announced);
+            let is_written = self.is_journal_written;
+            let announce: Announce = Box::new(move |_, begun| {
+                announced.lock().unwrap().push(begun.asked_bytes);
+                is_written
+            });
+            let (first, before_bytes) = (self.report.steps == 0, self.report.tried_bytes);
+            let tools = Tools {
+                source: &mut FakeSource::new(),
+                now_us: &|| self.now_us.get(),
+                swap_room: &|| Some(room),
+                announce: first.then_some(&announce),
+            };
+            self.target.turn(tools, &mut self.report);
+            let moved_bytes = self.report.tried_bytes - before_bytes;
+            self.turn_max_bytes = self.turn_max_bytes.max(moved_bytes);
+            let due_us = self.target.due_us().max(self.now_us.get() + 1);
+            self.now_us.set(due_us.min(next_ms * 1000));
+        }
+    }
+}
+
+const ROOM: SwapRoom = SwapRoom {
+    free_bytes: 1 << 30,
+    total_bytes: 1 << 30,
+};
+
+/// The first quarter is touched all the time.
+fn touch_hot(state: &mut State, ms: u64) {
+    (0..64).for_each(|n| state.touch((ms * 64 + n) % (16 * MIB / PAGE_BYTES)));
+}
+
+#[test]
+fn a_target_comes_under_its_budget_by_its_coldest_memory() {
+    let mut scene = Scene::new("budget:48M", false, Backend::Zram);
+    // One scan later everything but the hot quarter is idle.
+    scene.run(2_000, ROOM, touch_hot);
+    let resident = scene.resident_bytes();
+    assert!(resident <= 48 * MIB && resident > 46 * MIB, "{resident}");
+    let state = scene.state.borrow();
+    let hot = |page: &u64| *page < 16 * MIB / PAGE_BYTES;
+    assert_eq!(state.out.iter().filter(|page| hot(page)).count(), 0);
+    let report = &scene.report;
+    assert_eq!(report.left_bytes, state.out.len() as u64 * PAGE_BYTES);
+    assert!(report.left_bytes <= report.asked_bytes);
+    assert_eq!(report.trouble, None);
+    assert_eq!(scene.announced.lock().unwrap().len(), 1, "told once");
+}
+
+#[test]
+fn it_goes_in_slices() {
+    let mut scene = Scene::new("budget:62M", false, Backend::Zram);
+    scene.run(1_000, ROOM, touch_hot);
+    assert!(scene.resident_bytes() <= 62 * MIB);
+    // 2 MiB and the headroom in 32 slices, four of them at once where a turn came late.
+    let slice = (3 * MIB / 32).max(SLICE_PAGES * PAGE_BYTES);
+    assert!(
+        scene.turn_max_bytes <= 4 * slice,
+        "{}",
+        scene.turn_max_bytes
+    );
+    assert!(scene.report.steps >= 16, "{}", scene.report.steps);
+}
+
+#[test]
+fn nothing_moves_where_there_is_no_room() {
+    for (room, backend) in [
+        (SwapRoom::default(), Backend::None),
+        (
+            SwapRoom {
+                free_bytes: MIB,
+                ..ROOM
+            },
+            Backend::Zram,
+        ),
+    ] {
+        let mut scene = Scene::new("budget:48M", false, backend);
+        scene.run(2_000, room, touch_hot);
+        assert_eq!(scene.resident_bytes(), 64 * MIB);
+        assert_eq!(scene.report.tried_bytes, 0);
+        assert_eq!(scene.report.trouble.is_some(), backend == Backend::None);
+    }
+}
+
+#[test]
+fn a_rehearsal_moves_nothing_and_decides_once_a_second() {
+    let mut scene = Scene::new("budget:48M", true, Backend::Zram);
+    scene.run(5_000, ROOM, touch_hot);
+    assert_eq!(scene.resident_bytes(), 64 * MIB);
+    let report = &scene.report;
+    assert!((1..=6).contains(&report.steps), "{}", report.steps);
+    assert_eq!(
+        (report.left_bytes, report.rehearsed_bytes),
+        (0, report.tried_bytes)
+    );
+}
+
+/// Memory that the kernel keeps (locked, say) is not asked for all the time.
+#[test]
+fn what_does_not_leave_makes_it_pause() {
+    let mut scene = Scene::new("budget:48M", false, Backend::Zram);
+    scene.state.borrow_mut().is_stuck = true;
+    scene.run(10_000, ROOM, touch_hot);
+    assert_eq!(scene.report.left_bytes, 0);
+    // Three moves of 32 slices or so, then one pause after another.
+    assert!(scene.report.steps < 2_000, "{}", scene.report.steps);
+}
+
+#[test]
+fn a_process_that_ends_is_no_trouble_and_a_new_one_is_scanned_at_once() {
+    let mut scene = Scene::new("budget:48M", false, Backend::Zram);
+    scene.run(1_500, ROOM, touch_hot);
+    let scans = scene.report.scans;
+    PROCESSES.with_borrow_mut(BTreeMap::clear);
+    scene.run(1_500, ROOM, |_, _| {});
+    assert_eq!(scene.report.trouble, None);
+    assert_eq!(scene.target.spaces().count(), 0);
+    PROCESSES.with_borrow_mut(|all| all.insert(PID, Rc::clone(&scene.state)));
+    scene.run(1_100, ROOM, |_, _| {});
+    assert!(scene.report.scans > scans);
+    assert_eq!(scene.target.spaces().count(), 1);
+}
+
+#[test]
+fn nothing_moves_that_could_not_be_written_down() {
+    let mut scene = Scene::new("budget:48M", false, Backend::Zram);
+    scene.is_journal_written = false;
+    scene.run(5_500, ROOM, touch_hot);
+    assert_eq!((scene.report.steps, scene.report.left_bytes), (0, 0));
+    // Tried again about once a second, not at every turn.
+    let tries = scene.announced.lock().unwrap().len();
+    assert!((3..=7).contains(&tries), "{tries}");
+    scene.is_journal_written = true;
+    scene.run(5_000, ROOM, touch_hot);
+    assert!(scene.report.left_bytes > 0);
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In place of `session.rs` in a build without the feature `fuse`: mounting always fails, and the
+//! files become plain ones.
+
+use std::convert::Infallible;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Access;
+use super::source::{ReportFile, Source};
+
+/// A mounted file system: never, in this build.
+pub struct Mounted(Infallible);
+
+impl Mounted {
+    /// Refuses.
+    ///
+    /// # Errors
+    /// Always: this build has no FUSE.
+    pub fn new(_dir: &Path, _source: &Arc<Source>, _access: Access) -> io::Result<Self> {
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this agewise was built without the feature `fuse`",
+        ))
+    }
+
+    /// Never called.
+    pub fn notify(&self, _file: &ReportFile) {
+        match self.0 {}
+    }
+
+    /// Never called.
+    pub fn unmount(&mut self, _dir: &Path) {
+        match self.0 {}
+    }
+}

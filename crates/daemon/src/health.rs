@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether the daemon can do what it is there for, part by part, as `/healthz` answers it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A part of the daemon that can be in trouble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Actions cannot be written down, so none are taken.
+    Journal,
+    /// Something that was done is still not undone.
+    Ledger,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Part::Journal => "journal",
+            Part::Ledger => "ledger",
+        }
+    }
+}
+
+/// What is wrong, if anything. Cloned handles are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Health(Arc<Mutex<BTreeMap<Part, String>>>);
+
+impl Health {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Part, String>> {
+        // Every change is one assignment.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says what is wrong with a part.
+    pub fn fails(&self, part: Part, why: String) {
+        self.lock().insert(part, why);
+    }
+
+    /// Says that nothing is wrong with it any more.
+    pub fn recovers(&self, part: Part) {
+        self.lock().remove(&part);
+    }
+
+    /// What is wrong, a line for each part; none when all is well.
+    pub fn reasons(&self) -> Vec<String> {
+        let told = |(part, why): (&Part, &String)| {
+            // One line each, whatever a message holds.
+            let why: String = why.split_whitespace().collect::<Vec<_>>().join(" ");
+            format!("{}: {why}", part.name())
+        };
+        self.lock().iter().map(told).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_fails_and_recovers_by_itself() {
+        let health = Health::default();
+        health.clone().fails(Part::Ledger, "a\nb".to_owned());
+        health.fails(Part::Journal, "full".to_owned());
+        assert_eq!(health.reasons(), ["journal: full", "ledger: a b"]);
+        health.recovers(Part::Journal);
+        health.recovers(Part::Journal);
+        assert_eq!(health.reasons(), ["ledger: a b"]);
+    }
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In place of `outlet.rs` in a build without the feature `web`: a configuration that asks for the
+//! page and metrics is refused.
+
+use agewise_host::restrain::Ledger;
+
+use super::config::Metrics;
+use super::state::Hub;
+
+/// No server, in this build.
+#[derive(Debug, Default)]
+pub struct Outlet(());
+
+/// The configuration asks for what this build lacks.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "this agewise was built without the feature `web`: set `enabled = false` in [metrics], or build \
+     it with `--features web`"
+)]
+pub struct NotBuilt;
+
+impl Outlet {
+    /// Nothing to open, so nothing to note.
+    pub fn new(_ledger: Option<Ledger>) -> Self {
+        Outlet(())
+    }
+
+    /// Accepts a configuration without page and metrics.
+    ///
+    /// # Errors
+    /// [`NotBuilt`] if it enables them.
+    pub fn follow(&mut self, config: &Metrics, _hub: &Hub) -> Result<(), NotBuilt> {
+        match config.enabled {
+            true => Err(NotBuilt),
+            false => Ok(()),
+        }
+    }
+
+    /// Nothing is served.
+    pub fn describe(&self) -> Option<String> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo;
+
+    #[test]
+    fn a_configuration_that_enables_metrics_is_refused() {
+        let hub = Hub::new(demo::settings());
+        let mut metrics = Metrics::default();
+        let mut outlet = Outlet::default();
+        outlet.follow(&metrics, &hub).unwrap();
+        metrics.enabled = true;
+        let error = outlet.follow(&metrics, &hub).unwrap_err().to_string();
+        assert!(error.contains("--features web"), "{error}");
+    }
+}

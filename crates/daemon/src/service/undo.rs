@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Undoing what a killed daemon left: before its configuration is read, and whatever that says.
+
+use std::path::Path;
+
+use agewise_host::restrain::{Ledger, LedgerError, Undone};
+
+use crate::config::Config;
+use crate::health::{Health, Part};
+use crate::options::Options;
+
+/// Where versions before this one noted what they did unless their configuration had another path.
+const FORMER: &str = "/run/agewise-undo/ledger";
+
+/// The ledger as it was found, and what became of what it said.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    ledger: Option<Ledger>,
+    /// Why there is none.
+    missing: String,
+    said: Vec<String>,
+    troubles: Vec<String>,
+}
+
+impl Found {
+    /// Reads the ledger and undoes what it says. Nothing else has been read or opened by then.
+    pub fn at_start(options: &Options) -> Self {
+        let mut found = Found::default();
+        match options.state_dir() {
+            Some(dir) => match Ledger::open(&dir) {
+                Ok((ledger, undone)) => {
+                    found.ledger = Some(ledger);
+                    found.take(&undone);
+                }
+                Err(error) => found.fail(&error),
+            },
+            None => {
+                found.missing = "there is no directory for the ledger: set STATE_DIRECTORY".into();
+            }
+        }
+        found.undo_file(Path::new(FORMER));
+        found
+    }
+
+    /// Undoes what a ledger says that the configuration names, as those of earlier versions did.
+    pub fn undo_named(&mut self, config: &Config) {
+        let Some(path) = &config.protect.ledger else {
+            return;
+        };
+        self.undo_file(path);
+        agewise_cli::note!(
+            "protect.ledger is no longer used, {} is only read to undo what an earlier \
+             version left: remove the key",
+            path.display()
+        );
+    }
+
+    fn undo_file(&mut self, path: &Path) {
+        match Ledger::undo_file(path) {
+            Ok(undone) => self.take(&undone),
+            Err(error) => self.trouble(error.to_string()),
+        }
+    }
+
+    fn fail(&mut self, error: &LedgerError) {
+        self.missing = error.to_string();
+        match error {
+            // What it holds is its own business as long as it runs.
+            LedgerError::Taken { .. } => {}
+            _ => self.trouble(error.to_string()),
+        }
+    }
+
+    fn take(&mut self, undone: &Undone) {
+        let path = undone.path.display();
+        if undone.count > 0 {
+            let told = format!(
+                "{} of what a killed daemon left was undone, as noted in {path}",
+                undone.count
+            );
+            agewise_cli::note!("{told}");
+            self.said.push(told);
+        }
+        for error in &undone.failures {
+            self.trouble(format!("not undone, and still noted in {path}: {error}"));
+        }
+        for line in &undone.unreadable {
+            self.trouble(format!(
+                "a line of {path} cannot be read, so what it says is not undone; look for frozen \
+                 or limited cgroups, put them right by hand, and remove the line: {line}"
+            ));
+        }
+    }
+
+    fn trouble(&mut self, trouble: String) {
+        agewise_cli::note!("{trouble}");
+        self.said.push(trouble.clone());
+        self.troubles.push(trouble);
+    }
+
+    /// The ledger, to note things in.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn ledger(&self) -> anyhow::Result<&Ledger> {
+        self.ledger
+            .as_ref()
+            .ok_or_else(|| anyhow::anyhow!("protect: nothing may be done: {}", self.missing))
+    }
+
+    /// What there was to say, for the journal.
+    pub fn said(&self) -> &[String] {
+        &self.said
+    }
+
+    /// What is still not undone is wrong until somebody puts it right.
+    pub fn tell(&self, health: &Health) {
+        if !self.troubles.is_empty() {
+            health.fails(Part::Ledger, self.troubles.join("; "));
+        }
+    }
+}
+
+/// Undoes what a killed daemon left, and nothing else. Returns whether nothing is left.
+pub fn undo(options: &Options) -> bool {
+    let mut found = Found::at_start(options);
+    // It helps to find the ledger of an earlier version, and is not needed for anything else.
+    match options.read() {
+        Ok(config) => found.undo_named(&config),
+        Err(error) => agewise_cli::note!("the configuration is not looked at: {error:#}"),
+    }
+    if found.ledger.is_none() && found.troubles.is_empty() {
+        agewise_cli::note!("{}", found.missing);
+    } else if found.said.is_empty() {
+        agewise_cli::note!("there is nothing to undo");
+    }
+    found.ledger.is_some() && found.troubles.is_empty()
+}

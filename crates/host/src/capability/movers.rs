@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ways to move memory.
+
+use super::facts::{Facts, Syscall};
+use super::{Capability, Group, State};
+use crate::cgroup::Version;
+use crate::damon::Availability;
+
+/// Which is used when none is asked for: the first that works.
+pub(super) const PREFERENCE: [&str; 1] = ["pageout"];
+
+pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
+    vec![
+        pageout(facts),
+        cold(facts),
+        memory_reclaim(facts),
+        lru_gen(facts),
+        damon(facts),
+        page_cache(),
+    ]
+}
+
+fn line(name: &'static str, state: State, found: impl Into<String>) -> Capability {
+    Capability::new(Group::Mover, name, state, found)
+}
+
+/// `None` when process_madvise can be used on other processes.
+fn madvise_obstacle(facts: &Facts, name: &'static str) -> Option<Capability> {
+    if !facts.has(Syscall::ProcessMadvise) || !facts.has(Syscall::PidfdOpen) {
+        let found = "the kernel cannot advise on memory of other processes";
+        return Some(line(name, State::Missing, found).advise("needs Linux 5.10"));
+    }
+    let missing = facts
+        .privileges
+        .missing(&["CAP_SYS_NICE", "CAP_SYS_PTRACE"]);
+    if missing.contains(&"CAP_SYS_NICE") {
+        let found = format!("not permitted without {}", missing.join(" "));
+        return Some(line(name, State::Missing, found).advise("run as root"));
+    }
+    None
+}
+
+fn pageout(facts: &Facts) -> Capability {
+    let name = "pageout";
+    if let Some(obstacle) = madvise_obstacle(facts, name) {
+        return obstacle.since("5.10");
+    }
+    let missing = facts.privileges.missing(&["CAP_SYS_PTRACE"]);
+    if facts.swap_free_bytes() == 0 {
+        let found = "pages of files only: anonymous memory needs swap space, and none is free";
+        return line(name, State::Limited, found)
+            .since("5.10")
+            .advise("see swap above");
+    }
+    if missing.is_empty() {
+        let found = "exact ranges of any process, to swap or back to their files";
+        return line(name, State::Available, found).since("5.10");
+    }
+    line(name, State::Limited, "exact ranges of your own processes")
+        .since("5.10")
+        .advise("CAP_SYS_PTRACE reaches those of others")
+}
+
+fn cold(facts: &Facts) -> Capability {
+    let name = "cold";
+    if let Some(obstacle) = madvise_obstacle(facts, name) {
+        return obstacle.since("5.10");
+    }
+    line(
+        name,
+        State::Available,
+        "moves exact ranges to the end of the kernel's LRU, without I/O",
+    )
+    .since("5.10")
+}
+
+fn memory_reclaim(facts: &Facts) -> Capability {
+    let name = "memory_reclaim";
+    let since = "5.19";
+    match &facts.memory_hierarchy {
+        Ok(hierarchy) if hierarchy.version == Version::V1 => {
+            line(name, State::Missing, "cgroup v1 has no memory.reclaim")
+                .since(since)
+                .advise("boot with cgroup_no_v1=memory, or systemd.unified_cgroup_hierarchy=1")
+        }
+        Ok(_) if facts.has_memory_reclaim => line(
+            name,
+            State::Available,
+            "bytes of a cgroup, chosen by the kernel",
+        )
+        .since(since),
+        Ok(_) => line(name, State::Missing, "no cgroup has memory.reclaim")
+            .since(since)
+            .advise("needs Linux 5.19"),
+        Err(_) => line(name, State::Missing, "no cgroup accounts memory")
+            .since(since)
+            .advise("see cgroup above"),
+    }
+}
+
+fn lru_gen(facts: &Facts) -> Capability {
+    let usable = matches!(&facts.lru_gen, Ok(Some(features)) if features.core);
+    if usable && facts.lru_gen_debugfs {
+        let found = "evicts generations of a cgroup through debugfs";
+        return line("lru_gen", State::Available, found).since("6.1");
+    }
+    line(
+        "lru_gen",
+        State::Missing,
+        "the kernel's multi-gen LRU cannot be driven here",
+    )
+    .since("6.1")
+    .advise("see the access source of this name")
+}
+
+fn damon(facts: &Facts) -> Capability {
+    if let Availability::Free(offer) = &facts.damon
+        && !offer.operations.is_empty()
+    {
+        let found = format!(
+            "schemes that page out or sort, run by the kernel, on {}",
+            offer.operations.join(", ")
+        );
+        return line("damon", State::Available, found).since("5.18");
+    }
+    line("damon", State::Missing, "DAMON cannot be driven here")
+        .since("5.18")
+        .advise("see the access source of this name")
+}
+
+fn page_cache() -> Capability {
+    line(
+        "page_cache",
+        State::Available,
+        "drops clean pages of files that can be opened (fadvise)",
+    )
+    .since("2.6.0")
+}

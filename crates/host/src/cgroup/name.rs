@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Paths of cgroups as text. A name may have any bytes but `/`, NUL and newline; text that stands
+//! for it must be different for every two of them, and be itself where it is UTF-8 already.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// A path as text: bytes that are not UTF-8 as `\xff`. A backslash is itself, except where it would
+/// then read as such an escape: there it is `\x5c`. So [`from_text`] gives the path back, and two
+/// paths never have the same text.
+pub fn text(path: &Path) -> String {
+    let bytes = path.as_os_str().as_bytes();
+    let mut out = String::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (valid, bad) = match std::str::from_utf8(rest) {
+            Ok(_) => (rest.len(), 0),
+            Err(error) => {
+                let valid = error.valid_up_to();
+                let bad = error.error_len().unwrap_or(rest.len() - valid);
+                (valid, bad)
+            }
+        };
+        let plain = String::from_utf8_lossy(&rest[..valid]);
+        for (at, char) in plain.char_indices() {
+            match char {
+                '\\' if escape(&plain.as_bytes()[at..]).is_some() => out.push_str("\\x5c"),
+                char => out.push(char),
+            }
+        }
+        for byte in &rest[valid..valid + bad] {
+            out.push_str(&format!("\\x{byte:02x}"));
+        }
+        rest = &rest[valid + bad..];
+    }
+    out
+}
+
+/// The path that [`text`] stands for.
+pub fn from_text(text: &OsStr) -> PathBuf {
+    let mut rest = text.as_bytes();
+    let mut bytes = Vec::with_capacity(rest.len());
+    while let Some((first, after)) = rest.split_first() {
+        match escape(rest) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &rest[4..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(bytes).into()
+}
+
+/// The byte of an escape that `text` begins with: one that cannot stand in ASCII, or a backslash. What
+/// else begins so (`\x2d` in names of systemd) is no escape of ours.
+fn escape(text: &[u8]) -> Option<u8> {
+    let digits = text.strip_prefix(b"\\x")?.get(..2)?;
+    let is_ours = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
+    if !digits.iter().all(is_ours) {
+        return None;
+    }
+    let byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    (byte >= 0x80 || byte == b'\\').then_some(byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn path(bytes: &[u8]) -> PathBuf {
+        OsStr::from_bytes(bytes).into()
+    }
+
+    #[test]
+    fn what_is_utf8_stays_and_the_rest_is_escaped() {
+        for same in [
+            "/web/a",
+            "/größe",
+            r"/dev-disk-by\x2dlabel",
+            r"/a\",
+            r"/a\xFF",
+        ] {
+            assert_eq!(text(Path::new(same)), same);
+        }
+        assert_eq!(text(&path(b"/hog\xff")), r"/hog\xff");
+        assert_eq!(text(&path(b"/hog\xc3")), r"/hog\xc3");
+        // The name that looks like it is told apart.
+        assert_eq!(text(Path::new(r"/hog\xff")), r"/hog\x5cxff");
+        assert_eq!(text(Path::new(r"/hog\x5cxff")), r"/hog\x5cx5cxff");
+    }
+
+    proptest! {
+        #[test]
+        fn text_gives_the_path_back(
+            parts in prop::collection::vec(
+                prop_oneof![
+                    Just(b"\\x5c".to_vec()), Just(b"\\".to_vec()), Just(b"\\xf".to_vec()),
+                    Just(b"xff".to_vec()), Just(b"5c".to_vec()),
+                    prop::collection::vec(any::<u8>(), 0..4),
+                ],
+                0..8,
+            )
+        ) {
+            let path = path(&parts.concat());
+            let text = text(&path);
+            prop_assert_eq!(from_text(OsStr::new(&text)), path);
+        }
+    }
+}

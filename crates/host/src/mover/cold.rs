@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Planning: which pages of an observed process have certainly not been used for a given time.
+
+use std::ops::ControlFlow;
+
+use agewise_policy::agemap::AgeMap;
+use agewise_policy::generations::{ByType, Label, PageType};
+
+use super::look::{Wanted, look};
+use super::plan::Plan;
+use super::runs::{Run, RunSet};
+use super::target::PageoutError;
+use crate::agent::Agent;
+use crate::eye::{AddressRange, PAGE_BYTES, Resolution, Target};
+use crate::vma::VmaTable;
+
+/// Most runs of pages taken up in one process at a time: 24 MiB of memory for them. What lies
+/// beyond waits for the next time.
+pub const RUNS_MAX: usize = 1 << 20;
+
+/// The age from which pages of each type are cold, ms; `None`: none of this type.
+pub type Ages = ByType<Option<u64>>;
+
+/// The cold pages of one process.
+#[derive(Clone, Debug)]
+pub struct Cold {
+    /// The process.
+    pub target: Target,
+    /// The pages, by the size in which they are mapped; locked memory is left out.
+    pub plan: Plan,
+    /// Pages found cold, in bytes, by type; what is locked counts.
+    pub bytes: ByType<u64>,
+    /// Old enough by the ages, but accessed or gone since the last scan.
+    pub young_again_bytes: u64,
+}
+
+/// Ok if the agent's access source knows the age of single pages and looks without changing what
+/// the next scan sees: without both, a page in use could be taken for cold.
+///
+/// # Errors
+/// [`PageoutError::NoPageAges`].
+pub fn require_page_ages(agent: &mut Agent) -> Result<(), PageoutError> {
+    let abilities = agent.eye().abilities();
+    if abilities.resolution == Resolution::Page && !abilities.clears {
+        return Ok(());
+    }
+    let source = agent.eye().name().to_owned();
+    Err(PageoutError::NoPageAges {
+        source_name: source,
+    })
+}
+
+/// At most `bytes_max` of the pages of an observed process that have certainly not been used for
+/// the given time: by their ages, and by a look right now. `None` if the process is not observed.
+///
+/// # Errors
+/// Its page tables or mappings cannot be read, or it is gone.
+pub fn find_cold(
+    agent: &mut Agent,
+    pid: u32,
+    older_than_ms: Ages,
+    bytes_max: u64,
+) -> Result<Option<Cold>, PageoutError> {
+    let Some(space) = agent.space(pid) else {
+        return Ok(None);
+    };
+    let target = Target::from(space.process());
+    let old = older_runs(space.map(), Agent::now_ms(), older_than_ms, bytes_max);
+    let ranges: Vec<AddressRange> = old.iter().map(|(range, _)| *range).collect();
+    let found = look(agent.eye(), &target, &ranges, Wanted::Untouched)
+        .map_err(|error| PageoutError::from_source(pid, &error))?;
+    let mut bytes = [0; 2];
+    for ((_, page_type), found_bytes) in old.iter().zip(&found.range_bytes) {
+        bytes[*page_type as usize] += found_bytes;
+    }
+    let old_bytes: u64 = ranges.iter().map(AddressRange::len).sum();
+    let young_again_bytes = old_bytes.saturating_sub(found.bytes());
+    let mut plan = Plan::of(found);
+    if plan.asked_bytes() > 0 {
+        let mut vmas = VmaTable::new();
+        vmas.read(pid)?;
+        vmas.mark_locked(pid)?;
+        plan.exclude_unevictable(&vmas);
+    }
+    Ok(Some(Cold {
+        target,
+        plan,
+        bytes,
+        young_again_bytes,
+    }))
+}
+
+/// Pages that are older, at most `bytes_max` (the last run is cut), as ascending runs of one type.
+fn older_runs(
+    map: &AgeMap,
+    now_ms: u64,
+    ages: Ages,
+    bytes_max: u64,
+) -> Vec<(AddressRange, PageType)> {
+    let mut runs = Vec::new();
+    let mut room = bytes_max / PAGE_BYTES;
+    let mut collect = |age_ms: u64, wanted: ByType<bool>| {
+        map.runs_older_than(0..u64::MAX / PAGE_BYTES, now_ms, age_ms, |run| {
+            if !wanted[run.page_type as usize] {
+                return ControlFlow::Continue(());
+            }
+            let pages = (run.pages.end - run.pages.start).min(room);
+            room -= pages;
+            let start = run.pages.start * PAGE_BYTES;
+            let end = start + pages * PAGE_BYTES;
+            if pages > 0 {
+                runs.push((AddressRange { start, end }, run.page_type));
+            }
+            if room == 0 || runs.len() >= RUNS_MAX {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+    };
+    match ages {
+        [Some(anon_ms), Some(file_ms)] if anon_ms == file_ms => collect(anon_ms, [true, true]),
+        [anon_ms, file_ms] => {
+            if let Some(age_ms) = anon_ms {
+                collect(age_ms, [true, false]);
+            }
+            if let Some(age_ms) = file_ms {
+                collect(age_ms, [false, true]);
+            }
+        }
+    }
+    runs.sort_unstable_by_key(|(range, _)| range.start);
+    runs
+}
+
+/// The present pages with a label from `first` to `last`, at most [`RUNS_MAX`] runs.
+pub fn labelled(map: &AgeMap, first: Label, last: Label) -> RunSet {
+    let mut set = RunSet::default();
+    map.runs_labelled(0..u64::MAX / PAGE_BYTES, first, last, |run| {
+        set.push(Run {
+            start: run.pages.start * PAGE_BYTES,
+            end: run.pages.end * PAGE_BYTES,
+        });
+        if set.runs().len() < RUNS_MAX {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    });
+    set
+}
+
+#[cfg(test)]
+mod tests {
+    use agewise_policy::agemap::Leaves;
+
+    use super::*;
+    use crate::eye::TABLE_BYTES;
+
+    /// Two tables of anonymous memory and one of files, in use a second long and idle since, and
+    /// one that is in use.
+    fn map() -> AgeMap {
+        let mut map = AgeMap::new(0, 100_000);
+        for now_ms in [1000, 2000, 3000, 4000] {
+            let mut look = map.look();
+            for (first, tables, page_type, young) in [
+                (1, 2, PageType::Anon, now_ms == 1000),
+                (3, 1, PageType::File, now_ms == 1000),
+                (5, 1, PageType::Anon, true),
+            ] {
+                let leaves = Leaves {
+                    first,
+                    tables,
+                    young,
+                    page_type,
+                };
+                look.leaves(leaves).unwrap();
+            }
+            look.finish();
+            map.advance(now_ms);
+        }
+        map
+    }
+
+    #[test]
+    fn runs_are_old_of_the_types_wanted_and_no_more_than_asked_for() {
+        let map = map();
+        let older = |ages, bytes_max| {
+            let runs = older_runs(&map, 4000, ages, bytes_max);
+            let bytes = |range: &AddressRange| (range.start / TABLE_BYTES, range.len());
+            runs.iter()
+                .map(|(range, page_type)| (bytes(range), *page_type))
+                .collect::<Vec<_>>()
+        };
+        let anon = ((1, 2 * TABLE_BYTES), PageType::Anon);
+        let file = ((3, TABLE_BYTES), PageType::File);
+        let (ms, never) = (Some(2000), Some(9_999_999));
+        assert_eq!(older([ms, ms], u64::MAX), [anon, file]);
+        assert_eq!(older([ms, Some(2500)], u64::MAX), [anon, file]);
+        assert_eq!(older([ms, None], u64::MAX), [anon]);
+        assert_eq!(older([never, ms], u64::MAX), [file]);
+        assert_eq!(older([never, None], u64::MAX), []);
+        // The last run is cut to whole pages.
+        let cut = ((3, PAGE_BYTES), PageType::File);
+        let bytes_max = 2 * TABLE_BYTES + 2 * PAGE_BYTES - 1;
+        assert_eq!(older([ms, ms], bytes_max), [anon, cut]);
+        assert_eq!(older([ms, ms], PAGE_BYTES - 1), []);
+    }
+}

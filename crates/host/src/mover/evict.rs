@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The eviction itself, one call at a time: look, look whether it is still idle, move, look again.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::pass::{Pass, PassEnd};
+use super::plan::{Batch, PageoutLimits, Plan, Queue};
+use super::rate::{Clock, NAP_NS, SystemClock, TokenBucket};
+use super::recheck::Recheck;
+use super::report::{PageoutReport, SkipReason};
+use super::runs::{Run, RunSet};
+use super::space::{Mover, Present, VECTOR_MAX};
+use super::target::PageoutError;
+
+/// After this many bytes in a row of which none left, it is given up.
+const STALLED_BYTES_MAX: u64 = 64 << 20;
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Went through `bytes` of the plan.
+    Went {
+        /// How far the step got.
+        bytes: u64,
+    },
+    /// The rate limit says to wait before the next step.
+    Wait {
+        /// For how long.
+        ns: u64,
+    },
+    /// There is nothing left to do.
+    Done,
+}
+
+/// How many runs of pages that left are remembered, of each kind: 4 MiB of memory.
+const EVICTED_RUNS_MAX: usize = 1 << 18;
+
+/// The pages that left, to see later whether they came back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evicted {
+    /// Anonymous pages, now in swap.
+    pub anon: RunSet,
+    /// Pages of files.
+    pub file: RunSet,
+    /// Pages that left and are not in the sets, because those have a limit of runs.
+    pub untracked_bytes: u64,
+}
+
+impl Evicted {
+    /// All pages remembered.
+    pub fn bytes(&self) -> u64 {
+        self.anon.bytes() + self.file.bytes()
+    }
+}
+
+/// What moving memory out of one process did.
+#[derive(Debug)]
+pub struct Moved {
+    /// Bytes asked for, and what became of them.
+    pub report: PageoutReport,
+    /// The pages that left.
+    pub evicted: Evicted,
+    /// Why it ended early; what was done until then is in the report all the same.
+    pub error: Option<PageoutError>,
+}
+
+/// Moves `plan` out of `mover` within `limits`: each batch is looked at again by `recheck`, paged
+/// out, and verified. It ends between two calls when `cancel` becomes true; `progress` is called
+/// after each batch.
+pub fn move_out(
+    mover: &mut dyn Mover,
+    plan: &Plan,
+    limits: PageoutLimits,
+    recheck: &mut dyn Recheck,
+    cancel: &AtomicBool,
+    progress: impl FnMut(&PageoutReport),
+) -> Moved {
+    let mut eviction = Eviction::new(plan, limits, mover, recheck, &SystemClock, cancel);
+    let error = eviction.run(progress).err();
+    let evicted = eviction.evicted();
+    Moved {
+        report: eviction.report,
+        evicted,
+        error,
+    }
+}
+
+/// Runs in the order in which they left.
+#[derive(Default)]
+struct Trail(Vec<Run>);
+
+impl Trail {
+    /// Returns the bytes for which there was no room.
+    fn extend(&mut self, runs: &RunSet) -> u64 {
+        let room = EVICTED_RUNS_MAX - self.0.len();
+        let (kept, dropped) = runs.runs().split_at(room.min(runs.runs().len()));
+        self.0.extend_from_slice(kept);
+        dropped.iter().map(|run| run.bytes()).sum()
+    }
+}
+
+/// An eviction under way. It stops between any two steps; dropping it loses nothing but the plan.
+pub struct Eviction<'a> {
+    mover: &'a mut dyn Mover,
+    recheck: &'a mut dyn Recheck,
+    clock: &'a dyn Clock,
+    cancel: &'a AtomicBool,
+    limits: PageoutLimits,
+    queue: Queue,
+    bucket: Option<TokenBucket>,
+    started_ns: u64,
+    stalled_bytes: u64,
+    report: PageoutReport,
+    anon_trail: Trail,
+    file_trail: Trail,
+    untracked_bytes: u64,
+}
+
+impl<'a> Eviction<'a> {
+    /// Prepares to move `plan` out of `mover`. Nothing happens before the first step. When `cancel`
+    /// becomes true it ends before the next call.
+    pub fn new(
+        plan: &Plan,
+        limits: PageoutLimits,
+        mover: &'a mut dyn Mover,
+        recheck: &'a mut dyn Recheck,
+        clock: &'a dyn Clock,
+        cancel: &'a AtomicBool,
+    ) -> Self {
+        let started_ns = clock.now_ns();
+        let report = PageoutReport {
+            asked_bytes: plan.asked_bytes(),
+            skipped_bytes: *plan.skipped(),
+            ..Default::default()
+        };
+        Self {
+            mover,
+            recheck,
+            clock,
+            cancel,
+            limits,
+            queue: Queue::new(plan),
+            bucket: limits
+                .rate_bytes_per_s
+                .map(|rate| TokenBucket::new(rate, started_ns)),
+            started_ns,
+            stalled_bytes: 0,
+            report,
+            anon_trail: Trail::default(),
+            file_trail: Trail::default(),
+            untracked_bytes: 0,
+        }
+    }
+
+    /// What has been done so far; complete once a step has returned [`Step::Done`] or an error.
+    pub fn report(&self) -> &PageoutReport {
+        &self.report
+    }
+
+    /// The pages that have left so far.
+    pub fn evicted(&self) -> Evicted {
+        Evicted {
+            anon: RunSet::from_runs(self.anon_trail.0.iter().copied()),
+            file: RunSet::from_runs(self.file_trail.0.iter().copied()),
+            untracked_bytes: self.untracked_bytes,
+        }
+    }
+
+    /// Runs to the end, waiting where the rate limit says so, and calls `progress` after each step.
+    /// On an error the report so far is in [`Eviction::report`].
+    pub fn run(&mut self, mut progress: impl FnMut(&PageoutReport)) -> Result<(), PageoutError> {
+        loop {
+            match self.step()? {
+                Step::Done => return Ok(()),
+                Step::Wait { ns } => self.clock.sleep_ns(ns.min(NAP_NS)),
+                Step::Went { .. } => progress(&self.report),
+            }
+        }
+    }
+
+    /// Makes one call, or finds out why not. After an error nothing more will be done, and what
+    /// was not tried is in the report as skipped.
+    pub fn step(&mut self) -> Result<Step, PageoutError> {
+        let cpu_ns = self.clock.cpu_ns();
+        let result = self.try_step();
+        if let Err(error) = &result {
+            let gone = error.is_gone();
+            self.end(if gone {
+                SkipReason::ProcessGone
+            } else {
+                SkipReason::Failed
+            });
+        }
+        self.report.cpu_ns += self.clock.cpu_ns().saturating_sub(cpu_ns);
+        self.report.elapsed_ns = self.clock.now_ns().saturating_sub(self.started_ns);
+        match result {
+            // It ended while we worked: that is an outcome, not a failure.
+            Err(error) if error.is_gone() => Ok(Step::Done),
+            other => other,
+        }
+    }
+
+    fn try_step(&mut self) -> Result<Step, PageoutError> {
+        let Some(unit_bytes) = self.queue.unit_bytes() else {
+            return Ok(Step::Done);
+        };
+        if self.cancel.load(Ordering::Relaxed) {
+            return Ok(self.end(SkipReason::Cancelled));
+        }
+        if let Some(bucket) = &mut self.bucket {
+            let ns = bucket.wait_ns(self.clock.now_ns());
+            if ns > 0 {
+                return Ok(Step::Wait { ns });
+            }
+        }
+        self.mover.check()?;
+        let gone = self.report.left_bytes + self.report.rehearsed_bytes;
+        let limit = self.limits.bytes_max.saturating_sub(gone);
+        let above_floor = self.above_floor()?;
+        let room = self
+            .limits
+            .call_bytes_max
+            .max(unit_bytes)
+            .min(limit)
+            .min(above_floor);
+        if room < unit_bytes {
+            // Huge pages go first; what does not fit one may still fit small pages.
+            let reason = if limit <= above_floor {
+                SkipReason::Limit
+            } else {
+                SkipReason::Floor
+            };
+            return Ok(self.skip_part(reason));
+        }
+        let Some(batch) = self.queue.next(room, VECTOR_MAX) else {
+            return Ok(Step::Done);
+        };
+        let bytes = batch.runs.bytes();
+        let accounted = self.report.accounted_bytes();
+        if let Err(error) = self.evict(&batch) {
+            // What the failure left unaccounted of this batch.
+            let done = self.report.accounted_bytes() - accounted;
+            let reason = if error.is_gone() {
+                SkipReason::ProcessGone
+            } else {
+                SkipReason::Failed
+            };
+            self.report
+                .skipped_bytes
+                .add(reason, bytes.saturating_sub(done));
+            return Err(error);
+        }
+        if self.stalled_bytes >= STALLED_BYTES_MAX {
+            return Ok(self.end(SkipReason::NoProgress));
+        }
+        Ok(Step::Went { bytes })
+    }
+
+    fn above_floor(&mut self) -> Result<u64, PageoutError> {
+        if self.limits.floor_bytes == 0 {
+            return Ok(u64::MAX);
+        }
+        // In a rehearsal nothing has left, so what would have is taken off.
+        let rss_bytes = self
+            .mover
+            .rss_bytes()?
+            .saturating_sub(self.report.rehearsed_bytes);
+        Ok(rss_bytes.saturating_sub(self.limits.floor_bytes))
+    }
+
+    /// Ends the eviction; what was not tried is accounted under `reason`.
+    fn end(&mut self, reason: SkipReason) -> Step {
+        self.report.skipped_bytes.add(reason, self.queue.bytes());
+        self.queue.clear();
+        Step::Done
+    }
+
+    /// Gives up the pages of the present size.
+    fn skip_part(&mut self, reason: SkipReason) -> Step {
+        let bytes = self.queue.skip_part();
+        self.report.skipped_bytes.add(reason, bytes);
+        Step::Went { bytes }
+    }
+
+    fn evict(&mut self, batch: &Batch) -> Result<(), PageoutError> {
+        let before = self.mover.present(&batch.runs)?;
+        let there = before.all();
+        self.skip(SkipReason::Absent, &batch.runs.subtract(&there));
+        let there = self.whole_units(there, batch.unit_bytes);
+        let movable = self.with_room_in_swap(&before, there, batch.unit_bytes)?;
+        let idle = self.recheck.idle(&movable)?.intersect(&movable);
+        let young_bytes = movable.bytes() - idle.bytes();
+        self.report.young_again_bytes += young_bytes;
+        let idle = self.whole_units(idle, batch.unit_bytes);
+        if self.limits.rehearse {
+            self.report.rehearsed_bytes += idle.bytes();
+            return Ok(());
+        }
+        if idle.is_empty() {
+            return Ok(());
+        }
+        let pass = Pass::of(&idle, self.mover, self.cancel);
+        let passed = self.account(pass.passed, &before)?;
+        self.report.calls += pass.calls;
+        for (reason, bytes) in pass.skipped.iter() {
+            self.report.skipped_bytes.add(reason, bytes);
+        }
+        if let Some(bucket) = &mut self.bucket {
+            bucket.take(passed);
+        }
+        match pass.end {
+            PassEnd::Through => Ok(()),
+            PassEnd::Failed(error) => Err(error),
+        }
+    }
+
+    /// Looks what has left of what was passed.
+    fn account(&mut self, passed: RunSet, before: &Present) -> Result<u64, PageoutError> {
+        let after = match self.mover.present(&passed) {
+            Ok(after) => after.all(),
+            // Everything has left, but not by our doing.
+            Err(error) => {
+                let gone = error.is_gone();
+                let reason = if gone {
+                    SkipReason::ProcessGone
+                } else {
+                    SkipReason::Failed
+                };
+                self.skip(reason, &passed);
+                return if gone { Ok(passed.bytes()) } else { Err(error) };
+            }
+        };
+        let left = passed.subtract(&after);
+        let (anon, file) = (left.intersect(&before.anon), left.intersect(&before.file));
+        let left_bytes = left.bytes();
+        self.report.left_anon_bytes += anon.bytes();
+        self.report.left_file_bytes += file.bytes();
+        self.report.left_bytes += left_bytes;
+        self.report.kept_bytes += passed.bytes() - left_bytes;
+        self.stalled_bytes = if left_bytes == 0 {
+            self.stalled_bytes + passed.bytes()
+        } else {
+            0
+        };
+        self.untracked_bytes += self.anon_trail.extend(&anon) + self.file_trail.extend(&file);
+        Ok(passed.bytes())
+    }
+
+    fn skip(&mut self, reason: SkipReason, runs: &RunSet) {
+        self.report.skipped_bytes.add(reason, runs.bytes());
+    }
+
+    /// Parts of huge pages stay: a page that was split, or of which a part was touched.
+    fn whole_units(&mut self, runs: RunSet, unit_bytes: u64) -> RunSet {
+        let whole = runs.shrunk_to(unit_bytes);
+        self.report
+            .skipped_bytes
+            .add(SkipReason::PartialHuge, runs.bytes() - whole.bytes());
+        whole
+    }
+
+    /// Anonymous pages beyond the free swap space stay.
+    fn with_room_in_swap(
+        &mut self,
+        before: &Present,
+        there: RunSet,
+        unit_bytes: u64,
+    ) -> Result<RunSet, PageoutError> {
+        let anon = there.intersect(&before.anon);
+        if anon.is_empty() {
+            return Ok(there);
+        }
+        let mut room = self.mover.swap_free_bytes()? / unit_bytes * unit_bytes;
+        let mut fits = RunSet::default();
+        for run in anon.runs() {
+            let piece = Run::new(run.start, run.bytes().min(room));
+            room -= piece.bytes();
+            fits.push(piece);
+        }
+        let stays = anon.subtract(&fits);
+        self.skip(SkipReason::NoSwap, &stays);
+        Ok(there.subtract(&stays))
+    }
+}
+
+#[cfg(test)]
+mod tests;

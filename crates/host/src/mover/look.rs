@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is there right now: a look at the accessed bits of some ranges that changes none of them.
+
+use agewise_policy::table::PageSet;
+
+use super::runs::{Run, RunSet};
+use crate::eye::{
+    AccessSource, AddressRange, EyeError, Leaf, PAGE_BYTES, SightSink, TableSight, Target,
+};
+
+/// Which pages a look collects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Those that are present.
+    Present,
+    /// Those that are present and were not accessed since their accessed bits were cleared.
+    Untouched,
+}
+
+/// What a look found, by the size in which it is mapped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Mapped page by page.
+    pub base: RunSet,
+    /// Mapped as huge pages.
+    pub huge: RunSet,
+    /// Bytes found in each of the ranges that were looked at.
+    pub range_bytes: Vec<u64>,
+}
+
+impl Found {
+    /// All that was found.
+    pub fn bytes(&self) -> u64 {
+        self.range_bytes.iter().sum()
+    }
+
+    /// Both sizes in one set.
+    pub fn all(&self) -> RunSet {
+        if self.huge.is_empty() {
+            self.base.clone()
+        } else {
+            self.base.union(&self.huge)
+        }
+    }
+}
+
+/// Looks at `ranges` (ascending) of a process. `source` must distinguish single pages
+/// ([`crate::eye::Resolution::Page`]) and must not clear as it reads: the next scan would miss what
+/// this look has seen.
+///
+/// # Errors
+/// The process is gone, or its page tables cannot be read.
+pub fn look(
+    source: &mut dyn AccessSource,
+    target: &Target,
+    ranges: &[AddressRange],
+    wanted: Wanted,
+) -> Result<Found, EyeError> {
+    let mut sink = Collector {
+        wanted,
+        found: Found {
+            range_bytes: vec![0; ranges.len()],
+            ..Found::default()
+        },
+    };
+    if !ranges.is_empty() {
+        source.scan(target, ranges, &mut sink)?;
+    }
+    Ok(sink.found)
+}
+
+struct Collector {
+    wanted: Wanted,
+    found: Found,
+}
+
+impl SightSink for Collector {
+    fn table(&mut self, sight: &TableSight<'_>) {
+        let mut pages: PageSet = sight.bits.present;
+        if self.wanted == Wanted::Untouched {
+            pages = pages.without(&sight.bits.young);
+        }
+        let found = &mut self.found;
+        let runs = if sight.leaf == Leaf::Page {
+            &mut found.base
+        } else {
+            &mut found.huge
+        };
+        let mut bytes = 0;
+        for run in runs_in(&pages, sight.va) {
+            bytes += run.bytes();
+            runs.push(run);
+        }
+        if let Some(sum) = found.range_bytes.get_mut(sight.range) {
+            *sum += bytes;
+        }
+    }
+}
+
+/// The pages of the table at `va`, as runs.
+fn runs_in(pages: &PageSet, va: u64) -> impl Iterator<Item = Run> + '_ {
+    pages.runs().map(move |run| {
+        let start = va + run.start as u64 * PAGE_BYTES;
+        Run::new(start, run.len() as u64 * PAGE_BYTES)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use agewise_policy::table::TableBits;
+
+    use super::*;
+    use crate::eye::fake::{FakeSource, FakeTable};
+
+    const TABLE: u64 = 2 << 20;
+
+    #[test]
+    fn sizes_and_ranges_are_kept_apart() {
+        let mut source = FakeSource::new();
+        for (table, leaf) in [(1, Leaf::Page), (2, Leaf::Huge)] {
+            let mut bits = TableBits {
+                present: PageSet::ALL,
+                ..TableBits::default()
+            };
+            bits.young[0] = if leaf == Leaf::Page { 0b110 } else { 0 };
+            source.set(7, table * TABLE, FakeTable { bits, leaf });
+        }
+        let range = |start, end| AddressRange { start, end };
+        let ranges = [
+            range(TABLE, TABLE + 8 * PAGE_BYTES),
+            range(TABLE + 8 * PAGE_BYTES, 3 * TABLE),
+        ];
+        let mut find = |wanted| look(&mut source, &Target::by_pid(7), &ranges, wanted).unwrap();
+        let found = find(Wanted::Untouched);
+        let (base, huge) = (found.base.runs(), found.huge.runs());
+        assert_eq!(
+            base,
+            [
+                Run::new(TABLE, PAGE_BYTES),
+                Run::new(TABLE + 3 * PAGE_BYTES, 509 * PAGE_BYTES)
+            ]
+        );
+        assert_eq!(huge, [Run::new(2 * TABLE, TABLE)]);
+        assert_eq!(
+            found.range_bytes,
+            [6 * PAGE_BYTES, 504 * PAGE_BYTES + TABLE]
+        );
+        assert_eq!(found.all().bytes(), found.bytes());
+        assert_eq!(find(Wanted::Present).bytes(), 2 * TABLE);
+    }
+
+    #[test]
+    fn nothing_asked_for_is_not_looked_at() {
+        let mut source = FakeSource::new();
+        source.fail(7, |pid| EyeError::Changed { pid });
+        let found = look(&mut source, &Target::by_pid(7), &[], Wanted::Present).unwrap();
+        assert_eq!(found, Found::default());
+    }
+}

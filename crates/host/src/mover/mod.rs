@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Moving cold memory out of processes: plan, re-check, page out, verify.
+//!
+//! [`find_cold`] plans: pages that are old by the ages of an observed process and untouched by a
+//! look right now. [`move_out`] carries a plan out by `process_madvise(MADV_PAGEOUT)`, within
+//! limits of bytes, rate and resident memory: before each call it looks again, after each call it
+//! verifies what has left, and everything is accounted for to the byte. Locked memory, agewise
+//! itself and the processes it came from are never touched. [`mark_cold`] only marks what is to go
+//! first.
+//!
+//! ```no_run
+//! # use std::sync::atomic::AtomicBool;
+//! # use agewise_host::mover::*;
+//! # use agewise_host::process::Process;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let process = Process::open(4711)?;
+//! let mut mover = ProcessMover::open(&process)?;
+//! // Runs that an access source found idle; here, whatever lies there.
+//! let plan = Plan::of_base([Run::new(0x7f00_0000_0000, 64 << 20)]);
+//! let limits = PageoutLimits { rate_bytes_per_s: Some(256 << 20), ..Default::default() };
+//! let cancel = AtomicBool::new(false);
+//! let moved = move_out(&mut mover, &plan, limits, &mut NoRecheck, &cancel, |report| {
+//!     eprintln!("{} bytes left", report.left_bytes);
+//! });
+//! println!("{:?} {:?}", moved.report, moved.error);
+//! # Ok(())
+//! # }
+//! ```
+
+mod cold;
+mod evict;
+#[cfg(test)]
+mod fake;
+mod look;
+mod mark;
+mod pass;
+mod plan;
+mod rate;
+mod recheck;
+mod refault;
+mod report;
+mod runs;
+mod space;
+mod target;
+
+pub use cold::{Ages, Cold, RUNS_MAX, find_cold, labelled, require_page_ages};
+pub use evict::{Evicted, Eviction, Moved, Step, move_out};
+pub use look::{Found, Wanted, look};
+pub use mark::{Marked, mark_cold};
+pub use plan::{HUGE_BYTES, PageoutLimits, Plan};
+pub use rate::{Clock, SystemClock, TokenBucket};
+pub use recheck::{EyeRecheck, NoRecheck, Recheck};
+pub use refault::{RefaultCount, RefaultWatch};
+pub use report::{PageoutReport, SkipReason, Skipped};
+pub use runs::{Run, RunSet};
+pub(crate) use space::page_out;
+pub use space::{Mover, Present, ProcessMover, VECTOR_MAX};
+pub use target::{PageoutError, check_target, own_lineage};

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Passing runs to the kernel, vector by vector, and going on after what it refuses.
+//!
+//! process_madvise goes through the vector and stops at the first range that fails
+//! (mm/madvise.c, `vector_madvise`, 5.10 to 6.18). It returns the bytes of the ranges before it, or
+//! the errno if there are none. A range that is mlocked, hugetlb or device memory, even in part,
+//! fails by EINVAL where that part begins. One with a hole fails by ENOMEM after its mapped parts
+//! have been processed.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::Errno;
+
+use super::report::{SkipReason, Skipped};
+use super::runs::{Run, RunSet};
+use super::space::{Mover, VECTOR_MAX};
+use super::target::PageoutError;
+use crate::process::ProcessError;
+
+/// How often a call that was interrupted is made again before it is an error.
+const RETRIES_MAX: u32 = 8;
+
+/// How a pass ended.
+#[derive(Debug)]
+pub(super) enum PassEnd {
+    /// All was passed or skipped.
+    Through,
+    /// It cannot go on; the rest is skipped.
+    Failed(PageoutError),
+}
+
+/// Runs on their way to the kernel.
+pub(super) struct Pass<'m> {
+    mover: &'m mut dyn Mover,
+    queue: VecDeque<Piece>,
+    passed: Vec<Run>,
+    skipped: Skipped,
+    calls: u64,
+}
+
+/// The outcome.
+pub(super) struct Passed {
+    pub passed: RunSet,
+    pub skipped: Skipped,
+    pub calls: u64,
+    pub end: PassEnd,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    run: Run,
+    /// Known to lie in one mapping: if it fails, all of it does.
+    in_one_mapping: bool,
+    /// It stopped a call once, which did not say why; it is tried once more, at the front.
+    suspect: bool,
+}
+
+impl<'m> Pass<'m> {
+    pub fn of(runs: &RunSet, mover: &'m mut dyn Mover, cancel: &AtomicBool) -> Passed {
+        let piece = |run: &Run| Piece {
+            run: *run,
+            in_one_mapping: false,
+            suspect: false,
+        };
+        let mut pass = Self {
+            mover,
+            queue: runs.runs().iter().map(piece).collect(),
+            passed: Vec::new(),
+            skipped: Skipped::default(),
+            calls: 0,
+        };
+        let end = match pass.go(cancel) {
+            Ok(()) => PassEnd::Through,
+            Err(error) => {
+                let gone = error.is_gone();
+                pass.skip_rest(if gone {
+                    SkipReason::ProcessGone
+                } else {
+                    SkipReason::Failed
+                });
+                PassEnd::Failed(error)
+            }
+        };
+        Passed {
+            passed: RunSet::from_runs(pass.passed),
+            skipped: pass.skipped,
+            calls: pass.calls,
+            end,
+        }
+    }
+
+    fn go(&mut self, cancel: &AtomicBool) -> Result<(), PageoutError> {
+        let mut retries = 0;
+        while !self.queue.is_empty() {
+            if cancel.load(Ordering::Relaxed) {
+                self.skip_rest(SkipReason::Cancelled);
+                return Ok(());
+            }
+            let vector: Vec<Run> = self
+                .queue
+                .iter()
+                .take(VECTOR_MAX)
+                .map(|piece| piece.run)
+                .collect();
+            self.calls += 1;
+            match self.mover.page_out(&vector) {
+                Ok(bytes) => {
+                    retries = 0;
+                    let asked_bytes: u64 = vector.iter().map(|run| run.bytes()).sum();
+                    self.take_passed(bytes);
+                    if bytes < asked_bytes {
+                        self.stopped_by_front(None)?;
+                    }
+                }
+                Err(Errno::INTR | Errno::AGAIN) if retries < RETRIES_MAX => retries += 1,
+                Err(errno @ (Errno::INVAL | Errno::NOMEM)) => self.stopped_by_front(Some(errno))?,
+                Err(errno) => return Err(self.fatal(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The first `bytes` of the queue have been processed.
+    fn take_passed(&mut self, mut bytes: u64) {
+        while bytes > 0
+            && let Some(piece) = self.queue.front_mut()
+        {
+            let done = Run::new(piece.run.start, piece.run.bytes().min(bytes));
+            bytes -= done.bytes();
+            self.passed.push(done);
+            piece.run.start = done.end;
+            if piece.run.start >= piece.run.end {
+                self.queue.pop_front();
+            }
+        }
+    }
+
+    /// A call stopped at the front of the queue, by `errno` if it was the first of its vector.
+    fn stopped_by_front(&mut self, errno: Option<Errno>) -> Result<(), PageoutError> {
+        let Some(piece) = self.queue.pop_front() else {
+            return Ok(());
+        };
+        if piece.in_one_mapping && errno != Some(Errno::NOMEM) {
+            if errno.is_none() && !piece.suspect {
+                self.queue.push_front(Piece {
+                    suspect: true,
+                    ..piece
+                });
+            } else {
+                self.skipped.add(SkipReason::Unevictable, piece.run.bytes());
+            }
+            return Ok(());
+        }
+        let mapped = self.mover.mapped(piece.run)?;
+        let mapped_set = RunSet::from_runs(mapped.iter().copied());
+        let holes = RunSet::from_runs([piece.run]).subtract(&mapped_set);
+        self.skipped.add(SkipReason::Hole, holes.bytes());
+        if errno == Some(Errno::NOMEM) {
+            // The mapped parts were processed before the hole was reported.
+            self.passed.extend(mapped_set.runs());
+            return Ok(());
+        }
+        for run in mapped.into_iter().rev() {
+            self.queue.push_front(Piece {
+                run,
+                in_one_mapping: true,
+                suspect: false,
+            });
+        }
+        Ok(())
+    }
+
+    fn skip_rest(&mut self, reason: SkipReason) {
+        for piece in self.queue.drain(..) {
+            self.skipped.add(reason, piece.run.bytes());
+        }
+    }
+
+    fn fatal(&mut self, errno: Errno) -> PageoutError {
+        // A process that has just gone explains most failures.
+        if let Err(error) = self.mover.check() {
+            return error;
+        }
+        let pid = self.mover.pid();
+        match errno {
+            Errno::SRCH => ProcessError::Gone { pid }.into(),
+            Errno::PERM | Errno::ACCESS => PageoutError::Denied { pid },
+            Errno::NOSYS => PageoutError::NotSupported,
+            _ => PageoutError::System {
+                pid,
+                source: errno.into(),
+            },
+        }
+    }
+}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What to page out of one address space, and within which limits.
+
+use super::look::Found;
+use super::report::{SkipReason, Skipped};
+use super::runs::{Run, RunSet};
+use crate::vma::{VmaKind, VmaTable};
+
+/// Size of a huge page mapped by one entry of the page middle directory (x86-64, and others with
+/// 4 KiB pages).
+pub const HUGE_BYTES: u64 = 2 << 20;
+
+/// Pages to move out. Runs are joined where they touch, overlaps count once, and what is not a
+/// whole page is dropped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    base: RunSet,
+    huge: RunSet,
+    skipped: Skipped,
+}
+
+impl Plan {
+    /// `base` is memory mapped by small pages, `huge` by huge ones, in any order. Of `huge` only
+    /// whole huge pages are taken: a part of one could leave only by splitting it. With
+    /// `split_huge` that is what is wanted, and parts are taken as well.
+    pub fn new(
+        base: impl IntoIterator<Item = Run>,
+        huge: impl IntoIterator<Item = Run>,
+        split_huge: bool,
+    ) -> Self {
+        let page_bytes = rustix::param::page_size() as u64;
+        let huge = RunSet::from_runs(huge).shrunk_to(page_bytes);
+        let base = RunSet::from_runs(base)
+            .shrunk_to(page_bytes)
+            .subtract(&huge);
+        let mut plan = Self {
+            base,
+            ..Self::default()
+        };
+        if split_huge {
+            plan.base = plan.base.union(&huge);
+        } else {
+            plan.keep_whole(huge);
+        }
+        plan
+    }
+
+    fn keep_whole(&mut self, huge: RunSet) {
+        let whole = huge.shrunk_to(HUGE_BYTES);
+        self.skipped
+            .add(SkipReason::PartialHuge, huge.bytes() - whole.bytes());
+        self.huge = whole;
+    }
+
+    /// What a look found; parts of huge pages are left out.
+    pub fn of(found: Found) -> Self {
+        Self::new(
+            found.base.runs().to_vec(),
+            found.huge.runs().to_vec(),
+            false,
+        )
+    }
+
+    /// Memory mapped by small pages only.
+    pub fn of_base(runs: impl IntoIterator<Item = Run>) -> Self {
+        Self::new(runs, [], false)
+    }
+
+    /// The small pages.
+    pub fn base(&self) -> &RunSet {
+        &self.base
+    }
+
+    /// The whole huge pages.
+    pub fn huge(&self) -> &RunSet {
+        &self.huge
+    }
+
+    /// All pages, of both sizes.
+    pub fn pages(&self) -> RunSet {
+        self.base.union(&self.huge)
+    }
+
+    /// What was asked for and is left out, by reason.
+    pub fn skipped(&self) -> &Skipped {
+        &self.skipped
+    }
+
+    /// All that was asked for.
+    pub fn asked_bytes(&self) -> u64 {
+        self.base.bytes() + self.huge.bytes() + self.skipped.total_bytes()
+    }
+
+    /// Leaves out `ranges`; they are reported under `reason`.
+    pub fn exclude(&mut self, ranges: &RunSet, reason: SkipReason) {
+        let before = self.base.bytes() + self.huge.bytes();
+        self.base = self.base.subtract(ranges);
+        let huge = self.huge.subtract(ranges);
+        self.skipped
+            .add(reason, before - (self.base.bytes() + huge.bytes()));
+        self.keep_whole(huge);
+    }
+
+    /// Leaves out the mappings that the kernel does not page out: mlocked (known after
+    /// [`VmaTable::mark_locked`]), hugetlb, device memory. Not needed, as the eviction goes on
+    /// after what the kernel refuses, but it saves the calls.
+    pub fn exclude_unevictable(&mut self, table: &VmaTable) {
+        let fixed = |kind| matches!(kind, VmaKind::Hugetlb | VmaKind::Special);
+        let ranges = table
+            .vmas()
+            .iter()
+            .filter(|vma| vma.locked || fixed(vma.kind));
+        let ranges = ranges.map(|vma| Run {
+            start: vma.range.start,
+            end: vma.range.end,
+        });
+        self.exclude(&ranges.collect(), SkipReason::Unevictable);
+    }
+}
+
+/// Bounds of one eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageoutLimits {
+    /// Most bytes that leave. What the kernel was asked for and kept (mapped by others too, say) is
+    /// not counted: it would stand in the way of what can leave.
+    pub bytes_max: u64,
+    /// Most bytes in one call, at least one (huge) page. A call of 8 MiB takes some 15 ms: that is
+    /// how long the accessed bits looked at before may be out of date, and how long a signal waits.
+    pub call_bytes_max: u64,
+    /// Average speed; `None` is as fast as it goes.
+    pub rate_bytes_per_s: Option<u64>,
+    /// Resident memory is not taken below this.
+    pub floor_bytes: u64,
+    /// Look, but do not touch.
+    pub rehearse: bool,
+}
+
+impl Default for PageoutLimits {
+    /// No bound but 8 MiB a call.
+    fn default() -> Self {
+        Self {
+            bytes_max: u64::MAX,
+            call_bytes_max: 8 << 20,
+            rate_bytes_per_s: None,
+            floor_bytes: 0,
+            rehearse: false,
+        }
+    }
+}
+
+/// Hands out a plan in pieces that fit one call, huge pages first: they are the cheapest.
+#[derive(Clone, Debug)]
+pub(super) struct Queue {
+    parts: [(std::collections::VecDeque<Run>, u64); 2],
+}
+
+/// A piece: pages of one size.
+#[derive(Clone, Debug)]
+pub(super) struct Batch {
+    pub runs: RunSet,
+    /// The unit that must stay whole.
+    pub unit_bytes: u64,
+}
+
+impl Queue {
+    pub fn new(plan: &Plan) -> Self {
+        let page_bytes = rustix::param::page_size() as u64;
+        let queue = |set: &RunSet| set.runs().iter().copied().collect();
+        Self {
+            parts: [
+                (queue(&plan.huge), HUGE_BYTES),
+                (queue(&plan.base), page_bytes),
+            ],
+        }
+    }
+
+    /// The unit of the next batch; `None` when all has been handed out.
+    pub fn unit_bytes(&self) -> Option<u64> {
+        self.parts
+            .iter()
+            .find(|part| !part.0.is_empty())
+            .map(|part| part.1)
+    }
+
+    /// The next batch: at most `runs_max` runs and `bytes_max` bytes, but at least one unit.
+    pub fn next(&mut self, bytes_max: u64, runs_max: usize) -> Option<Batch> {
+        let (queue, unit_bytes) = self.parts.iter_mut().find(|part| !part.0.is_empty())?;
+        let unit_bytes = *unit_bytes;
+        let mut room = (bytes_max / unit_bytes).max(1) * unit_bytes;
+        let mut runs = RunSet::default();
+        while room > 0
+            && runs.runs().len() < runs_max
+            && let Some(run) = queue.front_mut()
+        {
+            let piece = Run::new(run.start, run.bytes().min(room));
+            room -= piece.bytes();
+            runs.push(piece);
+            run.start = piece.end;
+            if run.start >= run.end {
+                queue.pop_front();
+            }
+        }
+        Some(Batch { runs, unit_bytes })
+    }
+
+    /// What has not been handed out.
+    pub fn bytes(&self) -> u64 {
+        self.parts
+            .iter()
+            .flat_map(|part| &part.0)
+            .map(|run| run.bytes())
+            .sum()
+    }
+
+    /// Drops what is left of the size that is next; returns how much that was.
+    pub fn skip_part(&mut self) -> u64 {
+        let Some((queue, _)) = self.parts.iter_mut().find(|part| !part.0.is_empty()) else {
+            return 0;
+        };
+        queue.drain(..).map(Run::bytes).sum()
+    }
+
+    pub fn clear(&mut self) {
+        for part in &mut self.parts {
+            part.0.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    #[test]
+    fn overlaps_count_once_and_parts_of_pages_not_at_all() {
+        let plan = Plan::of_base([
+            Run::new(PAGE, 3 * PAGE),
+            Run::new(2 * PAGE, PAGE),
+            Run::new(9, 5),
+        ]);
+        assert_eq!(plan.asked_bytes(), 3 * PAGE);
+        assert_eq!(plan.base().runs(), [Run::new(PAGE, 3 * PAGE)]);
+        // Given as both, it is huge.
+        let run = Run::new(HUGE_BYTES, HUGE_BYTES);
+        let plan = Plan::new([run], [run], false);
+        assert_eq!((plan.base().bytes(), plan.huge().bytes()), (0, HUGE_BYTES));
+    }
+
+    #[test]
+    fn what_is_left_out_stays_in_the_sum() {
+        let huge = [Run::new(HUGE_BYTES + PAGE, 3 * HUGE_BYTES)];
+        let mut plan = Plan::new([Run::new(0, 10 * PAGE)], huge, false);
+        assert_eq!(plan.asked_bytes(), 3 * HUGE_BYTES + 10 * PAGE);
+        assert_eq!(plan.skipped().bytes(SkipReason::PartialHuge), HUGE_BYTES);
+        let locked = RunSet::from_runs([Run::new(0, 4 * PAGE), Run::new(2 * HUGE_BYTES, PAGE)]);
+        plan.exclude(&locked, SkipReason::Unevictable);
+        assert_eq!(plan.skipped().bytes(SkipReason::Unevictable), 5 * PAGE);
+        assert_eq!(plan.huge().runs(), [Run::new(3 * HUGE_BYTES, HUGE_BYTES)]);
+        assert_eq!(
+            plan.skipped().bytes(SkipReason::PartialHuge),
+            2 * HUGE_BYTES - PAGE
+        );
+        assert_eq!(plan.asked_bytes(), 3 * HUGE_BYTES + 10 * PAGE);
+    }
+
+    #[test]
+    fn batches_hand_out_everything_once_within_bounds() {
+        let runs = [
+            Run::new(0, 7 * PAGE),
+            Run::new(9 * PAGE, PAGE),
+            Run::new(20 * PAGE, 30 * PAGE),
+        ];
+        let plan = Plan::new(runs, [Run::new(HUGE_BYTES, 5 * HUGE_BYTES)], false);
+        let mut queue = Queue::new(&plan);
+        let (mut base, mut huge) = (Vec::new(), Vec::new());
+        while let Some(batch) = queue.next(5 * PAGE, 2) {
+            assert!(batch.runs.bytes() <= (5 * PAGE).max(batch.unit_bytes));
+            assert!(batch.runs.runs().len() <= 2);
+            let seen = if batch.unit_bytes == HUGE_BYTES {
+                &mut huge
+            } else {
+                &mut base
+            };
+            seen.extend_from_slice(batch.runs.runs());
+        }
+        assert_eq!(
+            base.iter().map(|run| run.bytes()).sum::<u64>(),
+            plan.base().bytes()
+        );
+        assert_eq!(&RunSet::from_runs(base), plan.base());
+        assert_eq!(huge.len(), 5);
+        assert_eq!(&RunSet::from_runs(huge), plan.huge());
+        assert_eq!((queue.bytes(), queue.unit_bytes()), (0, None));
+    }
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What came back of what was paged out: seen by looking at the same pages later.
+
+use serde::Serialize;
+
+use super::evict::Evicted;
+use super::space::Mover;
+use super::target::PageoutError;
+
+/// What became of the pages that had left. A page counts as refaulted once, however often it comes
+/// and goes afterwards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RefaultCount {
+    /// Came back from swap: the eviction was a mistake of as many bytes.
+    pub refaulted_anon_bytes: u64,
+    /// Came back from files. A fault on a file maps up to 15 neighbours in the page cache as well
+    /// (fault-around), which count here though nobody asked for them.
+    pub refaulted_file_bytes: u64,
+    /// Still out.
+    pub out_bytes: u64,
+    /// Given up by the process meanwhile (unmapped, freed): out for good.
+    pub freed_bytes: u64,
+}
+
+impl RefaultCount {
+    /// What came back.
+    pub fn refaulted_bytes(&self) -> u64 {
+        self.refaulted_anon_bytes + self.refaulted_file_bytes
+    }
+}
+
+/// Watches pages that have left. It sees presence only: a page that came back and left again
+/// between two looks is missed, so look now and then.
+#[derive(Clone, Debug)]
+pub struct RefaultWatch {
+    out: Evicted,
+    count: RefaultCount,
+}
+
+impl RefaultWatch {
+    /// Watches what an eviction moved ([`super::Eviction::evicted`]).
+    pub fn new(evicted: Evicted) -> Self {
+        let mut watch = Self {
+            out: evicted,
+            count: RefaultCount::default(),
+        };
+        watch.count.out_bytes = watch.out.bytes();
+        watch
+    }
+
+    /// Looks, and returns the counts since the beginning. When the process has ended the last
+    /// counts stay.
+    pub fn look(&mut self, mover: &mut dyn Mover) -> Result<RefaultCount, PageoutError> {
+        match self.try_look(mover) {
+            Ok(()) => Ok(self.count),
+            Err(error) if error.is_gone() => Ok(self.count),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn try_look(&mut self, mover: &mut dyn Mover) -> Result<(), PageoutError> {
+        let anon_back = mover.present(&self.out.anon)?.all();
+        let anon_out = mover.swapped(&self.out.anon)?.subtract(&anon_back);
+        let file_back = mover.present(&self.out.file)?.all();
+        let anon_bytes = self.out.anon.bytes();
+        self.count.refaulted_anon_bytes += anon_back.bytes();
+        self.count.freed_bytes += anon_bytes - anon_back.bytes() - anon_out.bytes();
+        self.count.refaulted_file_bytes += file_back.bytes();
+        self.out.file = self.out.file.subtract(&file_back);
+        self.out.anon = anon_out;
+        self.count.out_bytes = self.out.bytes();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mover::fake::{FakeMover, PAGE, Page, Place};
+    use crate::mover::runs::{Run, RunSet};
+
+    #[test]
+    fn each_page_is_back_once_out_or_freed() {
+        let page = |file, place| Page {
+            mapping: 1,
+            locked: false,
+            file,
+            place,
+            young: false,
+            sticky: false,
+            unmaps: false,
+            processed: 1,
+        };
+        let mut pages = vec![page(false, Place::Swap); 10];
+        pages.extend(vec![page(true, Place::Nowhere); 5]);
+        let mut mover = FakeMover::new(0, pages);
+        let mut watch = RefaultWatch::new(Evicted {
+            anon: RunSet::from_runs([Run::new(0, 10 * PAGE)]),
+            file: RunSet::from_runs([Run::new(10 * PAGE, 5 * PAGE)]),
+            untracked_bytes: 0,
+        });
+        let look = |watch: &mut RefaultWatch, mover: &mut FakeMover| {
+            let count = watch.look(mover).unwrap();
+            let pages = [
+                count.refaulted_anon_bytes,
+                count.refaulted_file_bytes,
+                count.out_bytes,
+                count.freed_bytes,
+            ];
+            pages.map(|bytes| bytes / PAGE)
+        };
+        assert_eq!(look(&mut watch, &mut mover), [0, 0, 15, 0]);
+        mover.pages[2].place = Place::Memory;
+        mover.pages[3].place = Place::Nowhere;
+        mover.pages[12].place = Place::Memory;
+        assert_eq!(look(&mut watch, &mut mover), [1, 1, 12, 1]);
+        // Out again and back again: still the same one.
+        mover.pages[2].place = Place::Swap;
+        assert_eq!(look(&mut watch, &mut mover), [1, 1, 12, 1]);
+        mover.pages[4].place = Place::Memory;
+        assert_eq!(look(&mut watch, &mut mover), [2, 1, 11, 1]);
+        mover.exited_before_call = Some(0);
+        assert_eq!(look(&mut watch, &mut mover), [2, 1, 11, 1]);
+    }
+}

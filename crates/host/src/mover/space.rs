@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What eviction needs from an address space, and the one of a real process.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::io::Errno;
+
+use super::runs::{Run, RunSet};
+use super::target::{PageoutError, check_target};
+use crate::error::{self, FileError};
+use crate::process::{Process, ProcessError};
+use crate::root::ProcRoot;
+use crate::swap;
+
+/// Most ranges one process_madvise call takes (`UIO_MAXIOV`).
+pub const VECTOR_MAX: usize = 1024;
+
+/// Pages that are mapped right now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Present {
+    /// Private anonymous memory, private copies of file pages included: leaves only to swap.
+    pub anon: RunSet,
+    /// Files and shared memory.
+    pub file: RunSet,
+}
+
+impl Present {
+    /// Both kinds.
+    pub fn all(&self) -> RunSet {
+        self.anon.union(&self.file)
+    }
+}
+
+/// An address space that memory can be moved out of.
+pub trait Mover {
+    /// The process it belongs to, for messages.
+    fn pid(&self) -> u32;
+
+    /// Asks the kernel to page out `runs`, ascending and at most [`VECTOR_MAX`], in one call.
+    /// Returns the bytes of the runs processed in full, from the first on; it stops at a run that
+    /// fails. When the first fails, its errno is returned. Processed does not mean evicted.
+    fn page_out(&mut self, runs: &[Run]) -> Result<u64, Errno>;
+
+    /// Which parts of `within` are mapped: one run a mapping, ascending, not joined.
+    fn mapped(&mut self, within: Run) -> Result<Vec<Run>, PageoutError>;
+
+    /// Which pages of `runs` are present. An address space that is gone is
+    /// an error.
+    fn present(&mut self, runs: &RunSet) -> Result<Present, PageoutError>;
+
+    /// Which pages of `runs` are in swap.
+    fn swapped(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError>;
+
+    /// Free swap space of the machine.
+    fn swap_free_bytes(&mut self) -> Result<u64, PageoutError>;
+
+    /// Resident memory.
+    fn rss_bytes(&mut self) -> Result<u64, PageoutError>;
+
+    /// Ok while the process it was opened for still runs.
+    fn check(&mut self) -> Result<(), PageoutError>;
+}
+
+/// The address space of a process, as it is when this is opened.
+///
+/// The kernel binds an open `pagemap` to the address space, not to the process: after an exec it
+/// reads as empty, so that addresses of the old program are never applied to the new one. Open it
+/// no later than the walk the plan comes from.
+#[derive(Debug)]
+pub struct ProcessMover<'a> {
+    process: &'a Process,
+    root: ProcRoot,
+    pagemap: File,
+    page_bytes: u64,
+    entries: Vec<u64>,
+}
+
+impl<'a> ProcessMover<'a> {
+    /// Of a process of this machine that may be acted upon ([`check_target`]).
+    pub fn open(process: &'a Process) -> Result<Self, PageoutError> {
+        check_target(process)?;
+        let path = process.path("pagemap");
+        let pagemap = File::open(&path).map_err(|source| {
+            let error = FileError::Read { path, source };
+            ProcessError::from_file(process.pid(), "read the pagemap of", error)
+        })?;
+        process.check()?;
+        Ok(Self {
+            process,
+            root: ProcRoot::default(),
+            pagemap,
+            page_bytes: rustix::param::page_size() as u64,
+            entries: Vec::new(),
+        })
+    }
+
+    fn pidfd(&self) -> BorrowedFd<'a> {
+        // `check_target` refused processes without.
+        self.process
+            .pidfd()
+            .expect("a target of pageout has a pidfd")
+    }
+
+    /// Calls `each` with every page of `runs` and its pagemap entry. Runs that are near each other
+    /// are read in one go: an entry costs some 30 ns, a call as much as dozens of entries.
+    fn entries(
+        &mut self,
+        runs: &RunSet,
+        mut each: impl FnMut(Run, u64),
+    ) -> Result<(), PageoutError> {
+        const GAP_PAGES_MAX: u64 = 32;
+        const READ_PAGES_MAX: u64 = 8192;
+        let page = self.page_bytes;
+        let mut rest = runs.runs();
+        while let Some(first) = rest.first() {
+            let mut hull = *first;
+            let mut taken = 1;
+            while let Some(next) = rest.get(taken) {
+                if next.start - hull.end > GAP_PAGES_MAX * page {
+                    break;
+                }
+                hull.end = next.end;
+                taken += 1;
+            }
+            let mut at = hull.start;
+            let mut next_run = 0;
+            while at < hull.end {
+                let end = hull.end.min(at.saturating_add(READ_PAGES_MAX * page));
+                self.read_entries(at, end)?;
+                for (index, entry) in self.entries.iter().enumerate() {
+                    let address = at + index as u64 * page;
+                    while rest[next_run].end <= address {
+                        next_run += 1;
+                    }
+                    if rest[next_run].start <= address {
+                        each(Run::new(address, page), *entry);
+                    }
+                }
+                at = end;
+            }
+            rest = &rest[taken..];
+        }
+        Ok(())
+    }
+
+    /// Fills `self.entries` with those of `start..end`.
+    fn read_entries(&mut self, start: u64, end: u64) -> Result<(), PageoutError> {
+        let pages = ((end - start) / self.page_bytes) as usize;
+        self.entries.resize(pages, 0);
+        let mut filled = 0;
+        while filled < pages {
+            let offset = (start / self.page_bytes + filled as u64) * 8;
+            let words = &mut self.entries[filled..];
+            // SAFETY: the bytes of initialised u64s; any bit pattern is a valid u64.
+            let bytes = unsafe {
+                std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), words.len() * 8)
+            };
+            match self.pagemap.read_at(bytes, offset) {
+                // The address space is gone: by exit, or by exec.
+                Ok(0) => return Err(self.gone()),
+                Ok(read) => filled += read / 8,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                    return Err(self.gone());
+                }
+                Err(source) => {
+                    let path = self.process.path("pagemap");
+                    return Err(FileError::Read { path, source }.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn gone(&self) -> PageoutError {
+        ProcessError::Gone {
+            pid: self.process.pid(),
+        }
+        .into()
+    }
+}
+
+/// Bits of a pagemap entry (Documentation/admin-guide/mm/pagemap.rst).
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+const FILE_OR_SHARED: u64 = 1 << 61;
+
+impl Mover for ProcessMover<'_> {
+    fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    fn page_out(&mut self, runs: &[Run]) -> Result<u64, Errno> {
+        page_out(self.pidfd(), runs)
+    }
+
+    fn mapped(&mut self, within: Run) -> Result<Vec<Run>, PageoutError> {
+        let path = self.process.path("maps");
+        let text = error::read(&path)
+            .map_err(|e| ProcessError::from_file(self.process.pid(), "read the maps of", e))?;
+        let mut runs = Vec::new();
+        for line in text.lines() {
+            let range = line.split(' ').next().and_then(|range| {
+                let (start, end) = range.split_once('-')?;
+                let parse = |number| u64::from_str_radix(number, 16).ok();
+                Some(Run {
+                    start: parse(start)?,
+                    end: parse(end)?,
+                })
+            });
+            let run = range.ok_or_else(|| FileError::format(&path, "start-end", line))?;
+            let run = Run {
+                start: run.start.max(within.start),
+                end: run.end.min(within.end),
+            };
+            if run.start < run.end {
+                runs.push(run);
+            }
+        }
+        Ok(runs)
+    }
+
+    fn present(&mut self, runs: &RunSet) -> Result<Present, PageoutError> {
+        let mut present = Present::default();
+        self.entries(runs, |page, entry| {
+            if entry & PRESENT != 0 {
+                let kind = if entry & FILE_OR_SHARED == 0 {
+                    &mut present.anon
+                } else {
+                    &mut present.file
+                };
+                kind.push(page);
+            }
+        })?;
+        Ok(present)
+    }
+
+    fn swapped(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError> {
+        let mut swapped = RunSet::default();
+        self.entries(runs, |page, entry| {
+            if entry & SWAPPED != 0 {
+                swapped.push(page);
+            }
+        })?;
+        Ok(swapped)
+    }
+
+    fn swap_free_bytes(&mut self) -> Result<u64, PageoutError> {
+        Ok(swap::free_bytes(&self.root)?)
+    }
+
+    fn rss_bytes(&mut self) -> Result<u64, PageoutError> {
+        Ok(self.process.rss_bytes()?)
+    }
+
+    fn check(&mut self) -> Result<(), PageoutError> {
+        self.process.check()?;
+        Ok(())
+    }
+}
+
+/// `process_madvise(MADV_PAGEOUT)`: bytes of the runs processed in full, from the first on.
+pub(crate) fn page_out(pidfd: BorrowedFd<'_>, runs: &[Run]) -> Result<u64, Errno> {
+    let vector: Vec<libc::iovec> = runs
+        .iter()
+        .map(|run| libc::iovec {
+            iov_base: run.start as *mut libc::c_void,
+            iov_len: run.bytes() as usize,
+        })
+        .collect();
+    // SAFETY: the vector is valid for the call; the addresses in it are those of the target, and
+    // are not dereferenced here.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_process_madvise,
+            pidfd.as_raw_fd(),
+            vector.as_ptr(),
+            vector.len(),
+            libc::MADV_PAGEOUT,
+            0,
+        )
+    };
+    if done < 0 {
+        Err(Errno::from_raw_os_error(last_errno()))
+    } else {
+        Ok(done as u64)
+    }
+}
+
+fn last_errno() -> i32 {
+    std::io::Error::last_os_error()
+        .raw_os_error()
+        .unwrap_or(libc::EIO)
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use super::*;
+use crate::restrain::Step;
+
+/// A directory that stands for a cgroup, and one for the state.
+struct Scene {
+    _top: tempfile::TempDir,
+    cgroup: PathBuf,
+    state: PathBuf,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let top = tempfile::tempdir().unwrap();
+        let cgroup = top.path().join("cgroup");
+        fs::create_dir(&cgroup).unwrap();
+        fs::write(cgroup.join("memory.high"), "100").unwrap();
+        fs::write(cgroup.join("cgroup.freeze"), "1").unwrap();
+        let state = top.path().join("state");
+        Scene {
+            _top: top,
+            cgroup,
+            state,
+        }
+    }
+
+    fn undo(&self, kind: Kind, file: &str, value: &str) -> Undo {
+        Undo {
+            dir: self.cgroup.clone(),
+            inode: fs::metadata(&self.cgroup).unwrap().ino(),
+            kind,
+            steps: vec![Step::Write {
+                file: self.cgroup.join(file),
+                value: value.to_owned(),
+            }],
+        }
+    }
+
+    fn squeeze(&self) -> Undo {
+        self.undo(Kind::Squeeze, "memory.high", "max")
+    }
+
+    fn freeze(&self) -> Undo {
+        self.undo(Kind::Freeze, "cgroup.freeze", "0")
+    }
+
+    fn value(&self, file: &str) -> String {
+        fs::read_to_string(self.cgroup.join(file)).unwrap()
+    }
+
+    fn file(&self) -> PathBuf {
+        self.state.join(NAME)
+    }
+}
+
+#[test]
+fn what_a_killed_program_left_is_undone_by_the_next() {
+    let scene = Scene::new();
+    let (ledger, undone) = Ledger::open(&scene.state).unwrap();
+    assert!(
+        undone.is_nothing() && !scene.state.exists(),
+        "nothing is made in vain"
+    );
+    ledger.add(scene.squeeze()).unwrap();
+    ledger.add(scene.freeze()).unwrap();
+    assert_eq!(fs::metadata(scene.file()).unwrap().mode() & 0o777, 0o600);
+    let taken = Ledger::open(&scene.state).unwrap_err();
+    assert!(matches!(taken, LedgerError::Taken { .. }), "{taken}");
+    drop(ledger);
+    let (ledger, undone) = Ledger::open(&scene.state).unwrap();
+    assert!(undone.is_well() && !scene.file().exists(), "{undone:?}");
+    assert_eq!(undone.count, 2);
+    assert!(scene.value("memory.high").starts_with("max"));
+    assert!(scene.value("cgroup.freeze").starts_with('0'));
+    assert!(!ledger.has(&scene.cgroup, Kind::Squeeze));
+}
+
+#[test]
+fn what_cannot_be_undone_stays_noted() {
+    let scene = Scene::new();
+    fs::remove_file(scene.cgroup.join("cgroup.freeze")).unwrap();
+    // A directory cannot be written to.
+    fs::create_dir(scene.cgroup.join("cgroup.freeze")).unwrap();
+    let (ledger, _) = Ledger::open(&scene.state).unwrap();
+    ledger.add(scene.freeze()).unwrap();
+    ledger.add(scene.squeeze()).unwrap();
+    assert_eq!(ledger.undo_throttles().len(), 1);
+    assert!(
+        scene.value("memory.high").starts_with("max"),
+        "the others are undone"
+    );
+    drop(ledger);
+    let (ledger, undone) = Ledger::open(&scene.state).unwrap();
+    assert_eq!((undone.count, undone.failures.len()), (0, 1));
+    assert!(scene.file().exists() && ledger.has(&scene.cgroup, Kind::Freeze));
+    drop(ledger);
+    fs::remove_dir(scene.cgroup.join("cgroup.freeze")).unwrap();
+    let (_, undone) = Ledger::open(&scene.state).unwrap();
+    assert!(undone.is_well() && !scene.file().exists(), "{undone:?}");
+}
+
+#[test]
+fn a_line_that_cannot_be_read_is_said_and_kept_and_the_others_are_undone() {
+    let scene = Scene::new();
+    let (ledger, _) = Ledger::open(&scene.state).unwrap();
+    ledger.add(scene.freeze()).unwrap();
+    ledger.add(scene.squeeze()).unwrap();
+    drop(ledger);
+    let text = fs::read_to_string(scene.file()).unwrap();
+    fs::write(scene.file(), text.replace("freeze\t0", "freeze\t9")).unwrap();
+    for round in 0..2 {
+        let (ledger, undone) = Ledger::open(&scene.state).unwrap();
+        assert_eq!((undone.count, undone.unreadable.len()), (1 - round, 1));
+        assert!(!undone.is_well() && undone.unreadable[0].contains("cgroup.freeze\\t9"));
+        assert!(scene.value("memory.high").starts_with("max"));
+        assert_eq!(scene.value("cgroup.freeze"), "1");
+        // It outlives what is noted and undone later.
+        ledger.add(scene.squeeze()).unwrap();
+        ledger.undo(&scene.cgroup, Kind::Squeeze).unwrap();
+        assert!(
+            fs::read_to_string(scene.file())
+                .unwrap()
+                .contains("freeze\t9")
+        );
+    }
+}
+
+#[test]
+fn a_ledger_of_an_earlier_version_is_undone_where_it_lies() {
+    let scene = Scene::new();
+    let file = scene.cgroup.join("restraints");
+    let nothing = Ledger::undo_file(&file).unwrap();
+    assert!(nothing.is_nothing());
+    let dir = scene.cgroup.display();
+    let inode = scene.squeeze().inode;
+    let line = format!("squeeze\t{inode}\t{dir}\twrite\t{dir}/memory.high\tmax\n");
+    fs::write(&file, format!("{line}laeve\n")).unwrap();
+    // The program that wrote it runs.
+    let lock = fs::File::create(file.with_extension("lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(matches!(
+        Ledger::undo_file(&file),
+        Err(LedgerError::Taken { .. })
+    ));
+    assert_eq!(scene.value("memory.high"), "100");
+    drop(lock);
+    let undone = Ledger::undo_file(&file).unwrap();
+    assert_eq!((undone.count, undone.unreadable.len()), (1, 1));
+    assert!(scene.value("memory.high").starts_with("max") && file.exists());
+    fs::write(&file, &line).unwrap();
+    assert!(Ledger::undo_file(&file).unwrap().is_well() && !file.exists());
+}
+
+#[test]
+fn what_cannot_be_noted_is_refused_and_what_was_noted_is_undone_all_the_same() {
+    let scene = Scene::new();
+    // Nobody, not even root, makes a directory below a file.
+    fs::write(&scene.state, "").unwrap();
+    assert!(Ledger::open(&scene.state.join("x")).is_err());
+    fs::remove_file(&scene.state).unwrap();
+    let (ledger, _) = Ledger::open(&scene.state).unwrap();
+    ledger.add(scene.squeeze()).unwrap();
+    // A directory in the way of the new file: it cannot be replaced any more, by root neither.
+    fs::create_dir(scene.state.join("ledger.new")).unwrap();
+    assert!(ledger.add(scene.freeze()).is_err());
+    assert!(
+        !ledger.has(&scene.cgroup, Kind::Freeze),
+        "it is not done, so not noted"
+    );
+    drop(ledger);
+    let (_, undone) = Ledger::open(&scene.state).unwrap();
+    assert!(undone.is_well(), "{undone:?}");
+    assert!(scene.value("memory.high").starts_with("max"));
+}
+
+#[test]
+fn without_a_place_it_lives_in_memory() {
+    let scene = Scene::new();
+    let ledger = Ledger::default();
+    ledger.add(scene.squeeze()).unwrap();
+    ledger
+        .add(Undo::socket(Path::new("/nowhere/at/all")))
+        .unwrap();
+    assert!(ledger.has(&scene.cgroup, Kind::Squeeze));
+    assert!(ledger.undo_throttles().is_empty());
+    assert!(scene.value("memory.high").starts_with("max"));
+    assert!(ledger.has(Path::new("/nowhere/at/all"), Kind::Socket));
+    ledger
+        .undo(Path::new("/nowhere/at/all"), Kind::Socket)
+        .unwrap();
+    assert!(!ledger.has(Path::new("/nowhere/at/all"), Kind::Socket));
+}

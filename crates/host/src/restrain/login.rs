@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who is logged in. That a process leads a session with a terminal says nothing: anybody can open a
+//! pseudoterminal (`script`). What counts is what only root can bring about: a record of logind or
+//! in utmp, a program for logins above it, or a terminal that is no pseudoterminal.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::process::{Process, Stat};
+use crate::root::ProcRoot;
+
+/// Programs that let people in. A name counts only for a file that none but root can change.
+const PROGRAMS: [&str; 16] = [
+    "agetty",
+    "dropbear",
+    "gdm-session-worker",
+    "getty",
+    "in.rlogind",
+    "in.telnetd",
+    "lightdm",
+    "login",
+    "mgetty",
+    "mingetty",
+    "sddm-helper",
+    "sshd",
+    "sshd-auth",
+    "sshd-session",
+    "systemd-logind",
+    "telnetd",
+];
+/// How far above a shell the program is looked for: sshd has three processes for a login.
+const LEVELS_MAX: usize = 6;
+/// More records than this are not read.
+const RECORDS_MAX: usize = 65_536;
+/// Majors of the devices of Unix 98 pseudoterminals (Documentation/admin-guide/devices.txt).
+const PTY_MAJORS: std::ops::RangeInclusive<u32> = 136..=143;
+
+/// Where records of logins are.
+#[derive(Debug)]
+pub(super) struct Logins<'a> {
+    pub proc: &'a ProcRoot,
+    /// Usually `/run`.
+    pub run: &'a Path,
+}
+
+impl Logins<'_> {
+    /// Whether the process leads a session somebody is logged in with.
+    pub fn is_login(&self, pid: u32, stat: &Stat) -> bool {
+        if stat.session != pid || !stat.has_terminal {
+            return false;
+        }
+        let Some(terminal) = pty_name(stat.terminal) else {
+            // A console or a serial line: opening one takes root, or being logged in there.
+            return true;
+        };
+        let above = self.line_of(pid, stat.ppid);
+        self.is_let_in(&above)
+            || self.logind_knows(&terminal, pid, &above)
+            || self.utmp_knows(&terminal, pid, stat.ppid)
+    }
+
+    /// The parents, nearest first.
+    fn line_of(&self, pid: u32, ppid: u32) -> Vec<(u32, Option<Process>)> {
+        let mut line: Vec<(u32, Option<Process>)> = Vec::new();
+        let mut next = ppid;
+        while next > 1 && next != pid && line.len() < LEVELS_MAX {
+            let process = Process::open_in(self.proc, next).ok();
+            let above = process.as_ref().and_then(|process| process.stat().ok());
+            line.push((next, process));
+            next = above.map_or(0, |stat| stat.ppid);
+        }
+        line
+    }
+
+    /// Directly below programs for logins, the uppermost of which root runs.
+    fn is_let_in(&self, above: &[(u32, Option<Process>)]) -> bool {
+        above
+            .iter()
+            .map_while(|(_, process)| process.as_ref().filter(|process| lets_in(process)))
+            .any(|process| process.euid().is_ok_and(|uid| uid == 0))
+    }
+
+    /// A file of `/run/systemd/sessions` names the terminal, and a leader that is this process or one
+    /// above it.
+    fn logind_knows(&self, terminal: &str, pid: u32, above: &[(u32, Option<Process>)]) -> bool {
+        let Ok(entries) = fs::read_dir(self.run.join("systemd/sessions")) else {
+            return false;
+        };
+        entries
+            .flatten()
+            .take(RECORDS_MAX)
+            .filter_map(|entry| fs::read_to_string(entry.path()).ok())
+            .any(|text| {
+                let value = |key: &str| {
+                    text.lines()
+                        .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+                };
+                let leader = value("LEADER").and_then(|leader| leader.parse::<u32>().ok());
+                let is_above =
+                    |leader| leader == pid || above.iter().any(|(above, _)| *above == leader);
+                value("TTY") == Some(terminal) && leader.is_some_and(is_above)
+            })
+    }
+
+    /// A record names the terminal, and this process or its parent. One that was left over by an
+    /// earlier login at the same terminal names another process.
+    fn utmp_knows(&self, terminal: &str, pid: u32, ppid: u32) -> bool {
+        const RECORD_BYTES: usize = size_of::<libc::utmpx>();
+        let path = self.run.join("utmp");
+        let is_small =
+            fs::metadata(&path).is_ok_and(|meta| meta.len() <= (RECORDS_MAX * RECORD_BYTES) as u64);
+        let Some(bytes) = is_small.then(|| fs::read(&path).ok()).flatten() else {
+            return false;
+        };
+        bytes.chunks_exact(RECORD_BYTES).any(|record| {
+            // SAFETY: the record has the size of the type, which is numbers only.
+            let record: libc::utmpx = unsafe { std::ptr::read_unaligned(record.as_ptr().cast()) };
+            let line = record.ut_line.iter().map(|byte| *byte as u8);
+            let line: Vec<u8> = line.take_while(|byte| *byte != 0).collect();
+            let by = u32::try_from(record.ut_pid).unwrap_or(0);
+            record.ut_type == libc::USER_PROCESS
+                && line == terminal.as_bytes()
+                && (by == pid || (by == ppid && ppid > 1))
+        })
+    }
+}
+
+/// `pts/N` of the device number in `stat`; none for other terminals.
+fn pty_name(device: u32) -> Option<String> {
+    // include/linux/kdev_t.h, new_encode_dev: 8 bits of the minor, 12 of the major, 12 of the minor.
+    let major = (device >> 8) & 0xfff;
+    let minor = (device & 0xff) | ((device >> 12) & 0xf_ff00);
+    PTY_MAJORS
+        .contains(&major)
+        .then(|| format!("pts/{}", (major - PTY_MAJORS.start()) * 256 + minor))
+}
+
+/// It runs a program for logins, from a file that none but root can change. One that cannot be asked
+/// counts, so that nobody's login is harmed.
+fn lets_in(process: &Process) -> bool {
+    let path = process.path("exe");
+    let Ok(target) = fs::read_link(&path) else {
+        return process.is_alive();
+    };
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    // Replaced by an update while it runs.
+    let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+    let is_roots =
+        fs::metadata(&path).is_ok_and(|meta| meta.uid() == 0 && meta.mode() & 0o022 == 0);
+    PROGRAMS.contains(&name) && is_roots
+}
+
+#[cfg(test)]
+#[path = "login_tests.rs"]
+mod tests;

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Fake proc trees and records; files of root's own are needed for programs that let people in.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+
+use super::*;
+
+/// `pts/3`, as `stat` has it.
+const PTS_3: u32 = 136 << 8 | 3;
+const SHELL: u32 = 50;
+
+struct Fake {
+    top: tempfile::TempDir,
+    proc: ProcRoot,
+}
+
+impl Fake {
+    fn new() -> Self {
+        let top = tempfile::tempdir().unwrap();
+        let proc = ProcRoot::new(top.path().join("proc"));
+        Fake { top, proc }
+    }
+
+    fn run(&self) -> PathBuf {
+        self.top.path().join("run")
+    }
+
+    /// A process below `ppid` that runs a program of this name.
+    fn add(&self, pid: u32, ppid: u32, program: &str, uid: u32, terminal: u32) {
+        let dir = self.proc.of(pid);
+        fs::create_dir_all(&dir).unwrap();
+        let stat = format!(
+            "{pid} (sshd) S {ppid} {pid} {pid} {terminal} -1 0 1 2 3 4 5 6 7 8 20 0 1 0 9 1000 50\n"
+        );
+        fs::write(dir.join("stat"), stat).unwrap();
+        let status = format!("Tgid:\t{pid}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n");
+        fs::write(dir.join("status"), status).unwrap();
+        let file = self.top.path().join(program);
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        symlink(file, dir.join("exe")).unwrap();
+    }
+
+    fn is_login(&self) -> bool {
+        let process = Process::open_in(&self.proc, SHELL).unwrap();
+        let run = self.run();
+        let logins = Logins {
+            proc: &self.proc,
+            run: &run,
+        };
+        logins.is_login(SHELL, &process.stat().unwrap())
+    }
+
+    /// Whether files that a test makes count as root's.
+    fn makes_roots_files(&self) -> bool {
+        fs::metadata(self.top.path()).unwrap().uid() == 0
+    }
+
+    fn write_utmp(&self, line: &str, pid: u32) {
+        // SAFETY: all zero is a valid record.
+        let mut record: libc::utmpx = unsafe { std::mem::zeroed() };
+        record.ut_type = libc::USER_PROCESS;
+        record.ut_pid = pid as i32;
+        for (to, from) in record.ut_line.iter_mut().zip(line.bytes()) {
+            *to = from as libc::c_char;
+        }
+        // SAFETY: a record is numbers only, and lives over the call.
+        let bytes = unsafe {
+            std::slice::from_raw_parts((&raw const record).cast::<u8>(), size_of_val(&record))
+        };
+        fs::create_dir_all(self.run()).unwrap();
+        fs::write(self.run().join("utmp"), bytes).unwrap();
+    }
+
+    fn write_logind(&self, terminal: &str, leader: u32) {
+        let dir = self.run().join("systemd/sessions");
+        fs::create_dir_all(&dir).unwrap();
+        let text = format!("UID=1000\nTTY={terminal}\nLEADER={leader}\nCLASS=user\n");
+        fs::write(dir.join("7"), text).unwrap();
+    }
+}
+
+#[test]
+fn a_pty_of_script_is_no_login_whatever_its_name() {
+    let fake = Fake::new();
+    fake.add(SHELL, 40, "bash", 1000, PTS_3);
+    // It calls itself sshd (`comm` of all these) and is not.
+    fake.add(40, 1, "script", 0, 0);
+    assert!(!fake.is_login());
+}
+
+#[test]
+fn a_shell_below_sshd_or_login_of_root_is_one() {
+    let fake = Fake::new();
+    if !fake.makes_roots_files() {
+        println!("SKIPPED: needs files of root's own");
+        return;
+    }
+    fake.add(SHELL, 40, "bash", 1000, PTS_3);
+    // The one that holds the connection runs as the user, the monitor above it as root.
+    fake.add(40, 30, "sshd-session", 1000, 0);
+    fake.add(30, 20, "sshd", 0, 0);
+    fake.add(20, 1, "sshd", 0, 0);
+    assert!(fake.is_login());
+    // The same program, started by somebody else.
+    let fake = Fake::new();
+    fake.add(SHELL, 40, "bash", 1000, PTS_3);
+    fake.add(40, 30, "sshd", 1000, 0);
+    fake.add(30, 1, "bash", 1000, 0);
+    assert!(!fake.is_login());
+    // A program of that name that others can write.
+    let fake = Fake::new();
+    fake.add(SHELL, 40, "bash", 1000, PTS_3);
+    fake.add(40, 1, "sshd", 0, 0);
+    assert!(fake.is_login());
+    let file = fake.top.path().join("sshd");
+    fs::set_permissions(file, fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(!fake.is_login());
+}
+
+#[test]
+fn a_console_is_one_and_no_terminal_is_none() {
+    for (terminal, is_login) in [(4 << 8 | 1, true), (4 << 8 | 64, true), (0, false)] {
+        let fake = Fake::new();
+        fake.add(SHELL, 1, "sh", 0, terminal);
+        assert_eq!(fake.is_login(), is_login, "{terminal}");
+    }
+}
+
+#[test]
+fn records_count_only_with_the_process_they_are_of() {
+    for (pid, is_login) in [(SHELL, true), (40, true), (41, false)] {
+        let fake = Fake::new();
+        fake.add(SHELL, 40, "bash", 1000, PTS_3);
+        fake.add(40, 1, "xterm", 1000, 0);
+        fake.write_utmp("pts/3", pid);
+        assert_eq!(fake.is_login(), is_login, "utmp {pid}");
+        fake.write_utmp("pts/4", pid);
+        assert!(!fake.is_login(), "another terminal");
+        fake.write_logind("pts/3", pid);
+        assert_eq!(fake.is_login(), is_login, "logind {pid}");
+        fake.write_logind("pts/33", pid);
+        assert!(!fake.is_login(), "another terminal");
+    }
+}
+
+#[test]
+fn device_numbers_have_names() {
+    assert_eq!(pty_name(PTS_3).as_deref(), Some("pts/3"));
+    assert_eq!(pty_name(137 << 8 | 1).as_deref(), Some("pts/257"));
+    assert_eq!(pty_name(136 << 8 | 1 << 20).as_deref(), Some("pts/256"));
+    assert_eq!(pty_name(4 << 8 | 1), None);
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where a ledger lies: a directory that nobody else can write to, opened without following links.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::error::FileError;
+
+/// Larger than any ledger: 64 Ki cgroups of paths that are long.
+const SIZE_MAX: u64 = 64 << 20;
+
+/// A directory with a ledger in it, or without one yet.
+///
+/// Its lines are carried out with all privileges, so it must be certain who could have written
+/// them. That is decided by the directories on the way to it, not by the owner of the file alone:
+///
+/// * If one of them is ours (or root's) and closed to all others (no search permission), nobody
+///   else gets at anything below, and what is below is trusted whoever owns it: a ledger that
+///   somebody gave away with `chown` was still written by us, and its new owner cannot reach it.
+///   Refusing it would leave a cgroup frozen for nothing. The state directory of a systemd unit
+///   with a user of its own lies below `/var/lib/private`, which is closed this way.
+/// * Else every directory must belong to us or root, with nobody else allowed to write to it (above
+///   the last one a sticky bit will do, as in `/tmp`), and so must the file: in a directory that
+///   can be searched its owner could have changed it.
+#[derive(Debug)]
+pub(super) struct Place {
+    dir: OwnedFd,
+    path: PathBuf,
+    name: OsString,
+    is_closed: bool,
+}
+
+fn unreadable(path: &Path, source: impl Into<io::Error>) -> FileError {
+    FileError::Read {
+        path: path.to_owned(),
+        source: source.into(),
+    }
+}
+
+fn untrusted(path: &Path, why: &str) -> FileError {
+    let why = format!("not trusted: {why}; look at it, undo by hand what it says, and remove it");
+    unreadable(path, io::Error::other(why))
+}
+
+fn is_ours(stat: &Stat) -> bool {
+    stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw()
+}
+
+impl Place {
+    /// The place of a ledger of this name in `dir`; `None` if there is no such directory.
+    ///
+    /// # Errors
+    /// The directory cannot be opened, or others could write to it.
+    pub fn open(dir: &Path, name: &OsStr) -> Result<Option<Self>, FileError> {
+        // Links on the way are resolved first (a state directory may be one); what they lead to is
+        // walked without following any.
+        let real = match fs::canonicalize(dir) {
+            Ok(real) => real,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(unreadable(dir, error)),
+        };
+        let (opened, is_closed) = walk(&real)?;
+        Ok(Some(Place {
+            dir: opened,
+            path: real.join(name),
+            name: name.to_owned(),
+            is_closed,
+        }))
+    }
+
+    /// As [`open`](Self::open); makes the directory if there is none, closed to others.
+    ///
+    /// # Errors
+    /// It cannot be made or opened, or others could write to it.
+    pub fn make(dir: &Path, name: &OsStr) -> Result<Self, FileError> {
+        let made = DirBuilder::new().mode(0o700).recursive(true).create(dir);
+        made.map_err(|source| FileError::Write {
+            path: dir.to_owned(),
+            value: "mkdir".to_owned(),
+            source,
+        })?;
+        Self::open(dir, name)?.ok_or_else(|| unreadable(dir, Errno::NOENT))
+    }
+
+    /// The path of the ledger.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes the lock of the directory; `false` if another program has it. It ends with the program
+    /// that holds it, however that ends, and needs no file: it works on a disk that is full or
+    /// read-only.
+    ///
+    /// # Errors
+    /// The file system knows no locks.
+    pub fn lock(&self) -> Result<bool, FileError> {
+        match rustix::fs::flock(&self.dir, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(errno) => Err(unreadable(&self.path, errno)),
+        }
+    }
+
+    /// The ledger; `None` if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, is no file, or somebody else may have written it.
+    pub fn read(&self) -> Result<Option<Vec<u8>>, FileError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = match rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(untrusted(&self.path, "it is a symbolic link")),
+            Err(errno) => return Err(unreadable(&self.path, errno)),
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| unreadable(&self.path, errno))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(untrusted(&self.path, "it is no file"));
+        }
+        if !self.is_closed && !is_ours(&stat) {
+            return Err(untrusted(&self.path, "it belongs to another user"));
+        }
+        if !self.is_closed && stat.st_mode & 0o022 != 0 {
+            return Err(untrusted(&self.path, "others may write to it"));
+        }
+        let mut bytes = Vec::new();
+        let mut file = File::from(fd).take(SIZE_MAX + 1);
+        file.read_to_end(&mut bytes)
+            .map_err(|error| unreadable(&self.path, error))?;
+        if bytes.len() as u64 > SIZE_MAX {
+            return Err(untrusted(&self.path, "it is larger than any ledger"));
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Replaces the ledger whole: whatever happens, the old one or the new one is there. When this
+    /// returns the new one is on the disk, and its name as well.
+    ///
+    /// # Errors
+    /// The disk is full or read-only; then the old one stays.
+    pub fn replace(&self, bytes: &[u8]) -> Result<(), FileError> {
+        self.try_replace(bytes)
+            .map_err(|source| self.failed(source))
+    }
+
+    fn try_replace(&self, bytes: &[u8]) -> io::Result<()> {
+        let fresh = self.fresh();
+        self.unlink(&fresh)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let fd = rustix::fs::openat(&self.dir, &fresh, flags | OFlags::CLOEXEC, mode)?;
+        let mut file = File::from(fd);
+        let written = file.write_all(bytes).and_then(|()| file.sync_all());
+        if let Err(error) = written {
+            self.unlink(&fresh)?;
+            return Err(error);
+        }
+        rustix::fs::renameat(&self.dir, &fresh, &self.dir, &self.name)?;
+        self.sync()
+    }
+
+    /// Removes the ledger, and a new one that was not finished.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(&self) -> Result<(), FileError> {
+        // What was not finished says nothing; if it cannot be removed, nothing is wrong yet.
+        let _ = self.unlink(&self.fresh());
+        let removed = self.unlink(&self.name).and_then(|()| self.sync());
+        removed.map_err(|source| self.failed(source))
+    }
+
+    fn fresh(&self) -> OsString {
+        let mut fresh = self.name.clone();
+        fresh.push(".new");
+        fresh
+    }
+
+    fn failed(&self, source: io::Error) -> FileError {
+        FileError::Write {
+            path: self.path.clone(),
+            value: "what has to be undone".to_owned(),
+            source,
+        }
+    }
+
+    fn unlink(&self, name: &OsStr) -> io::Result<()> {
+        match rustix::fs::unlinkat(&self.dir, name, AtFlags::empty()) {
+            // A read-only file system says so also of what is not there.
+            Err(Errno::ROFS) if !self.exists(name) => Ok(()),
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn exists(&self, name: &OsStr) -> bool {
+        rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        match rustix::fs::fsync(&self.dir) {
+            // Some file systems cannot sync a directory, and some cannot be written to at all.
+            Ok(()) | Err(Errno::INVAL | Errno::ROFS) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+/// Opens a path without links part by part, and tells whether one of its directories is closed to
+/// all others.
+fn walk(real: &Path) -> Result<(OwnedFd, bool), FileError> {
+    let mut at = PathBuf::from("/");
+    let open = |dir: Option<&OwnedFd>, name: &OsStr, last: bool, at: &Path| {
+        let kind = if last { OFlags::RDONLY } else { OFlags::PATH };
+        let flags = kind | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = match dir {
+            Some(dir) => rustix::fs::openat(dir, name, flags, Mode::empty()),
+            None => rustix::fs::open(name, flags, Mode::empty()),
+        };
+        opened.map_err(|errno| unreadable(at, errno))
+    };
+    let names: Vec<&OsStr> = real
+        .components()
+        .filter_map(|part| match part {
+            Component::Normal(name) => Some(name),
+            _ => None,
+        })
+        .collect();
+    let mut dir = open(None, OsStr::new("/"), names.is_empty(), &at)?;
+    let mut is_closed = check(&dir, &at, names.is_empty())?;
+    for (number, name) in (1..).zip(&names) {
+        at.push(name);
+        let is_last = number == names.len();
+        dir = open(Some(&dir), name, is_last, &at)?;
+        if !is_closed {
+            is_closed = check(&dir, &at, is_last)?;
+        }
+    }
+    Ok((dir, is_closed))
+}
+
+/// Refuses a directory in which others could put a ledger; tells whether it is closed to them.
+fn check(dir: &OwnedFd, at: &Path, is_last: bool) -> Result<bool, FileError> {
+    let stat = rustix::fs::fstat(dir).map_err(|errno| unreadable(at, errno))?;
+    let is_sticky = stat.st_mode & 0o1000 != 0 && !is_last;
+    if !is_ours(&stat) {
+        return Err(untrusted(at, "the directory belongs to another user"));
+    }
+    if stat.st_mode & 0o011 == 0 {
+        return Ok(true);
+    }
+    if stat.st_mode & 0o022 != 0 && !is_sticky {
+        return Err(untrusted(at, "others may write to the directory"));
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+#[path = "place_tests.rs"]
+mod tests;

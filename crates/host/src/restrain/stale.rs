@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a program that was killed leaves in the file system: a mount that nobody answers for, plain
+//! files in its place, a socket that nobody listens to.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::error::FileError;
+
+/// What mounts of this program call themselves.
+pub const SOURCE: &str = "agewise";
+/// Says that a directory of plain files is ours.
+pub const MARKER: &str = ".agewise";
+/// The socket in such a directory, to which its program listens.
+pub const CONTROL: &str = "control";
+
+/// What is mounted somewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// The type of file system.
+    pub kind: String,
+    /// What it calls itself.
+    pub source: String,
+}
+
+impl Mounted {
+    /// Report files of this program, or of another process of it.
+    pub fn is_ours(&self) -> bool {
+        self.is_fuse() && self.source == SOURCE
+    }
+
+    /// Some program answers for it.
+    pub fn is_fuse(&self) -> bool {
+        self.kind.starts_with("fuse")
+    }
+}
+
+/// Removes what a killed program left of its report files: unmounts them, or deletes plain ones.
+/// What somebody answers for is left alone, and so is what is not of this program.
+///
+/// # Errors
+/// It cannot be unmounted or deleted.
+pub(super) fn clear(dir: &Path) -> Result<(), FileError> {
+    let failed = |value: &str, source| FileError::Write {
+        path: dir.to_owned(),
+        value: value.to_owned(),
+        source,
+    };
+    let Ok(path) = canonical(dir) else {
+        return Ok(());
+    };
+    while mounted_at(&path).is_some_and(|mounted| mounted.is_ours()) {
+        if !is_abandoned(&path) {
+            return Ok(());
+        }
+        detach(&path).map_err(|error| failed("unmount", error))?;
+    }
+    let is_plain = fs::symlink_metadata(path.join(MARKER)).is_ok_and(|meta| meta.is_file());
+    if is_plain && UnixStream::connect(path.join(CONTROL)).is_err() {
+        remove_contents(&path)
+            .map_err(|error| failed("remove what a killed daemon left", error))?;
+    }
+    Ok(())
+}
+
+/// Whether nobody answers for a FUSE file system any more.
+pub fn is_abandoned(path: &Path) -> bool {
+    let answer = fs::metadata(path);
+    answer.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+}
+
+/// Removes a socket that nobody listens to; anything else is left alone.
+///
+/// # Errors
+/// It cannot be removed.
+pub(super) fn remove_socket(path: &Path) -> Result<(), FileError> {
+    let is_socket = |meta: fs::Metadata| meta.file_type().is_socket();
+    if !fs::symlink_metadata(path).is_ok_and(is_socket) {
+        return Ok(());
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        _ => Ok(()),
+    }
+    .map_err(|source| FileError::Write {
+        path: path.to_owned(),
+        value: "unlink".to_owned(),
+        source,
+    })
+}
+
+/// Unmounts at once; files that are open stay usable until they are closed.
+///
+/// # Errors
+/// The system's.
+pub fn detach(dir: &Path) -> io::Result<()> {
+    Ok(unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
+}
+
+/// Removes everything in a directory, the marker last: what is interrupted is recognised again.
+///
+/// # Errors
+/// The system's.
+pub fn remove_contents(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name() == MARKER {
+            continue;
+        }
+        match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path())?,
+            false => fs::remove_file(entry.path())?,
+        }
+    }
+    match fs::remove_file(dir.join(MARKER)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The canonical path, found without looking at the directory itself, which may not answer.
+///
+/// # Errors
+/// The directory above cannot be found.
+pub fn canonical(dir: &Path) -> io::Result<PathBuf> {
+    let name = dir
+        .file_name()
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let parent = match dir.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    Ok(fs::canonicalize(parent)?.join(name))
+}
+
+/// What is mounted at a canonical path, the last one if there are several.
+pub fn mounted_at(path: &Path) -> Option<Mounted> {
+    let text = fs::read("/proc/self/mountinfo").ok()?;
+    parse_mountinfo(&String::from_utf8_lossy(&text), path)
+}
+
+fn parse_mountinfo(text: &str, path: &Path) -> Option<Mounted> {
+    let of_line = |line: &str| {
+        let (left, right) = line.split_once(" - ")?;
+        let point = PathBuf::from(unescape(left.split(' ').nth(4)?));
+        let mut right = right.split(' ');
+        let mounted = Mounted {
+            kind: right.next()?.to_owned(),
+            source: unescape(right.next()?).to_string_lossy().into_owned(),
+        };
+        (point == path).then_some(mounted)
+    };
+    text.lines().filter_map(of_line).next_back()
+}
+
+/// Blanks, tabs, newlines and backslashes are written as `\040` and so on.
+fn unescape(text: &str) -> OsString {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let octal = after.get(..3).filter(|_| first == b'\\');
+        let value = octal
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match value {
+            Some(value) => {
+                bytes.push(value);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn mounts_are_found_by_their_path() {
+        let text = "22 1 0:20 / / rw - ext4 /dev/vda rw\n\
+            40 22 0:41 / /run/a\\040b rw,nosuid shared:3 - fuse.agewise agewise rw\n\
+            41 22 0:42 / /run/x rw - tmpfs tmpfs rw\n\
+            42 41 0:43 / /run/x rw - fuse sshfs rw\n";
+        let at = |path: &str| parse_mountinfo(text, Path::new(path));
+        let ours = at("/run/a b").unwrap();
+        assert_eq!(
+            (ours.kind.as_str(), ours.source.as_str()),
+            ("fuse.agewise", "agewise")
+        );
+        assert!(ours.is_ours());
+        let other = at("/run/x").unwrap();
+        assert_eq!(other.source, "sshfs", "the last one is on top");
+        assert!(other.is_fuse() && !other.is_ours());
+        assert_eq!(at("/run"), None);
+    }
+
+    #[test]
+    fn a_socket_that_nobody_listens_to_goes_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, file) = (dir.path().join("socket"), dir.path().join("file"));
+        let listener = UnixListener::bind(&socket).unwrap();
+        remove_socket(&socket).unwrap();
+        assert!(socket.exists(), "somebody listens");
+        drop(listener);
+        remove_socket(&socket).unwrap();
+        assert!(!socket.exists());
+        remove_socket(&socket).unwrap();
+        fs::write(&file, "x").unwrap();
+        std::os::unix::fs::symlink(&file, &socket).unwrap();
+        remove_socket(&file).unwrap();
+        remove_socket(&socket).unwrap();
+        assert!(file.exists() && socket.exists());
+    }
+
+    #[test]
+    fn plain_files_of_a_killed_program_go_and_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("files");
+        clear(&place).unwrap();
+        fs::create_dir(&place).unwrap();
+        fs::write(place.join("mine"), "x").unwrap();
+        clear(&place).unwrap();
+        assert!(place.join("mine").exists(), "no marker: not ours");
+        fs::write(place.join(MARKER), "").unwrap();
+        let listener = UnixListener::bind(place.join(CONTROL)).unwrap();
+        clear(&place).unwrap();
+        assert!(place.join("mine").exists(), "somebody answers");
+        drop(listener);
+        clear(&place).unwrap();
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
+    }
+}

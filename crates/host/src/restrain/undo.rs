@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How one thing that was done is undone, in steps that may be run twice.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::stale;
+use crate::error::{self, FileError};
+
+/// The only files that an undo writes to. A ledger that names another one is not carried out: even
+/// who could forge a line could do no more than thaw a cgroup or change its limit.
+const WRITABLE: [&str; 4] = [
+    "memory.high",
+    "memory.soft_limit_in_bytes",
+    "cgroup.freeze",
+    "freezer.state",
+];
+
+/// One step of undoing something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Write a value to a file.
+    Write {
+        /// The file.
+        file: PathBuf,
+        /// The value.
+        value: String,
+    },
+    /// Move all processes from one cgroup to another, and remove the first.
+    Leave {
+        /// The cgroup's directory.
+        from: PathBuf,
+        /// Where they go.
+        to: PathBuf,
+    },
+    /// Unmount report files that nobody answers for any more, and remove plain ones.
+    Unmount {
+        /// Where they are.
+        dir: PathBuf,
+    },
+    /// Remove a socket that nobody listens to any more.
+    RemoveSocket {
+        /// Where it is.
+        path: PathBuf,
+    },
+}
+
+impl Step {
+    /// Whether it is one that this program notes.
+    pub(super) fn is_ours(&self) -> bool {
+        match self {
+            Step::Write { file, .. } => {
+                let name = file.file_name();
+                file.is_absolute() && WRITABLE.iter().any(|known| name == Some(known.as_ref()))
+            }
+            Step::Leave { from, to } => from.is_absolute() && to.is_absolute(),
+            Step::Unmount { dir: path } | Step::RemoveSocket { path } => path.is_absolute(),
+        }
+    }
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The memory of a cgroup is held low.
+    Squeeze,
+    /// The tasks of a cgroup are stopped.
+    Freeze,
+    /// Report files are mounted.
+    Mount,
+    /// A socket has a name in the file system.
+    Socket,
+}
+
+impl Kind {
+    /// It was done to a cgroup.
+    pub fn is_throttle(self) -> bool {
+        matches!(self, Kind::Squeeze | Kind::Freeze)
+    }
+}
+
+/// How to undo one thing that was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undo {
+    /// The directory of the cgroup, the mount point, or the path of the socket.
+    pub dir: PathBuf,
+    /// The inode of the cgroup: another one of the same name is left alone. 0 for others.
+    pub inode: u64,
+    /// What was done.
+    pub kind: Kind,
+    /// In this order.
+    pub steps: Vec<Step>,
+}
+
+impl Undo {
+    /// Undoes report files at this absolute path: a FUSE mount, or plain files.
+    pub fn mount(dir: &Path) -> Self {
+        let step = Step::Unmount {
+            dir: dir.to_owned(),
+        };
+        Self::of_path(dir, Kind::Mount, step)
+    }
+
+    /// Undoes a socket at this absolute path.
+    pub fn socket(path: &Path) -> Self {
+        let step = Step::RemoveSocket {
+            path: path.to_owned(),
+        };
+        Self::of_path(path, Kind::Socket, step)
+    }
+
+    fn of_path(path: &Path, kind: Kind, step: Step) -> Self {
+        Undo {
+            dir: path.to_owned(),
+            inode: 0,
+            kind,
+            steps: vec![step],
+        }
+    }
+
+    /// Undoes it. What is gone needs nothing.
+    ///
+    /// # Errors
+    /// The first step that fails for another reason; the others are tried as well.
+    pub fn run(&self) -> Result<(), FileError> {
+        let is_same = fs::metadata(&self.dir).is_ok_and(|meta| meta.ino() == self.inode);
+        let mut result = Ok(());
+        for step in &self.steps {
+            let done = match step {
+                // Processes that were moved aside are moved back wherever the memory cgroup is.
+                Step::Leave { from, to } => leave(from, to),
+                Step::Write { file, value } if is_same || !file.starts_with(&self.dir) => {
+                    write(file, value)
+                }
+                Step::Write { .. } => Ok(()),
+                Step::Unmount { dir } => stale::clear(dir),
+                Step::RemoveSocket { path } => stale::remove_socket(path),
+            };
+            match done {
+                Err(error) if !error.is_not_found() && result.is_ok() => result = Err(error),
+                _ => {}
+            }
+        }
+        result
+    }
+}
+
+/// Writes to a file of a cgroup. There are no links among those.
+fn write(file: &Path, value: &str) -> Result<(), FileError> {
+    OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(file)
+        .and_then(|mut opened| opened.write_all(value.as_bytes()))
+        .map_err(|source| failed(file, value, source))
+}
+
+fn failed(path: &Path, value: &str, source: io::Error) -> FileError {
+    FileError::Write {
+        path: path.to_owned(),
+        value: value.to_owned(),
+        source,
+    }
+}
+
+/// Moves every process of a cgroup to another and removes it. Processes may fork meanwhile: until
+/// none is left.
+fn leave(from: &Path, to: &Path) -> Result<(), FileError> {
+    const ROUNDS: usize = 100;
+    let procs = from.join("cgroup.procs");
+    for _ in 0..ROUNDS {
+        let pids = error::read(&procs)?;
+        if pids.trim().is_empty() {
+            break;
+        }
+        for pid in pids.lines() {
+            match error::write(&to.join("cgroup.procs"), pid) {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    fs::remove_dir(from).map_err(|source| failed(from, "rmdir", source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn undo(dir: &Path, inode: u64) -> Undo {
+        Undo {
+            dir: dir.to_owned(),
+            inode,
+            kind: Kind::Squeeze,
+            steps: vec![Step::Write {
+                file: dir.join("memory.high"),
+                value: "max".to_owned(),
+            }],
+        }
+    }
+
+    #[test]
+    fn another_cgroup_of_the_same_name_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let high = dir.path().join("memory.high");
+        fs::write(&high, "5").unwrap();
+        undo(dir.path(), 1).run().unwrap();
+        assert_eq!(fs::read_to_string(&high).unwrap(), "5");
+        undo(Path::new("/nowhere/at/all"), 1).run().unwrap();
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let victim = dir.path().join("victim");
+        fs::write(&victim, "as it was").unwrap();
+        std::os::unix::fs::symlink(&victim, dir.path().join("memory.high")).unwrap();
+        let inode = fs::metadata(dir.path()).unwrap().ino();
+        assert!(undo(dir.path(), inode).run().is_err());
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "as it was");
+    }
+}

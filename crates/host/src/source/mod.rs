@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Access sources: every way to learn what is accessed. One file each and one line of [`ALL`], from
+//! which come the values of `report --source`, the rows of `agewise doctor`, and the order in which
+//! sources are tried when none is asked for.
+
+mod damon;
+mod lru_gen;
+mod page_faults;
+mod pagemap;
+mod pagewalk;
+
+use agewise_policy::workingset::{Intervals, OldestPages};
+
+use crate::agent::Targets;
+use crate::capability::{Capability, Facts, Group, State};
+use crate::eye::{AccessSource, EyeError};
+use crate::kernel_eye::{KernelEye, KernelEyeError};
+use crate::root::Roots;
+
+/// All sources. Of those that look at pages the first that works is used unless another is asked
+/// for.
+pub static ALL: [&Source; 5] = [
+    &pagewalk::SOURCE,
+    &pagemap::SOURCE,
+    &damon::SOURCE,
+    &lru_gen::SOURCE,
+    &page_faults::SOURCE,
+];
+
+/// A way to learn what is accessed.
+#[derive(Debug)]
+pub struct Source {
+    /// Its name on the command line, in output and in `docs/use/access-sources.md`.
+    pub name: &'static str,
+    /// What it is, for help: a phrase.
+    pub about: &'static str,
+    /// How it is used.
+    pub open: Open,
+    /// Its row in the table of what works on this machine.
+    pub(crate) capability: fn(&Facts) -> Capability,
+}
+
+/// Opens a source of pages.
+pub type OpenPages = fn() -> Result<Box<dyn AccessSource>, EyeError>;
+/// Opens a source of histograms for targets.
+pub type OpenHistograms =
+    fn(&Roots, &Targets, &AgesWanted) -> Result<Box<dyn KernelEye>, KernelEyeError>;
+
+/// How a source is used.
+#[derive(Clone, Copy, Debug)]
+pub enum Open {
+    /// It looks at the pages of processes; an agent keeps their ages.
+    Pages(OpenPages),
+    /// It keeps ages itself, and gives histograms of targets.
+    Histograms(OpenHistograms),
+    /// It gives events, for traces: no ages can be reported from it alone.
+    Events,
+}
+
+/// What a source that keeps ages itself is to tell apart.
+#[derive(Clone, Debug)]
+pub struct AgesWanted {
+    /// Bounds of the bins.
+    pub intervals: Intervals,
+    /// Where memory goes that was never seen accessed.
+    pub oldest: OldestPages,
+    /// Time from one look to the next, ms.
+    pub window_ms: u64,
+}
+
+impl Source {
+    /// The source of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Source> {
+        ALL.into_iter().find(|source| source.name == name)
+    }
+
+    /// Those that ages can be reported from.
+    pub fn of_ages() -> impl Iterator<Item = &'static Source> {
+        ALL.into_iter()
+            .filter(|source| !matches!(source.open, Open::Events))
+    }
+}
+
+/// The rows of all sources.
+pub(crate) fn capabilities(facts: &Facts) -> Vec<Capability> {
+    let row = |source: &Source| (source.capability)(facts);
+    ALL.into_iter().map(row).collect()
+}
+
+/// Names of what is used when nothing is asked for, the best first.
+pub(crate) fn preference() -> Vec<&'static str> {
+    let of_pages = |source: &&Source| matches!(source.open, Open::Pages(_));
+    ALL.into_iter()
+        .filter(of_pages)
+        .map(|source| source.name)
+        .collect()
+}
+
+fn line(name: &'static str, state: State, found: impl Into<String>) -> Capability {
+    Capability::new(Group::Source, name, state, found)
+}
+
+/// A BPF program that was not taken.
+fn refused(facts: &Facts, name: &'static str, error: &EyeError, needs: &str) -> Capability {
+    let advice = match error {
+        EyeError::NoPrivilege { hint, .. } => (*hint).to_owned(),
+        _ if !facts.has_btf => "use a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
+        _ if facts.lockdown.as_deref() == Some("confidentiality") => {
+            "boot with lockdown=integrity or none".to_owned()
+        }
+        _ => format!("see the kernel lines above; needs {needs}"),
+    };
+    let found = match error {
+        // The hint is the advice.
+        EyeError::NoPrivilege { what, .. } => format!("{what}: not permitted"),
+        other => other.to_string(),
+    };
+    line(name, State::Missing, found).advise(advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_source_is_found_by_its_name_and_has_its_row() {
+        for source in ALL {
+            assert!(std::ptr::eq(Source::named(source.name).unwrap(), source));
+            assert!(!source.about.is_empty() && !source.about.ends_with('.'));
+        }
+        assert!(Source::named("glasses").is_none());
+        assert_eq!(preference(), ["pagewalk", "pagemap"]);
+        let of_ages: Vec<_> = Source::of_ages().map(|source| source.name).collect();
+        assert_eq!(of_ages, ["pagewalk", "pagemap", "damon", "lru_gen"]);
+    }
+
+    #[test]
+    fn every_source_is_in_the_documentation() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/use/access-sources.md"
+        );
+        let docs = std::fs::read_to_string(path).unwrap();
+        for source in ALL {
+            let row = format!("| `{}` |", source.name);
+            assert!(
+                docs.contains(&row),
+                "docs/use/access-sources.md has no row {row}"
+            );
+        }
+    }
+}

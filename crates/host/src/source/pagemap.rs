@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whole mappings, by `/proc/PID/pagemap` and `smaps`: for one's own processes, without privilege.
+
+use super::{Open, Source, line};
+use crate::capability::{Capability, Facts, State};
+use crate::eye::pagemap::Pagemap;
+
+pub(super) static SOURCE: Source = Source {
+    name: "pagemap",
+    about: "Whole mappings, of your own processes",
+    open: Open::Pages(|| Ok(Box::new(Pagemap::new()))),
+    capability,
+};
+
+fn capability(facts: &Facts) -> Capability {
+    let name = SOURCE.name;
+    if !facts.has_clear_refs {
+        return line(name, State::Missing, "no /proc/PID/pagemap and clear_refs")
+            .since("2.6.25")
+            .advise("use a kernel built with CONFIG_PROC_PAGE_MONITOR=y");
+    }
+    let whose = match facts.privileges.missing(&["CAP_SYS_PTRACE"])[..] {
+        [] => "all processes",
+        _ => "your own processes",
+    };
+    let found = format!("{whose}, a mapping at a time: coarser, and slower, than page tables");
+    line(name, State::Limited, found).since("2.6.25")
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Page tables, read by a BPF program: page granular and exact.
+
+use super::{Open, Source, line, refused};
+use crate::capability::{Capability, Facts, State};
+use crate::pagewalk::PageWalk;
+
+pub(super) static SOURCE: Source = Source {
+    name: "pagewalk",
+    about: "Page tables: every page by itself",
+    open: Open::Pages(|| Ok(Box::new(PageWalk::open()?))),
+    capability,
+};
+
+fn capability(facts: &Facts) -> Capability {
+    let name = SOURCE.name;
+    match &facts.walker {
+        Ok(walker) => {
+            let base = if walker.direct_map_by_symbol {
+                "by symbol"
+            } else {
+                "by search"
+            };
+            let found = format!(
+                "every page of every process; BPF {} program, {}-level tables, direct map {base}",
+                walker.flavour, walker.levels
+            );
+            line(name, State::Available, found)
+        }
+        Err(error) => refused(facts, name, error, "Linux 5.17 on x86-64"),
+    }
+    .since("5.17")
+}

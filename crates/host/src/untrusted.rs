@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Names that others chose: of processes, cgroups, mappings and files. They may hold any byte, so
+//! terminal escapes, line breaks and marks that reverse the direction of writing, and they reach
+//! the terminal of root, tables and metrics. [`Untrusted`] has no `Display`: whoever prints one
+//! has to say for which format, and gets it escaped for that.
+//!
+//! Everywhere an ASCII control becomes `\x1b`, another character that is not to be seen
+//! `\u{202e}`, and a byte that is no UTF-8 `\xff`. A backslash stays as it is (systemd's names are
+//! full of them) unless it would read as one of these: then it becomes `\x5c`, so that two names
+//! never look the same. Only JSON has escapes of its own for characters and keeps them.
+
+use std::ffi::OsStr;
+use std::fmt::{self, Display, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A name that others chose. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Untrusted(Arc<[u8]>);
+
+/// A name escaped for one format.
+#[derive(Clone, Copy)]
+pub struct Escaped<'a> {
+    bytes: &'a [u8],
+    form: Form,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// A terminal, a log, a message.
+    Terminal,
+    /// A field of CSV (RFC 4180), quoted where it needs to be.
+    Csv,
+    /// The value of a label, without its quotes, or a `HELP` text.
+    OpenMetrics,
+    /// Text or a quoted attribute of HTML.
+    Html,
+    /// A string of JSON with its quotes.
+    Json,
+    /// The text of a string for a serializer, which has escapes of its own for characters.
+    Text,
+}
+
+impl Untrusted {
+    /// What reports call a process: `PID (name)`.
+    #[must_use]
+    pub fn process(pid: u32, comm: &Untrusted) -> Self {
+        let mut bytes = format!("{pid} (").into_bytes();
+        bytes.extend_from_slice(&comm.0);
+        bytes.push(b')');
+        Untrusted(bytes.into())
+    }
+
+    /// The bytes as they are: to compare and look up, never to print.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The name as it is: to open, compare and look up, never to print.
+    #[must_use]
+    pub fn as_os_str(&self) -> &OsStr {
+        OsStr::from_bytes(&self.0)
+    }
+
+    /// For a terminal, a log or a message: one line without a control.
+    #[must_use]
+    pub fn terminal(&self) -> Escaped<'_> {
+        self.escaped(Form::Terminal)
+    }
+
+    /// As one field of CSV.
+    #[must_use]
+    pub fn csv(&self) -> Escaped<'_> {
+        self.escaped(Form::Csv)
+    }
+
+    /// As the value of a label or a help text of OpenMetrics and Prometheus, without quotes.
+    #[must_use]
+    pub fn openmetrics(&self) -> Escaped<'_> {
+        self.escaped(Form::OpenMetrics)
+    }
+
+    /// As text or a quoted attribute of HTML and SVG.
+    #[must_use]
+    pub fn html(&self) -> Escaped<'_> {
+        self.escaped(Form::Html)
+    }
+
+    /// As a string of JSON, with its quotes.
+    #[must_use]
+    pub fn json(&self) -> Escaped<'_> {
+        self.escaped(Form::Json)
+    }
+
+    fn escaped(&self, form: Form) -> Escaped<'_> {
+        Escaped {
+            bytes: &self.0,
+            form,
+        }
+    }
+}
+
+/// Without controls, for sentences that are put together of several parts: nothing else is changed,
+/// so a sentence that is clean already stays as it is.
+#[must_use]
+pub fn clean(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match is_hidden(c) {
+            true => push_hidden(c, |c| out.push(c)),
+            false => out.push(c),
+        }
+    }
+    out
+}
+
+/// Whether a character is not to be seen or changes what is around it: controls, separators of
+/// lines, marks of direction, what has no width. Joiners (U+200C, U+200D) are part of words.
+#[must_use]
+pub fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}'
+            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// Writes a character as JSON does: `\u202e`, beyond U+FFFF as two of them.
+///
+/// # Errors
+/// Those of `out`.
+pub fn json_escape(c: char, out: &mut impl Write) -> fmt::Result {
+    let mut units = [0; 2];
+    c.encode_utf16(&mut units)
+        .iter()
+        .try_for_each(|unit| write!(out, "\\u{unit:04x}"))
+}
+
+fn push_hidden(c: char, put: impl FnMut(char)) {
+    let text = match c {
+        '\0'..='\x7f' => format!("\\x{:02x}", c as u32),
+        _ => format!("\\u{{{:x}}}", c as u32),
+    };
+    text.chars().for_each(put);
+}
+
+/// Whether what follows a backslash makes it read as one of our escapes.
+fn reads_as_escape(rest: &[u8]) -> bool {
+    match rest {
+        [b'u', b'{', ..] => true,
+        [b'x', high, low, ..] => {
+            let digit = |byte: &u8| match byte {
+                b'0'..=b'9' => Some(byte - b'0'),
+                b'a'..=b'f' => Some(byte - b'a' + 10),
+                _ => None,
+            };
+            match (digit(high), digit(low)) {
+                (Some(high), Some(low)) => matches!(high << 4 | low, ..0x20 | b'\\' | 0x7f..),
+                _ => false,
+            }
+        }
+        _ => false,
+    }
+}
+
+impl Escaped<'_> {
+    /// Calls `put` with every character, escaped as all formats have it, and `hidden` with those
+    /// that are not to be seen.
+    fn each(&self, mut put: impl FnMut(char), mut hidden: impl FnMut(char)) {
+        let mut at = 0;
+        for chunk in self.bytes.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                at += c.len_utf8();
+                match c {
+                    '\\' if reads_as_escape(&self.bytes[at..]) => {
+                        "\\x5c".chars().for_each(&mut put);
+                    }
+                    c if is_hidden(c) => hidden(c),
+                    c => put(c),
+                }
+            }
+            at += chunk.invalid().len();
+            for byte in chunk.invalid() {
+                format!("\\x{byte:02x}").chars().for_each(&mut put);
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        let out = std::cell::RefCell::new(String::with_capacity(self.bytes.len() + 2));
+        let put = |c: char| {
+            let mut out = out.borrow_mut();
+            match (self.form, c) {
+                (Form::Csv, '"') => out.push_str("\"\""),
+                (Form::OpenMetrics | Form::Json, '"' | '\\') => out.extend(['\\', c]),
+                (Form::Html, '&') => out.push_str("&amp;"),
+                (Form::Html, '<') => out.push_str("&lt;"),
+                (Form::Html, '>') => out.push_str("&gt;"),
+                (Form::Html, '"') => out.push_str("&quot;"),
+                (Form::Html, '\'') => out.push_str("&#39;"),
+                _ => out.push(c),
+            }
+        };
+        let hidden = |c: char| match self.form {
+            Form::Text => out.borrow_mut().push(c),
+            // Writing to a String does not fail.
+            Form::Json => drop(json_escape(c, &mut *out.borrow_mut())),
+            _ => push_hidden(c, put),
+        };
+        self.each(put, hidden);
+        let text = out.into_inner();
+        match self.form {
+            Form::Json => format!("\"{text}\""),
+            Form::Csv if text.contains([',', '"']) => format!("\"{text}\""),
+            _ => text,
+        }
+    }
+}
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text())
+    }
+}
+
+impl fmt::Debug for Untrusted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.terminal())
+    }
+}
+
+/// As text that holds everything but bytes that are no UTF-8, which it has escaped. What writes it
+/// has to escape controls, as `agewise`'s writer of JSON does.
+impl serde::Serialize for Untrusted {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.escaped(Form::Text).text())
+    }
+}
+
+impl Default for Untrusted {
+    fn default() -> Self {
+        Untrusted(Arc::new([]))
+    }
+}
+
+impl From<&[u8]> for Untrusted {
+    fn from(bytes: &[u8]) -> Self {
+        Untrusted(bytes.into())
+    }
+}
+
+impl From<&str> for Untrusted {
+    fn from(text: &str) -> Self {
+        text.as_bytes().into()
+    }
+}
+
+impl From<String> for Untrusted {
+    fn from(text: String) -> Self {
+        text.as_bytes().into()
+    }
+}
+
+impl From<&OsStr> for Untrusted {
+    fn from(name: &OsStr) -> Self {
+        name.as_bytes().into()
+    }
+}
+
+impl From<&Path> for Untrusted {
+    fn from(path: &Path) -> Self {
+        path.as_os_str().into()
+    }
+}
+
+impl PartialEq<str> for Untrusted {
+    fn eq(&self, other: &str) -> bool {
+        *self.0 == *other.as_bytes()
+    }
+}
+
+impl PartialEq<&str> for Untrusted {
+    fn eq(&self, other: &&str) -> bool {
+        *self == **other
+    }
+}
+
+#[cfg(test)]
+#[path = "untrusted_tests.rs"]
+mod tests;

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use proptest::prelude::*;
+
+use super::*;
+
+const NASTY: &[u8] = b"a\x1b[31m\x07\r\n\"b\",<i>&'\\\x7f\xff\xc2\x85\xe2\x80\xae\xe2\x80\xa8";
+
+fn forms(name: &Untrusted) -> [String; 5] {
+    [
+        name.terminal().to_string(),
+        name.csv().to_string(),
+        name.openmetrics().to_string(),
+        name.html().to_string(),
+        name.json().to_string(),
+    ]
+}
+
+#[test]
+fn each_format_has_its_escapes() {
+    let name = Untrusted::from(NASTY);
+    let common = r"a\x1b[31m\x07\x0d\x0a";
+    let end = r"\x7f\xff\u{85}\u{202e}\u{2028}";
+    let doubled = |text: &str| text.replace('\\', r"\\");
+    let [terminal, csv, openmetrics, html, json] = forms(&name);
+    assert_eq!(terminal, format!(r#"{common}"b",<i>&'\{end}"#));
+    assert_eq!(csv, format!(r#""{common}""b"",<i>&'\{end}""#));
+    let labels = format!(r#"{}\"b\",<i>&'\\{}"#, doubled(common), doubled(end));
+    assert_eq!(openmetrics, labels);
+    let markup = format!(r"{common}&quot;b&quot;,&lt;i&gt;&amp;&#39;\{end}");
+    assert_eq!(html, markup);
+    let escapes = r#""a\u001b[31m\u0007\u000d\u000a\"b\",<i>&'\\\u007f\\xff\u0085\u202e\u2028""#;
+    assert_eq!(json, escapes);
+}
+
+#[test]
+fn names_of_systemd_stay_readable_and_forged_escapes_do_not() {
+    let name = |text: &str| Untrusted::from(text).terminal().to_string();
+    assert_eq!(name(r"/dev-disk\x2duuid.swap"), r"/dev-disk\x2duuid.swap");
+    assert_eq!(name(r"a\x1b"), r"a\x5cx1b");
+    assert_eq!(name(r"a\u{202e}"), r"a\x5cu{202e}");
+    assert_eq!(name(r"a\x5cx1b"), r"a\x5cx5cx1b");
+    assert_eq!(name("żółw 👩‍🚀 日本"), "żółw 👩‍🚀 日本");
+}
+
+#[test]
+fn width_and_composition_work_on_what_is_shown() {
+    let name = Untrusted::from("a\nb");
+    assert_eq!(format!("{:<8}|", name.terminal()), r"a\x0ab  |");
+    assert_eq!(Untrusted::process(7, &name), "7 (a\nb)");
+    assert_eq!(format!("{name:?}"), r#""a\x0ab""#);
+}
+
+#[test]
+fn sentences_lose_controls_and_nothing_else() {
+    let once = clean("no cgroup /a\x1b[2J\u{202e}\n: gone");
+    assert_eq!(once, r"no cgroup /a\x1b[2J\u{202e}\x0a: gone");
+    assert_eq!(clean(&once), once);
+}
+
+/// Bytes with many of those that matter.
+fn names() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        any::<u8>().prop_map(|byte| vec![byte]),
+        prop::sample::select(b"\\xu{}0157aefb\"\n\x1b,&<;".to_vec()).prop_map(|byte| vec![byte]),
+        any::<char>().prop_map(|c| c.to_string().into_bytes()),
+        prop::sample::select(vec![
+            "\u{202e}", "\u{85}", "\u{2066}", "\u{200e}", r"\x1b", r"\u{85}"
+        ])
+        .prop_map(|text| text.as_bytes().to_vec()),
+    ];
+    prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn nothing_hidden_comes_out(name in names()) {
+        for text in forms(&Untrusted::from(&*name)) {
+            prop_assert!(!text.chars().any(is_hidden), "{:?}", text);
+        }
+    }
+
+    #[test]
+    fn two_names_never_look_the_same(one in names(), other in names()) {
+        prop_assume!(one != other);
+        let forms = |name: &[u8]| forms(&Untrusted::from(name));
+        for (one, other) in forms(&one).iter().zip(&forms(&other)) {
+            prop_assert_ne!(one, other);
+        }
+    }
+
+    /// What is printed, taken for a name, is printed as something else unless nothing was escaped.
+    #[test]
+    fn no_name_forges_the_escapes_of_another(name in names()) {
+        let shown = Untrusted::from(&*name).terminal().to_string();
+        if shown.as_bytes() != name {
+            prop_assert_ne!(Untrusted::from(&*shown).terminal().to_string(), shown);
+        }
+    }
+}

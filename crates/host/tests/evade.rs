@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Programs that would not be found, or be taken for somebody's login: real processes, and cgroups of
+//! their own.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::os::fd::FromRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
+use agewise_host::mover::{PageoutError, check_target};
+use agewise_host::process::{Process, ProcessKind};
+use agewise_host::restrain::{Killed, Ledger, RestrainError, Restraints, Untouchable, untouchable};
+use agewise_host::root::ProcRoot;
+use agewise_host::vma::VmaTable;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const HOG_BYTES: usize = 16 << 20;
+
+/// A memory cgroup that is removed again.
+struct Place(Cgroup);
+
+impl Place {
+    fn new(test: &str, name: &str) -> Option<Place> {
+        let made = Hierarchy::discover(&ProcRoot::default()).map(|hierarchy| {
+            let path = format!("agewise-test-{name}-{}", std::process::id());
+            fs::create_dir(hierarchy.root.join(&path))
+                .map(|()| Cgroup::open(&hierarchy, &path).unwrap())
+        });
+        match made {
+            Ok(Ok(cgroup)) => Some(Place(cgroup)),
+            Ok(Err(error)) => skip(test, &error.to_string()),
+            Err(error) => skip(test, &error.to_string()),
+        }
+    }
+
+    fn take(&self, pid: u32) {
+        fs::write(self.0.dir().join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    fn kill(&self) -> Killed {
+        hands().kill(&self.0).unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let began = Instant::now();
+        while fs::remove_dir(self.0.dir()).is_err() {
+            if began.elapsed() > PATIENCE {
+                eprintln!("{} is left", self.0.dir().display());
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn skip<T>(test: &str, why: &str) -> Option<T> {
+    println!("SKIPPED: {test}: {why}");
+    None
+}
+
+fn hands() -> Restraints {
+    Restraints::new(ProcRoot::default(), Ledger::default())
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A process whose first thread has ended while another one holds memory. Killed when dropped.
+struct Headless(u32);
+
+extern "C" fn hold(ready: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: memory of our own is mapped and written within its length; a descriptor of our own.
+    unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let at = libc::mmap(std::ptr::null_mut(), HOG_BYTES, protection, flags, -1, 0);
+        if at == libc::MAP_FAILED {
+            libc::_exit(1);
+        }
+        at.cast::<u8>().write_bytes(1, HOG_BYTES);
+        libc::mlock(at, 4096);
+        libc::write(ready as i32, c"1".as_ptr().cast(), 1);
+        loop {
+            libc::pause();
+        }
+    }
+}
+
+impl Headless {
+    fn start() -> Headless {
+        let mut ends = [0; 2];
+        // SAFETY: the child has one thread and calls nothing of Rust's; the parent owns both ends.
+        let (pid, mut ready) = unsafe {
+            assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+            let pid = libc::fork();
+            if pid == 0 {
+                libc::setsid();
+                let mut thread: libc::pthread_t = std::mem::zeroed();
+                let end = ends[1] as usize as *mut libc::c_void;
+                let failed = libc::pthread_create(&raw mut thread, std::ptr::null(), hold, end);
+                if failed != 0 {
+                    libc::_exit(1);
+                }
+                // This thread only.
+                libc::syscall(libc::SYS_exit, 0);
+            }
+            assert!(pid > 0);
+            libc::close(ends[1]);
+            (pid, fs::File::from_raw_fd(ends[0]))
+        };
+        let headless = Headless(pid as u32);
+        ready.read_exact(&mut [0]).expect("the other thread runs");
+        let stat = format!("/proc/{pid}/stat");
+        wait_until("the leader ends", || {
+            fs::read_to_string(&stat).unwrap().contains(") Z ")
+        });
+        headless
+    }
+
+    /// Whether it has ended; waits for it then.
+    fn has_ended(&self) -> bool {
+        // SAFETY: a child of ours.
+        unsafe { libc::waitpid(self.0 as i32, std::ptr::null_mut(), libc::WNOHANG) != 0 }
+    }
+}
+
+impl Drop for Headless {
+    fn drop(&mut self) {
+        // SAFETY: a child of ours; one that was waited for already is in neither call.
+        unsafe {
+            if libc::waitpid(self.0 as i32, std::ptr::null_mut(), libc::WNOHANG) == 0 {
+                libc::kill(self.0 as i32, libc::SIGKILL);
+                libc::waitpid(self.0 as i32, std::ptr::null_mut(), 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_process_without_its_first_thread_is_one() {
+    let child = Headless::start();
+    let process = Process::open_user(&ProcRoot::default(), child.0).unwrap();
+    assert!(process.is_alive() && process.has_lost_leader());
+    let stat = process.stat().unwrap();
+    assert_eq!((stat.kind, stat.session), (ProcessKind::User, child.0));
+    let least = HOG_BYTES as u64;
+    assert!(process.rss_bytes().unwrap() >= least);
+    assert!(stat.rss_pages * 4096 >= least / 2);
+    assert!(process.status().unwrap().rss_bytes >= least / 2);
+    let mut vmas = VmaTable::new();
+    vmas.read(child.0).unwrap();
+    vmas.mark_locked(child.0).unwrap();
+    let is_hog = |vma: &&agewise_host::vma::Vma| vma.range.end - vma.range.start >= least - 4096;
+    assert!(vmas.vmas().iter().any(|vma| is_hog(&vma)));
+    assert!(vmas.vmas().iter().any(|vma| vma.locked));
+    // What the kernel does not do for it is said, not taken for its end.
+    let refused = check_target(&process).unwrap_err();
+    assert!(
+        matches!(refused, PageoutError::LostLeader { .. }),
+        "{refused}"
+    );
+    assert!(!refused.is_gone());
+}
+
+#[test]
+fn a_process_without_its_first_thread_ends_with_its_last() {
+    let child = Headless::start();
+    let process = Process::open(child.0).unwrap();
+    // SAFETY: a child of ours.
+    unsafe { libc::kill(child.0 as i32, libc::SIGKILL) };
+    wait_until("the process ends", || !process.is_alive());
+    assert!(process.check().unwrap_err().is_gone());
+}
+
+#[test]
+fn a_kill_reaches_a_process_without_its_first_thread() {
+    let Some(place) = Place::new(
+        "a_kill_reaches_a_process_without_its_first_thread",
+        "headless",
+    ) else {
+        return;
+    };
+    let child = Headless::start();
+    // A thread moves its whole group by any of its ids in v2; in v1 those that still run are moved.
+    let threads = Process::open(child.0).unwrap().threads().unwrap();
+    let moved = threads.iter().any(|thread| {
+        fs::write(place.0.dir().join("cgroup.procs"), thread.to_string()).is_ok()
+            && place
+                .0
+                .procs(true)
+                .is_ok_and(|pids| pids.contains(&child.0))
+    });
+    assert!(moved, "it cannot be put into a cgroup");
+    let process = Process::open(child.0).unwrap();
+    let of = Cgroup::of_process(place.0.hierarchy(), &process).unwrap();
+    assert_eq!(of.as_ref(), Some(&place.0));
+    assert_eq!(untouchable(&ProcRoot::default(), &place.0).unwrap(), None);
+    let killed = place.kill();
+    assert_eq!(
+        (killed.ended, killed.is_complete()),
+        (1, true),
+        "{killed:?}"
+    );
+    wait_until("it ends", || child.has_ended());
+}
+
+#[test]
+fn who_is_forked_meanwhile_is_killed_as_well() {
+    let Some(place) = Place::new("who_is_forked_meanwhile_is_killed_as_well", "forks") else {
+        return;
+    };
+    // Each starts the next one and ends.
+    let procs = place.0.dir().join("cgroup.procs");
+    let script = format!(
+        "echo $$ > {}; f() {{ sleep 0.02; f & }}; f & f & f & f & wait",
+        procs.display()
+    );
+    let mut child = Command::new("setsid")
+        .args(["sh", "-c", &script])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("setsid of util-linux");
+    wait_until("it forks", || place.0.procs(true).unwrap().len() > 4);
+    let killed = place.kill();
+    assert!(killed.is_complete() && killed.ended > 0, "{killed:?}");
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(place.0.procs(true).unwrap().is_empty());
+    child.wait().unwrap();
+}
+
+/// A sleeping process in a session of its own, ended with its guard.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn start() -> Sleeper {
+        Sleeper(
+            Command::new("setsid")
+                .args(["sleep", "60"])
+                .spawn()
+                .unwrap(),
+        )
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A cgroup whose files the kernel does not follow.
+fn false_cgroup(top: &Path, procs: &str, events: &str) -> Cgroup {
+    let dir = top.join("hog");
+    fs::create_dir(&dir).unwrap();
+    for (file, text) in [
+        ("cgroup.procs", procs),
+        ("cgroup.events", events),
+        ("cgroup.kill", ""),
+    ] {
+        fs::write(dir.join(file), text).unwrap();
+    }
+    Cgroup::open(&Hierarchy::at(Version::V2, top), "/hog").unwrap()
+}
+
+#[test]
+fn who_is_left_is_said() {
+    let sleeper = Sleeper::start();
+    let pid = sleeper.0.id();
+    wait_until("a session of its own", || {
+        Process::open(pid).unwrap().stat().unwrap().session == pid
+    });
+    let top = tempfile::tempdir().unwrap();
+    let cgroup = false_cgroup(top.path(), &format!("{pid}\n"), "populated 1\n");
+    let killed = hands().kill(&cgroup).unwrap();
+    assert_eq!((killed.ended, &*killed.left), (0, &[pid][..]));
+    assert!(!killed.is_complete());
+    assert_eq!(killed.to_string(), format!("1 still live: {pid}"));
+    let top = tempfile::tempdir().unwrap();
+    let cgroup = false_cgroup(top.path(), "", "populated 1\n");
+    let killed = hands().kill(&cgroup).unwrap();
+    assert!(killed.holds_unseen && !killed.is_complete());
+    assert_eq!(
+        killed.to_string(),
+        "processes that cannot be seen still live"
+    );
+}
+
+/// CPU time of a process, in clock ticks.
+fn ticks(pid: u32) -> u64 {
+    let stat = Process::open(pid).unwrap().stat().unwrap();
+    stat.user_ticks + stat.system_ticks
+}
+
+#[test]
+fn a_cgroup_whose_name_is_no_text_is_frozen_and_killed_with_its_parent() {
+    let test = "a_cgroup_whose_name_is_no_text_is_frozen_and_killed_with_its_parent";
+    let Some(place) = Place::new(test, "bytes") else {
+        return;
+    };
+    let dir = place.0.dir().join(OsStr::from_bytes(b"hog\xff"));
+    fs::create_dir(&dir).unwrap();
+    let mut hog = Command::new("setsid")
+        .args(["sh", "-c", "while :; do :; done"])
+        .spawn()
+        .expect("setsid of util-linux");
+    let pid = hog.id();
+    fs::write(dir.join("cgroup.procs"), pid.to_string()).unwrap();
+    wait_until("a session of its own", || {
+        Process::open(pid).unwrap().stat().unwrap().session == pid
+    });
+    assert_eq!(place.0.procs(true).unwrap(), [pid]);
+    let process = Process::open(pid).unwrap();
+    let of = Cgroup::of_process(place.0.hierarchy(), &process)
+        .unwrap()
+        .unwrap();
+    assert_eq!(of.dir(), dir);
+    assert!(of.name().ends_with(r"/hog\xff"), "{}", of.name());
+    let mut hands = hands();
+    match hands.freeze(&place.0) {
+        Err(error @ RestrainError::NoFreezer { .. }) => {
+            skip::<()>(test, &format!("freezing: {error}"));
+        }
+        other => {
+            other.unwrap();
+            let before = ticks(pid);
+            std::thread::sleep(Duration::from_millis(300));
+            assert_eq!(ticks(pid), before, "it runs");
+        }
+    }
+    let killed = hands.kill(&place.0).unwrap();
+    assert_eq!(
+        (killed.ended, killed.is_complete()),
+        (1, true),
+        "{killed:?}"
+    );
+    hog.wait().unwrap();
+    wait_until("its cgroup goes", || fs::remove_dir(&dir).is_ok());
+}
+
+#[test]
+fn a_terminal_of_ones_own_making_is_no_login() {
+    let test = "a_terminal_of_ones_own_making_is_no_login";
+    let Some(place) = Place::new(test, "script") else {
+        return;
+    };
+    let began = Command::new("setsid")
+        .args(["script", "-qc", "sleep 60", "/dev/null"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn();
+    let mut script = began.expect("setsid of util-linux");
+    let pid = script.id();
+    // `setsid` becomes `script`, whose child leads the session of the terminal.
+    let leader = || {
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+        let child = children.split_whitespace().next()?.parse::<u32>().ok()?;
+        let stat = Process::open(child).ok()?.stat().ok()?;
+        (stat.has_terminal && stat.session == child).then_some(child)
+    };
+    wait_until("script starts, or is not there", || {
+        leader().is_some() || matches!(script.try_wait(), Ok(Some(_)))
+    });
+    let Some(leader) = leader() else {
+        skip::<()>(test, "no script (util-linux)");
+        return;
+    };
+    place.take(leader);
+    place.take(pid);
+    let found = untouchable(&ProcRoot::default(), &place.0).unwrap();
+    assert_ne!(found, Some(Untouchable::LoginShell));
+    assert_eq!(found, None);
+    let killed = place.kill();
+    assert!(killed.is_complete() && killed.ended >= 2, "{killed:?}");
+    script.wait().unwrap();
+}

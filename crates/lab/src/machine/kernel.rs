@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Kernels that can be simulated: for each, the rules of its parts. Nothing else in the lab asks for
+//! a version; a kernel more is one line here, and a profile more where its rules are new.
+
+use agewise_damon::profile::Profile as DamonProfile;
+use agewise_kernel::classic;
+use agewise_kernel::mglru::profile::{Profile, V6, V6_12, V6_14, V7_2};
+
+/// A kernel, as the profiles of its parts.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// The multi-gen LRU, which gives the kernel its name.
+    pub mglru: &'static Profile,
+    /// The classic LRU.
+    pub classic: classic::Settings,
+    /// DAMON.
+    pub damon: DamonProfile,
+    /// Cgroups for which a CPU keeps charges in stock (`NR_MEMCG_STOCK`).
+    pub stock_slots: usize,
+}
+
+/// Every kernel, the newest first, which is the default.
+pub static KERNELS: [Kernel; 4] = [
+    Kernel {
+        mglru: &V7_2,
+        classic: classic::Settings::linux_7_2(),
+        damon: DamonProfile::V7_2,
+        stock_slots: 7,
+    },
+    Kernel {
+        mglru: &V6_14,
+        stock_slots: 1,
+        ..OLD
+    },
+    Kernel {
+        mglru: &V6_12,
+        stock_slots: 1,
+        ..OLD
+    },
+    Kernel { mglru: &V6, ..OLD },
+];
+
+/// What kernels before 7.2 share.
+const OLD: Kernel = Kernel {
+    mglru: &V6_12,
+    classic: classic::Settings::linux_6_12(),
+    damon: DamonProfile::V6_12,
+    stock_slots: 7,
+};
+
+impl Kernel {
+    /// The default.
+    pub const NEWEST: &'static Kernel = &KERNELS[0];
+
+    /// Its version.
+    pub fn name(&self) -> &'static str {
+        self.mglru.name
+    }
+
+    /// The kernel of a version.
+    pub fn by_name(version: &str) -> Option<&'static Kernel> {
+        KERNELS.iter().find(|kernel| kernel.name() == version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agewise_kernel::mglru::profile::PROFILES;
+
+    use super::*;
+
+    #[test]
+    fn every_profile_is_a_kernel() {
+        let named: Vec<&str> = KERNELS.iter().map(Kernel::name).collect();
+        let known: Vec<&str> = PROFILES.iter().map(|profile| profile.name).collect();
+        assert_eq!(named, known);
+        assert_eq!(Kernel::by_name("6.14").unwrap().name(), "6.14");
+        assert!(Kernel::by_name("").is_none());
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An agent that decides by ages: looks, decides and acts when each is due.
+
+use agewise_kernel::ids::MemcgId;
+use agewise_policy::proactive::{Action, Controller, Decision, Facts, Hands, Looked, Outcome};
+
+use super::eye::Eye;
+use super::facts::{Counted, gather};
+use super::{DECIDE_NS, Ledger, ProactivePlan, Sight, Truth, bytes, hand};
+use crate::machine::{Clearing, Machine};
+
+pub(super) struct ByAge {
+    controller: Controller,
+    eye: Eye,
+    sight: Sight,
+    memcg: MemcgId,
+    looked_ns: u64,
+    counted: Counted,
+    outcome: Option<Outcome>,
+}
+
+impl ByAge {
+    pub fn new(plan: &ProactivePlan, memcg: MemcgId) -> ByAge {
+        let controller = Controller::new(&plan.spec);
+        ByAge {
+            eye: Eye::new(&controller.pace()),
+            controller,
+            sight: plan.sight,
+            memcg,
+            looked_ns: 0,
+            counted: Counted::default(),
+            outcome: None,
+        }
+    }
+
+    /// When it wants its first turn, ns.
+    pub fn first_ns(&self) -> u64 {
+        let first_ms = self.look_ms().unwrap_or(self.controller.pace().decide_ms);
+        first_ms * 1_000_000
+    }
+
+    /// Its turn; returns when it wants the next one, ns.
+    pub fn turn(
+        &mut self,
+        machine: &mut Machine,
+        truth: Option<&Truth>,
+        ledger: &mut Ledger,
+    ) -> u64 {
+        let now_ns = machine.now_ns();
+        let is_due = |ms| now_ns >= self.looked_ns + ms * 1_000_000;
+        let looks = self.look_ms().is_some_and(is_due);
+        if looks {
+            self.looked_ns = now_ns;
+            let misplaced = match self.sight {
+                Sight::PageTables => {
+                    let all = |_, seen: &_| Some(*seen);
+                    let clearing = Clearing::Accessed;
+                    self.eye
+                        .look_at_tables(machine, self.memcg, truth, clearing, all)
+                }
+                Sight::Generations => {
+                    self.eye.look_at_generations(machine, self.memcg);
+                    None
+                }
+            };
+            ledger.looked(misplaced);
+        }
+        let decision = self.decide(machine, looks);
+        ledger.decided(now_ns, &decision);
+        if decision.action != Action::Nothing {
+            self.carry_out(machine, &decision.action, ledger);
+        }
+        let decide_ns = decision.next_ms.saturating_mul(1_000_000);
+        let look_ns = match self.look_ms() {
+            Some(ms) => self.looked_ns + ms * 1_000_000,
+            None => u64::MAX,
+        };
+        decide_ns.min(look_ns)
+    }
+
+    fn decide(&mut self, machine: &mut Machine, looks: bool) -> Decision {
+        let facts = gather(machine, self.memcg, &mut self.counted);
+        let by_page_tables = self.sight == Sight::PageTables;
+        let time_ms = facts.time_ms;
+        let facts = Facts {
+            looked: looks.then(|| Looked {
+                time_ms,
+                watched_ms: time_ms,
+                bins: self.eye.bins(),
+                returned: self.eye.returned(),
+            }),
+            hands: Hands {
+                page_out: true,
+                reclaim: true,
+                sort: by_page_tables,
+                coldest: false,
+            },
+            outcome: self.outcome.take(),
+            ..facts
+        };
+        machine.wait_busy(DECIDE_NS);
+        self.controller.decide(&facts)
+    }
+
+    fn carry_out(&mut self, machine: &mut Machine, action: &Action, ledger: &mut Ledger) {
+        let before_ns = machine.now_ns();
+        let waited_ns = machine.waited_ns();
+        let done = match self.sight {
+            Sight::PageTables => hand::by_pages(machine, &self.eye, self.memcg, action),
+            Sight::Generations => hand::by_bytes(machine, self.memcg, action),
+        };
+        let waited_ns = machine.waited_ns() - waited_ns;
+        let stats = &mut ledger.stats;
+        stats.sorted_pages += done.sorted;
+        let asked_bytes = action.bytes();
+        if asked_bytes == 0 {
+            return;
+        }
+        stats.moves += 1;
+        stats.tried_pages += done.tried;
+        for (sum, pages) in stats.left_pages.iter_mut().zip(done.left) {
+            *sum += pages;
+        }
+        self.outcome = Some(Outcome {
+            asked_bytes,
+            tried_bytes: bytes(done.tried),
+            left_bytes: done.left.map(bytes),
+            cpu_ns: (machine.now_ns() - before_ns).saturating_sub(waited_ns),
+        });
+    }
+
+    /// How often to look. A kernel has four generations: opened too often they do not reach back to
+    /// the first bound.
+    fn look_ms(&self) -> Option<u64> {
+        let pace = self.controller.pace();
+        let reach_ms = pace.bounds.bounds_ms().first().map_or(0, |first| first / 2);
+        let look_ms = pace.look_ms?;
+        match self.sight {
+            Sight::PageTables => Some(look_ms),
+            Sight::Generations => Some(look_ms.max(reach_ms)),
+        }
+    }
+}

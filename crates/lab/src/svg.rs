@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Writing SVG: what all pictures of the lab share.
+
+use std::fmt::{Arguments, Write};
+
+/// A picture in the making.
+#[derive(Debug)]
+pub(crate) struct Svg(String);
+
+impl Svg {
+    /// White paper of a size.
+    pub fn new(width: f64, height: f64) -> Self {
+        Self(format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+             width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+        ))
+    }
+
+    /// Adds markup as a line.
+    pub fn line(&mut self, markup: Arguments<'_>) {
+        put(&mut self.0, markup);
+    }
+
+    /// The markup of all of it.
+    pub fn finish(self) -> String {
+        self.0 + "</svg>\n"
+    }
+}
+
+/// Adds a line of markup.
+pub(crate) fn put(out: &mut String, markup: Arguments<'_>) {
+    // Writing into a string cannot fail.
+    let _ = out.write_fmt(markup);
+    out.push('\n');
+}
+
+/// Text inside markup.
+pub(crate) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When to scan, decide and move: a state machine without a clock of its own.
+
+use super::{
+    LATE_SLICES_MAX, Moved, PAGE_BYTES, QUEUE_FACTOR, QUEUE_MAX_PAGES, QUEUE_MIN_PAGES,
+    REFILL_FACTOR, REFILL_PERCENT, REHEARSAL_US, RETRY_US, SCAN_DEFAULT_MS, SCAN_MAX_MS,
+    SCAN_PERCENT, SLICE_PAGES, SLICE_US, SLICES, SLICES_BEHIND, Scanned, YOUNG_SHARE,
+};
+use crate::proactive::{Action, Controller, Decision, Facts, Outcome, Reason, Spec};
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Scan all memory, clear accessed bits, queue the coldest; then [`Pacer::scanned`].
+    Scan {
+        /// Pages to queue.
+        queue_pages: u64,
+    },
+    /// Scan without clearing anything, since the queue ran dry; then [`Pacer::refilled`].
+    Refill {
+        /// Pages to queue.
+        queue_pages: u64,
+    },
+    /// Gather facts; then [`Pacer::decide`].
+    Decide,
+    /// Move queued pages; then [`Pacer::moved`].
+    Move {
+        /// At most so many.
+        pages: u64,
+    },
+    /// Nothing is due.
+    Wait {
+        /// Before this time, us.
+        until_us: u64,
+    },
+}
+
+/// Decides for one target. Its answers depend on nothing but what it was handed, in that order.
+#[derive(Debug)]
+pub struct Pacer {
+    controller: Controller,
+    rehearsal: bool,
+    scan_due_us: u64,
+    scan_interval_ms: u64,
+    /// A queue that ran dry is not filled before this time.
+    refill_due_us: u64,
+    /// When the next decision or slice is due; `None`: nothing was decided yet.
+    due_us: Option<u64>,
+    /// Decided and not moved yet, and in which slices it goes.
+    backlog_pages: u64,
+    slice_pages: u64,
+    slice: Option<Slice>,
+    /// When the policy wants to be asked again, once all of its decision went.
+    decide_us: u64,
+    /// What became of the decision so far.
+    done: Moved,
+    outcome: Option<Outcome>,
+    /// Pages that went since the last scan, and in the period before it.
+    went_pages: u64,
+    went_before_pages: u64,
+}
+
+/// A slice under way.
+#[derive(Clone, Copy, Debug)]
+struct Slice {
+    began_us: u64,
+    asked_pages: u64,
+    left_pages: u64,
+    refill: Refill,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refill {
+    NotNeeded,
+    Wanted,
+    Done,
+}
+
+impl Pacer {
+    /// Holds a target by `spec`. A rehearsal never counts on what it asks for being gone.
+    pub fn new(spec: &Spec, rehearsal: bool) -> Self {
+        Pacer {
+            controller: Controller::new(spec),
+            rehearsal,
+            scan_due_us: 0,
+            scan_interval_ms: 0,
+            refill_due_us: 0,
+            due_us: None,
+            backlog_pages: 0,
+            slice_pages: 0,
+            slice: None,
+            decide_us: 0,
+            done: Moved::default(),
+            outcome: None,
+            went_pages: 0,
+            went_before_pages: 0,
+        }
+    }
+
+    /// Whether moves are rehearsed.
+    pub fn is_rehearsal(&self) -> bool {
+        self.rehearsal
+    }
+
+    /// Rehearses from now on, or no longer.
+    pub fn set_rehearsal(&mut self, rehearsal: bool) {
+        self.rehearsal = rehearsal;
+    }
+
+    /// Memory came up that no scan has seen: the next step is a scan.
+    pub fn scan_soon(&mut self) {
+        self.scan_due_us = 0;
+    }
+
+    /// Whether a slice is under way: what was asked for has not been reported in full.
+    pub fn is_moving(&self) -> bool {
+        self.slice.is_some()
+    }
+
+    /// When something is due next, us.
+    pub fn due_us(&self) -> u64 {
+        self.due_us.unwrap_or(0).min(self.scan_due_us)
+    }
+
+    /// Time between scans now, ms; 0 before the first.
+    pub fn scan_interval_ms(&self) -> u64 {
+        self.scan_interval_ms
+    }
+
+    /// What to do at `now_us`. Asked again without a report of what it said, it says the same.
+    pub fn next(&mut self, now_us: u64) -> Step {
+        if let Some(slice) = &self.slice {
+            return match slice.refill {
+                Refill::Wanted => Step::Refill {
+                    queue_pages: (slice.left_pages.saturating_mul(REFILL_FACTOR))
+                        .clamp(QUEUE_MIN_PAGES, QUEUE_MAX_PAGES),
+                },
+                _ => Step::Move {
+                    pages: slice.left_pages,
+                },
+            };
+        }
+        if now_us >= self.scan_due_us {
+            return Step::Scan {
+                queue_pages: self.queue_pages(),
+            };
+        }
+        let due_us = self.due_us.unwrap_or(now_us);
+        if now_us < due_us {
+            return Step::Wait {
+                until_us: self.due_us(),
+            };
+        }
+        if self.backlog_pages == 0 {
+            return Step::Decide;
+        }
+        let slices = (1 + (now_us - due_us) / SLICE_US).min(LATE_SLICES_MAX);
+        let pages = slices
+            .saturating_mul(self.slice_pages)
+            .min(self.backlog_pages);
+        self.slice = Some(Slice {
+            began_us: now_us,
+            asked_pages: pages,
+            left_pages: pages,
+            refill: Refill::NotNeeded,
+        });
+        Step::Move { pages }
+    }
+
+    /// How many pages a scan queues: what went lately, and room for what is touched again.
+    fn queue_pages(&self) -> u64 {
+        let went = self.went_pages.max(self.went_before_pages / 2);
+        QUEUE_FACTOR
+            .saturating_mul(went)
+            .clamp(QUEUE_MIN_PAGES, QUEUE_MAX_PAGES)
+    }
+
+    /// A scan that began at `began_us` is done.
+    pub fn scanned(&mut self, began_us: u64, scanned: &Scanned) {
+        self.went_before_pages = std::mem::take(&mut self.went_pages);
+        let look_ms = self.controller.pace().look_ms.unwrap_or(SCAN_DEFAULT_MS);
+        let affordable_ms = (scanned.cpu_ns as f64 / 1e6 * 100.0 / SCAN_PERCENT) as u64;
+        // Half of the way at a time to where the share of accessed memory would be as wanted.
+        let share = scanned.young_pages as f64 / scanned.present_pages.max(1) as f64;
+        let factor = (YOUNG_SHARE / share.max(0.01)).sqrt().clamp(0.5, 2.0);
+        let wanted_ms = (self.scan_interval_ms.max(look_ms) as f64 * factor) as u64;
+        let least_ms = look_ms.min(SCAN_MAX_MS).max(affordable_ms);
+        self.scan_interval_ms = wanted_ms.clamp(least_ms, SCAN_MAX_MS.max(least_ms));
+        self.scan_due_us = began_us.saturating_add(self.scan_interval_ms.saturating_mul(1000));
+    }
+
+    /// A scan without clearing filled the queue again.
+    pub fn refilled(&mut self, scanned: &Scanned) {
+        let pause_us = (scanned.cpu_ns as f64 / 1e3 * 100.0 / REFILL_PERCENT) as u64;
+        if let Some(slice) = &mut self.slice {
+            slice.refill = Refill::Done;
+            self.refill_due_us = slice.began_us.saturating_add(pause_us);
+        }
+    }
+
+    /// Asks the policy. The time and the outcome of the decision before are filled in here.
+    pub fn decide(&mut self, now_us: u64, facts: Facts<'static>) -> Decision {
+        let facts = Facts {
+            time_ms: now_us / 1000,
+            outcome: self.outcome.take(),
+            ..facts
+        };
+        let decision = self.controller.decide(&facts);
+        self.done = Moved::default();
+        self.decide_us = decision.next_ms.saturating_mul(1000);
+        let asked_bytes = decision.action.bytes();
+        self.backlog_pages = match decision.action {
+            Action::Coldest { types, .. } if types[0] => asked_bytes / PAGE_BYTES,
+            Action::PageOut { older_than_ms, .. } if older_than_ms[0].is_some() => {
+                asked_bytes / PAGE_BYTES
+            }
+            // The queue holds anonymous memory; file pages are the kernel's to drop.
+            _ => 0,
+        };
+        if self.backlog_pages == 0 {
+            self.due_us = Some(self.decide_us);
+            if asked_bytes > 0 {
+                self.settle();
+            }
+            return decision;
+        }
+        let behind = matches!(decision.reason, Reason::OverBudget { behind: true, .. });
+        let slices = if behind { SLICES_BEHIND } else { SLICES };
+        self.slice_pages = SLICE_PAGES.max(self.backlog_pages / slices);
+        // The first slice goes at once; if the decision came late, so does the slice.
+        self.due_us = Some(self.due_us.unwrap_or(now_us));
+        decision
+    }
+
+    /// The decision must not be carried out: it is dropped, and another made after [`RETRY_US`].
+    pub fn withdraw(&mut self, now_us: u64) {
+        self.slice = None;
+        self.backlog_pages = 0;
+        self.due_us = Some(now_us.saturating_add(RETRY_US).max(self.decide_us));
+    }
+
+    /// Some of a slice was moved; if the queue ran dry, it is filled once.
+    pub fn moved(&mut self, moved: &Moved) {
+        let Some(slice) = &mut self.slice else { return };
+        let tried = (moved.tried_bytes / PAGE_BYTES).min(slice.left_pages);
+        slice.left_pages -= tried;
+        self.went_pages = self.went_pages.saturating_add(tried);
+        self.done.add(moved);
+        let is_short = slice.left_pages > 0;
+        let may_refill = slice.began_us >= self.refill_due_us;
+        if is_short && may_refill && slice.refill == Refill::NotNeeded {
+            slice.refill = Refill::Wanted;
+            return;
+        }
+        let Slice {
+            began_us,
+            asked_pages,
+            ..
+        } = *slice;
+        self.slice = None;
+        if self.rehearsal {
+            self.backlog_pages = 0;
+            self.due_us = Some(began_us.saturating_add(REHEARSAL_US));
+            return;
+        }
+        let next_us = began_us.saturating_add(SLICE_US);
+        if is_short {
+            // Nothing idle is left: the rest is dropped, and the policy asked again in its own time.
+            self.backlog_pages = 0;
+            self.due_us = Some(next_us.max(self.decide_us));
+        } else {
+            self.backlog_pages -= asked_pages;
+            self.due_us = Some(next_us);
+        }
+        if self.backlog_pages == 0 {
+            self.settle();
+        }
+    }
+
+    /// What became of the decision, for the next one.
+    fn settle(&mut self) {
+        self.outcome = Some(Outcome {
+            asked_bytes: self.done.tried_bytes,
+            tried_bytes: self.done.tried_bytes,
+            left_bytes: [self.done.left_bytes, 0],
+            cpu_ns: self.done.cpu_ns,
+        });
+    }
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sizes in bytes as people write and read them. Units are powers of two (1 MiB = 2^20), in either
+//! case: `512M`, `1.5GiB`, `64k`.
+
+/// A text that is not a size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SizeError {
+    /// Not a number with a unit.
+    #[error("is no size; write bytes, or a number with K, M, G or T (KiB, MiB, ...)")]
+    Form,
+    /// More than 64 bits can count.
+    #[error("is too large")]
+    TooLarge,
+}
+
+/// Bytes of a size: a number, with a decimal point or without, and a unit.
+///
+/// ```
+/// use agewise_policy::units::size_bytes;
+/// assert_eq!(size_bytes("1.5 GiB"), Ok(3 << 29));
+/// assert!(size_bytes("-1").is_err());
+/// ```
+///
+/// # Errors
+/// [`SizeError`] when it is something else.
+pub fn size_bytes(text: &str) -> Result<u64, SizeError> {
+    let (number, unit) = split_number(text);
+    let unit = unit.to_ascii_uppercase();
+    let unit = unit
+        .strip_suffix("IB")
+        .or(unit.strip_suffix('B'))
+        .unwrap_or(&unit);
+    let power = ["", "K", "M", "G", "T"]
+        .iter()
+        .position(|name| *name == unit)
+        .ok_or(SizeError::Form)?;
+    let unit_bytes = 1u64 << (10 * power);
+    if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
+        let whole = number.parse::<u64>().ok();
+        let bytes = whole.and_then(|number| number.checked_mul(unit_bytes));
+        return bytes.ok_or(SizeError::TooLarge);
+    }
+    let number: f64 = number.parse().map_err(|_| SizeError::Form)?;
+    let bytes = (number * unit_bytes as f64).round();
+    if bytes < u64::MAX as f64 {
+        Ok(bytes as u64)
+    } else {
+        Err(SizeError::TooLarge)
+    }
+}
+
+/// Splits `1.5GiB` into `1.5` and `GiB`: digits and points, and what follows. No signs, exponents or
+/// infinities are numbers here.
+pub fn split_number(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    (&text[..end], text[end..].trim())
+}
+
+/// Bytes for people: `0 B`, `4.0 KiB`, `1.5 GiB`.
+pub fn bytes_text(bytes: u64) -> String {
+    const NAMES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < NAMES.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ => format!("{value:.1} {}", NAMES[unit]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_two() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64K", 65536),
+            ("4k", 4096),
+            (" 32 MiB ", 32 << 20),
+            ("1.5G", 3 << 29),
+            ("2 GiB", 2 << 30),
+            ("1tb", 1 << 40),
+            ("17179869183G", 17_179_869_183 << 30),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(size_bytes(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in [
+            "", "M", ".", "-1", "12Q", "1.2.3G", "0x10", "M512", "3 apples", "1e3",
+        ] {
+            assert_eq!(size_bytes(text), Err(SizeError::Form), "{text}");
+        }
+        for text in [
+            "99999999999999999999",
+            "99999999T",
+            "18446744073709551616",
+            "99999999.5T",
+        ] {
+            assert_eq!(size_bytes(text), Err(SizeError::TooLarge), "{text}");
+        }
+    }
+
+    #[test]
+    fn text_is_short() {
+        assert_eq!(bytes_text(0), "0 B");
+        assert_eq!(bytes_text(1023), "1023 B");
+        assert_eq!(bytes_text(4096), "4.0 KiB");
+        assert_eq!(bytes_text((1 << 20) - 1), "1.0 MiB");
+        assert_eq!(bytes_text(u64::MAX), "16.0 EiB");
+    }
+
+    proptest! {
+        #[test]
+        fn whole_sizes_come_back(number in 0u64..1 << 40, power in 0usize..3) {
+            let unit = ["", "K", "M"][power];
+            let bytes = number << (10 * power);
+            prop_assert_eq!(size_bytes(&format!("{number}{unit}")), Ok(bytes));
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC{0,12}") {
+            let _ = size_bytes(&text);
+        }
+    }
+}

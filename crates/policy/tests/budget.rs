@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A budget's pacer and queue: what holds whatever the world does.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::ops::Range;
+
+use agewise_policy::budget::{
+    Gone, HEAT_DECAY, HeatQueue, LATE_SLICES_MAX, Moved, PAGE_BYTES, Pacer, QUEUE_MAX_PAGES,
+    QUEUE_MIN_PAGES, QUEUE_TIER_PAGES, REFILL_PERCENT, REHEARSAL_US, SCAN_MAX_MS, SCAN_PERCENT,
+    SLICE_PAGES, SLICE_US, SLICES, SLICES_BEHIND, Scanned, Seen, Step, World, share,
+};
+use agewise_policy::proactive::{Backend, Decision, Facts, Hands, Reason, Spec, SwapRoom};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
+use proptest::prelude::*;
+
+fn spec(text: &str) -> Spec {
+    text.parse().unwrap()
+}
+
+const PLENTY: SwapRoom = SwapRoom {
+    free_bytes: 1 << 50,
+    total_bytes: 1 << 50,
+};
+
+/// A target of pages without names: some of them idle, growing, on a clock of its own.
+#[derive(Debug)]
+struct Model {
+    now_us: u64,
+    resident_pages: u64,
+    /// Pages that can go at all; the others are in use.
+    idle_pages: u64,
+    queued_pages: u64,
+    floor_bytes: u64,
+    grows_pages_per_ms: u64,
+    grown_until_ms: u64,
+    young_share: f64,
+    scan_ns: u64,
+    room: SwapRoom,
+    /// Of the decision under way.
+    asked_pages: u64,
+    went_pages: u64,
+    decisions: Vec<(u64, Decision)>,
+    queues: Vec<u64>,
+    scans_us: Vec<u64>,
+    refill_ns: u64,
+    slices: Vec<u64>,
+}
+
+impl Model {
+    fn new(resident_pages: u64, idle_pages: u64) -> Self {
+        Model {
+            now_us: 0,
+            resident_pages,
+            idle_pages,
+            queued_pages: 0,
+            floor_bytes: 0,
+            grows_pages_per_ms: 0,
+            grown_until_ms: 0,
+            young_share: 0.35,
+            scan_ns: 100_000,
+            room: PLENTY,
+            asked_pages: 0,
+            went_pages: 0,
+            decisions: Vec::new(),
+            queues: Vec::new(),
+            scans_us: Vec::new(),
+            refill_ns: 0,
+            slices: Vec::new(),
+        }
+    }
+
+    /// Lets time pass; a turn comes `late_us` after it was due.
+    fn run(&mut self, pacer: &mut Pacer, ms: u64, late_us: u64) {
+        let end_us = self.now_us + ms * 1000;
+        while self.now_us < end_us {
+            let due_us = pacer.turn(self);
+            self.now_us = due_us.max(self.now_us) + late_us.max(1);
+            while self.grown_until_ms < self.now_us / 1000 {
+                self.grown_until_ms += 1;
+                self.resident_pages += self.grows_pages_per_ms;
+                self.idle_pages += self.grows_pages_per_ms;
+            }
+        }
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        self.resident_pages * PAGE_BYTES
+    }
+}
+
+impl World for Model {
+    fn now_us(&mut self) -> u64 {
+        self.now_us
+    }
+
+    fn facts(&mut self) -> Facts<'static> {
+        Facts {
+            resident_bytes: [self.resident_bytes(), 0],
+            charged_bytes: Some(self.resident_bytes()),
+            swap: Some(self.room),
+            floor_bytes: self.floor_bytes,
+            backend: Backend::Zram,
+            hands: Hands {
+                coldest: true,
+                ..Hands::default()
+            },
+            ..Facts::default()
+        }
+    }
+
+    fn decided(&mut self, decision: &Decision) -> bool {
+        self.asked_pages = decision.action.bytes() / PAGE_BYTES;
+        self.went_pages = 0;
+        self.decisions.push((self.now_us, *decision));
+        true
+    }
+
+    fn scan(&mut self, queue_pages: u64, counts: bool) -> Scanned {
+        self.queues.push(queue_pages);
+        self.queued_pages = queue_pages.min(self.idle_pages);
+        if counts {
+            self.scans_us.push(self.now_us);
+        } else {
+            self.refill_ns += self.scan_ns;
+        }
+        Scanned {
+            present_pages: self.resident_pages,
+            young_pages: (self.resident_pages as f64 * self.young_share) as u64,
+            cpu_ns: self.scan_ns,
+        }
+    }
+
+    fn move_out(&mut self, pages: u64, rehearse: bool) -> Moved {
+        let tried = pages.min(self.queued_pages);
+        self.queued_pages -= tried;
+        self.slices.push(pages);
+        self.went_pages += tried;
+        assert!(self.went_pages <= self.asked_pages, "more than was decided");
+        if !rehearse {
+            self.resident_pages -= tried;
+            self.idle_pages -= tried;
+        }
+        Moved {
+            tried_bytes: tried * PAGE_BYTES,
+            left_bytes: if rehearse { 0 } else { tried * PAGE_BYTES },
+            calls: 1,
+            cpu_ns: tried * 7_000,
+            ..Moved::default()
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Whatever is resident, idle, in use, growing and late: not below the floor (nor further below
+    /// the budget than the headroom), never more than was decided, queues and paces within bounds.
+    #[test]
+    fn bounds_hold_in_any_world(
+        resident in 1_000u64..200_000,
+        idle in 0.0f64..1.0,
+        budget_pages in 500u64..150_000,
+        floor_pages in 0u64..150_000,
+        grows in 0u64..40,
+        young in 0.0f64..1.0,
+        scan_us in 10u64..400_000,
+        late_us in 0u64..3_000,
+    ) {
+        let mut world = Model::new(resident, (resident as f64 * idle) as u64);
+        world.floor_bytes = floor_pages * PAGE_BYTES;
+        world.grows_pages_per_ms = grows;
+        world.young_share = young;
+        world.scan_ns = scan_us * 1000;
+        let budget = budget_pages * PAGE_BYTES;
+        let mut pacer = Pacer::new(&spec(&format!("budget:{budget},look=100ms")), false);
+        let (mut lowest, mut before) = (resident, world.resident_pages);
+        for _ in 0..40 {
+            world.run(&mut pacer, 50, late_us);
+            if world.resident_pages < before {
+                lowest = lowest.min(world.resident_pages);
+            }
+            before = world.resident_pages;
+        }
+        let least = floor_pages.max(budget_pages - budget_pages / 8).min(resident);
+        prop_assert!(lowest + 1 >= least, "{lowest} pages, {least} have to stay");
+        let bounds = QUEUE_MIN_PAGES..=QUEUE_MAX_PAGES;
+        prop_assert!(world.queues.iter().all(|pages| bounds.contains(pages)));
+        let pace_ms = (scan_us as f64 / 1e3 * 100.0 / SCAN_PERCENT) as u64;
+        for pair in world.scans_us.windows(2) {
+            let between_ms = (pair[1] - pair[0]) / 1000;
+            prop_assert!(between_ms >= pace_ms.max(100), "scans {between_ms} ms apart");
+        }
+        prop_assert!(pacer.scan_interval_ms() <= SCAN_MAX_MS.max(pace_ms));
+        let share = world.refill_ns as f64 / (world.now_us as f64 * 1e3);
+        // One may have begun just now.
+        let most = REFILL_PERCENT / 100.0 + world.scan_ns as f64 / (world.now_us as f64 * 1e3);
+        prop_assert!(share <= most, "refills take {share} of a core");
+    }
+
+    /// Parts sum to what is to be divided, and nobody gives more than it has queued.
+    #[test]
+    fn shares_are_exact(
+        pages in 0u64..1 << 40,
+        queued in prop::collection::vec(0u64..1 << 40, 0..12),
+    ) {
+        let parts = share(pages, &queued);
+        let all: u64 = queued.iter().sum();
+        prop_assert_eq!(parts.iter().sum::<u64>(), pages.min(all));
+        prop_assert!(parts.iter().zip(&queued).all(|(part, queued)| part <= queued));
+    }
+
+    /// Against a float a page: those queued are present, idle and movable, as many as asked for, and
+    /// none is warmer than one that was left (a quarter of an octave counts as the same).
+    #[test]
+    fn the_queue_is_the_naive_models(
+        scans in prop::collection::vec(prop::collection::vec(any::<bool>(), 600), 1..15),
+        fixed in prop::collection::vec(any::<bool>(), 600),
+        pages in 1u64..700,
+    ) {
+        let mut queue = HeatQueue::new();
+        let mut heat = vec![0.0f64; 600];
+        for (at, young) in scans.iter().enumerate() {
+            for (heat, young) in heat.iter_mut().zip(young) {
+                *heat = *heat * HEAT_DECAY + f64::from(u8::from(*young));
+            }
+            let is_last = at + 1 == scans.len();
+            queue.scan(&tables(young, &fixed), true, if is_last { pages } else { 1 });
+        }
+        let young = scans.last().unwrap();
+        let may_go = |page: &u64| !young[*page as usize] && !fixed[*page as usize];
+        let in_order: Vec<u64> = queue.queued().cloned().flatten().collect();
+        let mut queued = in_order.clone();
+        queued.sort_unstable();
+        queued.dedup();
+        prop_assert_eq!(queued.len(), in_order.len(), "none twice");
+        prop_assert!(queued.iter().all(may_go));
+        prop_assert_eq!(queued.len() as u64, pages.min((0..600).filter(may_go).count() as u64));
+        let heat_of = |page: &u64| heat[*page as usize];
+        let warmest = queued.iter().map(heat_of).fold(0.0, f64::max);
+        for page in (0..600).filter(|page| may_go(page) && !queued.contains(page)) {
+            // Levels are 4 % apart and rounded by chance, once a scan.
+            prop_assert!(heat_of(&page) * 1.35 + 0.05 >= warmest, "{page} stays, {warmest} goes");
+        }
+        // And in tiers: none is much warmer than one of a later tier.
+        let tier = QUEUE_TIER_PAGES as usize;
+        for (first, later) in [(0..tier, tier..3 * tier), (tier..3 * tier, 3 * tier..600)] {
+            let of = |range: Range<usize>| in_order.iter().skip(range.start).take(range.len());
+            let warmest = of(first).map(heat_of).fold(0.0, f64::max);
+            let coldest = of(later).map(heat_of).fold(f64::INFINITY, f64::min);
+            prop_assert!(coldest * 1.35 + 0.05 >= warmest, "{warmest} before {coldest}");
+        }
+    }
+
+    /// Of what was queued, idle pages go until enough were tried; others are passed over.
+    #[test]
+    fn what_was_touched_since_is_replaced_by_the_next(
+        touched in prop::collection::vec(any::<bool>(), 600),
+        pages in 1u64..600,
+    ) {
+        let mut queue = HeatQueue::new();
+        queue.scan(&tables(&[false; 600], &[false; 600]), true, 600);
+        let mut calls = 0;
+        let moved = queue.move_out(pages, |runs| {
+            let idle = runs.iter().cloned().flatten().filter(|page| !touched[*page as usize]);
+            calls += 1;
+            let idle_pages = idle.count() as u64;
+            Ok::<_, Infallible>(Gone { idle_pages, left_pages: idle_pages / 2, calls: 1 })
+        });
+        let moved = moved.unwrap();
+        let idle = touched.iter().filter(|touched| !**touched).count() as u64;
+        prop_assert_eq!(moved.tried_bytes, pages.min(idle) * PAGE_BYTES);
+        prop_assert!(moved.left_bytes <= moved.tried_bytes);
+        let looked = (moved.tried_bytes + moved.young_again_bytes) / PAGE_BYTES;
+        prop_assert_eq!(queue.queued_pages(), 600 - looked);
+        prop_assert_eq!(moved.calls, calls);
+    }
+}
+
+fn tables(young: &[bool], fixed: &[bool]) -> Vec<Seen> {
+    let mut tables = BTreeMap::<u64, Seen>::new();
+    for (page, (young, fixed)) in young.iter().zip(fixed).enumerate() {
+        let index = (page / PAGES_PER_TABLE) as u64;
+        let seen = tables.entry(index).or_insert_with(|| Seen {
+            index,
+            bits: TableBits::default(),
+            movable: PageSet::NONE,
+        });
+        let (word, bit) = (page % PAGES_PER_TABLE / 64, 1u64 << (page % 64));
+        seen.bits.present[word] |= bit;
+        seen.bits.young[word] |= if *young { bit } else { 0 };
+        seen.movable[word] |= if *fixed { 0 } else { bit };
+    }
+    tables.into_values().collect()
+}
+
+#[test]
+fn scans_come_as_often_as_a_third_of_memory_is_accessed() {
+    for (young, interval_ms) in [(0.35, 100), (1.0, 100), (0.02, SCAN_MAX_MS)] {
+        let mut world = Model::new(10_000, 10_000);
+        world.young_share = young;
+        let mut pacer = Pacer::new(&spec("budget:1G,look=100ms"), false);
+        world.run(&mut pacer, 60_000, 0);
+        assert_eq!(pacer.scan_interval_ms(), interval_ms, "{young} accessed");
+    }
+    // A terabyte costs 14 s to scan: the share of a core is kept there as well.
+    let mut world = Model::new(1 << 28, 0);
+    world.scan_ns = 14_000_000_000;
+    let mut pacer = Pacer::new(&spec("budget:2T"), false);
+    world.run(&mut pacer, 3_000_000, 0);
+    assert_eq!(pacer.scan_interval_ms(), 1_400_000);
+}
+
+/// The queue follows what went: twice as much, the least when nothing does.
+#[test]
+fn the_queue_follows_what_goes() {
+    let mut world = Model::new(100_000, 100_000);
+    world.grows_pages_per_ms = 20;
+    let mut pacer = Pacer::new(&spec("budget:200M,look=500ms"), false);
+    world.run(&mut pacer, 4_000, 0);
+    let last = world.queues.last().copied().unwrap();
+    assert!(
+        (15_000..30_000).contains(&last),
+        "{last} queued, 10000 a scan go"
+    );
+    world.grows_pages_per_ms = 0;
+    world.run(&mut pacer, 4_000, 0);
+    assert_eq!(world.queues.last().copied(), Some(QUEUE_MIN_PAGES));
+}
+
+/// A move is divided into slices of 0.1 ms of work; larger ones only where it would take too long.
+#[test]
+fn a_move_goes_in_slices_and_late_ones_take_more() {
+    let mut world = Model::new(26_000, 26_000);
+    let mut pacer = Pacer::new(&spec("budget:100M"), false);
+    world.run(&mut pacer, 100, 0);
+    let moved = |decision: &Decision| decision.action.bytes() / PAGE_BYTES;
+    let first = world
+        .decisions
+        .iter()
+        .map(|(_, d)| moved(d))
+        .find(|pages| *pages > 0)
+        .unwrap();
+    let slice = (first / SLICES).max(SLICE_PAGES);
+    assert_eq!(world.slices[0], slice);
+    assert!(world.slices.len() as u64 >= first / slice);
+    let mut late = Model::new(26_000, 26_000);
+    let mut pacer = Pacer::new(&spec("budget:100M"), false);
+    late.run(&mut pacer, 100, 10 * SLICE_US);
+    let most = late.slices.iter().max().unwrap();
+    assert!(*most <= LATE_SLICES_MAX * slice, "{most}");
+    assert_eq!(*most, LATE_SLICES_MAX * slice);
+}
+
+/// Behind, it takes more at once; caught up, it steps back to small slices.
+#[test]
+fn it_catches_up_in_larger_slices_and_steps_back() {
+    let mut world = Model::new(25_000, 25_000);
+    world.grows_pages_per_ms = 100;
+    let mut pacer = Pacer::new(&spec("budget:100M"), false);
+    world.run(&mut pacer, 400, 0);
+    let is_behind = |entry: &&(u64, Decision)| {
+        matches!(entry.1.reason, Reason::OverBudget { behind: true, .. })
+    };
+    let behind = world
+        .decisions
+        .iter()
+        .find(is_behind)
+        .expect("growth outruns it");
+    let pages = behind.1.action.bytes() / PAGE_BYTES;
+    assert!(
+        world.slices.contains(&(pages / SLICES_BEHIND)),
+        "{pages} in eight slices"
+    );
+    world.grows_pages_per_ms = 1;
+    world.run(&mut pacer, 8_000, 0);
+    let from = world.slices.len();
+    world.run(&mut pacer, 1_000, 0);
+    let since = &world.slices[from..];
+    assert!(
+        !since.is_empty() && since.iter().all(|pages| *pages <= 2 * SLICE_PAGES),
+        "{since:?}"
+    );
+}
+
+/// Nothing idle: it neither spins nor scans without end.
+#[test]
+fn without_idle_memory_it_waits_for_its_step() {
+    let mut world = Model::new(50_000, 0);
+    let mut pacer = Pacer::new(&spec("budget:100M,step=8ms"), false);
+    world.run(&mut pacer, 4_000, 0);
+    assert_eq!(world.resident_pages, 50_000);
+    let decisions = world.decisions.len();
+    assert!(decisions <= 4_000 / 8 + 2, "{decisions} decisions in 4 s");
+}
+
+#[test]
+fn a_full_swap_moves_nothing_and_gives_the_rate_back() {
+    let mut world = Model::new(50_000, 50_000);
+    world.room.free_bytes = 0;
+    let mut pacer = Pacer::new(&spec("budget:100M,rate=1M"), false);
+    world.run(&mut pacer, 2_000, 0);
+    assert_eq!(world.resident_pages, 50_000);
+    world.room = PLENTY;
+    world.run(&mut pacer, 10_000, 0);
+    let went = (50_000 - world.resident_pages) * PAGE_BYTES;
+    assert!((9 << 20..=12 << 20).contains(&went), "{went} at 1 MiB/s");
+}
+
+#[test]
+fn a_rehearsal_decides_once_a_second_and_asking_twice_changes_nothing() {
+    let mut world = Model::new(50_000, 50_000);
+    let mut pacer = Pacer::new(&spec("budget:100M"), true);
+    world.run(&mut pacer, 5_000, 0);
+    assert_eq!(world.resident_pages, 50_000);
+    let decisions = world.decisions.len() as u64;
+    assert!(
+        (1..=5_000_000 / REHEARSAL_US + 1).contains(&decisions),
+        "{decisions}"
+    );
+    let mut pacer = Pacer::new(&spec("budget:100M"), false);
+    assert_eq!(pacer.next(7), pacer.next(7));
+    let Step::Scan { queue_pages } = pacer.next(7) else {
+        panic!("a scan comes first");
+    };
+    assert_eq!(queue_pages, QUEUE_MIN_PAGES);
+}
