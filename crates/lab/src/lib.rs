@@ -11,5 +11,6 @@ pub mod proactive;
 pub mod reference;
 pub mod reproduce;
 mod reuse_pool;
+mod svg;
 pub mod workload;
 pub mod yardstick;
