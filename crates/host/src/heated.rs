@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use agewise_policy::budget::{Gone, HeatQueue, Moved, Scanned, Seen};
-use agewise_policy::table::{PAGES_PER_TABLE, PageSet, WORDS_PER_TABLE};
+use agewise_policy::table::{PageSet, WORDS_PER_TABLE};
 use rustix::io::Errno;
 
 use crate::clear::hand::{ClearHand, KernelHand, RefsScope};
@@ -16,7 +16,7 @@ use crate::clock::thread_cpu_ns;
 use crate::eye::{
     AccessSource, AddressRange, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES, TableSight, Target,
 };
-use crate::mover::{self, PageoutError, Run, VECTOR_MAX, check_target};
+use crate::mover::{self, PageoutError, Run, VECTOR_MAX, Wanted, check_target, look};
 use crate::process::Process;
 use crate::vma::{MapsReader, VmaKind, VmaTable};
 
@@ -91,7 +91,7 @@ impl Heated {
         let mut sink = Sink::default();
         let target = Target::from(&self.process);
         eye.scan(&target, &self.ranges, &mut sink)
-            .map_err(|error| failed(self.process.pid(), &error))?;
+            .map_err(|error| PageoutError::from_source(self.process.pid(), &error))?;
         if counts {
             self.clear(&sink.tables)?;
         }
@@ -133,15 +133,16 @@ impl Heated {
         let (process, target) = (&self.process, Target::from(&self.process));
         let mut moved = self.heat.move_out(pages, |runs| {
             let ranges: Vec<AddressRange> = runs.iter().map(range).collect();
-            let mut idle = Idle::default();
-            eye.scan(&target, &ranges, &mut idle)
-                .map_err(|error| failed(process.pid(), &error))?;
+            // Anonymous memory that is mapped page by page: parts of huge pages stay.
+            let idle = look(eye, &target, &ranges, Wanted::Untouched)
+                .map_err(|error| PageoutError::from_source(target.pid, &error))?
+                .base;
             let mut gone = Gone {
-                idle_pages: idle.bytes / PAGE_BYTES,
+                idle_pages: idle.bytes() / PAGE_BYTES,
                 ..Gone::default()
             };
-            if !rehearse && !idle.runs.is_empty() {
-                gone.left_pages = page_out(process, &idle.runs, &mut gone.calls)? / PAGE_BYTES;
+            if !rehearse && !idle.is_empty() {
+                gone.left_pages = page_out(process, idle.runs(), &mut gone.calls)? / PAGE_BYTES;
             }
             Ok::<_, PageoutError>(gone)
         })?;
@@ -174,9 +175,10 @@ fn page_out(process: &Process, runs: &[Run], calls: &mut u64) -> Result<u64, Pag
             Err(_) => {
                 process.check()?;
                 let pid = process.pid();
-                return Err(match process.has_lost_leader() {
-                    true => PageoutError::LostLeader { pid },
-                    false => PageoutError::Denied { pid },
+                return Err(if process.has_lost_leader() {
+                    PageoutError::LostLeader { pid }
+                } else {
+                    PageoutError::Denied { pid }
                 });
             }
         };
@@ -191,16 +193,6 @@ fn page_out(process: &Process, runs: &[Run], calls: &mut u64) -> Result<u64, Pag
         rest = &rest[(done + usize::from(done < vector.len())).min(rest.len())..];
     }
     Ok(went)
-}
-
-fn failed(pid: u32, error: &crate::eye::EyeError) -> PageoutError {
-    if error.is_target_gone() {
-        crate::process::ProcessError::Gone { pid }.into()
-    } else {
-        PageoutError::Recheck {
-            reason: error.to_string(),
-        }
-    }
 }
 
 /// Gathers what ranges show of each table. Pages mapped one by one may be moved, parts of huge pages
@@ -234,38 +226,11 @@ impl SightSink for Sink {
     }
 }
 
-/// Collects what is there and untouched; runs are joined over pages that are not there.
-#[derive(Default)]
-struct Idle {
-    runs: Vec<Run>,
-    bytes: u64,
-}
-
-impl SightSink for Idle {
-    fn table(&mut self, sight: &TableSight<'_>) {
-        if sight.leaf != Leaf::Page {
-            return;
-        }
-        for page in 0..PAGES_PER_TABLE {
-            let bit = |bits: &PageSet| bits[page / 64] >> (page % 64) & 1 == 1;
-            if !bit(&sight.bits.present) || bit(&sight.bits.young) {
-                continue;
-            }
-            let start = sight.va + page as u64 * PAGE_BYTES;
-            self.bytes += PAGE_BYTES;
-            match self.runs.last_mut() {
-                Some(run) if run.end == start => run.end += PAGE_BYTES,
-                _ => self.runs.push(Run::new(start, PAGE_BYTES)),
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::{Child, Command};
 
-    use agewise_policy::table::TableBits;
+    use agewise_policy::table::{PAGES_PER_TABLE, TableBits};
 
     use super::*;
     use crate::eye::fake::{FakeSource, FakeTable};
