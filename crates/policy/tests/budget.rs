@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use agewise_policy::budget::{
     Gone, HEAT_DECAY, HeatQueue, LATE_SLICES_MAX, Moved, PAGE_BYTES, Pacer, QUEUE_MAX_PAGES,
-    QUEUE_MIN_PAGES, QUEUE_TIER_PAGES, REFILL_PERCENT, REHEARSAL_US, SCAN_MAX_MS, SCAN_PERCENT,
+    QUEUE_MIN_PAGES, QUEUE_TIERS, REFILL_PERCENT, REHEARSAL_US, SCAN_MAX_MS, SCAN_PERCENT,
     SLICE_PAGES, SLICE_US, SLICES, SLICES_BEHIND, Scanned, Seen, Step, World, share,
 };
 use agewise_policy::proactive::{Backend, Decision, Facts, Hands, Reason, Spec, SwapRoom};
@@ -242,8 +242,8 @@ proptest! {
             prop_assert!(heat_of(&page) * 1.35 + 0.05 >= warmest, "{page} stays, {warmest} goes");
         }
         // And in tiers: none is much warmer than one of a later tier.
-        let tier = QUEUE_TIER_PAGES as usize;
-        for (first, later) in [(0..tier, tier..3 * tier), (tier..3 * tier, 3 * tier..600)] {
+        let tier = pages.div_ceil(QUEUE_TIERS) as usize;
+        for (first, later) in [(0..tier, tier..3 * tier), (tier..3 * tier, 3 * tier..700)] {
             let of = |range: Range<usize>| in_order.iter().skip(range.start).take(range.len());
             let warmest = of(first).map(heat_of).fold(0.0, f64::max);
             let coldest = of(later).map(heat_of).fold(f64::INFINITY, f64::min);

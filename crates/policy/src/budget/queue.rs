@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::{HEAT_DECAY, Moved, PAGE_BYTES, QUEUE_TIER_PAGES, Scanned};
+use super::{HEAT_DECAY, Moved, PAGE_BYTES, QUEUE_TIERS, Scanned};
 use crate::heat::{Candidates, HeatMap};
 use crate::table::{PageBits, TableBits, pages_in};
 
@@ -78,9 +78,8 @@ impl HeatQueue {
             }
             scan.finish();
         }
-        let runs = self
-            .heat
-            .coldest_in_tiers(&candidates, pages, QUEUE_TIER_PAGES);
+        let tier_pages = pages.div_ceil(QUEUE_TIERS);
+        let runs = self.heat.coldest_in_tiers(&candidates, pages, tier_pages);
         self.queue = runs.into();
         scanned
     }
