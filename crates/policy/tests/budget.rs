@@ -254,13 +254,17 @@ proptest! {
     /// Of what was queued, idle pages go until enough were tried; others are passed over.
     #[test]
     fn what_was_touched_since_is_replaced_by_the_next(
+        warm in prop::collection::vec(any::<bool>(), 600),
         touched in prop::collection::vec(any::<bool>(), 600),
         pages in 1u64..600,
     ) {
         let mut queue = HeatQueue::new();
-        queue.scan(&tables(&[false; 600], &[false; 600]), true, 600);
+        for young in [vec![false; 600], warm, vec![false; 600]] {
+            queue.scan(&tables(&young, &[false; 600]), true, 600);
+        }
         let mut calls = 0;
         let moved = queue.move_out(pages, |runs| {
+            assert!(runs.is_sorted_by(|a, b| a.end <= b.start), "{runs:?}");
             let idle = runs.iter().cloned().flatten().filter(|page| !touched[*page as usize]);
             calls += 1;
             let idle_pages = idle.count() as u64;

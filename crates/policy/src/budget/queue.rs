@@ -100,7 +100,7 @@ impl HeatQueue {
     }
 
     /// Moves up to `pages` idle pages of the queue through `mover`, which looks again whether the
-    /// pages it is handed are idle. What was accessed since it was queued stays, and the next of the
+    /// pages it is handed (ascending runs) are idle. What was accessed since it was queued stays, and the next of the
     /// queue take its place, until enough were tried or the queue is empty.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ impl HeatQueue {
         Ok(moved)
     }
 
-    /// Takes runs of at most `pages` in all from the queue.
+    /// Takes runs of at most `pages` in all from the queue, ascending.
     fn take(&mut self, mut pages: u64) -> Vec<Range<u64>> {
         let mut runs = Vec::new();
         while pages > 0
@@ -144,6 +144,8 @@ impl HeatQueue {
                 self.queue.pop_front();
             }
         }
+        // Across tiers addresses start anew.
+        runs.sort_unstable_by_key(|run: &Range<u64>| run.start);
         runs
     }
 
