@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use agewise_policy::budget::{
     Gone, HEAT_DECAY, HeatQueue, LATE_SLICES_MAX, Moved, PAGE_BYTES, Pacer, QUEUE_MAX_PAGES,
-    QUEUE_MIN_PAGES, QUEUE_TIER_PAGES, REFILL_PERCENT, REHEARSAL_US, SCAN_MAX_MS, SCAN_PERCENT,
+    QUEUE_MIN_PAGES, QUEUE_TIERS, REFILL_PERCENT, REHEARSAL_US, SCAN_MAX_MS, SCAN_PERCENT,
     SLICE_PAGES, SLICE_US, SLICES, SLICES_BEHIND, Scanned, Seen, Step, World, share,
 };
 use agewise_policy::proactive::{Backend, Decision, Facts, Hands, Reason, Spec, SwapRoom};
@@ -243,8 +243,8 @@ proptest! {
             prop_assert!(heat_of(&page) * 1.35 + 0.05 >= warmest, "{page} stays, {warmest} goes");
         }
         // And in tiers: none is much warmer than one of a later tier.
-        let tier = QUEUE_TIER_PAGES as usize;
-        for (first, later) in [(0..tier, tier..3 * tier), (tier..3 * tier, 3 * tier..600)] {
+        let tier = pages.div_ceil(QUEUE_TIERS) as usize;
+        for (first, later) in [(0..tier, tier..3 * tier), (tier..3 * tier, 3 * tier..700)] {
             let of = |range: Range<usize>| in_order.iter().skip(range.start).take(range.len());
             let warmest = of(first).map(heat_of).fold(0.0, f64::max);
             let coldest = of(later).map(heat_of).fold(f64::INFINITY, f64::min);
@@ -255,13 +255,17 @@ proptest! {
     /// Of what was queued, idle pages go until enough were tried; others are passed over.
     #[test]
     fn what_was_touched_since_is_replaced_by_the_next(
+        warm in prop::collection::vec(any::<bool>(), 600),
         touched in prop::collection::vec(any::<bool>(), 600),
         pages in 1u64..600,
     ) {
         let mut queue = HeatQueue::new();
-        queue.scan(&tables(&[false; 600], &[false; 600]), true, 600);
+        for young in [vec![false; 600], warm, vec![false; 600]] {
+            queue.scan(&tables(&young, &[false; 600]), true, 600);
+        }
         let mut calls = 0;
         let moved = queue.move_out(pages, |runs| {
+            assert!(runs.is_sorted_by(|a, b| a.end <= b.start), "{runs:?}");
             let idle = runs.iter().cloned().flatten().filter(|page| !touched[*page as usize]);
             calls += 1;
             let idle_pages = idle.count() as u64;

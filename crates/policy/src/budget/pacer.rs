@@ -255,6 +255,7 @@ impl Pacer {
         let Slice {
             began_us,
             asked_pages,
+            refill,
             ..
         } = *slice;
         self.slice = None;
@@ -265,9 +266,14 @@ impl Pacer {
         }
         let next_us = began_us.saturating_add(SLICE_US);
         if is_short {
-            // Nothing idle is left: the rest is dropped, and the policy asked again in its own time.
+            // The rest is dropped. Where even a refill found nothing idle, the policy is asked again
+            // in its own time; else as soon as the queue may be filled.
+            let retry_us = match refill {
+                Refill::Done => self.decide_us,
+                _ => self.refill_due_us.min(self.decide_us),
+            };
             self.backlog_pages = 0;
-            self.due_us = Some(next_us.max(self.decide_us));
+            self.due_us = Some(next_us.max(retry_us));
         } else {
             self.backlog_pages -= asked_pages;
             self.due_us = Some(next_us);

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::{HEAT_DECAY, Moved, PAGE_BYTES, QUEUE_TIER_PAGES, Scanned};
+use super::{HEAT_DECAY, Moved, PAGE_BYTES, QUEUE_TIERS, Scanned};
 use crate::heat::{Candidates, HeatMap};
 use crate::table::{PageSet, TableBits};
 
@@ -78,9 +78,8 @@ impl HeatQueue {
             }
             scan.finish();
         }
-        let runs = self
-            .heat
-            .coldest_in_tiers(&candidates, pages, QUEUE_TIER_PAGES);
+        let tier_pages = pages.div_ceil(QUEUE_TIERS);
+        let runs = self.heat.coldest_in_tiers(&candidates, pages, tier_pages);
         self.queue = runs.into();
         scanned
     }
@@ -101,7 +100,7 @@ impl HeatQueue {
     }
 
     /// Moves up to `pages` idle pages of the queue through `mover`, which looks again whether the
-    /// pages it is handed are idle. What was accessed since it was queued stays, and the next of the
+    /// pages it is handed (ascending runs) are idle. What was accessed since it was queued stays, and the next of the
     /// queue take its place, until enough were tried or the queue is empty.
     ///
     /// # Errors
@@ -130,7 +129,7 @@ impl HeatQueue {
         Ok(moved)
     }
 
-    /// Takes runs of at most `pages` in all from the queue.
+    /// Takes runs of at most `pages` in all from the queue, ascending.
     fn take(&mut self, mut pages: u64) -> Vec<Range<u64>> {
         let mut runs = Vec::new();
         while pages > 0
@@ -145,6 +144,8 @@ impl HeatQueue {
                 self.queue.pop_front();
             }
         }
+        // Across tiers addresses start anew.
+        runs.sort_unstable_by_key(|run: &Range<u64>| run.start);
         runs
     }
 
