@@ -7,6 +7,7 @@ pub mod agemap;
 pub mod generations;
 pub mod heat;
 pub mod proactive;
+pub mod sample;
 pub mod table;
 pub mod thrashing;
 pub mod workingset;

@@ -50,6 +50,8 @@ pub struct Stat {
     pub threads: u32,
     /// Start time in clock ticks after boot: with the pid it names the process for good.
     pub start_ticks: u64,
+    /// Size of the address space.
+    pub virtual_bytes: u64,
     /// Resident memory in pages, by counters that lag by some dozens of pages a CPU.
     pub rss_pages: u64,
     /// The CPU it ran on last: of a process that of its first thread. Not in kernels before 2.2.8.
@@ -99,6 +101,7 @@ impl Stat {
             system_ticks: number(15)?,
             threads: u32::try_from(number(20)?).unwrap_or(u32::MAX),
             start_ticks: number(22)?,
+            virtual_bytes: number(23)?,
             rss_pages: number(24)?,
             cpu: field(39).ok().and_then(|cpu| cpu.parse().ok()),
             is_realtime: field(41).is_ok_and(|policy| matches!(policy, "1" | "2" | "6")),
