@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How much of an exerciser's memory is how old, as told, held against the truth.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use agewise_host::agent::{Agent, TickReport};
-use agewise_policy::agemap::AgeMap;
+use agewise_host::agent::{Agent, Space, TickReport};
+use agewise_policy::generations::{Generations, Sizes};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 use anyhow::{Context, bail};
 
 use super::PAGE_BYTES;
-use super::tally::ratio;
 use crate::exercise::spawned::Spawned;
 use crate::exercise::truth::Truth;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 
-/// Scans until an agent that counts works as it will go on to: the first ones learn what clearing costs,
-/// and memory is trusted to go on as it did when it has done so 24 times.
-pub const SETTLING: usize = 26;
+/// Scans until an agent works as it will go on to: the first ones learn what clearing costs.
+pub const SETTLING: usize = 3;
 /// Scans after spans without any, before something is judged: by then no page is told by what was before.
 const RESUMING: usize = 4;
 
@@ -61,40 +60,48 @@ pub fn mean_error_ratio(
     scans(agent, interval, judged, stop, |agent, _| {
         let space = agent.space(exerciser.pid());
         let space = space.context("the exerciser is not observed any more")?;
-        sum += error_ratio(space.map(), exerciser.truth(), &bounds, Agent::now_ms());
+        sum += error_ratio(space, exerciser.truth(), &bounds, Agent::now_ms());
         Ok(())
     })?;
     Ok(sum / judged as f64)
 }
 
 /// Pages that the histogram has in a wrong bin, at the least, of all: half the sum of the differences
-/// of all bins. For memory in base pages; `now_ms` on the clock of both.
-pub fn error_ratio(map: &AgeMap, truth: &Truth, bounds: &Intervals, now_ms: u64) -> f64 {
-    let mut told = Histogram::new(bounds);
+/// of all bins. For memory in base pages that is all present; `now_ms` on the clock of both.
+pub fn error_ratio(space: &Space, truth: &Truth, bounds: &Intervals, now_ms: u64) -> f64 {
+    let within = |pages: Range<u64>| space.sizes_within(pages).sizes;
+    error_of(space.map().generations(), within, truth, bounds, now_ms)
+}
+
+fn error_of(
+    window: &Generations,
+    within: impl Fn(Range<u64>) -> Box<Sizes>,
+    truth: &Truth,
+    bounds: &Intervals,
+    now_ms: u64,
+) -> f64 {
+    let mut told = vec![0.0; bounds.bounds_ms().len() + 1];
     for region in truth.regions() {
         let first = region.address / PAGE_BYTES;
-        let found = map.sizes_within(first..first + region.pages);
-        told.add_window(
-            map.generations(),
-            &found.sizes,
-            now_ms,
-            OldestPages::AtLeast,
-        );
+        let mut found = Histogram::new(bounds);
+        let sizes = within(first..first + region.pages);
+        found.add_window(window, &sizes, now_ms, OldestPages::AtLeast);
+        let all: u64 = found.total().iter().sum();
+        // A sample stands for all of the region.
+        let raise = region.pages as f64 / all.max(1) as f64;
+        for (told, bin) in told.iter_mut().zip(found.bins()) {
+            *told += bin.amounts.iter().sum::<u64>() as f64 * raise;
+        }
     }
-    let told: Vec<u64> = told
-        .bins()
-        .iter()
-        .map(|bin| bin.amounts.iter().sum())
-        .collect();
     // What was not seen accessed is told to be as old as it has been observed, which is true.
-    let since_ms = map.generations().unseen_since_ms().unwrap_or(0);
+    let since_ms = window.unseen_since_ms().unwrap_or(0);
     let is = true_bins(truth, bounds, since_ms, now_ms);
-    let off: u64 = told
+    let off: f64 = told
         .iter()
         .zip(&is)
-        .map(|(told, is)| told.abs_diff(*is))
+        .map(|(told, is)| (told - *is as f64).abs())
         .sum();
-    ratio(off, 2 * is.iter().sum::<u64>())
+    off / (2 * is.iter().sum::<u64>().max(1)) as f64
 }
 
 /// Pages by the true age: up to each bound, and above the last. What was accessed before `since_ms`
@@ -112,7 +119,7 @@ fn true_bins(truth: &Truth, bounds: &Intervals, since_ms: u64, now_ms: u64) -> V
 
 #[cfg(test)]
 mod tests {
-    use agewise_policy::agemap::Facts;
+    use agewise_policy::agemap::{AgeMap, Facts};
     use agewise_policy::table::{PageSet, TableBits};
 
     use super::*;
@@ -158,10 +165,25 @@ mod tests {
         };
         stamp(0..512, 500);
         stamp(128..192, 2500);
-        assert_eq!(error_ratio(&map, &truth, &bounds, 3000), 0.0);
+        assert_eq!(
+            error_of(
+                map.generations(),
+                |pages| map.sizes_within(pages).sizes,
+                &truth,
+                &bounds,
+                3000
+            ),
+            0.0
+        );
         // In truth 4 more.
         stamp(0..4, 2600);
-        let error = error_ratio(&map, &truth, &bounds, 3000);
+        let error = error_of(
+            map.generations(),
+            |pages| map.sizes_within(pages).sizes,
+            &truth,
+            &bounds,
+            3000,
+        );
         assert!((error - 4.0 / 512.0).abs() < 1e-9, "{error}");
     }
 }

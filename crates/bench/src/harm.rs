@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use agewise_host::agent::{Agent, AgentConfig, Subject, Targets};
 use agewise_host::clear::ClearPolicy;
 use agewise_host::root::ProcRoot;
+use agewise_policy::sample::Bounds;
 use anyhow::{Context, bail};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -72,7 +73,8 @@ pub(super) fn measure(program: &Path, args: &HarmArgs, stop: &Stop) -> anyhow::R
     let subject = Subject::process(&ProcRoot::default(), exerciser.pid())?;
     let mut config = AgentConfig::new("1s,5s,30s,2m,10m".parse()?);
     if !args.pages {
-        config.clear = ClearPolicy::counts();
+        config.clear = ClearPolicy::exact();
+        config.sample = Some(Bounds::default());
     }
     config.scan_interval_ms = Some(observe::millis(args.interval));
     let (mut agent, _) = observe::open_agent(Targets::Listed(vec![subject]), config)?;

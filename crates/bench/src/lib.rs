@@ -7,14 +7,15 @@ pub mod evict;
 pub mod exercise;
 pub mod harm;
 pub mod hotcold;
+pub mod judge;
 pub mod lab;
 pub mod live;
 pub mod memcg;
-pub mod parts;
 pub mod proc_files;
 pub mod reclaim;
 pub mod record;
-pub mod service;
+pub mod scale;
+mod service;
 pub mod sort;
 pub mod statistics;
 pub mod steady;
@@ -69,9 +70,8 @@ enum What {
     /// least 0.99, hot_taken_ratio at most 0.005.
     ///
     /// A look costs some 0.1 ms besides, whatever the size: with `--size 4G` that is less of each GiB.
-    /// Names with `thp_` are of the mapping in huge pages alone. Names with `counting_` are of the same load as
-    /// `report` and `watch` look at it, who count pages instead of telling each: of them the histogram has to
-    /// be right (counting_histogram_error_ratio), single pages need not be.
+    /// Names with `thp_` are of the mapping in huge pages alone. Names with `sampled_` are of the same load as
+    /// `report` and `watch` look at it, who follow a sample (sampled_histogram_error_ratio).
     Live(LiveArgs),
     /// Operations a second of an exerciser with and without agewise watching it every second.
     ///
@@ -81,9 +81,15 @@ enum What {
     Harm(HarmArgs),
     /// Share of a core and memory that watching much memory at a slow pace takes.
     ///
-    /// Bars: at most 0.3 % of a core for 8 GiB every 10 s, and 40 MiB + 1.1 byte a page. The first 26 scans,
-    /// until memory takes turns, are not timed.
+    /// Bars: at most 0.3 % of a core for 8 GiB every 10 s, and 40 MiB + 1.1 byte a page. The first scans are
+    /// not timed.
     Steady(SteadyArgs),
+    /// Share of a core, memory and truth where a program has a terabyte of present page-table entries.
+    ///
+    /// A few MiB are mapped many times, so that nearly only page tables take memory: 2 GiB of them. Half of
+    /// what is busy stays so for four looks, half is drawn anew for each. Bars: core_ratio at most 0.003,
+    /// error_ratio at most 0.015, covered_ratio at least 0.95, memory_bytes at most 100 MB.
+    Scale(scale::Args),
     /// Operations a second of an exerciser with and without `agewise trace record`, and the
     /// recorded working sets of a second beside the true ones.
     ///
@@ -124,6 +130,9 @@ enum What {
     /// measure for minutes), resident_max_bytes at most granted_bytes, growth_bytes about 0,
     /// left_behind 0. Takes mapped times touched of memory.
     Daemon(DaemonArgs),
+    /// The program that `bench scale` watches.
+    #[command(hide = true)]
+    Sea,
     /// Many processes, at the command of `bench daemon`.
     #[command(hide = true)]
     Nest,
@@ -206,7 +215,7 @@ struct HarmArgs {
     /// Time from scan to scan while watching.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = units::positive_duration)]
     interval: Duration,
-    /// Tell every page, as `reclaim`, `run` and the daemon do, instead of counting, as `report` and
+    /// Follow every page, as `reclaim`, `run` and the acting daemon do, not a sample, as `report` and
     /// `watch` do.
     #[arg(long)]
     pages: bool,
@@ -226,7 +235,7 @@ struct SteadyArgs {
     /// Scans after the first.
     #[arg(long, value_name = "N", default_value_t = 6)]
     scans: usize,
-    /// Tell every page, as `reclaim`, `run` and the daemon do, instead of counting, as `report` and
+    /// Follow every page, as `reclaim`, `run` and the acting daemon do, not a sample, as `report` and
     /// `watch` do.
     #[arg(long)]
     pages: bool,
@@ -315,8 +324,10 @@ struct SortArgs {
 /// Missing privileges, no BPF or zram here, or an exerciser that found a page changed.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find agewise itself")?;
-    if matches!(args.what, What::Nest) {
-        return daemon::nest::serve();
+    match args.what {
+        What::Nest => return daemon::nest::serve(),
+        What::Sea => return scale::sea::serve(),
+        _ => {}
     }
     let stop = Stop::install()?;
     let done = match &args.what {
@@ -326,6 +337,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             .and_then(|record| print("harm", args.format, &record)),
         What::Steady(args) => steady::measure(&program, args, &stop)
             .and_then(|record| print("steady", args.format, &record)),
+        What::Scale(args) => scale::measure(&program, args, &stop)
+            .and_then(|record| print("scale", args.format, &record)),
         What::Record(args) => record::measure(&program, args, &stop)
             .and_then(|record| print("record", args.format, &record)),
         What::Reclaim(args) => reclaim::measure(&program, args, &stop),
@@ -334,7 +347,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         What::Lab(args) => lab::measure(args).and_then(|record| print("lab", args.format, &record)),
         What::Daemon(args) => daemon::measure(&program, args, &stop)
             .and_then(|record| print("daemon", args.format, &record)),
-        What::Nest => Ok(()),
+        What::Nest | What::Sea => Ok(()),
     };
     match stop.requested() {
         Some(signal) => {

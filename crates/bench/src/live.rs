@@ -4,21 +4,22 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use agewise_host::agent::{Agent, AgentConfig, Subject, Targets, TickReport};
 use agewise_host::clear::ClearPolicy;
-use agewise_host::glance;
-use agewise_host::pagewalk::PageWalk;
+use agewise_host::eye::AddressRange;
 use agewise_host::process::Process;
-use agewise_host::root::{ProcRoot, Roots};
+use agewise_host::root::ProcRoot;
+use agewise_policy::sample::Bounds;
 use agewise_policy::workingset::Intervals;
-use anyhow::bail;
+use anyhow::{Context, bail};
 use serde::Serialize;
 
-use super::parts::{Observed, ScanParts};
+use super::judge::Judge;
 use super::statistics::median;
-use super::tally::Tally;
 use super::{PAGE_BYTES, ages, evict, half_idle, hotcold, proc_files};
 use crate::exercise::spawned::Spawned;
 use crate::exercise::truth::now_ns;
+use agewise_cli::observe;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 
@@ -37,8 +38,6 @@ pub struct Watching {
     pub classify_ms_per_gib: f64,
     /// Clearing accessed bits.
     pub clear_ms_per_gib: f64,
-    /// Glances between two scans: none where nobody else clears accessed bits.
-    pub glance_ms_per_gib: f64,
     /// Memory of the age map for each page it covers.
     pub agemap_bytes_per_page: f64,
     /// Accessed pages not seen, of all accessed.
@@ -70,8 +69,8 @@ pub struct Setup<'a> {
     pub file_directory: PathBuf,
     /// In huge pages.
     pub huge: bool,
-    /// How accessed bits are cleared.
-    pub policy: ClearPolicy,
+    /// Follows a sample, as `report` does, not every page.
+    pub sampled: bool,
     /// Time from scan to scan.
     pub interval: Duration,
     /// Scans that count.
@@ -83,7 +82,6 @@ pub struct Setup<'a> {
 /// # Errors
 /// Missing privileges, no BPF, or the exerciser failed.
 pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
-    let mut eye = PageWalk::open()?;
     let file = setup
         .file_directory
         .join(format!("agewise-bench-{}", std::process::id()));
@@ -101,71 +99,70 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     let process = Process::open_user(&ProcRoot::default(), exerciser.pid())?;
     let truth = exerciser.truth();
     let bounds: Intervals = "1s,5s,30s,2m,10m".parse()?;
-    let mut observed = Observed::new(&process, &mut eye, truth, setup.policy, bounds.horizon_ms());
-    if setup.huge {
-        observed = observed.of_workload_only();
-    }
-    let mut tally = Tally::default();
-    let mut parts: Vec<ScanParts> = Vec::new();
-    let (mut smaps, mut pagemap, mut totals) = (Vec::new(), Vec::new(), Vec::new());
-    let mut errors = 0.0;
     let ranges: Vec<(u64, u64)> = truth
         .regions()
         .iter()
         .map(|region| (region.address, region.pages))
         .collect();
-    let glance_every = glance::period(&Roots::default(), setup.interval);
-    let mut next = Instant::now();
+    let mut agent = open_agent(setup, exerciser.pid(), &bounds, &ranges)?;
+    let mut judge = Judge::new(truth);
+    let mut parts: Vec<TickReport> = Vec::new();
+    let (mut smaps, mut pagemap, mut totals) = (Vec::new(), Vec::new(), Vec::new());
+    let mut errors = 0.0;
     // First the scans that are timed, then those that are judged, then the files of /proc: judging and
     // reading those takes the caches from what comes after it, and nobody who watches does so.
-    let warm_up = match setup.policy.turns {
-        1 => WARM_UP,
-        _ => ages::SETTLING,
-    };
-    for number in 0..=warm_up + 2 * setup.scans {
-        if pause::glancing(glance_every, stop, next, || observed.glance())? {
+    let mut next = Instant::now();
+    let (timed, judged) = (WARM_UP + setup.scans, WARM_UP + 2 * setup.scans);
+    for number in 0..=judged {
+        if pause::until(Some(&mut agent), stop, next) {
             bail!("told to end");
         }
         next = Instant::now().max(next + setup.interval);
-        match number.checked_sub(warm_up) {
-            Some(counted) if counted >= setup.scans => {
-                observed.scan(Some(&mut tally))?;
-                errors += ages::error_ratio(observed.map(), truth, &bounds, now_ns() / 1_000_000);
-            }
-            counted => {
-                let scan = observed.scan(None)?;
-                if counted.is_some() {
-                    let resident = process.rss_bytes()?;
-                    totals.push(scan.present_bytes as f64 / resident as f64);
-                    parts.push(scan);
-                }
-            }
+        if number == WARM_UP {
+            agent.count_costs_anew();
+        }
+        if number >= timed {
+            agent.tick_tapped(Some(&mut judge))?;
+            let space = agent
+                .space(exerciser.pid())
+                .context("the exerciser is gone")?;
+            errors += ages::error_ratio(space, truth, &bounds, now_ns() / 1_000_000);
+            continue;
+        }
+        let scan = agent.tick()?;
+        if number >= WARM_UP {
+            let resident = process.rss_bytes()?;
+            totals.push((scan.present_pages * PAGE_BYTES) as f64 / resident as f64);
+            parts.push(scan);
         }
     }
+    let tally = judge.tally();
     for scan in parts.iter().take(PROC_READINGS) {
         // As seldom as the scans, so that their caches are as cold.
         if stop.wait_until(Instant::now() + setup.interval) {
             bail!("told to end");
         }
         let reading = proc_files::smaps(process.pid())?;
-        smaps.push(scan.ms_per_gib(reading.cpu_ns));
+        smaps.push(ms_per_gib(scan, reading.cpu_ns));
         let reading = proc_files::pagemap(process.pid(), &ranges)?;
-        pagemap.push(scan.ms_per_gib(reading.cpu_ns));
+        pagemap.push(ms_per_gib(scan, reading.cpu_ns));
     }
-    let of = |part: fn(&ScanParts) -> u64| {
+    let of = |part: fn(&TickReport) -> u64| {
         median(
             &parts
                 .iter()
-                .map(|scan| scan.ms_per_gib(part(scan)))
+                .map(|scan| ms_per_gib(scan, part(scan)))
                 .collect::<Vec<_>>(),
         )
     };
-    let map = observed.map();
+    let space = agent
+        .space(exerciser.pid())
+        .context("the exerciser is gone")?;
+    let map = space.map();
     let watching = Watching {
         walk_ms_per_gib: of(|scan| scan.walk_ns),
         classify_ms_per_gib: of(|scan| scan.classify_ns),
         clear_ms_per_gib: of(|scan| scan.clear_ns),
-        glance_ms_per_gib: of(|scan| scan.glance_ns),
         agemap_bytes_per_page: map.memory_bytes() as f64 / map.page_slots().max(1) as f64,
         missed_ratio: tally.missed_ratio(),
         false_ratio: tally.false_ratio(),
@@ -177,6 +174,37 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     };
     exerciser.finish()?;
     Ok(watching)
+}
+
+fn open_agent(
+    setup: &Setup<'_>,
+    pid: u32,
+    bounds: &Intervals,
+    ranges: &[(u64, u64)],
+) -> anyhow::Result<Agent> {
+    let mut config = AgentConfig::new(bounds.clone());
+    config.scan_interval_ms = Some(observe::millis(setup.interval));
+    if setup.sampled {
+        config.sample = Some(Bounds::default());
+        config.clear = ClearPolicy::exact();
+    }
+    if setup.huge {
+        // The program itself, its libraries and stacks are in base pages whatever the workload is in.
+        let range = |(start, pages): &(u64, u64)| AddressRange {
+            start: *start,
+            end: start + pages * PAGE_BYTES,
+        };
+        config.within = Some(ranges.iter().map(range).collect());
+    }
+    let subject = Subject::process(&ProcRoot::default(), pid)?;
+    let (agent, _) = observe::open_agent(Targets::Listed(vec![subject]), config)?;
+    Ok(agent)
+}
+
+/// `ns` of a scan in milliseconds for each GiB present.
+fn ms_per_gib(scan: &TickReport, ns: u64) -> f64 {
+    let present_bytes = scan.present_pages.max(1) * PAGE_BYTES;
+    ns as f64 / 1e6 / (present_bytes as f64 / (1u64 << 30) as f64)
 }
 
 /// All of `agewise bench live`. Names with `thp_` are those of huge pages: of the mapping in huge pages
@@ -195,17 +223,16 @@ pub struct Live {
     cold_taken_ratio: f64,
     /// Of a hot half, how much reclaim took.
     hot_taken_ratio: f64,
-    /// The same scans for who counts only (`report`, `watch`): clearing, and what is told of single pages
-    /// and of all together.
-    counting_clear_ms_per_gib: f64,
-    counting_classify_ms_per_gib: f64,
-    counting_missed_ratio: f64,
-    counting_false_ratio: f64,
-    counting_histogram_error_ratio: f64,
+    /// The same of a sample, as `report` and `watch` follow it: its cost for each GiB there is, what it
+    /// sees of the pages it follows, and how right it is about all.
+    sampled_clear_ms_per_gib: f64,
+    sampled_classify_ms_per_gib: f64,
+    sampled_missed_ratio: f64,
+    sampled_false_ratio: f64,
+    sampled_histogram_error_ratio: f64,
     thp_walk_ms_per_gib: f64,
     thp_classify_ms_per_gib: f64,
     thp_clear_ms_per_gib: f64,
-    thp_glance_ms_per_gib: f64,
     thp_agemap_bytes_per_page: f64,
     thp_missed_ratio: f64,
     thp_false_ratio: f64,
@@ -220,14 +247,14 @@ pub(super) fn measure(program: &Path, args: &super::LiveArgs, stop: &Stop) -> an
         file_bytes: args.file_size,
         file_directory: args.directory.clone(),
         huge: false,
-        policy: ClearPolicy::default(),
+        sampled: false,
         interval: args.interval,
         scans: args.scans,
     };
     let base = watch(&setup, stop)?;
-    let counting = watch(
+    let sampled = watch(
         &Setup {
-            policy: ClearPolicy::counts(),
+            sampled: true,
             ..setup.clone()
         },
         stop,
@@ -253,15 +280,14 @@ pub(super) fn measure(program: &Path, args: &super::LiveArgs, stop: &Stop) -> an
         evict_us_per_page,
         cold_taken_ratio: taken.cold_ratio,
         hot_taken_ratio: taken.hot_ratio,
-        counting_clear_ms_per_gib: counting.clear_ms_per_gib,
-        counting_classify_ms_per_gib: counting.classify_ms_per_gib,
-        counting_missed_ratio: counting.missed_ratio,
-        counting_false_ratio: counting.false_ratio,
-        counting_histogram_error_ratio: counting.histogram_error_ratio,
+        sampled_clear_ms_per_gib: sampled.clear_ms_per_gib,
+        sampled_classify_ms_per_gib: sampled.classify_ms_per_gib,
+        sampled_missed_ratio: sampled.missed_ratio,
+        sampled_false_ratio: sampled.false_ratio,
+        sampled_histogram_error_ratio: sampled.histogram_error_ratio,
         thp_walk_ms_per_gib: huge.walk_ms_per_gib,
         thp_classify_ms_per_gib: huge.classify_ms_per_gib,
         thp_clear_ms_per_gib: huge.clear_ms_per_gib,
-        thp_glance_ms_per_gib: huge.glance_ms_per_gib,
         thp_agemap_bytes_per_page: huge.agemap_bytes_per_page,
         thp_missed_ratio: huge.missed_ratio,
         thp_false_ratio: huge.false_ratio,

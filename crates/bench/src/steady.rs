@@ -7,6 +7,7 @@ use agewise_host::agent::{AgentConfig, Subject, Targets};
 use agewise_host::clear::ClearPolicy;
 use agewise_host::clock;
 use agewise_host::root::ProcRoot;
+use agewise_policy::sample::Bounds;
 use anyhow::Context;
 use serde::Serialize;
 
@@ -55,7 +56,8 @@ pub(super) fn measure(program: &Path, args: &SteadyArgs, stop: &Stop) -> anyhow:
     let subject = Subject::process(&ProcRoot::default(), exerciser.pid())?;
     let mut config = AgentConfig::new("10s,1m,5m,30m".parse()?);
     if !args.pages {
-        config.clear = ClearPolicy::counts();
+        config.clear = ClearPolicy::exact();
+        config.sample = Some(Bounds::default());
     }
     config.scan_interval_ms = Some(observe::millis(args.interval));
     let (mut agent, _) = observe::open_agent(Targets::Listed(vec![subject]), config)?;
@@ -95,7 +97,7 @@ pub(super) fn measure(program: &Path, args: &SteadyArgs, stop: &Stop) -> anyhow:
 }
 
 /// Most memory of this process that was resident at once.
-fn peak_bytes() -> Option<u64> {
+pub(super) fn peak_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(

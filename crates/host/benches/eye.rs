@@ -266,11 +266,7 @@ struct Watch<'a> {
 impl SightSink for Watch<'_> {
     fn table(&mut self, sight: &TableSight<'_>) {
         let judged = self.clearer.judge(sight);
-        self.young += judged
-            .young
-            .iter()
-            .map(|word| u64::from(word.count_ones()))
-            .sum::<u64>();
+        self.young += judged.young.len();
     }
 
     fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {

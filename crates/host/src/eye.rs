@@ -142,6 +142,15 @@ impl TableSight<'_> {
         }
     }
 
+    /// The same whether the page is covered or not: for what a page must be taken together with.
+    pub fn frame(&self, page: usize) -> Option<u64> {
+        match self.entries {
+            Entries::Table(table, format) => format.pfn(*table.get(page)?),
+            Entries::Leaf(_, first_pfn) => Some(first_pfn + page as u64),
+            Entries::Unknown => None,
+        }
+    }
+
     /// The raw page-table entry of page `page` (of the leaf, for huge ones), where the source has it.
     pub fn raw(&self, page: usize) -> Option<u64> {
         match self.entries {
@@ -189,12 +198,6 @@ pub trait SightSink {
     /// Nothing could be learnt of this part: not absent, unknown. Keep what was known.
     fn unreadable(&mut self, range: AddressRange) {
         let _ = range;
-    }
-
-    /// This part, whole tables, was not read on purpose, and `pages` of it are known to be present:
-    /// keep what was known.
-    fn left_out(&mut self, range: AddressRange, pages: u64) {
-        let _ = (range, pages);
     }
 
     /// All tables read together have been shown. The moment to clear what was young among them:
@@ -251,9 +254,6 @@ pub struct ScanReport {
     pub cost: ScanCost,
     /// Every range was walked to its end. False after a `Break` of the sink.
     pub complete: bool,
-    /// Pages known to be present of what was left out on purpose ([`SightSink::left_out`]); not in
-    /// the cost.
-    pub left_out_pages: u64,
 }
 
 /// The finest thing a source can tell apart.

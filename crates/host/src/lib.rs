@@ -26,7 +26,6 @@ pub mod raise;
 pub mod recorder;
 pub mod restrain;
 pub mod root;
-pub mod rounds;
 pub mod source;
 pub mod swap;
 pub mod untrusted;

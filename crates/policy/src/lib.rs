@@ -11,6 +11,7 @@ pub mod generations;
 pub mod heat;
 pub mod proactive;
 pub mod reuse;
+pub mod sample;
 pub mod table;
 pub mod thrashing;
 pub mod units;

@@ -101,7 +101,7 @@ impl PageSet {
     }
 
     /// The pages, upwards.
-    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+    pub fn pages(&self) -> impl Iterator<Item = usize> + '_ {
         let words = self.0.iter().enumerate();
         words.flat_map(|(word, bits)| {
             let mut left = *bits;
@@ -251,8 +251,8 @@ mod tests {
             prop_assert_eq!(a.len(), of_a.len() as u64);
             prop_assert_eq!(a.is_empty(), of_a.is_empty());
             prop_assert_eq!(a.is_full(), of_a.len() == PAGES_PER_TABLE);
-            prop_assert!(a.iter().eq(of_a.iter().copied()));
-            prop_assert_eq!(a.iter().collect::<PageSet>(), a);
+            prop_assert!(a.pages().eq(of_a.iter().copied()));
+            prop_assert_eq!(a.pages().collect::<PageSet>(), a);
             prop_assert_eq!(model(&(a & b)), &of_a & &of_b);
             prop_assert_eq!(model(&(a | b)), &of_a | &of_b);
             prop_assert_eq!(model(&a.without(&b)), &of_a - &of_b);

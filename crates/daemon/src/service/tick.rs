@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, AgentConfig, PathFilter, SCAN_INTERVAL_MIN_MS, Targets};
 use agewise_host::cgroup::{CgroupError, Hierarchy, TreeLimits};
+use agewise_host::clear::ClearPolicy;
 use agewise_host::clock;
 use agewise_host::mover;
 use agewise_host::process::Bound;
 use agewise_host::root::ProcRoot;
+use agewise_policy::sample::Bounds;
 use agewise_policy::workingset::Intervals;
 use anyhow::Context;
 
@@ -131,6 +133,11 @@ fn agent_config(config: &Config) -> AgentConfig {
     // Half of the budget for clearing, the rest for looking.
     agent.clear_percent = Some(config.observe.cpu_percent.0 / 2.0);
     agent.returned = returned;
+    if config.act.is_empty() {
+        // Nobody does anything to single pages.
+        agent.sample = Some(Bounds::default());
+        agent.clear = ClearPolicy::exact();
+    }
     agent
 }
 

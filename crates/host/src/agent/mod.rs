@@ -9,6 +9,7 @@
 //! not wrong. Processes may come, go and exec between ticks and during them; one that cannot be
 //! looked at keeps the ages it had, and is reported.
 
+mod followed;
 mod report;
 mod share;
 mod space;
@@ -18,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agewise_policy::sample::{self, Bounds};
 use agewise_policy::table::PageSet;
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
@@ -25,7 +27,7 @@ use crate::cgroup::CgroupError;
 use crate::clear::ClearPolicy;
 use crate::clear::shared::MapCounts;
 use crate::clock::thread_cpu_ns;
-use crate::eye::{AccessSource, PAGE_BYTES, Resolution, Target};
+use crate::eye::{AccessSource, AddressRange, Batch, PAGE_BYTES, Resolution, TableSight, Target};
 use crate::glance;
 use crate::memory::{self, MemInfo, NodeMap, Zone};
 use crate::root::Roots;
@@ -36,7 +38,7 @@ pub use space::Space;
 pub use target::{PROCESSES_MAX, PathFilter, Resolved, ResolvedSubject, Subject, Targets};
 
 use share::{FrameSet, Sharing};
-use space::{Extra, LookCost, Nodes, Shared, clock_ms};
+use space::{Extra, LookCost, Nodes, Shared, WHOLE_PARTS, clock_ms};
 use target::Known;
 
 /// Shortest time between scans: below it an observer mostly observes itself.
@@ -63,6 +65,10 @@ pub struct AgentConfig {
     /// Share of one core that clearing may take, percent, all processes together. `None`: what the
     /// policy says for each.
     pub clear_percent: Option<f64>,
+    /// How much is followed. `None`: every page, for whoever does something to single pages.
+    pub sample: Option<Bounds>,
+    /// Addresses looked at, rising and disjoint, the same in every process. `None`: all.
+    pub within: Option<Vec<AddressRange>>,
     /// Bounds of the histograms of what came back into use ([`Agent::ages`]); `None`: not kept.
     pub returned: Option<Intervals>,
 }
@@ -76,6 +82,8 @@ impl AgentConfig {
             oldest: OldestPages::AtLeast,
             clear: ClearPolicy::default(),
             clear_percent: None,
+            sample: None,
+            within: None,
             returned: None,
         }
     }
@@ -119,6 +127,12 @@ pub struct TickReport {
     pub truncated: bool,
     /// CPU time, ns.
     pub cpu_ns: u64,
+    /// The part of it that reads page tables,
+    pub walk_ns: u64,
+    /// keeps ages,
+    pub classify_ns: u64,
+    /// and clears accessed bits. What is left finds processes and their mappings.
+    pub clear_ns: u64,
 }
 
 /// Accesses that somebody else saw and cleared: whoever else reads accessed bits of a process takes
@@ -127,6 +141,18 @@ pub trait AlsoYoung: Send {
     /// Pages of a process seen accessed since this was asked last, by page-table index (address /
     /// 2 MiB); `None` where nobody else looks at it.
     fn take(&mut self, target: &Target) -> Option<HashMap<u64, PageSet>>;
+}
+
+/// Listens to what a tick reads, table by table, before it is cleared: benchmarks that know the truth,
+/// recorders.
+pub trait Tap {
+    /// One table of a process, and which of its pages are taken for accessed.
+    fn table(&mut self, target: &Target, sight: &TableSight<'_>, young: &PageSet);
+
+    /// All that was read together has been shown; it is cleared next.
+    fn batch_end(&mut self, target: &Target, batch: &Batch) {
+        let _ = (target, batch);
+    }
 }
 
 /// Observes targets through an eye.
@@ -144,6 +170,8 @@ pub struct Agent {
     kernel_threads: HashSet<u32>,
     /// Processes that may not be looked at: their subjects, and why.
     refused: Vec<(Vec<usize>, String)>,
+    /// Mappings of up to so many pages are followed whole where there is a sample; it never grows.
+    whole_limit: u64,
     ticks: u64,
     /// The first tick whose cost counts.
     pace_from_tick: u64,
@@ -201,6 +229,7 @@ impl Agent {
             map_counts: Arc::new(MapCounts::open()),
             kernel_threads: HashSet::new(),
             refused: Vec::new(),
+            whole_limit: u64::MAX,
             ticks: 0,
             pace_from_tick: 2,
             began_ms: now_ms,
@@ -280,6 +309,14 @@ impl Agent {
     /// The process table or the cgroup hierarchy cannot be read. Whatever happens to one process
     /// is in the report.
     pub fn tick(&mut self) -> Result<TickReport, CgroupError> {
+        self.tick_tapped(None)
+    }
+
+    /// The same with somebody who listens.
+    ///
+    /// # Errors
+    /// As [`tick`](Self::tick).
+    pub fn tick_tapped(&mut self, tap: Option<&mut dyn Tap>) -> Result<TickReport, CgroupError> {
         let began_ns = thread_cpu_ns();
         let previous_ms = self.began_ms;
         let first = self.ticks == 0;
@@ -312,6 +349,7 @@ impl Agent {
         self.find_spaces((!first).then_some(previous_ms), &mut report);
         self.read_mappings(&mut report);
         let domains = self.find_shared();
+        self.follow();
         let mut walk_ns = 0;
         if self.eye.abilities().pfn {
             for space in self.spaces.values() {
@@ -326,11 +364,13 @@ impl Agent {
             ..LookCost::default()
         };
         self.share_out_budget();
-        self.look(&domains, &mut report, &mut cost);
+        self.look(&domains, tap, &mut report, &mut cost);
         self.unseen = (report.failed, report.unseen_cgroups);
         self.last_tick_ms = clock_ms();
         self.mark_gone();
         report.cpu_ns = thread_cpu_ns() - began_ns;
+        (report.walk_ns, report.clear_ns) = (cost.walk_ns, cost.clear_ns);
+        report.classify_ns = cost.classify_ns;
         if first {
             self.cost.first_ns = report.cpu_ns;
         }
@@ -409,7 +449,8 @@ impl Agent {
                 });
                 let horizon_ms = self.config.intervals.horizon_ms();
                 let counts = Arc::clone(&self.map_counts);
-                let space = Space::new(process, self.config.clear, counts, horizon_ms, born_ms);
+                let mut space = Space::new(process, self.config.clear, counts, horizon_ms, born_ms);
+                space.is_alive();
                 self.spaces.insert(*pid, space);
             }
             if let Some(space) = self.spaces.get_mut(pid) {
@@ -428,9 +469,9 @@ impl Agent {
     }
 
     fn read_mappings(&mut self, report: &mut TickReport) {
-        let maps = &mut self.maps;
+        let (maps, within) = (&mut self.maps, self.config.within.as_deref());
         self.spaces
-            .retain(|_, space| match space.read_mappings(maps) {
+            .retain(|_, space| match space.read_mappings(maps, within) {
                 Ok(()) => {
                     space.trouble = None;
                     true
@@ -451,11 +492,13 @@ impl Agent {
     /// once: each subject of several processes, or all together.
     fn find_shared(&mut self) -> Vec<usize> {
         self.sharing.clear();
-        for (number, space) in (0..).zip(self.spaces.values()) {
+        // One alone shares with nobody.
+        let several = if self.spaces.len() > 1 { usize::MAX } else { 0 };
+        for (number, space) in (0..).zip(self.spaces.values().take(several)) {
             self.sharing.add(number, space.looked_at());
         }
         self.sharing.finish();
-        for space in self.spaces.values_mut() {
+        for space in self.spaces.values_mut().take(several) {
             let shareable: Vec<bool> = space
                 .looked_at()
                 .map(|vma| self.sharing.may_be_shared(vma))
@@ -481,6 +524,26 @@ impl Agent {
         domains
     }
 
+    /// Says what is followed of each process: everything where that is little or single pages are
+    /// wanted, otherwise as much of each as of the others.
+    fn follow(&mut self) {
+        let tells_pages = self.eye.abilities().resolution == Resolution::Page;
+        let sample = self.config.sample.filter(|_| tells_pages);
+        let bounds = sample.unwrap_or_default();
+        let resident = self.spaces.values().map(Space::resident_pages).sum();
+        let level = sample.map_or(0, |bounds| sample::level_for(resident, 0, &bounds));
+        self.spaces.values_mut().for_each(Space::take_mappings);
+        let is_sample = level > 0 || self.spaces.values().any(|space| space.level() > 0);
+        if is_sample {
+            let areas = self.spaces.values().map(Space::areas);
+            let limit = sample::whole_limit(areas, bounds.whole_pages);
+            self.whole_limit = self.whole_limit.min(limit);
+        }
+        for space in self.spaces.values_mut() {
+            space.follow(level, self.whole_limit, &bounds);
+        }
+    }
+
     /// Shares the CPU time for clearing out by resident memory.
     fn share_out_budget(&mut self) {
         let Some(percent) = self.config.clear_percent else {
@@ -498,7 +561,13 @@ impl Agent {
         }
     }
 
-    fn look(&mut self, domains: &[usize], report: &mut TickReport, cost: &mut LookCost) {
+    fn look(
+        &mut self,
+        domains: &[usize],
+        mut tap: Option<&mut dyn Tap>,
+        report: &mut TickReport,
+        cost: &mut LookCost,
+    ) {
         let all_in_one = self.targets.share_pages();
         let mut gone = Vec::new();
         for (pid, space) in &mut self.spaces {
@@ -515,7 +584,7 @@ impl Agent {
             let counted = wanted
                 .enumerate()
                 .map(|(at, (_, set))| (part_of(&self.nodes, at), set))
-                .take(PARTS_MAX / self.nodes.ids.len() - 1)
+                .take((WHOLE_PARTS - 1) / self.nodes.ids.len() - 1)
                 .collect();
             let shared = Shared {
                 young: &self.young_frames,
@@ -527,6 +596,7 @@ impl Agent {
             let extra = Extra {
                 returned_bounds: self.config.returned.as_ref(),
                 also_young,
+                tap: tap.as_mut().map(|tap| &mut **tap as &mut dyn Tap),
             };
             match space.look(&mut *self.eye, shared, extra) {
                 Ok(look) => {
@@ -598,14 +668,14 @@ impl Agent {
             let window = space.map.generations();
             let oldest = self.config.oldest;
             ages.resident
-                .add_window(window, window.sizes(), self.last_tick_ms, oldest);
+                .add_window(window, &space.sizes(), self.last_tick_ms, oldest);
             if let Some(returned) = &space.returned {
                 ages.returned.add(returned);
             }
             let since_ms = window.unseen_since_ms().unwrap_or(self.last_tick_ms);
             let watched_ms = self.last_tick_ms.saturating_sub(since_ms);
             ages.watched_ms = ages.watched_ms.max(watched_ms);
-            ages.out_bytes += space.map.swapped().iter().sum::<u64>() * PAGE_BYTES;
+            ages.out_bytes += space.swapped_pages() * PAGE_BYTES;
             ages.refaulted_bytes += space.refaulted_pages * PAGE_BYTES;
         }
         ages.resident = ages.resident.scaled(PAGE_BYTES);
@@ -639,6 +709,8 @@ impl Agent {
                 report
             })
             .collect();
+        let is_same = bounds.iter().all(|other| other == &bounds[0]);
+        let same_bounds = is_same.then_some(&bounds[0]);
         let mut processes = vec![0usize; reports.len()];
         for subject in self.spaces.values().flat_map(|space| &space.subjects) {
             processes[*subject] += 1;
@@ -654,7 +726,7 @@ impl Agent {
                 } else {
                     None
                 };
-                reports[*subject].add(space, part.map(usize::from), now_ms, oldest);
+                reports[*subject].add(space, part.map(usize::from), now_ms, oldest, same_bounds);
             }
         }
         for (subjects, why) in &self.refused {
@@ -749,12 +821,9 @@ impl Agent {
     }
 }
 
-/// Parts of a look that a byte can name.
-const PARTS_MAX: usize = 255;
-
 /// The first part of the pages that others count, for set number `at` of a process.
 fn part_of(nodes: &Nodes, at: usize) -> u8 {
-    ((1 + at) * nodes.ids.len()).min(PARTS_MAX) as u8
+    ((1 + at) * nodes.ids.len()).min(WHOLE_PARTS - 1) as u8
 }
 
 fn find_nodes(roots: &Roots) -> Result<Nodes, CgroupError> {

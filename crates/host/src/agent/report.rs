@@ -3,10 +3,12 @@
 
 use agewise_policy::agemap::PartSizes;
 use agewise_policy::generations::{ByType, LABEL_UNSEEN, LABELS, Sizes};
+use agewise_policy::sample::Interval;
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 use serde::Serialize;
 
-use super::space::Space;
+use super::followed::subtract;
+use super::space::{Space, WHOLE_PARTS};
 use crate::eye::PAGE_BYTES;
 use crate::untrusted::Untrusted;
 
@@ -33,6 +35,11 @@ pub struct SubjectReport {
     pub unmapped_cache_bytes: Option<u64>,
     /// Bytes that came back from swap since the observation began.
     pub refaulted_bytes: u64,
+    /// Resident memory that is followed: all of it, or the sample that stands for it.
+    pub followed_bytes: u64,
+    /// How far each bin of the histogram may be off, either way, with 95 % probability: bytes. Empty
+    /// where everything is followed.
+    pub half_widths_bytes: Vec<ByType<f64>>,
     /// For how long it has been observed: the longest of its processes.
     pub observed_ms: u64,
     /// Processes that could not be looked at, and why.
@@ -118,6 +125,8 @@ impl SubjectReport {
             swapped_bytes: 0,
             unmapped_cache_bytes: None,
             refaulted_bytes: 0,
+            followed_bytes: 0,
+            half_widths_bytes: Vec::new(),
             observed_ms: 0,
             troubles: Vec::new(),
             gone: None,
@@ -131,16 +140,31 @@ impl SubjectReport {
         counted_part: Option<usize>,
         now_ms: u64,
         oldest: OldestPages,
+        same_bounds: Option<&Intervals>,
     ) {
         let window = space.map.generations();
         let nodes = self.nodes.len();
+        let estimate = space.estimate(now_ms, same_bounds);
+        self.followed_bytes += space.followed_pages() * PAGE_BYTES;
+        if let Some(estimate) = &estimate {
+            self.add_half_widths(&estimate.half_widths_squared);
+        }
         for (ordinal, (_, histogram)) in self.nodes.iter_mut().enumerate() {
+            let of_part = |number: usize| match &estimate {
+                None => part(space, number),
+                Some(estimate) => {
+                    estimate.raise(&part(space, number), &part(space, WHOLE_PARTS + number))
+                }
+            };
             let mut sizes = match ordinal {
-                0 => (1..nodes).fold(*window.sizes(), |left, node| less(left, part(space, node))),
-                node => part(space, node).map_or([[0; 2]; LABELS], PartSizes::to_sizes),
+                0 => {
+                    let all = estimate.as_ref().map_or(*window.sizes(), |all| all.scaled);
+                    (1..nodes).fold(all, |left, node| subtract(&left, &of_part(node)))
+                }
+                node => of_part(node),
             };
             if let Some(first) = counted_part {
-                sizes = less(sizes, part(space, first + ordinal));
+                sizes = subtract(&sizes, &of_part(first + ordinal));
             }
             histogram.add_window(window, &sizes, now_ms, oldest);
             for page_type in 0..2 {
@@ -151,7 +175,7 @@ impl SubjectReport {
             }
         }
         self.processes += 1;
-        self.swapped_bytes += space.map.swapped().iter().sum::<u64>() * PAGE_BYTES;
+        self.swapped_bytes += space.swapped_pages() * PAGE_BYTES;
         self.refaulted_bytes += space.refaulted_pages * PAGE_BYTES;
         let since_ms = window.unseen_since_ms().unwrap_or(now_ms);
         self.observed_ms = self.observed_ms.max(now_ms.saturating_sub(since_ms));
@@ -162,6 +186,45 @@ impl SubjectReport {
                 space.comm.terminal()
             ));
         }
+    }
+
+    /// Adds what the sample of a process leaves open.
+    fn add_half_widths(&mut self, squares: &[ByType<f64>]) {
+        if self.half_widths_bytes.len() < squares.len() {
+            self.half_widths_bytes.resize(squares.len(), [0.0; 2]);
+        }
+        for (sum, squares) in self.half_widths_bytes.iter_mut().zip(squares) {
+            for (sum, square) in sum.iter_mut().zip(squares) {
+                // Processes are sampled each by itself: squares add up.
+                *sum = sum.hypot(square.sqrt() * PAGE_BYTES as f64);
+            }
+        }
+    }
+
+    /// The 95 % interval of the bytes of a bin: `amounts`, of the histogram or of a node of it.
+    pub fn interval(&self, bin: usize, amounts: ByType<u64>) -> ByType<Interval> {
+        std::array::from_fn(|page_type| {
+            let half = self
+                .half_widths_bytes
+                .get(bin)
+                .map_or(0.0, |half| half[page_type]);
+            let (amount, half) = (amounts[page_type], half.ceil() as u64);
+            let most = self.resident_bytes[page_type].max(amount);
+            Interval {
+                low: amount.saturating_sub(half),
+                high: amount.saturating_add(half).min(most),
+            }
+        })
+    }
+
+    /// The largest part of resident memory by which any bin, anon and file together, may be off.
+    pub fn half_width_ratio(&self) -> f64 {
+        let widths = self.half_widths_bytes.iter();
+        let widest = widths
+            .map(|[anon, file]| anon.hypot(*file))
+            .fold(0.0, f64::max);
+        let resident: u64 = self.resident_bytes.iter().sum();
+        (widest / resident.max(1) as f64).min(1.0)
     }
 
     /// Turns pages into bytes once all processes are in.
@@ -182,17 +245,10 @@ impl SubjectReport {
     }
 }
 
-fn part(space: &Space, part: usize) -> Option<&PartSizes> {
-    u8::try_from(part)
+/// Pages of a part by label; none where there are so few parts.
+fn part(space: &Space, part: usize) -> Sizes {
+    let sizes = u8::try_from(part)
         .ok()
-        .and_then(|part| space.map.part_sizes(part))
-}
-
-fn less(mut sizes: Sizes, part: Option<&PartSizes>) -> Sizes {
-    for (label, by_type) in part.into_iter().flat_map(PartSizes::iter) {
-        let left = &mut sizes[usize::from(label)];
-        left[0] = left[0].saturating_sub(by_type[0]);
-        left[1] = left[1].saturating_sub(by_type[1]);
-    }
-    sizes
+        .and_then(|part| space.map.part_sizes(part));
+    sizes.map_or([[0; 2]; LABELS], PartSizes::to_sizes)
 }

@@ -74,7 +74,7 @@ impl FrameSet {
 
 /// Calls `visit` with page and frame of every page of `pages` (bits of the sight) that has one.
 pub(super) fn frames(sight: &TableSight<'_>, pages: &PageSet, mut visit: impl FnMut(usize, u64)) {
-    for page in pages.iter() {
+    for page in pages.pages() {
         if let Some(frame) = sight.pfn(page) {
             visit(page, frame);
         }

@@ -5,11 +5,14 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use agewise_policy::agemap::{AgeMap, Facts, Leaves, Look, LookCounts, Part};
-use agewise_policy::generations::PageType;
+use agewise_policy::agemap::{AgeMap, Facts, Leaves, Look, LookCounts, Part, RangeSizes};
+use agewise_policy::generations::{PageType, Sizes};
+use agewise_policy::sample::{self, Bounds, Level};
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
+use super::Tap;
+use super::followed::{Estimate, Followed};
 use super::share::{self, FrameSet};
 use crate::clear::hand::KernelHand;
 use crate::clear::shared::MapCounts;
@@ -22,8 +25,7 @@ use crate::eye::{
 };
 use crate::glance::Glances;
 use crate::memory::NodeMap;
-use crate::process::Process;
-use crate::rounds::{Rounds, Terms};
+use crate::process::{Process, ProcessError};
 use crate::untrusted::Untrusted;
 use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
@@ -40,14 +42,16 @@ pub struct Space {
     pub(super) vmas: VmaTable,
     pub(super) map: AgeMap,
     clearer: Clearer,
-    /// The mappings that are looked at, and whether their pages may be shared.
-    pub(super) ranges: Vec<AddressRange>,
-    kinds: Vec<VmaKind>,
+    /// Numbers of the mappings that are looked at, and whether their pages may be shared.
+    looked_at: Vec<u32>,
     pub(super) shareable: Vec<bool>,
+    /// What is read of them.
+    followed: Followed,
     glances: Glances,
-    rounds: Rounds,
+    maps_read: MapsRead,
     /// Before the look, as the kernel counts them.
-    resident_pages: Option<u64>,
+    resident_pages: u64,
+    virtual_bytes: u64,
     /// Sets of subjects it is counted in, by index.
     pub(super) subjects: Vec<usize>,
     pub(super) refaulted_pages: u64,
@@ -79,6 +83,8 @@ pub(super) enum SpaceError {
     #[error(transparent)]
     Maps(#[from] FileError),
     #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error(transparent)]
     Clear(#[from] ClearError),
 }
 
@@ -88,6 +94,7 @@ impl SpaceError {
         match self {
             SpaceError::Eye(error) => error.is_target_gone(),
             SpaceError::Maps(error) => error.is_not_found(),
+            SpaceError::Process(error) => error.is_gone(),
             SpaceError::Clear(error) => matches!(error, ClearError::Gone { .. }),
         }
     }
@@ -125,6 +132,8 @@ pub(super) struct Extra<'a> {
     pub returned_bounds: Option<&'a Intervals>,
     /// Accesses that somebody else saw and cleared, by table. Who does that clears for us as well.
     pub also_young: Option<HashMap<u64, PageSet>>,
+    /// Who listens.
+    pub tap: Option<&'a mut dyn Tap>,
 }
 
 impl Space {
@@ -145,12 +154,13 @@ impl Space {
             clearer: Clearer::with_counts(process.pid(), policy, counts),
             vmas: VmaTable::new(),
             map,
-            ranges: Vec::new(),
-            kinds: Vec::new(),
+            looked_at: Vec::new(),
             shareable: Vec::new(),
+            followed: Followed::default(),
             glances: Glances::default(),
-            rounds: Rounds::default(),
-            resident_pages: None,
+            maps_read: MapsRead::default(),
+            resident_pages: 0,
+            virtual_bytes: 0,
             subjects: Vec::new(),
             refaulted_pages: 0,
             returned: None,
@@ -165,7 +175,9 @@ impl Space {
     /// Whether it still is the process it was; also notes how much of it is resident.
     pub(super) fn is_alive(&mut self) -> bool {
         let stat = self.process.check().ok();
-        self.resident_pages = stat.as_ref().map(|stat| stat.rss_pages);
+        if let Some(stat) = &stat {
+            (self.resident_pages, self.virtual_bytes) = (stat.rss_pages, stat.virtual_bytes);
+        }
         stat.is_some()
     }
 
@@ -199,7 +211,7 @@ impl Space {
         self.map.memory_bytes()
             + self.clearer.memory_bytes()
             + self.glances.memory_bytes()
-            + self.rounds.memory_bytes()
+            + self.followed.memory_bytes()
             + self.vmas.memory_bytes()
     }
 
@@ -208,22 +220,104 @@ impl Space {
         self.clearer.set_budget_ns(budget_ns);
     }
 
-    /// Reads its mappings.
-    pub(super) fn read_mappings(&mut self, reader: &mut MapsReader) -> Result<(), SpaceError> {
-        self.vmas.read_by(reader, self.process.pid())?;
-        self.ranges.clear();
-        self.kinds.clear();
-        self.shareable.clear();
-        for vma in self.vmas.vmas().iter().filter(|vma| is_looked_at(vma)) {
-            self.ranges.push(vma.range);
-            self.kinds.push(vma.kind);
+    /// Reads its mappings. A long list of them that seems to be as it was is not read every time.
+    pub(super) fn read_mappings(
+        &mut self,
+        reader: &mut MapsReader,
+        within: Option<&[AddressRange]>,
+    ) -> Result<(), SpaceError> {
+        if self.maps_read.is_good_for(self.virtual_bytes) && self.followed.level() > 0 {
+            self.maps_read.looks += 1;
+            return Ok(());
         }
+        let began_ns = thread_cpu_ns();
+        self.vmas.read_by(reader, self.process.pid())?;
+        let vmas = self.vmas.vmas().iter().zip(0..);
+        let looked_at = vmas.filter(|(vma, _)| is_looked_at(vma) && is_within(vma.range, within));
+        self.looked_at.clear();
+        self.looked_at.extend(looked_at.map(|(_, number)| number));
+        self.shareable.clear();
+        self.maps_read = MapsRead {
+            cpu_ns: thread_cpu_ns().saturating_sub(began_ns),
+            virtual_bytes: self.virtual_bytes,
+            looks: 0,
+        };
         Ok(())
     }
 
     /// The mappings that are looked at.
-    pub(super) fn looked_at(&self) -> impl Iterator<Item = &Vma> {
-        self.vmas.vmas().iter().filter(|vma| is_looked_at(vma))
+    pub(super) fn looked_at(&self) -> impl ExactSizeIterator<Item = &Vma> {
+        let vmas = self.vmas.vmas();
+        self.looked_at
+            .iter()
+            .map(move |number| &vmas[*number as usize])
+    }
+
+    /// How coarse the sample of it is; 0: everything is followed.
+    pub(super) fn level(&self) -> Level {
+        self.followed.level()
+    }
+
+    /// Resident pages before the look, as the kernel counts them.
+    pub(super) fn resident_pages(&self) -> u64 {
+        self.resident_pages
+    }
+
+    /// The mappings as the sample takes them, as of the last look.
+    pub(super) fn areas(&self) -> &[sample::Area] {
+        self.followed.areas()
+    }
+
+    /// Takes in the mappings as they were read.
+    pub(super) fn take_mappings(&mut self) {
+        if self.maps_read.looks > 0 && self.shareable.is_empty() {
+            return;
+        }
+        let vmas = self.vmas.vmas();
+        let mappings = self.looked_at.iter().map(|number| &vmas[*number as usize]);
+        let shared = self
+            .shareable
+            .iter()
+            .copied()
+            .chain(std::iter::repeat(false));
+        self.followed.set_mappings(mappings.zip(shared));
+    }
+
+    /// Says what is followed from now on.
+    pub(super) fn follow(&mut self, level: Level, whole_limit: u64, bounds: &Bounds) {
+        self.followed.choose(level, whole_limit, bounds);
+    }
+
+    /// What a sample says of all of it; `None` where everything is followed.
+    pub(super) fn estimate(&self, now_ms: u64, bounds: Option<&Intervals>) -> Option<Estimate> {
+        let is_sample = self.followed.is_sample();
+        is_sample.then(|| self.followed.estimate(&self.map, now_ms, bounds))
+    }
+
+    /// Resident pages by label and type: those followed, or what they stand for.
+    pub fn sizes(&self) -> Sizes {
+        match self.estimate(self.last_look_ms, None) {
+            Some(estimate) => estimate.scaled,
+            None => *self.map.generations().sizes(),
+        }
+    }
+
+    /// The same of a range of pages, such as a mapping: of a sample about.
+    pub fn sizes_within(&self, pages: std::ops::Range<u64>) -> RangeSizes {
+        self.followed.sizes_within(&self.map, pages)
+    }
+
+    /// Pages in swap.
+    pub fn swapped_pages(&self) -> u64 {
+        match self.followed.is_sample() {
+            true => self.followed.swapped_pages(),
+            false => self.map.swapped().iter().sum(),
+        }
+    }
+
+    /// Pages followed, of those resident.
+    pub fn followed_pages(&self) -> u64 {
+        self.map.generations().pages().iter().sum()
     }
 
     /// Notes the frames that are young in mappings that may be shared. Clears nothing.
@@ -232,11 +326,10 @@ impl Space {
         eye: &mut dyn AccessSource,
         young: &mut FrameSet,
     ) -> Result<u64, SpaceError> {
-        let ranges: Vec<AddressRange> = self
-            .ranges
-            .iter()
-            .zip(&self.shareable)
-            .filter_map(|(range, shareable)| shareable.then_some(*range))
+        let followed = self.followed.ranges.iter().zip(&self.followed.of);
+        let ranges: Vec<AddressRange> = followed
+            .filter(|(_, (mapping, _))| self.is_shareable(*mapping))
+            .map(|(range, _)| *range)
             .collect();
         if ranges.is_empty() {
             return Ok(0);
@@ -266,38 +359,52 @@ impl Space {
         let began = thread_cpu_ns();
         let target = Target::from(&self.process);
         let now_ns = monotonic_ns();
-        if extra.also_young.is_none() {
-            self.clearer.begin(
-                now_ns,
-                self.vmas.vmas().iter().filter(|vma| is_looked_at(vma)),
-            );
+        let is_sample = self.followed.is_sample();
+        if is_sample {
+            self.followed.set_known(&self.process.status()?);
         }
-        let may_leave_out = self.may_leave_out(&shared, &extra);
+        let vmas = self.vmas.vmas();
+        let mappings: Vec<Mapping<'_>> = self
+            .followed
+            .mappings
+            .iter()
+            .map(|number| Mapping {
+                vma: &vmas[self.looked_at[*number as usize] as usize],
+                is_shareable: self
+                    .shareable
+                    .get(*number as usize)
+                    .copied()
+                    .unwrap_or(false),
+            })
+            .collect();
+        if extra.also_young.is_none() {
+            self.clearer
+                .begin(now_ns, mappings.iter().map(|mapping| mapping.vma));
+            self.clearer
+                .set_resident_pages(is_sample.then_some(self.resident_pages));
+        }
         let (scanned, failed) = {
             let mut sink = Sink {
                 look: self.map.look(),
                 clearer: &mut self.clearer,
                 hand: KernelHand::new(&self.process),
-                kinds: &self.kinds,
-                shareable: &self.shareable,
+                mappings: &mappings,
+                of: &self.followed.of,
+                is_sample,
                 shared,
                 also_young: extra.also_young.as_ref(),
+                tap: extra.tap,
+                target,
                 glances: &mut self.glances,
                 parts: Vec::new(),
                 failed: None,
             };
-            let terms = Terms {
-                ranges: &self.ranges,
-                may: &may_leave_out,
-                now_ns,
-                resident_pages: self.resident_pages,
-            };
-            let scanned = self.rounds.scan(eye, &target, &terms, &mut sink);
+            let scanned = eye.scan(&target, &self.followed.ranges, &mut sink);
             // A look that broke off is dropped, which keeps what it did not reach.
             let scanned = scanned.map(|report| (report, sink.look.finish_with_returned()));
             (scanned, sink.failed)
         };
-        self.glances.end(&self.ranges);
+        self.glances.end(&self.followed.ranges);
         let (scanned, (mut counts, back)) = match scanned {
             Ok(found) => found,
             Err(error) => {
@@ -307,7 +414,9 @@ impl Space {
                 return Err(error.into());
             }
         };
-        counts.present += scanned.left_out_pages;
+        if is_sample {
+            raise(&mut counts, self.followed.known_pages());
+        }
         let cleared = match failed {
             Some(error) => Err(error),
             None if extra.also_young.is_some() => Ok(ClearReport::default()),
@@ -339,21 +448,50 @@ impl Space {
 }
 
 impl Space {
-    /// Which ranges need not be read in every look: memory of this process alone, of one node, whose
-    /// bits nobody clears unseen.
-    fn may_leave_out(&self, shared: &Shared<'_>, extra: &Extra<'_>) -> Vec<bool> {
-        let nobody_else = shared.nodes.map.is_none()
-            && extra.also_young.is_none()
-            && !self.clearer.is_exact()
-            && !self.clearer.clears_unseen();
-        let ranges = self.kinds.iter().enumerate();
-        ranges
-            .map(|(of, kind)| {
-                let is_shareable = self.shareable.get(of).copied().unwrap_or(true);
-                nobody_else && *kind == VmaKind::Anon && !is_shareable
-            })
-            .collect()
+    /// Whether pages of the mapping may be shared, by its place among those followed.
+    fn is_shareable(&self, mapping: u32) -> bool {
+        let number = self.followed.mappings.get(mapping as usize);
+        number.is_some_and(|number| self.shareable.get(*number as usize).is_some_and(|is| *is))
     }
+}
+
+/// When the mappings were read last, and what that cost.
+#[derive(Clone, Copy, Debug, Default)]
+struct MapsRead {
+    cpu_ns: u64,
+    /// Size of the address space then.
+    virtual_bytes: u64,
+    /// Looks since.
+    looks: u32,
+}
+
+/// Reading so long a list of mappings is worth to be saved,
+const MAPS_DEAR_NS: u64 = 1_000_000;
+/// for so many looks: memory may be mapped elsewhere without the address space growing.
+const MAPS_KNOWN_LOOKS: u32 = 8;
+
+impl MapsRead {
+    fn is_good_for(&self, virtual_bytes: u64) -> bool {
+        self.cpu_ns > MAPS_DEAR_NS
+            && self.virtual_bytes == virtual_bytes
+            && self.looks < MAPS_KNOWN_LOOKS
+    }
+}
+
+/// From what a sample showed to what there is.
+fn raise(counts: &mut LookCounts, known_pages: u64) {
+    let seen = u128::from(counts.present.max(1));
+    let known = u128::from(known_pages.max(counts.present));
+    let raised = |pages: u64| (u128::from(pages) * known / seen) as u64;
+    *counts = LookCounts {
+        tables: counts.tables,
+        present: raised(counts.present),
+        young: raised(counts.young),
+        appeared: raised(counts.appeared),
+        gone: raised(counts.gone),
+        swapped_out: raised(counts.swapped_out),
+        refaulted: raised(counts.refaulted),
+    };
 }
 
 /// Memory that has an age and is resident memory of the process.
@@ -361,24 +499,74 @@ fn is_looked_at(vma: &Vma) -> bool {
     !matches!(vma.kind, VmaKind::Special | VmaKind::Hugetlb)
 }
 
-struct Sink<'a> {
+/// Whether a mapping has anything of these addresses.
+fn is_within(range: AddressRange, within: Option<&[AddressRange]>) -> bool {
+    within.is_none_or(|within| {
+        let at = within.partition_point(|wanted| wanted.end <= range.start);
+        within
+            .get(at)
+            .is_some_and(|wanted| wanted.start < range.end)
+    })
+}
+
+/// A mapping of which something is followed.
+struct Mapping<'a> {
+    vma: &'a Vma,
+    is_shareable: bool,
+}
+
+/// Parts from this on are those of mappings that are followed whole, in the order of the others.
+pub(super) const WHOLE_PARTS: usize = 128;
+
+struct Sink<'a, 't> {
     look: Look<'a>,
     clearer: &'a mut Clearer,
     hand: KernelHand<'a>,
-    kinds: &'a [VmaKind],
-    shareable: &'a [bool],
+    mappings: &'a [Mapping<'a>],
+    /// Mapping of each range that is read, and whether that is followed whole.
+    of: &'a [(u32, bool)],
+    is_sample: bool,
     shared: Shared<'a>,
     also_young: Option<&'a HashMap<u64, PageSet>>,
+    tap: Option<&'t mut dyn Tap>,
+    target: Target,
     glances: &'a mut Glances,
     parts: Vec<(Part, PageSet)>,
     failed: Option<ClearError>,
 }
 
-impl Sink<'_> {
+impl Sink<'_, '_> {
+    /// The mapping that a range is of, and its number.
+    fn mapping(&self, range: usize) -> Option<(usize, &Mapping<'_>)> {
+        let number = self.of.get(range)?.0 as usize;
+        Some((number, self.mappings.get(number)?))
+    }
+
+    fn kind(&self, range: usize) -> Option<VmaKind> {
+        self.mapping(range).map(|(_, mapping)| mapping.vma.kind)
+    }
+
+    fn is_shareable(&self, range: usize) -> bool {
+        self.mapping(range)
+            .is_some_and(|(_, mapping)| mapping.is_shareable)
+    }
+
+    /// What the bits of a sight mean; it is noted to be cleared.
+    fn judge(&mut self, sight: &TableSight<'_>) -> PageSet {
+        let Some((number, _)) = self.mapping(sight.range) else {
+            return sight.bits.young;
+        };
+        if self.is_sample {
+            self.clearer.gap();
+        }
+        let range = number;
+        self.clearer.judge(&TableSight { range, ..*sight }).young
+    }
+
     /// Which pages are file pages. What was written in a private mapping of a file is anonymous;
     /// the kernel maps the file's own pages there clean and read-only.
     fn files(&self, sight: &TableSight<'_>) -> PageSet {
-        match self.kinds.get(sight.range) {
+        match self.kind(sight.range) {
             Some(VmaKind::FileShared) => PageSet::ALL,
             Some(VmaKind::FilePrivate) => sight.bits.present.without(&sight.bits.dirty),
             _ => PageSet::NONE,
@@ -388,7 +576,15 @@ impl Sink<'_> {
     /// Pages of other nodes than the first, and pages that another process counts.
     fn note_parts(&mut self, sight: &TableSight<'_>, is_shareable: bool, bits: &mut TableBits) {
         let several_nodes = self.shared.nodes.map.is_some();
-        let nodes = self.shared.nodes.ids.len();
+        let is_whole = self
+            .of
+            .get(sight.range)
+            .is_some_and(|(_, is_whole)| *is_whole);
+        let base = if self.is_sample && is_whole {
+            WHOLE_PARTS
+        } else {
+            0
+        };
         self.parts.clear();
         if !several_nodes && !is_shareable {
             return;
@@ -413,36 +609,40 @@ impl Sink<'_> {
                 0
             };
             if node > 0 {
-                set(node, page);
+                set(base + node, page);
             }
             if !is_shareable {
                 return;
             }
             for (part, counted) in &mut shared.counted {
                 if counted.insert(frame) {
-                    set(usize::from(*part) + node, page);
+                    set(base + usize::from(*part) + node, page);
                 }
             }
             if !sight.bits.young.contains(page) && shared.young.contains(frame) {
                 bits.young.insert(page);
             }
         });
-        debug_assert!(masks.iter().all(|(part, _)| *part < nodes * 128));
+        debug_assert!(masks.iter().all(|(part, _)| *part < 2 * WHOLE_PARTS));
         self.parts
             .extend(masks.iter().map(|(part, mask)| (*part as Part, *mask)));
     }
 }
 
-impl Sink<'_> {
+impl Sink<'_, '_> {
     /// Leaves of one type, alone in this process, of which no look and no glance saw anything else.
     fn plain_leaves(&mut self, run: &LeafRun<'_>, page_type: PageType) {
         let first = run.first();
         if run.tables() == 0 {
             return;
         }
-        self.clearer.judge_leaves(run);
-        if let Some(kind) = self.kinds.get(first.range) {
-            self.glances.take_in(first, *kind);
+        if let Some((number, mapping)) = self.mapping(first.range) {
+            let kind = mapping.vma.kind;
+            if self.is_sample {
+                self.clearer.gap();
+            }
+            self.clearer.judge_leaves(&run.of_range(number));
+            self.glances.take_in(first, kind);
         }
         let taken = self.look.leaves(Leaves {
             first: first.va / TABLE_BYTES,
@@ -454,22 +654,25 @@ impl Sink<'_> {
     }
 }
 
-impl SightSink for Sink<'_> {
+impl SightSink for Sink<'_, '_> {
     fn table(&mut self, sight: &TableSight<'_>) {
         let mut bits = *sight.bits;
         match self.also_young {
-            None => bits.young = self.clearer.judge(sight).young,
+            None => bits.young = self.judge(sight),
             Some(also) => {
                 if let Some(also) = also.get(&(sight.va / TABLE_BYTES)) {
                     bits.young |= *also & sight.bits.present;
                 }
             }
         }
-        if let Some(kind) = self.kinds.get(sight.range) {
-            bits.young |= self.glances.take_in(sight, *kind);
+        if let Some(kind) = self.kind(sight.range) {
+            bits.young |= self.glances.take_in(sight, kind);
         }
-        let is_shareable = self.shareable.get(sight.range).copied().unwrap_or(false);
+        let is_shareable = self.is_shareable(sight.range);
         self.note_parts(sight, is_shareable, &mut bits);
+        if let Some(tap) = &mut self.tap {
+            tap.table(&self.target, sight, &bits.young);
+        }
         let facts = Facts {
             index: sight.va / TABLE_BYTES,
             bits: &bits,
@@ -482,15 +685,15 @@ impl SightSink for Sink<'_> {
     }
 
     fn leaves(&mut self, run: &LeafRun<'_>) {
-        let page_type = match self.kinds.get(run.first().range) {
+        let page_type = match self.kind(run.first().range) {
             Some(VmaKind::FileShared) => PageType::File,
             Some(VmaKind::Anon) => PageType::Anon,
             // Each page has a type of its own.
             _ => return run.sights().for_each(|sight| self.table(&sight)),
         };
         let range = run.first().range;
-        let is_shareable = self.shareable.get(range).copied().unwrap_or(false);
-        if is_shareable || self.shared.nodes.map.is_some() || self.also_young.is_some() {
+        let singly = self.is_shareable(range) || self.tap.is_some() || self.also_young.is_some();
+        if singly || self.shared.nodes.map.is_some() {
             return run.sights().for_each(|sight| self.table(&sight));
         }
         // What was accessed anyway, or never glanced, is as it was seen.
@@ -510,13 +713,10 @@ impl SightSink for Sink<'_> {
             .keep(range.start / TABLE_BYTES..range.end.div_ceil(TABLE_BYTES));
     }
 
-    fn left_out(&mut self, range: AddressRange, pages: u64) {
-        self.look
-            .keep(range.start / TABLE_BYTES..range.end / TABLE_BYTES);
-        self.clearer.left_out(range, pages);
-    }
-
     fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
+        if let Some(tap) = &mut self.tap {
+            tap.batch_end(&self.target, batch);
+        }
         if self.failed.is_none() && self.also_young.is_none() {
             self.failed = self.clearer.clear(&mut self.hand, batch).err();
         }

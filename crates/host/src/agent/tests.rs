@@ -148,6 +148,41 @@ fn what_another_clears_between_two_looks_is_glanced() {
     }
 }
 
+/// Of a sample only blocks are read, and they stand for all that the kernel counts.
+#[test]
+fn a_sample_stands_for_what_is_resident() {
+    let sleeper = Sleeper::new();
+    let mut eye = FakeSource::new();
+    eye.set(sleeper.pid(), sleeper.table(), present());
+    let mut agent = agent(eye, &[sleeper.pid()]);
+    agent.config.sample = Some(Bounds {
+        follow_all_pages: 0,
+        blocks: 32,
+        block_pages: 1,
+        whole_pages: 0,
+    });
+    agent.tick().unwrap();
+    let tick = agent.tick().unwrap();
+    let report = agent.report().remove(0);
+    let status = Process::open(sleeper.pid()).unwrap().status().unwrap();
+    let anon = status.rss_anon_bytes + status.rss_shmem_bytes;
+    assert_eq!(report.resident_bytes, [anon, status.rss_file_bytes]);
+    assert_eq!(report.histogram().total(), report.resident_bytes);
+    assert_eq!(
+        tick.present_pages * PAGE_BYTES,
+        anon + status.rss_file_bytes
+    );
+    // The stack alone has pages here, 33 of them or so: some blocks of one page are followed.
+    assert!(
+        (1..33).contains(&(report.followed_bytes / PAGE_BYTES)),
+        "{report:?}"
+    );
+    assert!(report.half_width_ratio() > 0.0);
+    let bin = report.histogram().bins()[0];
+    let [interval, _] = report.interval(0, bin.amounts);
+    assert!(interval.low <= bin.amounts[0] && bin.amounts[0] <= interval.high);
+}
+
 #[test]
 fn a_process_that_execs_under_the_eye_is_found_again() {
     let sleeper = Sleeper::new();
@@ -254,7 +289,7 @@ fn nodes_and_shared_pages_add_up() {
             &nodes.ids,
             &[intervals.clone(), intervals.clone()],
         );
-        report.add(&space, counted, clock_ms(), OldestPages::AtLeast);
+        report.add(&space, counted, clock_ms(), OldestPages::AtLeast, None);
         report.finish();
         report
             .nodes

@@ -16,21 +16,13 @@
 //!
 //! A page whose bit is clear is always exact: only what was seen young can be wrong, and only by
 //! being taken for young too long.
-//!
-//! Who only counts how much memory is how old can have the same for fewer clears ([`PutOff::turns`]):
-//! tables that are not steady take turns too, and of one whose turn it is not as many pages are taken for
-//! accessed as its first look after the clear has found (see `counted`).
 
 use std::collections::VecDeque;
 
 use agewise_policy::table::PageSet;
 
-use super::counted::Counted;
-
 /// Tables of a group.
 pub(super) const GROUP: usize = 32;
-/// Neighbouring tables whose turn comes together: 16 MiB, as much as is cleared at once.
-const TURN_TABLES: u64 = 8;
 /// Young pages a table must have to serve as a sample.
 const SAMPLE_MIN: u64 = 64;
 /// Sampled pages remembered before old ones count half.
@@ -46,9 +38,6 @@ pub struct PutOff {
     pub tolerance: f64,
     /// Longest time.
     pub max_ns: u64,
-    /// Clear a table in one of this many scans only, and count in the others how many of its pages
-    /// were accessed instead of telling which. 1: off.
-    pub turns: u32,
     /// Clear a table in one of this many scans only, tolerance or not (a CPU budget). 1: off.
     pub rotate: u32,
 }
@@ -96,8 +85,6 @@ struct Group {
     key: Key,
     /// Number of the scan that last cleared each table; 0: none.
     cleared: [u32; GROUP],
-    /// What is known of each table in use besides, where tables take turns; else empty.
-    counted: Vec<Option<Box<Counted>>>,
     /// The sample cleared by the last scan, and which pages.
     sample: Option<(u8, PageSet)>,
     /// The sample of this scan.
@@ -208,9 +195,6 @@ impl Book {
             let group = &mut self.new[index];
             let at = place.at();
             group.measure(at, &PageSet::ALL, &PageSet::NONE, &put_off);
-            if let Some(counted) = group.counted.get_mut(at) {
-                *counted = None;
-            }
             group.cleared[at] = scan;
         }
     }
@@ -223,12 +207,7 @@ impl Book {
 
     /// Bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
-        let counted = |group: &Group| {
-            group.counted.capacity() * size_of::<Option<Box<Counted>>>()
-                + group.counted.iter().flatten().count() * size_of::<Counted>()
-        };
         (self.old.capacity() + self.new.capacity()) * size_of::<Group>()
-            + self.new.iter().map(counted).sum::<usize>()
     }
 
     /// Judge the table at `place`, which has young pages and belongs to one mapping alone. Tables come
@@ -244,15 +223,10 @@ impl Book {
         let cleared_ns = time_of(&self.times, scan, scan - lag);
         let sample = group.next.is_none() && young.len() >= SAMPLE_MIN;
         let stale = group.broken && lag > 1;
-        let counted = (put_off.turns > 1 && known && !stale)
-            .then(|| group.count(at, lag, present, young, u64::from(scan)))
-            .flatten();
         let now_ns = self.times.back().copied().unwrap_or(0);
         let within_time =
             cleared_ns.is_some_and(|then| now_ns.saturating_sub(then) < put_off.max_ns);
-        let may_take_turns = counted.is_some_and(|(_, may_wait)| may_wait);
-        let may_wait = lag <= group.patience(put_off.tolerance)
-            || may_take_turns && !put_off.is_turn_of(place.table, scan, lag);
+        let may_wait = lag <= group.patience(put_off.tolerance);
         let mut clear = stale || sample || !known || !within_time || !may_wait;
         // A budget overrules everything but the age of what the bits tell.
         if clear && put_off.rotate > 1 && known {
@@ -267,15 +241,11 @@ impl Book {
         }
         Verdict {
             clear,
-            since_ns: match counted {
-                Some(_) => time_of(&self.times, scan, scan - 1),
-                None => cleared_ns,
-            },
+            since_ns: cleared_ns,
             stale,
-            accessed: match counted {
-                Some((accessed, _)) => accessed,
-                None if stale => PageSet::default(),
-                None => *young,
+            accessed: match stale {
+                true => PageSet::NONE,
+                false => *young,
             },
         }
     }
@@ -297,62 +267,17 @@ impl Book {
     }
 }
 
-impl PutOff {
-    /// Whether the table is to be cleared in this scan, the last clear being `lag` scans ago, as far as
-    /// turns go.
-    fn is_turn_of(&self, table: u64, scan: u32, lag: u32) -> bool {
-        let turn = table / TURN_TABLES + u64::from(scan);
-        lag >= self.turns || turn.is_multiple_of(u64::from(self.turns))
-    }
-
-    /// How many of `asked` sampled pages may fail to come back, where a share `leave` is known not to:
-    /// above that it is another workload than before. `None`: whatever number, nothing is known yet.
-    fn missing_max(&self, asked: u32, leave: Option<f64>) -> Option<f64> {
-        let usual = match self.turns {
-            ..=1 => 0.0,
-            // Turns do not need a table to be steady, only to be as it was.
-            _ => 2.0 * leave?,
-        };
-        Some(((usual + 8.0 * self.tolerance) * f64::from(asked)).max(8.0))
-    }
-}
-
 impl Group {
     fn new(key: Key) -> Self {
         Group {
             key,
             cleared: [0; GROUP],
-            counted: Vec::new(),
             sample: None,
             next: None,
             asked: 0,
             kept: 0,
             broken: false,
         }
-    }
-
-    /// The pages of a table accessed since the last scan, by number (exact at the first look after its
-    /// clear), and whether its clear may be put off. `None` where that cannot be told.
-    fn count(
-        &mut self,
-        at: usize,
-        lag: u32,
-        present: &PageSet,
-        young: &PageSet,
-        scan: u64,
-    ) -> Option<(PageSet, bool)> {
-        if self.counted.is_empty() {
-            self.counted.resize(GROUP, None);
-        }
-        let counted = self.counted[at].get_or_insert_default();
-        if lag <= 1 {
-            counted.first(present, young);
-            return Some((*young, counted.may_wait(lag)));
-        }
-        let place = self.key.0 * GROUP as u64 + at as u64;
-        // Neighbours and looks have nothing in common; no bit of either is lost.
-        let accessed = counted.again(present, young, place.rotate_left(32) ^ scan)?;
-        Some((accessed, counted.may_wait(lag)))
     }
 
     /// The share of sampled young pages that is not accessed in the next interval. By Laplace's rule:
@@ -374,8 +299,7 @@ impl Group {
         let asked = (sampled & *present).len() as u32;
         let kept = (sampled & *young).len() as u32;
         let missing = asked.saturating_sub(kept);
-        let missing_max = put_off.missing_max(asked, self.leave());
-        if missing_max.is_some_and(|max| f64::from(missing) > max) {
+        if f64::from(missing) > (8.0 * put_off.tolerance * f64::from(asked)).max(8.0) {
             // Another workload than before: begin anew, without this miss counting against it.
             self.broken = true;
             (self.asked, self.kept) = (0, 0);

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tables that are steady, that flicker, that end, and what is told of them.
 
-use rand::RngExt;
-use rand::seq::SliceRandom;
-use rand_pcg::Pcg64Mcg;
-
 use super::*;
 
 const HOT: PageSet = PageSet::ALL;
@@ -21,7 +17,6 @@ const SECOND: u64 = 1_000_000_000;
 const PUT_OFF: PutOff = PutOff {
     tolerance: 0.005,
     max_ns: 60 * SECOND,
-    turns: 1,
     rotate: 1,
 };
 
@@ -288,120 +283,4 @@ fn put_off_bits_tell_since_their_own_clear() {
             .iter()
             .all(|&ns| ns + PUT_OFF.max_ns >= machine.now_ns)
     );
-}
-
-/// How many pages have rested for how many scans, as told by a book that takes turns, and in truth.
-struct Ages {
-    told: [i64; 8],
-    is: [i64; 8],
-    /// Share of all tables that was cleared in each scan of the second half.
-    cleared: f64,
-}
-
-impl Ages {
-    /// `accessed` says whether a page is accessed before a scan.
-    fn after(scans: u32, tables: usize, mut accessed: impl FnMut(usize, u32) -> bool) -> Self {
-        let put_off = PutOff {
-            tolerance: 0.01,
-            turns: 4,
-            ..PUT_OFF
-        };
-        let (mut told, mut is) = (vec![0; tables * 512], vec![0; tables * 512]);
-        let mut young = vec![IDLE; tables];
-        let mut book = Book::default();
-        let mut cleared = 0;
-        for scan in 1..=scans {
-            book.begin(u64::from(scan) * SECOND, &put_off);
-            for (table, young) in young.iter_mut().enumerate() {
-                for at in (0..512).filter(|at| accessed(table * 512 + at, scan)) {
-                    is[table * 512 + at] = scan;
-                    young[at / 64] |= 1 << (at % 64);
-                }
-                if *young == IDLE {
-                    book.idle(place(table));
-                    continue;
-                }
-                let verdict = book.judge(place(table), &HOT, young);
-                for at in 0..512 {
-                    if verdict.accessed[at / 64] >> (at % 64) & 1 == 1 {
-                        told[table * 512 + at] = scan;
-                    }
-                }
-                if verdict.clear {
-                    *young = IDLE;
-                    cleared += u32::from(scan > scans / 2);
-                }
-            }
-        }
-        let ages = |last: &[u32]| {
-            let mut ages = [0; 8];
-            for scan in last {
-                ages[((scans - scan) as usize).min(7)] += 1;
-            }
-            ages
-        };
-        Ages {
-            told: ages(&told),
-            is: ages(&is),
-            cleared: f64::from(cleared) / f64::from(scans / 2) / tables as f64,
-        }
-    }
-
-    /// Pages in a wrong bin, of all.
-    fn error(&self) -> f64 {
-        let both = || self.told.iter().zip(&self.is);
-        let off: i64 = both().map(|(told, is)| (told - is).abs()).sum();
-        off as f64 / 2.0 / self.is.iter().sum::<i64>() as f64
-    }
-}
-
-/// Pages that are accessed by chance, each as often as it is, by Zipf's law.
-#[test]
-fn turns_count_the_ages_of_memory_accessed_by_chance() {
-    const TABLES: usize = 256;
-    const PAGES: usize = TABLES * 512;
-    for accesses_a_page in [0.5, 2.0, 30.0] {
-        let mut random = Pcg64Mcg::new(9);
-        let mut rank: Vec<usize> = (1..=PAGES).collect();
-        rank.shuffle(&mut random);
-        let rate = |rank: &usize| accesses_a_page * PAGES as f64 / 12.4 / *rank as f64;
-        let chance: Vec<f64> = rank.iter().map(|rank| 1.0 - (-rate(rank)).exp()).collect();
-        let ages = Ages::after(100, TABLES, |page, _| random.random::<f64>() < chance[page]);
-        let told = format!("{accesses_a_page}: {:?} is {:?}", ages.told, ages.is);
-        assert!(ages.error() < 0.01, "{told}, error {}", ages.error());
-        assert!(ages.cleared < 0.3, "{told}, cleared {}", ages.cleared);
-    }
-}
-
-/// What is touched once is not taken for touched again: one scan after the other through all of it.
-#[test]
-fn turns_do_not_make_a_scan_slower_than_it_is() {
-    for page_scans in [8, 32] {
-        let at = |scan: u32| scan as usize % page_scans * (64 * 512 / page_scans);
-        let ages = Ages::after(100, 64, |page, scan| {
-            (at(scan)..at(scan) + 64 * 512 / page_scans).contains(&page)
-        });
-        assert_eq!(ages.told, ages.is);
-    }
-}
-
-/// Tables that are busy for a while, each by itself, and then not any more.
-#[test]
-fn turns_see_the_end_of_what_went_on_for_a_while() {
-    for scans in [5, 10, 20, 40] {
-        let mut random = Pcg64Mcg::new(3);
-        let begins: Vec<u32> = (0..256)
-            .map(|_| random.random_range(0..4 * scans))
-            .collect();
-        let ages = Ages::after(8 * scans, 256, |page, scan| {
-            (scan + begins[page / 512]) % (4 * scans) < scans && random.random_bool(0.9)
-        });
-        let [told, is] = [ages.told[0], ages.is[0]].map(|pages| pages as f64);
-        assert!(
-            (told / is - 1.0).abs() < 0.03,
-            "{scans}: {:?} is {:?}",
-            ages.told,
-            ages.is
-        );
-    }
 }

@@ -18,8 +18,8 @@
 //! | needs | CAP_SYS_NICE and the right to trace the target (not for ourselves) | to be its user |
 //!
 //! And the target pays too, whatever the means: some 400 ns for each page whose bit it sets again.
-//! So the [`book`] puts clears off where they would tell nothing, and lets tables take turns for those who
-//! only count ([`ClearPolicy::counts`]).
+//! So the [`book`] puts clears off where they would tell nothing, and who wants histograms only follows
+//! a sample ([`agewise_policy::sample`]).
 //!
 //! One [`Clearer`] serves one process. In each scan: [`begin`](Clearer::begin), then
 //! [`judge`](Clearer::judge) every sight as it comes (it says what the young bits mean) and
@@ -34,7 +34,6 @@ use std::sync::Arc;
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::eye::{AddressRange, Batch, Leaf, LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight};
-use crate::rounds::BLOCK_TABLES;
 use crate::vma::{Vma, VmaKind};
 use book::{Book, Place, PutOff};
 use cost::CostModel;
@@ -45,7 +44,6 @@ use shared::MapCounts;
 
 pub mod book;
 pub mod cost;
-mod counted;
 mod folios;
 pub mod hand;
 mod notes;
@@ -71,6 +69,7 @@ enum Way {
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     start: u64,
+    end: u64,
     is_file: bool,
     way: Way,
     /// Whether others map its pages is to be found out in this scan.
@@ -121,9 +120,8 @@ pub struct Clearer {
     now_ns: u64,
     /// This scan clears everything by one write at its end.
     by_refs: bool,
-    /// The group of tables of which some were left out of this scan: its bits are of several times, so
-    /// that the book has nothing to say of it.
-    apart: Option<u64>,
+    /// Resident pages of the process, where the scan shows only a part of them.
+    resident_pages: Option<u64>,
     cold_denied: bool,
     /// Young pages that wait for `clear_refs`: anonymous, file.
     waiting: [u64; 2],
@@ -161,7 +159,7 @@ impl Clearer {
             last_refs_ns: None,
             now_ns: 0,
             by_refs: false,
-            apart: None,
+            resident_pages: None,
             cold_denied: false,
             waiting: [0; 2],
             held: None,
@@ -202,7 +200,6 @@ impl Clearer {
         self.present = [0; 2];
         self.waiting = [0; 2];
         self.held = None;
-        self.apart = None;
         self.notes.forget();
         self.runs.take(true);
         self.runs.set_bridge(self.cost.worth_bridging());
@@ -213,7 +210,6 @@ impl Clearer {
             let put_off = PutOff {
                 tolerance: self.policy.tolerance,
                 max_ns: self.policy.max_put_off_ns,
-                turns: self.policy.turns,
                 rotate: self.rotate,
             };
             self.book.begin(now_ns, &put_off);
@@ -225,6 +221,7 @@ impl Clearer {
             let known = self.sharing.get(&vma.range.start);
             let mapping = Mapping {
                 start: vma.range.start,
+                end: vma.range.end,
                 is_file,
                 way,
                 ask: way == Way::Cold && known.is_none_or(|k| self.scan - k.scan >= PROBE_AGAIN),
@@ -256,23 +253,15 @@ impl Clearer {
         known.is_some_and(|known| known.shared && self.scan - known.scan < PROBE_AGAIN)
     }
 
-    /// Nothing is put off, to be as true as accessed bits can be.
-    pub fn is_exact(&self) -> bool {
-        self.policy.tolerance == 0.0
+    /// The next scans show a part of so many resident pages: what a write to `clear_refs` costs goes
+    /// by all of them. `None`: everything is shown.
+    pub fn set_resident_pages(&mut self, pages: Option<u64>) {
+        self.resident_pages = pages;
     }
 
-    /// Whether the scan begun may clear accessed bits of anonymous memory that it was not shown:
-    /// `clear_refs` clears everything.
-    pub fn clears_unseen(&self) -> bool {
-        let by_refs = |mapping: &Mapping| mapping.way == Way::Refs(RefsScope::Anon);
-        self.by_refs || self.cold_denied || self.mappings.iter().any(by_refs)
-    }
-
-    /// `range`, anonymous and with `pages` present, is not shown in this scan. No run goes across it.
-    pub fn left_out(&mut self, range: AddressRange, pages: u64) {
+    /// What comes next is no neighbour of what came before: no range goes across.
+    pub fn gap(&mut self) {
         self.notes.close();
-        self.present[0] += pages;
-        self.apart = Some(group_of(range.start));
     }
 
     /// Whether the mapping at `start` is one that `MADV_COLD` clears, as far as earlier scans found
@@ -293,7 +282,9 @@ impl Clearer {
             return true;
         }
         let cold = self.cost.cold_ns(self.last.ranges, self.last.range_pages);
-        let refs = self.cost.refs_ns(self.last_present);
+        let refs = self
+            .cost
+            .refs_ns(self.resident_pages.unwrap_or(self.last_present));
         self.scan > SETTLED && refs < cold / 2.0 && self.may_stall(refs, now_ns)
     }
 
@@ -350,9 +341,7 @@ impl Clearer {
             mapping: mapping.start,
         };
         self.present[usize::from(mapping.is_file)] += present;
-        let in_book = sight.leaf == Leaf::Page
-            && sight.covered.is_full()
-            && self.apart != Some(group_of(sight.va));
+        let in_book = sight.leaf == Leaf::Page && sight.covered.is_full();
         if young.is_empty() {
             self.notes.pass(if sight.leaf == Leaf::Page {
                 present as u32
@@ -440,17 +429,19 @@ impl Clearer {
     fn note(&mut self, sight: &TableSight<'_>, tables: u64) {
         self.report.tables_cleared += tables;
         if sight.leaf == Leaf::Page {
-            let is_file = self
-                .mappings
-                .get(sight.range)
-                .is_some_and(|mapping| mapping.is_file);
-            let wanted = match is_file {
-                true => folios::whole(&sight.bits.young, |page| sight.pfn(page)),
-                false => sight.bits.young,
+            let mapping = self.mappings.get(sight.range);
+            let wanted = match mapping.filter(|mapping| mapping.is_file) {
+                Some(mapping) => folios::whole(&sight.bits.young, |page| {
+                    let va = sight.va + page as u64 * PAGE_BYTES;
+                    let is_its = (mapping.start..mapping.end).contains(&va);
+                    sight.frame(page).filter(|_| is_its)
+                }),
+                None => sight.bits.young,
             };
             self.notes
                 .table(sight.range, sight.va, wanted, sight.bits.present);
-        } else if sight.covered.is_full() {
+        } else {
+            // The whole leaf, whatever part of it was asked for: no mapping has a part of one.
             self.notes.leaves(sight.range, sight.va, tables);
         }
     }
@@ -648,6 +639,9 @@ impl Clearer {
             [false, true] => (RefsScope::File, file),
             [true, true] => (RefsScope::All, anon + file),
         };
+        let pages = self
+            .resident_pages
+            .map_or(pages, |resident| resident.max(pages));
         let must = self.by_refs || self.cold_denied;
         if !must && self.refs_can_wait() {
             self.report.refs_put_off = true;
@@ -693,14 +687,6 @@ impl Clearer {
         };
     }
 }
-
-/// Number of the group of tables in the book that `va` lies in.
-fn group_of(va: u64) -> u64 {
-    va / TABLE_BYTES / book::GROUP as u64
-}
-
-/// What is left out is left out by groups of the book.
-const _: () = assert!(book::GROUP == BLOCK_TABLES);
 
 /// This range is refused, others may not be: locked, unmapped, hugetlb.
 fn is_refusal(error: &io::Error) -> bool {

@@ -46,7 +46,11 @@ impl Notes {
     /// Neighbouring 2 MiB leaves of the mapping `of`.
     pub fn leaves(&mut self, of: usize, va: u64, tables: u64) {
         self.wanted = true;
-        self.notes.push(Note::Leaves { of, va, tables });
+        // Several parts of one leaf may be followed: it is cleared once.
+        let is_noted = |note: &Note| matches!(note, Note::Leaves { va: noted, .. } if *noted == va);
+        if !self.notes.iter().rev().take(2).any(is_noted) {
+            self.notes.push(Note::Leaves { of, va, tables });
+        }
     }
 
     /// Present pages that nobody wants.

@@ -25,9 +25,6 @@ pub struct ClearPolicy {
     /// Share of the pages of a steady, hot table that may wrongly be taken for young because its
     /// clear was put off, averaged over scans. 0: exact, every young page is cleared in every scan.
     pub tolerance: f64,
-    /// A table is cleared in one of this many scans only, and in the others the accesses to its pages are
-    /// counted instead of told. 1: every page is told, within the tolerance.
-    pub turns: u32,
     /// No clear is put off longer.
     pub max_put_off_ns: u64,
     /// CPU time for clearing in one scan; tables take turns to stay within it. `None`: no limit.
@@ -47,7 +44,6 @@ impl Default for ClearPolicy {
             means: Means::Auto,
             min_interval_ns: 0,
             tolerance: 0.01,
-            turns: 1,
             max_put_off_ns: 60_000_000_000,
             budget_ns: None,
             max_run_bytes: 16 << 20,
@@ -58,15 +54,6 @@ impl Default for ClearPolicy {
 }
 
 impl ClearPolicy {
-    /// For those who count how much memory is how old, and do nothing to single pages: a quarter of the
-    /// clears, and of what they cost whoever is watched.
-    pub fn counts() -> Self {
-        ClearPolicy {
-            turns: 4,
-            ..Self::default()
-        }
-    }
-
     /// Nothing is put off: as true as accessed bits can be, at the full price.
     pub fn exact() -> Self {
         ClearPolicy {

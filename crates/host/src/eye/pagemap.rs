@@ -234,12 +234,7 @@ fn show(
     batch: &mut Batch,
     sink: &mut dyn SightSink,
 ) {
-    let pages = sight
-        .bits
-        .present
-        .iter()
-        .map(|word| u64::from(word.count_ones()));
-    report.cost.present_pages += pages.sum::<u64>();
+    report.cost.present_pages += sight.bits.present.len();
     report.cost.tables += 1;
     batch.sights += 1;
     sink.table(sight);
@@ -448,7 +443,7 @@ mod tests {
                         present[((at - start) / PAGE_BYTES) as usize] = true;
                     }
                 }
-                young += sight.bits.young.iter().map(|w| w.count_ones()).sum::<u32>();
+                young += sight.bits.young.len();
             };
             let target = Target::by_pid(std::process::id());
             let report = eye.scan(&target, &[range], &mut sink).unwrap();
@@ -461,7 +456,7 @@ mod tests {
                 report.cost.present_pages,
                 present.iter().filter(|&&p| p).count() as u64
             );
-            assert_eq!(u64::from(young), report.cost.present_pages, "just written");
+            assert_eq!(young, report.cost.present_pages, "just written");
             shown.push(present);
         }
         assert_eq!(shown[0], shown[1]);

@@ -55,6 +55,8 @@ pub struct Stat {
     pub threads: u32,
     /// Start time in clock ticks after boot: with the pid it names the process for good.
     pub start_ticks: u64,
+    /// Size of the address space.
+    pub virtual_bytes: u64,
     /// Resident memory in pages, by counters that lag by some dozens of pages a CPU.
     pub rss_pages: u64,
 }
@@ -103,6 +105,7 @@ impl Stat {
             system_ticks: number(15)?,
             threads: u32::try_from(number(20)?).unwrap_or(u32::MAX),
             start_ticks: number(22)?,
+            virtual_bytes: number(23)?,
             rss_pages: number(24)?,
         })
     }

@@ -297,7 +297,7 @@ impl Group {
             return inferred;
         }
         let mut at = (spread(number) % rhythm.len() as u64) as usize;
-        for page in pages.iter() {
+        for page in pages.pages() {
             if rhythm[at] {
                 inferred.insert(page);
             }

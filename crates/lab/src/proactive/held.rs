@@ -274,7 +274,7 @@ impl Misses {
     /// Takes what is missed out of what was seen.
     fn hide(&self, process: ProcessId, index: u64, young: &mut PageSet) {
         let seen = *young;
-        for page in seen.iter() {
+        for page in seen.pages() {
             if self.is_missed(process, index * PAGES_PER_TABLE as u64 + page as u64) {
                 young[page / 64] &= !(1 << (page % 64));
             }

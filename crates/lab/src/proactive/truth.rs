@@ -43,7 +43,7 @@ impl Truth {
         bins: &mut [u64],
     ) {
         let table = self.tables.get(&(process, index));
-        for slot in present.iter() {
+        for slot in present.pages() {
             let age_ms = match table.map_or(NEVER, |table| table[slot]) {
                 NEVER => now_ms,
                 at_ms => now_ms.saturating_sub(at_ms.into()),

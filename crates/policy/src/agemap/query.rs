@@ -135,6 +135,28 @@ impl AgeMap {
         found
     }
 
+    /// Present pages of a range by label and type: `count` is called with parts of them, the same
+    /// label and type maybe more than once.
+    pub fn count_within(&self, pages: Range<u64>, mut count: impl FnMut(Label, PageType, u64)) {
+        let _ = self.words(pages, |_, word, within| {
+            for page_type in PageType::ALL {
+                let pages = match page_type {
+                    PageType::Anon => within & !word.files,
+                    PageType::File => within & word.files,
+                };
+                match word.lanes {
+                    Ok(lanes) => {
+                        let (occupied, swapped) = leaf::occupied_and_swapped(lanes);
+                        let present = pages & occupied & !swapped;
+                        leaf::by_label(lanes, present, |label, n| count(label, page_type, n));
+                    }
+                    Err(label) => count(label, page_type, u64::from(pages.count_ones())),
+                }
+            }
+            ControlFlow::Continue(())
+        });
+    }
+
     /// Goes through the words of 64 pages of a range that may hold something: the first page's
     /// number, the word, and which of its pages are in the range.
     fn words(

@@ -131,7 +131,7 @@ impl HeatMap {
     fn each(&self, candidates: &[Candidates], mut visit: impl FnMut(u64, u8)) {
         for candidate in candidates {
             let levels = self.table(candidate.index);
-            for slot in candidate.pages.iter() {
+            for slot in candidate.pages.pages() {
                 let level = levels.map_or(0, |levels| levels[slot]);
                 visit(
                     candidate.index * PAGES_PER_TABLE as u64 + slot as u64,

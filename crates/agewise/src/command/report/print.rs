@@ -43,6 +43,8 @@ struct AgesRecord<'a> {
     processes: Option<usize>,
     nodes: Vec<NodeRecord>,
     resident_bytes: u64,
+    /// The part of it that is followed, and stands for all of it.
+    followed_bytes: Option<u64>,
     anon_bytes: u64,
     file_bytes: u64,
     unseen_anon_bytes: u64,
@@ -66,6 +68,17 @@ struct BinRecord {
     upper_ms: u64,
     anon_bytes: u64,
     file_bytes: u64,
+    #[serde(flatten)]
+    interval: Option<IntervalRecord>,
+}
+
+/// What each figure of a bin is at least and at most, 95 times of 100.
+#[derive(Serialize)]
+struct IntervalRecord {
+    anon_low_bytes: u64,
+    anon_high_bytes: u64,
+    file_low_bytes: u64,
+    file_high_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -359,6 +372,15 @@ fn text_of(out: &mut impl Write, report: &SubjectReport, knows: Knows) -> io::Re
         Some(n) => writeln!(out, "; {n} processes")?,
         None => writeln!(out)?,
     }
+    if source == Source::Agent && report.followed_bytes < anon + file {
+        let rate = (anon + file) as f64 / report.followed_bytes.max(1) as f64;
+        writeln!(
+            out,
+            "# sampled 1/{}, \u{b1}{:.1} %",
+            rate.round(),
+            report.half_width_ratio() * 100.0
+        )?;
+    }
     let unseen: u64 = report.unseen_bytes.iter().sum();
     if unseen > 0 {
         writeln!(
@@ -397,10 +419,19 @@ fn text_of(out: &mut impl Write, report: &SubjectReport, knows: Knows) -> io::Re
 impl<'a> AgesRecord<'a> {
     fn new(report: &'a SubjectReport, knows: Knows, time_ms: u64) -> Self {
         let [anon_bytes, file_bytes] = report.resident_bytes;
-        let bin = |bin: &agewise_policy::workingset::Bin| BinRecord {
+        let bin = |(number, bin): (usize, &agewise_policy::workingset::Bin)| BinRecord {
             upper_ms: bin.upper_ms,
             anon_bytes: bin.amounts[0],
             file_bytes: bin.amounts[1],
+            interval: (source == Source::Agent).then(|| {
+                let [anon, file] = report.interval(number, bin.amounts);
+                IntervalRecord {
+                    anon_low_bytes: anon.low,
+                    anon_high_bytes: anon.high,
+                    file_low_bytes: file.low,
+                    file_high_bytes: file.high,
+                }
+            }),
         };
         AgesRecord {
             record: "ages",
@@ -413,10 +444,11 @@ impl<'a> AgesRecord<'a> {
                 .iter()
                 .map(|(node, histogram)| NodeRecord {
                     node: *node,
-                    bins: histogram.bins().iter().map(bin).collect(),
+                    bins: histogram.bins().iter().enumerate().map(bin).collect(),
                 })
                 .collect(),
             resident_bytes: anon_bytes + file_bytes,
+            followed_bytes: (source == Source::Agent).then_some(report.followed_bytes),
             anon_bytes,
             file_bytes,
             unseen_anon_bytes: report.unseen_bytes[0],

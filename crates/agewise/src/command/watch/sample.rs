@@ -160,15 +160,15 @@ fn processes(agent: &Agent, pids: Option<&[u32]>) -> Vec<Row> {
             let window = space.map().generations();
             let mut histogram = Histogram::new(&agent.config().intervals);
             let now_ms = agent.last_tick_ms();
-            histogram.add_window(window, window.sizes(), now_ms, OldestPages::AtLeast);
-            let [anon, file] = window.pages();
+            histogram.add_window(window, &space.sizes(), now_ms, OldestPages::AtLeast);
+            let [anon, file] = histogram.total();
             Row {
                 name: Untrusted::process(space.process().pid(), space.comm()),
                 pid: Some(space.process().pid()),
                 ages: ages(&histogram.scaled(PAGE_BYTES)),
                 anon_bytes: anon * PAGE_BYTES,
                 file_bytes: file * PAGE_BYTES,
-                swapped_bytes: space.map().swapped().iter().sum::<u64>() * PAGE_BYTES,
+                swapped_bytes: space.swapped_pages() * PAGE_BYTES,
                 trouble: space.trouble().map(str::to_owned),
             }
         })
@@ -183,7 +183,7 @@ fn mappings(agent: &Agent, space: &Space) -> Vec<Row> {
         .iter()
         .filter_map(|vma| {
             let pages = vma.range.start / PAGE_BYTES..vma.range.end / PAGE_BYTES;
-            let found = space.map().sizes_within(pages);
+            let found = space.sizes_within(pages);
             let mut histogram = Histogram::new(&agent.config().intervals);
             let now_ms = agent.last_tick_ms();
             histogram.add_window(window, &found.sizes, now_ms, OldestPages::AtLeast);

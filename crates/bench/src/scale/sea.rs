@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A program with far more page-table entries than the machine has memory.
+//!
+//! A window of a few MiB of shared memory is mapped many times, so that a terabyte of addresses has
+//! present page-table entries, 2 GiB of them. The kernel does not clear accessed bits of pages that are
+//! mapped more than once (`MADV_COLD`), as nearly all memory of real programs is not; so where the
+//! sample looks, pages of their own are mapped, once. Which those are follows from the rule that the
+//! observer uses ([`agewise_policy::sample::choose`]); which memory is touched does not depend on it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+
+use agewise_policy::sample::{Area, Bounds, Identity, choose, level_for};
+use anyhow::{Context, bail};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
+use rustix::process::Signal;
+
+use super::super::PAGE_BYTES;
+
+/// Memory that is touched together or not at all.
+pub const CHUNK_BYTES: u64 = 1 << 20;
+/// Least bytes of one mapping: there may be 65530 of them (`vm.max_map_count`), some for the blocks.
+const WINDOW_BYTES_MIN: u64 = 16 << 20;
+const WINDOWS_MAX: u64 = 1 << 15;
+
+/// Whether a chunk is touched before look number `look`: half of the busy share stays for four looks,
+/// half is drawn anew each time.
+pub fn is_touched(chunk: u64, look: u64, busy: f64) -> bool {
+    let drawn = |salt: u64| {
+        let mut mixed = (chunk ^ salt << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        (mixed ^ mixed >> 32) as f64 / u64::MAX as f64
+    };
+    drawn(1 + look / 4) < busy / 2.0 || drawn(1 << 16 | look) < busy / 2.0
+}
+
+/// The program, as the benchmark sees it. It ends with us.
+#[derive(Debug)]
+pub struct Sea {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Sea {
+    /// Starts it, and waits until all is mapped and present.
+    ///
+    /// # Errors
+    /// It cannot be started, or has not the memory that it needs.
+    pub fn start(program: &Path, size_bytes: u64, bounds: &Bounds) -> anyhow::Result<Self> {
+        let mut child = Command::new(program)
+            .args(["bench", "sea"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start a program to watch")?;
+        let orders = child.stdin.take().context("no pipe to it")?;
+        let answers = BufReader::new(child.stdout.take().context("no pipe from it")?);
+        let mut sea = Sea {
+            child,
+            orders,
+            answers,
+        };
+        let (blocks, pages) = (bounds.blocks, bounds.block_pages);
+        sea.ask(&format!("map {size_bytes} {blocks} {pages}"))?;
+        Ok(sea)
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Touches what is to be touched before a look, and waits until that is done.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn touch(&mut self, look: u64, busy: f64) -> anyhow::Result<()> {
+        self.ask(&format!("touch {look} {busy}"))
+    }
+
+    fn ask(&mut self, order: &str) -> anyhow::Result<()> {
+        writeln!(self.orders, "{order}")?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        match line.trim() {
+            "done" => Ok(()),
+            "" => bail!("the program that is watched has ended"),
+            error => bail!("{order}: {error}"),
+        }
+    }
+}
+
+impl Drop for Sea {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Serves orders on standard input until it ends.
+///
+/// # Errors
+/// Standard input or output failed.
+pub fn serve() -> anyhow::Result<ExitCode> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    let mut memory: Option<Memory> = None;
+    let mut answers = std::io::stdout();
+    for line in std::io::stdin().lines() {
+        let answer = match obey(&mut memory, &line?) {
+            Ok(()) => "done".to_owned(),
+            Err(error) => format!("{error:#}"),
+        };
+        writeln!(answers, "{answer}")?;
+        answers.flush()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn obey(memory: &mut Option<Memory>, line: &str) -> anyhow::Result<()> {
+    let words: Vec<&str> = line.split(' ').collect();
+    match (words.as_slice(), memory) {
+        (["map", size, blocks, pages], memory) => {
+            let bounds = Bounds {
+                blocks: blocks.parse()?,
+                block_pages: pages.parse()?,
+                ..Bounds::default()
+            };
+            *memory = Some(Memory::map(size.parse()?, &bounds)?);
+            Ok(())
+        }
+        (["touch", look, busy], Some(memory)) => {
+            memory.touch(look.parse()?, busy.parse()?);
+            Ok(())
+        }
+        _ => bail!("no order: {line}"),
+    }
+}
+
+struct Memory {
+    start: u64,
+    size: u64,
+}
+
+impl Memory {
+    /// Maps it; it stays until the process ends.
+    fn map(size: u64, bounds: &Bounds) -> anyhow::Result<Self> {
+        let window = (size / WINDOWS_MAX).max(WINDOW_BYTES_MIN).min(size);
+        let align = 1u64 << 30;
+        let length = usize::try_from(size + align)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping that nothing else knows of, at an address of the kernel's choice.
+        let reserved =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::empty(), flags) }
+                .with_context(|| format!("{size} bytes of addresses"))?;
+        let start = (reserved as u64).next_multiple_of(align);
+        let water = shared_memory(window)?;
+        for at in (0..size).step_by(usize::try_from(window)?) {
+            map_at(start + at, window.min(size - at), &water, 0)?;
+        }
+        let pages = start / PAGE_BYTES..(start + size) / PAGE_BYTES;
+        let level = level_for(size / PAGE_BYTES, 0, bounds);
+        let area = Area {
+            pages,
+            identity: Identity::Address,
+            kind: 0,
+        };
+        if level > 0 {
+            let pieces = choose(&[area], level, bounds.block_pages, 0);
+            let length = |piece: &std::ops::Range<u64>| (piece.end - piece.start) * PAGE_BYTES;
+            let own = shared_memory(pieces.iter().map(|piece| length(&piece.pages)).sum())?;
+            let mut offset = 0;
+            for piece in pieces {
+                let length = length(&piece.pages);
+                map_at(piece.pages.start * PAGE_BYTES, length, &own, offset)?;
+                offset += length;
+            }
+        }
+        for at in (0..size).step_by(usize::try_from(window)?) {
+            let length = usize::try_from(window.min(size - at))?;
+            // SAFETY: the range is ours; populating it changes no content.
+            unsafe { madvise((start + at) as *mut _, length, Advice::LinuxPopulateRead) }
+                .context("page tables for it")?;
+        }
+        Ok(Memory { start, size })
+    }
+
+    fn touch(&self, look: u64, busy: f64) {
+        for chunk in (0..self.size / CHUNK_BYTES).filter(|at| is_touched(*at, look, busy)) {
+            let first = self.start + chunk * CHUNK_BYTES;
+            for va in (first..first + CHUNK_BYTES).step_by(PAGE_BYTES as usize) {
+                // SAFETY: mapped readable by `map`, and never unmapped.
+                unsafe { std::ptr::read_volatile(va as *const u8) };
+            }
+        }
+    }
+}
+
+fn shared_memory(bytes: u64) -> anyhow::Result<OwnedFd> {
+    let file = memfd_create("agewise-bench", MemfdFlags::CLOEXEC)?;
+    ftruncate(&file, bytes)?;
+    Ok(file)
+}
+
+/// Maps a part of shared memory over reserved addresses.
+fn map_at(va: u64, length: u64, file: &OwnedFd, offset: u64) -> anyhow::Result<()> {
+    let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED | MapFlags::FIXED);
+    let length = usize::try_from(length)?;
+    // SAFETY: replaces a part of the mapping that `Memory::map` reserved, which nobody uses yet.
+    unsafe { mmap(va as *mut _, length, protection, flags, file, offset) }
+        .context("a mapping (see vm.max_map_count)")?;
+    Ok(())
+}

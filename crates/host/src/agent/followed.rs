@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is followed of one process: everything, or a sample of it, and what that stands for.
+
+use std::ops::Range;
+
+use agewise_policy::agemap::{AgeMap, RangeSizes};
+use agewise_policy::generations::{ByType, Generations, LABEL_UNSEEN, LABELS, Label, Sizes};
+use agewise_policy::sample::{Area, Bounds, Identity, Level, Spread, choose, scale};
+use agewise_policy::workingset::Intervals;
+
+use crate::eye::{AddressRange, PAGE_BYTES};
+use crate::process::Status;
+use crate::vma::{Vma, VmaKind};
+
+/// The ranges that are read, and the mapping that each is of.
+#[derive(Debug, Default)]
+pub(super) struct Followed {
+    level: Level,
+    whole_limit: u64,
+    block_pages: u64,
+    areas: Vec<Area>,
+    /// What is followed of the areas has been chosen.
+    is_chosen: bool,
+    /// Rising, disjoint: mappings, or blocks of them.
+    pub ranges: Vec<AddressRange>,
+    /// Of each of them: which of `mappings` it lies in, and whether that is followed whole.
+    pub of: Vec<(u32, bool)>,
+    /// Numbers of the mappings that hold something followed, rising.
+    pub mappings: Vec<u32>,
+    /// Resident pages by type, as the kernel counted them at the last look.
+    known: ByType<u64>,
+    swapped_pages: u64,
+}
+
+/// What is known of a process of which a sample is followed, in pages.
+pub(super) struct Estimate {
+    /// What blocks showed, and what was followed whole.
+    pub sampled: Sizes,
+    pub whole: Sizes,
+    /// All resident pages, by label.
+    pub scaled: Sizes,
+    /// Squares of half the width of the interval of each bin.
+    pub half_widths_squared: Vec<ByType<f64>>,
+}
+
+impl Followed {
+    /// Takes in the mappings as they are now, and whether pages of theirs may be shared.
+    pub fn set_mappings<'v>(&mut self, mappings: impl Iterator<Item = (&'v Vma, bool)>) {
+        let areas: Vec<Area> = mappings
+            .map(|(vma, is_shared)| area(vma, is_shared))
+            .collect();
+        self.is_chosen &= areas == self.areas;
+        self.areas = areas;
+    }
+
+    /// Says what is followed of them: nothing changes as long as they do not.
+    pub fn choose(&mut self, level: Level, whole_limit: u64, bounds: &Bounds) {
+        // A sample never becomes finer: blocks that join late have no history.
+        let level = level.max(self.level);
+        let whole_limit = if level == 0 { u64::MAX } else { whole_limit };
+        if self.is_chosen && (level, whole_limit) == (self.level, self.whole_limit) {
+            return;
+        }
+        self.is_chosen = true;
+        (self.level, self.whole_limit) = (level, whole_limit);
+        self.block_pages = bounds.block_pages;
+        self.ranges.clear();
+        self.of.clear();
+        self.mappings.clear();
+        for piece in choose(&self.areas, level, bounds.block_pages, whole_limit) {
+            let number = piece.area as u32;
+            if self.mappings.last() != Some(&number) {
+                self.mappings.push(number);
+            }
+            self.ranges.push(AddressRange {
+                start: piece.pages.start * PAGE_BYTES,
+                end: piece.pages.end * PAGE_BYTES,
+            });
+            self.of
+                .push((self.mappings.len() as u32 - 1, piece.is_whole));
+        }
+    }
+
+    /// How coarse the sample is; 0: everything is followed.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Mappings, as the sample takes them.
+    pub fn areas(&self) -> &[Area] {
+        &self.areas
+    }
+
+    /// Some mapping is followed in part.
+    pub fn is_sample(&self) -> bool {
+        self.of.iter().any(|(_, is_whole)| !is_whole)
+    }
+
+    /// What the kernel counts is what the sample stands for.
+    pub fn set_known(&mut self, status: &Status) {
+        let pages = |bytes: u64| bytes / PAGE_BYTES;
+        self.known = [
+            pages(status.rss_anon_bytes.saturating_add(status.rss_shmem_bytes)),
+            pages(status.rss_file_bytes),
+        ];
+        self.swapped_pages = pages(status.swap_bytes);
+    }
+
+    /// Resident pages as the kernel counts them.
+    pub fn known_pages(&self) -> u64 {
+        self.known.iter().sum()
+    }
+
+    /// Pages in swap as the kernel counts them.
+    pub fn swapped_pages(&self) -> u64 {
+        self.swapped_pages
+    }
+
+    /// Bytes of memory held.
+    pub fn memory_bytes(&self) -> usize {
+        self.areas.capacity() * size_of::<Area>()
+            + self.ranges.capacity() * size_of::<AddressRange>()
+            + self.of.capacity() * size_of::<(u32, bool)>()
+            + self.mappings.capacity() * size_of::<u32>()
+    }
+
+    /// The ages of all of it, from those of what is followed. With `bounds` also how sure each bin is.
+    pub fn estimate(&self, map: &AgeMap, now_ms: u64, bounds: Option<&Intervals>) -> Estimate {
+        let window = map.generations();
+        let bins = bounds.map_or(0, |bounds| bounds.bounds_ms().len() + 1);
+        let bin_of = bounds.map(|bounds| bins_of_labels(window, now_ms, bounds));
+        let mut spreads = [Spread::new(bins), Spread::new(bins)];
+        let mut sampled: Sizes = [[0; 2]; LABELS];
+        let mut block = [vec![0; bins], vec![0; bins]];
+        for (range, (_, is_whole)) in self.ranges.iter().zip(&self.of) {
+            if *is_whole {
+                continue;
+            }
+            block.iter_mut().for_each(|bins| bins.fill(0));
+            map.count_within(pages(range), |label, page_type, n| {
+                sampled[usize::from(label)][page_type as usize] += n;
+                if let Some(bin_of) = &bin_of {
+                    block[page_type as usize][bin_of[usize::from(label)]] += n;
+                }
+            });
+            for (spread, block) in spreads.iter_mut().zip(&block) {
+                spread.add(block);
+            }
+        }
+        let whole = subtract(window.sizes(), &sampled);
+        let scaled = scale(&whole, &sampled, self.known);
+        let sum = |sizes: &Sizes, page_type: usize| -> u64 {
+            sizes.iter().map(|by_type| by_type[page_type]).sum()
+        };
+        let of_type = |page_type: usize| {
+            let represented = sum(&scaled, page_type).saturating_sub(sum(&whole, page_type));
+            spreads[page_type].half_widths_squared(represented)
+        };
+        let [anon, file] = [of_type(0), of_type(1)];
+        Estimate {
+            sampled,
+            whole,
+            scaled,
+            half_widths_squared: anon.into_iter().zip(file).map(|(a, f)| [a, f]).collect(),
+        }
+    }
+
+    /// The ages of a range, such as a mapping: blocks count for as many as they stand for.
+    pub fn sizes_within(&self, map: &AgeMap, wanted: Range<u64>) -> RangeSizes {
+        if !self.is_sample() {
+            return map.sizes_within(wanted);
+        }
+        let mut sum = RangeSizes {
+            sizes: Box::new([[0; 2]; LABELS]),
+            swapped: [0; 2],
+        };
+        let first = self
+            .ranges
+            .partition_point(|range| pages(range).end <= wanted.start);
+        for (range, (_, is_whole)) in self.ranges.iter().zip(&self.of).skip(first) {
+            let pages = pages(range);
+            if pages.start >= wanted.end {
+                break;
+            }
+            let weight = if *is_whole {
+                1
+            } else {
+                1u64 << self.level.min(63)
+            };
+            let within = pages.start.max(wanted.start)..pages.end.min(wanted.end);
+            let found = map.sizes_within(within);
+            for (sum, found) in sum.sizes.iter_mut().zip(found.sizes.iter()) {
+                sum[0] += found[0].saturating_mul(weight);
+                sum[1] += found[1].saturating_mul(weight);
+            }
+            sum.swapped[0] += found.swapped[0].saturating_mul(weight);
+            sum.swapped[1] += found.swapped[1].saturating_mul(weight);
+        }
+        sum
+    }
+}
+
+impl Estimate {
+    /// What pages found among the sampled ones of a label stand for, and whole ones as they are.
+    pub fn raise(&self, sampled: &Sizes, whole: &Sizes) -> Sizes {
+        std::array::from_fn(|label| {
+            std::array::from_fn(|page_type| {
+                let of = self.sampled[label][page_type];
+                let stands_for = self.scaled[label][page_type] - self.whole[label][page_type];
+                let part = u128::from(sampled[label][page_type]) * u128::from(stands_for);
+                let raised = part.checked_div(of.into()).unwrap_or(0) as u64;
+                whole[label][page_type] + raised
+            })
+        })
+    }
+}
+
+/// `sizes` without those of `part`.
+pub(super) fn subtract(sizes: &Sizes, part: &Sizes) -> Sizes {
+    std::array::from_fn(|label| {
+        std::array::from_fn(|page_type| {
+            sizes[label][page_type].saturating_sub(part[label][page_type])
+        })
+    })
+}
+
+fn pages(range: &AddressRange) -> Range<u64> {
+    range.start / PAGE_BYTES..range.end / PAGE_BYTES
+}
+
+/// A file that several processes map is followed by its own pages, so that they follow the same.
+fn area(vma: &Vma, is_shared: bool) -> Area {
+    let identity = match vma.inode {
+        inode if inode != 0 && is_shared => Identity::File {
+            seed: inode ^ vma.device.rotate_left(40),
+            first_page: vma.offset / PAGE_BYTES,
+        },
+        _ => Identity::Address,
+    };
+    Area {
+        pages: pages(&vma.range),
+        identity,
+        kind: match vma.kind {
+            VmaKind::Anon => 0,
+            VmaKind::FilePrivate => 1,
+            VmaKind::FileShared => 2,
+            VmaKind::Shmem => 3,
+            VmaKind::Hugetlb | VmaKind::Special => 4,
+        },
+    }
+}
+
+/// The bin of each label: that of the middle of its interval.
+fn bins_of_labels(window: &Generations, now_ms: u64, bounds: &Intervals) -> [usize; LABELS] {
+    let bounds_ms = bounds.bounds_ms();
+    let bin = |age_ms: u64| bounds_ms.partition_point(|bound| *bound < age_ms);
+    let mut bins = [0; LABELS];
+    let mut end_ms = now_ms;
+    for (label, generation) in window.iter().rev() {
+        let label: Label = label;
+        let birth_ms = generation.birth_ms.min(end_ms);
+        bins[usize::from(label)] = bin(now_ms.saturating_sub(birth_ms.midpoint(end_ms)));
+        end_ms = birth_ms;
+    }
+    let since_ms = window.unseen_since_ms().unwrap_or(now_ms);
+    bins[usize::from(LABEL_UNSEEN)] = bin(now_ms.saturating_sub(since_ms));
+    bins
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The sample against obvious models, and its intervals against the truth.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::choice::upper_half;
+use super::*;
+use crate::generations::{LABELS, Sizes};
+
+fn area(pages: std::ops::Range<u64>) -> Area {
+    Area {
+        pages,
+        identity: Identity::Address,
+        kind: 0,
+    }
+}
+
+fn pages_of(pieces: &[Piece]) -> BTreeSet<u64> {
+    pieces
+        .iter()
+        .flat_map(|piece| piece.pages.clone())
+        .collect()
+}
+
+/// Whether a block is followed, asked of that block alone: of each two halves it lies in the one taken.
+fn is_followed(block: u64, level: Level) -> bool {
+    (1..=level).all(|level| block >> (level - 1) & 1 == upper_half(0, block >> level, level))
+}
+
+proptest! {
+    /// Asked block by block the answer is the same, and pieces rise, disjoint, within their area.
+    #[test]
+    fn blocks_are_those_that_win(start in 0u64..2000, length in 1u64..3000, level in 1u8..8) {
+        let area = area(start..start + length);
+        let pieces = choose(std::slice::from_ref(&area), level, 16, 0);
+        let wanted: BTreeSet<u64> =
+            area.pages.clone().filter(|page| is_followed(page / 16, level)).collect();
+        prop_assert_eq!(pages_of(&pieces), wanted);
+        prop_assert!(pieces.windows(2).all(|two| two[0].pages.end <= two[1].pages.start));
+    }
+
+    /// A coarser sample follows nothing that the finer one did not; splitting a mapping changes nothing.
+    #[test]
+    fn samples_are_nested_and_do_not_depend_on_splits(
+        start in 0u64..5000, length in 2u64..5000, at in 1u64..5000, level in 0u8..8,
+    ) {
+        let whole = area(start..start + length);
+        let middle = start + at % length;
+        let split = [area(start..middle), area(middle..start + length)];
+        let split: Vec<Area> = split.into_iter().filter(|area| !area.pages.is_empty()).collect();
+        let finer = pages_of(&choose(std::slice::from_ref(&whole), level, 16, 0));
+        let coarser = pages_of(&choose(&[whole], level + 1, 16, 0));
+        prop_assert!(coarser.is_subset(&finer));
+        prop_assert_eq!(pages_of(&choose(&split, level, 16, 0)), finer);
+    }
+
+    /// A page of a file is followed wherever it is mapped, or nowhere.
+    #[test]
+    fn a_page_of_a_file_is_followed_everywhere_or_nowhere(
+        at in [0u64..10_000, 20_000..30_000], from in [0u64..100, 0..100], level in 1u8..6,
+    ) {
+        let followed = |which: usize| -> BTreeSet<u64> {
+            let area = Area {
+                pages: at[which]..at[which] + 400,
+                identity: Identity::File { seed: 7, first_page: from[which] },
+                kind: 1,
+            };
+            let pieces = choose(&[area], level, 16, 0);
+            pages_of(&pieces).into_iter().map(|page| page - at[which] + from[which]).collect()
+        };
+        let both = from[0].max(from[1])..from[0].min(from[1]) + 400;
+        let [a, b] = [followed(0), followed(1)];
+        let (a, b): (Vec<_>, Vec<_>) = (a.range(both.clone()).collect(), b.range(both).collect());
+        prop_assert_eq!(a, b);
+    }
+
+    #[test]
+    fn scaled_sums_are_exact(
+        whole in prop::collection::vec([0u64..1000, 0..10], LABELS),
+        sampled in prop::collection::vec([0u64..1000, 0..3], LABELS),
+        known in [0u64..1 << 40, 0..2000],
+    ) {
+        let sizes = |of: &[[u64; 2]]| -> Sizes { std::array::from_fn(|label| of[label]) };
+        let (whole, sampled) = (sizes(&whole), sizes(&sampled));
+        let scaled = scale(&whole, &sampled, known);
+        for page_type in 0..2 {
+            let sum = |sizes: &Sizes| sizes.iter().map(|by| by[page_type]).sum::<u64>();
+            let seen = sum(&whole) + sum(&sampled);
+            prop_assert_eq!(sum(&scaled), known[page_type].max(seen));
+            for label in 0..LABELS {
+                let at_least = whole[label][page_type] + sampled[label][page_type];
+                prop_assert!(scaled[label][page_type] >= at_least);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_followed_is_bounded_whatever_there_is() {
+    let bounds = Bounds::default();
+    for resident in (10..40).flat_map(|shift| [1u64 << shift, (1 << shift) + 4099]) {
+        let level = level_for(resident, 0, &bounds);
+        let bound = bounds.sampled_pages().max(bounds.follow_all_pages);
+        assert!(resident >> level <= bound, "{resident}");
+        assert!(level == 0 || resident >> level > bounds.sampled_pages() / 2);
+        // It never becomes finer.
+        assert!(level_for(resident / 2, level, &bounds) >= level);
+    }
+    assert_eq!(level_for(u64::MAX, 0, &bounds), LEVEL_MAX);
+}
+
+#[test]
+fn small_mappings_are_followed_whole_as_far_as_they_fit() {
+    let areas = [area(0..4), area(100..107), area(200..216), area(1000..9000)];
+    let limit = |pages_max| whole_limit([&areas[..]].into_iter(), pages_max);
+    // 4 and 7 pages are of one size class.
+    assert_eq!([3, 4, 11, 27, 9000].map(limit), [3, 3, 15, 4095, u64::MAX]);
+    let pieces = choose(&areas, 5, 16, limit(27));
+    let whole: u64 = pieces
+        .iter()
+        .filter(|piece| piece.is_whole)
+        .map(|p| p.pages.end - p.pages.start)
+        .sum();
+    assert_eq!(whole, 27);
+    // Neighbours of one kind are one mapping.
+    let mut split = [area(0..4), area(4..4000)];
+    assert!(
+        choose(&split, 3, 16, 15)
+            .iter()
+            .all(|piece| !piece.is_whole)
+    );
+    split[1].kind = 1;
+    assert_eq!(
+        choose(&split, 3, 16, 15)
+            .iter()
+            .filter(|piece| piece.is_whole)
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn everything_followed_leaves_nothing_to_be_guessed() {
+    let mut spread = Spread::new(2);
+    spread.add(&[3, 13]);
+    spread.add(&[16, 0]);
+    assert_eq!(spread.half_widths_squared(32), [0.0, 0.0]);
+    assert!(
+        spread
+            .half_widths_squared(3200)
+            .iter()
+            .all(|square| *square > 0.0)
+    );
+}
+
+/// Memory in stretches of one age, of many lengths: the interval holds the truth 95 times of 100, and is
+/// no wider than it must be.
+#[test]
+fn intervals_hold_the_truth() {
+    let mut held = 0;
+    let mut asked = 0;
+    let mut width = 0.0;
+    for run in 0u64..60 {
+        // Young in stretches of 2^stretch blocks, as another hash has it.
+        let (level, stretch) = (4 + (run % 3) as Level, run % 7);
+        let total_blocks = 1u64 << (level + 9);
+        let base = run << 40;
+        let is_young = |block: u64| {
+            let value = (block >> stretch ^ run << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (value ^ value >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 61 < 1 + run % 4
+        };
+        let area = area(base * 16..(base + total_blocks) * 16);
+        let mut spread = Spread::new(2);
+        let (mut young, mut all) = (0, 0);
+        for piece in choose(&[area], level, 16, 0) {
+            let is_young = is_young(piece.pages.start / 16);
+            spread.add(&[16 * u64::from(is_young), 16 * u64::from(!is_young)]);
+            young += 16 * u64::from(is_young);
+            all += 16;
+        }
+        let total = total_blocks * 16;
+        let truth = 16
+            * (base..base + total_blocks)
+                .filter(|block| is_young(*block))
+                .count();
+        let told = young as f64 / all as f64 * total as f64;
+        let half = spread.half_widths_squared(total)[0].sqrt();
+        asked += 1;
+        held += u32::from((told - truth as f64).abs() <= half);
+        width += half / total as f64;
+    }
+    assert!(held * 100 >= asked * 95, "{held} of {asked}");
+    let mean = width / f64::from(asked);
+    assert!(mean < 0.05, "512 blocks: {mean}");
+}
