@@ -55,16 +55,15 @@ pub const QUEUE_MIN_PAGES: u64 = 2048;
 pub const QUEUE_MAX_PAGES: u64 = 1 << 20;
 
 /// The coldest of these parts of a queue goes first, then twice as much of the next, and so on: a small
-/// target would lose what is merely cool as soon as what is cold, if all went by address. Finer
-/// tiers leave fewer neighbours together, and pages that lie alone are dearer to move.
+/// target would lose what is merely cool as soon as what is cold, if all went by address. Tiers as
+/// coarse as that leave neighbours together, which are cheaper to move than pages that lie alone.
 pub const QUEUE_TIERS: u64 = 8;
 
 /// A queue that ran dry between two scans is filled with so many times what was asked for.
 pub const REFILL_FACTOR: u64 = 4;
 
 /// Such scans take at most this share of a core, percent. They clear nothing, so that they cost the
-/// target nothing; held up for longer, the queue of a target that refaults fast is dry most of the
-/// time (with 5 % a redis-like load ran into its limit twice as often).
+/// target nothing; with less, the queue of a target that refaults fast is dry for longer.
 pub const REFILL_PERCENT: f64 = 25.0;
 
 /// So much moves at once, pages (0.1 ms of work), unless a move would take too long in all: the
