@@ -4,6 +4,7 @@
 //! it facts and carry out what it decides.
 
 pub mod agemap;
+pub mod clear;
 pub mod generations;
 pub mod heat;
 pub mod proactive;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tables that are steady, that flicker, that end, and what is told of them.
 
-
 use super::*;
 
 const HOT: PageSet = PageSet::ALL;
