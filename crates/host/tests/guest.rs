@@ -365,7 +365,7 @@ fn generations_as_an_eye_tell_a_busy_cgroup_from_an_idle_one() {
     let roots = Roots::default();
     let hierarchy = Hierarchy::discover(&roots.proc).unwrap();
     let groups = [&busy, &idle].map(|toucher| {
-        Subject::Cgroup(Cgroup::open(&hierarchy, &toucher.path_in_hierarchy()).unwrap())
+        Subject::Cgroup(Cgroup::open(&hierarchy, toucher.path_in_hierarchy()).unwrap())
     });
     let targets = Targets::Listed(groups.into());
     let intervals: Intervals = "1s,3s".parse().unwrap();

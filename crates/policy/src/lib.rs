@@ -7,6 +7,7 @@
 
 pub mod agemap;
 pub mod budget;
+pub mod clear;
 pub mod generations;
 pub mod heat;
 pub mod proactive;

@@ -7,9 +7,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agewise_cli::signal::Stop;
-use agewise_cli::{lean, observe, pause, units};
+use agewise_cli::{observe, pause, units};
 use agewise_host::agent::{Agent, AgentConfig, Subject, SubjectReport, Targets};
 use agewise_host::clear::ClearPolicy;
+use agewise_host::clock;
+use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_policy::sample::Bounds;
 use agewise_policy::workingset::Intervals;
@@ -156,9 +158,9 @@ pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Resul
         next = Instant::now().max(next + args.interval);
         sea.touch(look, truth.busy)?;
         truth.note(look, Agent::now_ms());
-        let before = lean::own_cpu();
+        let before = clock::process_cpu();
         let tick = agent.tick()?;
-        let looked = lean::own_cpu();
+        let looked = clock::process_cpu();
         if look == 0 {
             first = looked - before;
         }
@@ -171,15 +173,15 @@ pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Resul
             .into_iter()
             .next()
             .context("the program has ended")?;
-        sums.cpu += lean::own_cpu() - before;
-        sums.report_cpu += lean::own_cpu() - looked;
+        sums.cpu += clock::process_cpu() - before;
+        sums.report_cpu += clock::process_cpu() - looked;
         sums.walk_ns += tick.walk_ns;
         sums.classify_ns += tick.classify_ns;
         sums.clear_ns += tick.clear_ns;
         anyhow::ensure!(report.troubles.is_empty(), "{}", report.troubles.join("; "));
         sums.judge(&report, &bounds, &truth, agent.last_tick_ms());
     }
-    let process = lean::open_target(sea.pid())?;
+    let process = Process::open_user(&ProcRoot::default(), sea.pid())?;
     let page_table_bytes = process.status()?.page_table_bytes;
     drop(sea);
     Ok(sums.finish(args, first, page_table_bytes))

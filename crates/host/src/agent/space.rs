@@ -485,7 +485,7 @@ fn raise(counts: &mut LookCounts, known_pages: u64) {
     let raised = |pages: u64| (u128::from(pages) * known / seen) as u64;
     *counts = LookCounts {
         tables: counts.tables,
-        present: raised(counts.present),
+        present: known_pages.max(counts.present),
         young: raised(counts.young),
         appeared: raised(counts.appeared),
         gone: raised(counts.gone),

@@ -152,8 +152,18 @@ fn what_another_clears_between_two_looks_is_glanced() {
 #[test]
 fn a_sample_stands_for_what_is_resident() {
     let sleeper = Sleeper::new();
+    // Until it sleeps it goes on mapping and touching memory.
+    let process = Process::open(sleeper.pid()).unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while process.stat().unwrap().state != 'S' || process.comm().unwrap() != "sleep" {
+        assert!(std::time::Instant::now() < deadline, "it never sleeps");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
     let mut eye = FakeSource::new();
-    eye.set(sleeper.pid(), sleeper.table(), present());
+    // The stack may reach into the table above.
+    for table in [sleeper.table(), sleeper.table() + TABLE_BYTES] {
+        eye.set(sleeper.pid(), table, present());
+    }
     let mut agent = agent(eye, &[sleeper.pid()]);
     agent.config.sample = Some(Bounds {
         follow_all_pages: 0,
@@ -164,7 +174,7 @@ fn a_sample_stands_for_what_is_resident() {
     agent.tick().unwrap();
     let tick = agent.tick().unwrap();
     let report = agent.report().remove(0);
-    let status = Process::open(sleeper.pid()).unwrap().status().unwrap();
+    let status = process.status().unwrap();
     let anon = status.rss_anon_bytes + status.rss_shmem_bytes;
     assert_eq!(report.resident_bytes, [anon, status.rss_file_bytes]);
     assert_eq!(report.histogram().total(), report.resident_bytes);

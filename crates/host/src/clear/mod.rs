@@ -18,7 +18,7 @@
 //! | needs | CAP_SYS_NICE and the right to trace the target (not for ourselves) | to be its user |
 //!
 //! And the target pays too, whatever the means: some 400 ns for each page whose bit it sets again.
-//! So the [`book`] puts clears off where they would tell nothing, and who wants histograms only follows
+//! So the [`book`](agewise_policy::clear::book) puts clears off where they would tell nothing, and who wants histograms only follows
 //! a sample ([`agewise_policy::sample`]).
 //!
 //! One [`Clearer`] serves one process. In each scan: [`begin`](Clearer::begin), then
@@ -32,18 +32,17 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
+use agewise_policy::clear::book::{Book, Place, PutOff};
+use agewise_policy::clear::cost::CostModel;
+
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::eye::{AddressRange, Batch, Leaf, LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight};
 use crate::vma::{Vma, VmaKind};
-use book::{Book, Place, PutOff};
-use cost::CostModel;
 use hand::{ClearHand, MAX_RANGES, RefsScope};
 use notes::Notes;
 use runs::{Run, Runs};
 use shared::MapCounts;
 
-pub mod book;
-pub mod cost;
 mod folios;
 pub mod hand;
 mod notes;

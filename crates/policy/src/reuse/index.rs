@@ -56,8 +56,7 @@ impl Index {
 fn gittins(hazards: &[f64; AGE_BUCKETS], from: usize) -> f64 {
     let (mut untouched, mut chance, mut looks) = (1.0f64, 0.0, 0.0);
     let mut best: f64 = 0.0;
-    for bucket in from.max(1)..AGE_BUCKETS {
-        let hazard = hazards[bucket];
+    for (bucket, &hazard) in hazards.iter().enumerate().skip(from.max(1)) {
         // It is somewhere in its first bucket: on average half of it is left.
         let span = if bucket == from {
             (bucket_looks(bucket) / 2.0).max(1.0)

@@ -19,10 +19,10 @@
 
 use std::collections::VecDeque;
 
-use agewise_policy::table::PageSet;
+use crate::table::PageSet;
 
 /// Tables of a group.
-pub(super) const GROUP: usize = 32;
+const GROUP: usize = 32;
 /// Young pages a table must have to serve as a sample.
 const SAMPLE_MIN: u64 = 64;
 /// Sampled pages remembered before old ones count half.
