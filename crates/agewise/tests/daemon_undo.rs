@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use agewise_host::restrain::{Kind, Ledger, Step, Undo};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
@@ -40,10 +41,24 @@ impl Scene {
         self.state.join("ledger")
     }
 
+    /// The lock of the one before may live on for a moment, in a child that another test has forked
+    /// and that has not executed its program yet.
+    fn open_ledger(&self) -> Ledger {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let (ledger, _) = Ledger::open(&self.state).unwrap();
+            match ledger.claim() {
+                Ok(()) => return ledger,
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     fn leave(&self) {
         let high = self.cgroup().join("memory.high");
         fs::write(&high, "100").unwrap();
-        let (ledger, _) = Ledger::open(&self.state).unwrap();
+        let ledger = self.open_ledger();
         let squeeze = Undo {
             dir: self.cgroup(),
             inode: fs::metadata(self.cgroup()).unwrap().ino(),

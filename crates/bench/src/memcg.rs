@@ -52,7 +52,7 @@ impl OwnMemcg {
             cgroup: None,
             version: hierarchy.version,
         };
-        own.cgroup = Some(Cgroup::open(hierarchy, &format!("/{name}"))?);
+        own.cgroup = Some(Cgroup::open(hierarchy, format!("/{name}"))?);
         Ok(own)
     }
 

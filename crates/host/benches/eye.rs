@@ -39,7 +39,7 @@ fn main() {
     let pages = mib << 8;
     extraction();
     match PageWalk::open() {
-        Err(error) => eprintln!("SKIP walk: {error}"),
+        Err(error) => println!("SKIPPED walk: {error}"),
         Ok(walk) => {
             println!(
                 "maps {} KiB, {:?}",

@@ -23,7 +23,7 @@ fn walker(test: &str) -> Option<PageWalk> {
     match PageWalk::open() {
         Ok(walk) => Some(walk),
         Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })) => {
-            eprintln!("SKIP {test}: {error}");
+            println!("SKIPPED {test}: {error}");
             None
         }
         Err(error) => panic!("{error}"),
@@ -174,7 +174,7 @@ fn huge_pages_stay_huge() {
     };
     let mut watched = Watched::new(&mut walk, &child, policy);
     if watched.scan().leaves.contains(&Leaf::Page) {
-        eprintln!("SKIP huge_pages_stay_huge: the kernel gave no transparent huge pages");
+        println!("SKIPPED huge_pages_stay_huge: the kernel gave no transparent huge pages");
         return;
     }
     for round in 0..6 {
@@ -196,7 +196,7 @@ fn shared_and_locked_memory_is_cleared_too() {
         return;
     };
     if !std::path::Path::new("/proc/kpagecount").exists() {
-        eprintln!("SKIP shared_and_locked_memory_is_cleared_too: no /proc/kpagecount");
+        println!("SKIPPED shared_and_locked_memory_is_cleared_too: no /proc/kpagecount");
         return;
     }
     let child = Child::spawn(|| {

@@ -52,7 +52,7 @@ impl Drop for Place {
         let began = Instant::now();
         while fs::remove_dir(self.0.dir()).is_err() {
             if began.elapsed() > PATIENCE {
-                eprintln!("{} is left", self.0.dir().display());
+                println!("{} is left", self.0.dir().display());
                 return;
             }
             std::thread::sleep(Duration::from_millis(5));

@@ -13,7 +13,7 @@ fn faults(test: &str, ring_bytes: u32) -> Option<Faults> {
     match Faults::with_ring(ring_bytes) {
         Ok(faults) => Some(faults),
         Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })) => {
-            eprintln!("SKIP {test}: {error}");
+            println!("SKIPPED {test}: {error}");
             None
         }
         Err(error) => panic!("{error}"),
@@ -133,7 +133,7 @@ fn without_privileges_it_says_what_to_do() {
         (dropped == 0).then(|| Faults::open().err())
     });
     match refused.join().unwrap() {
-        None => eprintln!("SKIP without_privileges: credentials cannot be dropped here"),
+        None => println!("SKIPPED without_privileges: credentials cannot be dropped here"),
         Some(error) => {
             let error = error.expect("refused");
             assert!(matches!(error, EyeError::NoPrivilege { .. }), "{error}");
@@ -151,7 +151,7 @@ fn major_faults_are_told_from_minor_ones() {
         return;
     };
     if !faults.tells_majors() {
-        eprintln!("SKIP major_faults: no event of major faults can be had here");
+        println!("SKIPPED major_faults: no event of major faults can be had here");
         return;
     }
     let mut file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -180,7 +180,7 @@ fn major_faults_are_told_from_minor_ones() {
         .map(|(page, fault)| (*page, fault.kind))
         .collect();
     if told.iter().all(|(_, kind)| *kind == FaultKind::Minor) {
-        eprintln!("SKIP major_faults: this file system keeps all of the file in memory");
+        println!("SKIPPED major_faults: this file system keeps all of the file in memory");
         return;
     }
     let mut expected = vec![(10, FaultKind::Major), (200, FaultKind::Major)];

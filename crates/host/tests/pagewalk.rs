@@ -27,7 +27,7 @@ fn walker_with(test: &str, flavour: Option<Flavour>, capacity: Capacity) -> Opti
     match PageWalk::open_with(flavour, capacity) {
         Ok(walk) => Some(walk),
         Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })) => {
-            eprintln!("SKIP {test}: {error}");
+            println!("SKIPPED {test}: {error}");
             None
         }
         Err(error) => panic!("{error}"),
@@ -315,7 +315,7 @@ fn sees_huge_pages_as_one() {
     let all = [range(BASE, 512 * 4)];
     let seen = scan(&mut walk, child.pid, &all);
     if seen.leaves.contains(&Leaf::Page) {
-        eprintln!("SKIP sees_huge_pages_as_one: the kernel gave no transparent huge pages");
+        println!("SKIPPED sees_huge_pages_as_one: the kernel gave no transparent huge pages");
         return;
     }
     clear(&child);
@@ -539,7 +539,7 @@ fn sees_what_was_swapped_out() {
     let device = match ZramDevice::create(&ZramOptions::new(64 << 20)) {
         Ok(device) => device,
         Err(error) => {
-            eprintln!("SKIP {test}: {error}");
+            println!("SKIPPED {test}: {error}");
             return;
         }
     };

@@ -75,7 +75,7 @@ impl Drop for Place {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        eprintln!("{} is left", self.cgroup.dir().display());
+        println!("{} is left", self.cgroup.dir().display());
     }
 }
 

@@ -157,7 +157,7 @@ fn walker(test: &str, flavour: Flavour) -> Option<PageWalk> {
     ) {
         Ok(walk) => Some(walk),
         Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })) => {
-            eprintln!("SKIP {test} {flavour:?}: {error}");
+            println!("SKIPPED {test} {flavour:?}: {error}");
             None
         }
         Err(error) => panic!("{error}"),

@@ -372,7 +372,7 @@ fn text_of(out: &mut impl Write, report: &SubjectReport, knows: Knows) -> io::Re
         Some(n) => writeln!(out, "; {n} processes")?,
         None => writeln!(out)?,
     }
-    if source == Source::Agent && report.followed_bytes < anon + file {
+    if knows == Knows::Agent && report.followed_bytes < anon + file {
         let rate = (anon + file) as f64 / report.followed_bytes.max(1) as f64;
         writeln!(
             out,
@@ -423,7 +423,7 @@ impl<'a> AgesRecord<'a> {
             upper_ms: bin.upper_ms,
             anon_bytes: bin.amounts[0],
             file_bytes: bin.amounts[1],
-            interval: (source == Source::Agent).then(|| {
+            interval: (knows == Knows::Agent).then(|| {
                 let [anon, file] = report.interval(number, bin.amounts);
                 IntervalRecord {
                     anon_low_bytes: anon.low,
@@ -448,7 +448,7 @@ impl<'a> AgesRecord<'a> {
                 })
                 .collect(),
             resident_bytes: anon_bytes + file_bytes,
-            followed_bytes: (source == Source::Agent).then_some(report.followed_bytes),
+            followed_bytes: (knows == Knows::Agent).then_some(report.followed_bytes),
             anon_bytes,
             file_bytes,
             unseen_anon_bytes: report.unseen_bytes[0],
