@@ -144,3 +144,61 @@ impl Policy for ReusePool {
         self.resident_pages
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use agewise_trace::DenseTrace;
+
+    use crate::yardstick::by_name;
+
+    fn misses(name: &str, pages: &[u64], capacity: usize) -> u64 {
+        let trace = DenseTrace::from_pages(pages);
+        by_name(name).unwrap().misses(&trace, capacity)
+    }
+
+    #[test]
+    fn what_fits_is_kept() {
+        let pages: Vec<u64> = (0..2000).cycle().take(20_000).collect();
+        assert_eq!(misses("reuse", &pages, 2000), 2000);
+    }
+
+    /// LRU misses every access of a loop that is larger than the pool; OPT misses the share that
+    /// does not fit.
+    #[test]
+    fn of_a_loop_a_stable_part_stays() {
+        let pages: Vec<u64> = (0..2000).cycle().take(80_000).collect();
+        assert_eq!(misses("lru", &pages, 1000), 80_000);
+        let (opt, reuse) = (misses("opt", &pages, 1000), misses("reuse", &pages, 1000));
+        assert!(reuse < opt + opt / 10, "{reuse} beside {opt}");
+    }
+
+    /// A hot set of 1000 pages between pieces of a long scan: scans pass through.
+    #[test]
+    fn scans_pass_through() {
+        let mut pages = Vec::new();
+        for round in 0..80u64 {
+            pages.extend(0..1000u64);
+            pages.extend((0..1000).map(|at| 10_000 + round * 1000 + at));
+        }
+        // 1000 for the hot set, 80,000 for the scans, which no policy avoids.
+        let reuse = misses("reuse", &pages, 1500);
+        assert!(reuse < 81_000 + 8_000, "{reuse}");
+        assert!(misses("lru", &pages, 1500) > 150_000);
+    }
+
+    #[test]
+    fn the_pool_is_never_overfull() {
+        let spec = by_name("reuse").unwrap();
+        let agewise_trace::yardstick::Simulation::Online(build) = spec.simulation else {
+            panic!("it is simulated access by access");
+        };
+        for capacity in [1, 2, 100, 900] {
+            let mut pool = build(capacity);
+            pool.reserve(1000);
+            for at in 0..5_000u32 {
+                pool.access(at.wrapping_mul(2_654_435_761) % 1000);
+                assert!(pool.resident_pages() <= capacity);
+            }
+        }
+    }
+}

@@ -6,8 +6,9 @@ use std::process::{Child, Command};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use agewise_policy::table::TableBits;
-use agewise_policy::workingset::Intervals;
+use agewise_policy::sample::Bounds;
+use agewise_policy::table::{PageSet, TableBits};
+use agewise_policy::workingset::{Intervals, OldestPages};
 
 use super::*;
 use crate::clear::Means;

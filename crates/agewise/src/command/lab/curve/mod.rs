@@ -47,7 +47,8 @@ pub struct Args {
     pub input: InputArgs,
 
     /// Policies, parted by commas: opt, lru, fifo, clock, arc, lirs, lirs-paper, s3fifo, sieve,
-    /// wtinylfu, 2q, lfu.
+    /// wtinylfu, 2q, lfu; the kernel's classic, mglru-6.12, mglru-7.2, each also -mapped; agewise's own
+    /// reuse.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = known_policy,
           default_value = "opt,lru,clock")]
     pub policy: Vec<&'static PolicySpec>,

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How an agent observes, what it says of a tick, and who may listen.
+
+use std::collections::HashMap;
+
+use agewise_policy::sample::Bounds;
+use agewise_policy::table::PageSet;
+use agewise_policy::workingset::{Intervals, OldestPages};
+
+use crate::clear::ClearPolicy;
+use crate::eye::{AddressRange, Batch, TableSight, Target};
+
+/// Shortest time between scans: below it an observer mostly observes itself.
+pub const SCAN_INTERVAL_MIN_MS: u64 = 100;
+
+/// How to observe.
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// Bounds of the age bins.
+    pub intervals: Intervals,
+    /// Time between scans; `None`: as often as the finest bin needs, and no more.
+    pub scan_interval_ms: Option<u64>,
+    /// Where pages go that were never seen accessed.
+    pub oldest: OldestPages,
+    /// How accessed bits are cleared. Its shortest interval is set from the scan interval.
+    pub clear: ClearPolicy,
+    /// Share of one core that clearing may take, percent, all processes together. `None`: what the
+    /// policy says for each.
+    pub clear_percent: Option<f64>,
+    /// How much is followed. `None`: every page, for whoever does something to single pages.
+    pub sample: Option<Bounds>,
+    /// Addresses looked at, rising and disjoint, the same in every process. `None`: all.
+    pub within: Option<Vec<AddressRange>>,
+    /// Bounds of the histograms of what came back into use ([`Agent::ages`]); `None`: not kept.
+    pub returned: Option<Intervals>,
+}
+
+impl AgentConfig {
+    /// Observes at the pace that the intervals need.
+    pub fn new(intervals: Intervals) -> Self {
+        AgentConfig {
+            intervals,
+            scan_interval_ms: None,
+            oldest: OldestPages::AtLeast,
+            clear: ClearPolicy::default(),
+            clear_percent: None,
+            sample: None,
+            within: None,
+            returned: None,
+        }
+    }
+
+    /// Time between scans that this configuration asks for.
+    pub fn scan_interval_ms(&self) -> u64 {
+        let wanted = self
+            .scan_interval_ms
+            .or(self.intervals.finest_ms())
+            .unwrap_or(10_000);
+        wanted.max(SCAN_INTERVAL_MIN_MS)
+    }
+}
+
+/// What a tick found, in processes and pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TickReport {
+    /// Subjects that still exist.
+    pub subjects: usize,
+    /// Processes looked at.
+    pub processes: usize,
+    /// Processes that were gone before they could be looked at to the end.
+    pub vanished: usize,
+    /// Processes that could not be looked at, or whose bits could not be cleared.
+    pub failed: usize,
+    /// Cgroups of which it cannot be found out which processes they hold.
+    pub unseen_cgroups: usize,
+    /// Present pages.
+    pub present_pages: u64,
+    /// Pages seen accessed since the tick before.
+    pub young_pages: u64,
+    /// Pages that came back from swap since the tick before.
+    pub refaulted_pages: u64,
+    /// Present pages whose accessed bits could not be cleared: they seem accessed all the time.
+    pub uncleared_pages: u64,
+    /// Page tables with young pages.
+    pub young_tables: u64,
+    /// Those of them whose clear was put off.
+    pub put_off_tables: u64,
+    /// There are more cgroups or processes than the limits allow.
+    pub truncated: bool,
+    /// CPU time, ns.
+    pub cpu_ns: u64,
+    /// The part of it that reads page tables,
+    pub walk_ns: u64,
+    /// keeps ages,
+    pub classify_ns: u64,
+    /// and clears accessed bits. What is left finds processes and their mappings.
+    pub clear_ns: u64,
+}
+
+/// Accesses that somebody else saw and cleared: whoever else reads accessed bits of a process takes
+/// them from the agent, and has to hand them over.
+pub trait AlsoYoung: Send {
+    /// Pages of a process seen accessed since this was asked last, by page-table index (address /
+    /// 2 MiB); `None` where nobody else looks at it.
+    fn take(&mut self, target: &Target) -> Option<HashMap<u64, PageSet>>;
+}
+
+/// Listens to what a tick reads, table by table, before it is cleared: benchmarks that know the truth,
+/// recorders.
+pub trait Tap {
+    /// One table of a process, and which of its pages are taken for accessed.
+    fn table(&mut self, target: &Target, sight: &TableSight<'_>, young: &PageSet);
+
+    /// All that was read together has been shown; it is cleared next.
+    fn batch_end(&mut self, target: &Target, batch: &Batch) {
+        let _ = (target, batch);
+    }
+}
