@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use agewise_host::restrain::{Kind, Ledger, Step, Undo};
+use agewise_host::throttle::{Kind, Ledger, Step, Undo};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 
 const AGEWISE: &str = env!("CARGO_BIN_EXE_agewise");
@@ -149,7 +149,7 @@ fn a_ledger_that_a_configuration_still_names_is_undone_once_more() {
     let scene = Scene::new();
     let (dir, inode) = (scene.cgroup(), fs::metadata(scene.cgroup()).unwrap().ino());
     let dir = dir.display();
-    let old = scene.top.path().join("restraints");
+    let old = scene.top.path().join("throttle");
     let line = format!("squeeze\t{inode}\t{dir}\twrite\t{dir}/memory.high\tmax\n");
     fs::write(scene.cgroup().join("memory.high"), "100").unwrap();
     fs::write(&old, &line).unwrap();

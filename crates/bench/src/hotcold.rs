@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, Subject, Targets};
-use agewise_host::mover::{self, EyeRecheck, PageoutLimits, ProcessMover, Run, RunSet};
+use agewise_host::mover::{self, PageoutLimits, ProcessMover, Run, RunSet, SourceRecheck};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::{ZramDevice, ZramOptions};
@@ -68,7 +68,7 @@ pub fn measure(program: &Path, size_bytes: u64, stop: &Stop) -> anyhow::Result<T
         &mut mover,
         &cold.plan,
         PageoutLimits::default(),
-        &mut EyeRecheck::new(agent.eye(), cold.target),
+        &mut SourceRecheck::new(agent.eye(), cold.target),
         stop.flag(),
         |_| (),
     );

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Listens to an agent and judges what it sees of an exerciser's pages by their truth.
 
+use agewise_host::access::{Batch, Leaf, TABLE_BYTES, TableSight, Target};
 use agewise_host::agent::Tap;
-use agewise_host::eye::{Batch, Leaf, TABLE_BYTES, TableSight, Target};
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
 use super::PAGE_BYTES;

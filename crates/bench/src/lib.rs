@@ -35,7 +35,7 @@ use agewise_cli::signal::Stop;
 use agewise_cli::units;
 
 /// Bytes in a base page.
-const PAGE_BYTES: u64 = agewise_host::eye::PAGE_BYTES;
+const PAGE_BYTES: u64 = agewise_host::access::PAGE_BYTES;
 
 /// Arguments of an exerciser that uses half of its memory, by zipf 0.99, and leaves the other half
 /// alone.

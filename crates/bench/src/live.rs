@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use agewise_host::access::AddressRange;
 use agewise_host::agent::{Agent, AgentConfig, Subject, Targets, TickReport};
 use agewise_host::clear::ClearPolicy;
-use agewise_host::eye::AddressRange;
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_policy::sample::Bounds;

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use agewise_host::access::{AccessError, AccessSource, Resolution};
 use agewise_host::agent::{Agent, AgentConfig, SCAN_INTERVAL_MIN_MS, Subject, Targets};
 use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
 use agewise_host::clear::{ClearPolicy, Means};
-use agewise_host::eye::{AccessSource, EyeError, Resolution};
 use agewise_host::root::Roots;
 use agewise_host::source::{self, Open, Source};
 use agewise_host::untrusted::Untrusted;
@@ -253,7 +253,7 @@ fn open_source(source: &Source) -> anyhow::Result<Box<dyn AccessSource>> {
 
 /// The first source of pages that works, and why the one before it does not. Failures that have to
 /// do with neither the kernel nor privileges are no reason to be content with less.
-fn best_source() -> anyhow::Result<(Box<dyn AccessSource>, Option<EyeError>)> {
+fn best_source() -> anyhow::Result<(Box<dyn AccessSource>, Option<AccessError>)> {
     let mut passed_over = None;
     for source in source::ALL {
         let Open::Pages(open) = source.open else {
@@ -261,7 +261,7 @@ fn best_source() -> anyhow::Result<(Box<dyn AccessSource>, Option<EyeError>)> {
         };
         match open() {
             Ok(opened) => return Ok((opened, passed_over)),
-            Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })) => {
+            Err(error @ (AccessError::NoPrivilege { .. } | AccessError::Unsupported { .. })) => {
                 passed_over = Some(error);
             }
             Err(error) => {

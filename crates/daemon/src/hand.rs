@@ -4,13 +4,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use agewise_host::access::PAGE_BYTES;
 use agewise_host::agent::{Agent, Space};
 use agewise_host::clear::hand::KernelHand;
 use agewise_host::clock;
-use agewise_host::eye::PAGE_BYTES;
 use agewise_host::mover::{
-    self, Ages, EyeRecheck, PageoutError, PageoutLimits, PageoutReport, ProcessMover, SkipReason,
-    SystemClock,
+    self, Ages, PageoutError, PageoutLimits, PageoutReport, ProcessMover, SkipReason,
+    SourceRecheck, SystemClock,
 };
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
@@ -185,7 +185,7 @@ impl PageOut<'_> {
             rehearse: self.rehearse,
             ..PageoutLimits::default()
         };
-        let mut recheck = EyeRecheck::new(self.agent.eye(), cold.target);
+        let mut recheck = SourceRecheck::new(self.agent.eye(), cold.target);
         let cancel = self.cancel;
         let moved = mover::move_out(mover, &cold.plan, limits, &mut recheck, cancel, |_| ());
         done.count(&moved.report);

@@ -2,7 +2,7 @@
 //! In place of `outlet.rs` in a build without the feature `web`: a configuration that asks for the
 //! page and metrics is refused.
 
-use agewise_host::restrain::Ledger;
+use agewise_host::throttle::Ledger;
 
 use super::config::Metrics;
 use super::state::Hub;

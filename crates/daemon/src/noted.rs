@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use agewise_host::restrain::{Kind, Ledger, Undo};
+use agewise_host::throttle::{Kind, Ledger, Undo};
 
 /// A note of something in the file system. Dropped, after what it is about was removed, it goes as
 /// well; and should that still be there, so does that.

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agewise_host::restrain::state_directory;
+use agewise_host::throttle::state_directory;
 
 use super::config::Config;
 

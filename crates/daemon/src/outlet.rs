@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where the daemon is read over HTTP, as its configuration says: opened, moved, closed.
 
-use agewise_host::restrain::{Ledger, Undo};
+use agewise_host::throttle::{Ledger, Undo};
 
 use super::config::{Listen, Metrics};
 use super::http::{Hosts, Listener, ServeError, Server};

@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use agewise_policy::table::PageSet;
 
+use crate::access::{
+    AccessError, AccessSource, AddressRange, Leaf, TABLE_BYTES, TableSight, Target,
+};
 use crate::error;
-use crate::eye::{AccessSource, AddressRange, EyeError, Leaf, TABLE_BYTES, TableSight, Target};
 use crate::root::{Roots, numbers_in};
 use crate::vma::VmaKind;
 
@@ -36,8 +38,12 @@ impl Glances {
     /// Reads the accessed bits of what others clear by large folios. CPU ns.
     ///
     /// # Errors
-    /// [`EyeError`]; what was seen before it stays.
-    pub fn glance(&mut self, eye: &mut dyn AccessSource, target: &Target) -> Result<u64, EyeError> {
+    /// [`AccessError`]; what was seen before it stays.
+    pub fn glance(
+        &mut self,
+        eye: &mut dyn AccessSource,
+        target: &Target,
+    ) -> Result<u64, AccessError> {
         if self.ranges.is_empty() {
             return Ok(0);
         }

@@ -11,11 +11,11 @@ use agewise_policy::budget::{Gone, HeatQueue, Moved, Scanned, Seen};
 use agewise_policy::table::{PageSet, WORDS_PER_TABLE};
 use rustix::io::Errno;
 
-use crate::clear::hand::{ClearHand, KernelHand, RefsScope};
-use crate::clock::thread_cpu_ns;
-use crate::eye::{
+use crate::access::{
     AccessSource, AddressRange, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES, TableSight, Target,
 };
+use crate::clear::hand::{ClearHand, KernelHand, RefsScope};
+use crate::clock::thread_cpu_ns;
 use crate::mover::{self, PageoutError, Run, VECTOR_MAX, Wanted, check_target, look};
 use crate::process::Process;
 use crate::vma::{MapsReader, VmaKind, VmaTable};
@@ -233,7 +233,7 @@ mod tests {
     use agewise_policy::table::{PAGES_PER_TABLE, TableBits};
 
     use super::*;
-    use crate::eye::fake::{FakeSource, FakeTable};
+    use crate::access::fake::{FakeSource, FakeTable};
 
     struct Sleeper(Child);
 

@@ -2,6 +2,7 @@
 //! Access sources and movers on a real Linux machine. Readers hold no policy; what to do with what
 //! they see is decided in `agewise-policy`.
 
+pub mod access;
 pub mod agent;
 pub mod capability;
 pub mod cgroup;
@@ -10,11 +11,10 @@ pub mod clock;
 mod complaints;
 pub mod damon;
 pub mod error;
-pub mod eye;
 pub mod faults;
 pub mod glance;
 pub mod heated;
-pub mod kernel_eye;
+pub mod kernel_source;
 pub mod lru_gen;
 pub mod memory;
 pub mod mover;
@@ -24,9 +24,9 @@ pub mod pressure;
 pub mod process;
 pub mod raise;
 pub mod recorder;
-pub mod restrain;
 pub mod root;
 pub mod source;
 pub mod swap;
+pub mod throttle;
 pub mod untrusted;
 pub mod vma;

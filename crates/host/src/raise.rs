@@ -13,7 +13,7 @@
 
 use std::io;
 
-use crate::eye::PAGE_BYTES;
+use crate::access::PAGE_BYTES;
 
 /// Most pages of one call (`UIO_MAXIOV`).
 pub const PAGES_MAX: usize = 1024;

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::access::AddressRange;
 use crate::error::FileError;
-use crate::eye::AddressRange;
 use crate::root::numbers_in;
 
 /// What a mapping is made of.

@@ -4,12 +4,13 @@
 
 use std::ops::ControlFlow;
 
+use agewise_host::access::{
+    AccessError, AccessSource, AddressRange, Batch, Leaf, SightSink, TABLE_BYTES, TableSight,
+    Target,
+};
 use agewise_host::clear::hand::KernelHand;
 use agewise_host::clear::{ClearPolicy, ClearReport, Clearer, Means};
 use agewise_host::clock::monotonic_ns;
-use agewise_host::eye::{
-    AccessSource, AddressRange, Batch, EyeError, Leaf, SightSink, TABLE_BYTES, TableSight, Target,
-};
 use agewise_host::pagewalk::PageWalk;
 use agewise_host::process::Process;
 use agewise_host::vma::{Vma, VmaTable};
@@ -22,7 +23,7 @@ const HUGE: usize = TABLE_BYTES as usize;
 fn walker(test: &str) -> Option<PageWalk> {
     match PageWalk::open() {
         Ok(walk) => Some(walk),
-        Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })) => {
+        Err(error @ (AccessError::NoPrivilege { .. } | AccessError::Unsupported { .. })) => {
             println!("SKIPPED {test}: {error}");
             None
         }

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
 use agewise_host::mover::{PageoutError, check_target};
 use agewise_host::process::{Process, ProcessKind};
-use agewise_host::restrain::{Killed, Ledger, RestrainError, Restraints, Untouchable, untouchable};
 use agewise_host::root::ProcRoot;
+use agewise_host::throttle::{Killed, Ledger, Throttle, ThrottleError, Untouchable, untouchable};
 use agewise_host::vma::VmaTable;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -65,8 +65,8 @@ fn skip<T>(test: &str, why: &str) -> Option<T> {
     None
 }
 
-fn hands() -> Restraints {
-    Restraints::new(ProcRoot::default(), Ledger::default())
+fn hands() -> Throttle {
+    Throttle::new(ProcRoot::default(), Ledger::default())
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -330,7 +330,7 @@ fn a_cgroup_whose_name_is_no_text_is_frozen_and_killed_with_its_parent() {
     assert!(of.name().ends_with(r"/hog\xff"), "{}", of.name());
     let mut hands = hands();
     match hands.freeze(&place.0) {
-        Err(error @ RestrainError::NoFreezer { .. }) => {
+        Err(error @ ThrottleError::NoFreezer { .. }) => {
             skip::<()>(test, &format!("freezing: {error}"));
         }
         other => {

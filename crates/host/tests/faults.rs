@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Page faults of real processes. Needs root and BPF; says so and skips otherwise.
 
+use agewise_host::access::AccessError;
 use agewise_host::clock::monotonic_ns;
-use agewise_host::eye::EyeError;
 use agewise_host::faults::{Fault, FaultKind, FaultSource, Faults, RING_BYTES, RING_BYTES_MIN};
 
 mod support;
@@ -12,7 +12,7 @@ use support::{BASE, Child, PAGE, map_fixed};
 fn faults(test: &str, ring_bytes: u32) -> Option<Faults> {
     match Faults::with_ring(ring_bytes) {
         Ok(faults) => Some(faults),
-        Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })) => {
+        Err(error @ (AccessError::NoPrivilege { .. } | AccessError::Unsupported { .. })) => {
             println!("SKIPPED {test}: {error}");
             None
         }
@@ -136,7 +136,7 @@ fn without_privileges_it_says_what_to_do() {
         None => println!("SKIPPED without_privileges: credentials cannot be dropped here"),
         Some(error) => {
             let error = error.expect("refused");
-            assert!(matches!(error, EyeError::NoPrivilege { .. }), "{error}");
+            assert!(matches!(error, AccessError::NoPrivilege { .. }), "{error}");
             assert!(error.to_string().contains("run as root"), "{error}");
         }
     }

@@ -16,11 +16,11 @@ use agewise_damon::profile::Profile;
 use agewise_damon::quota::Quota;
 use agewise_damon::scheme::{AccessPattern, Scheme};
 use agewise_damon::target::TargetId;
+use agewise_host::access::{AccessSource, AddressRange, TableSight, Target};
 use agewise_host::agent::{Subject, Targets};
 use agewise_host::cgroup::{Cgroup, Hierarchy, TreeLimits};
 use agewise_host::damon::{Availability, Damon, DamonError, Owner, Setup, Watched};
-use agewise_host::eye::{AccessSource, AddressRange, TableSight, Target};
-use agewise_host::kernel_eye::{DamonEye, GenerationEye, KernelEye, PhysicalEye};
+use agewise_host::kernel_source::{DamonSource, GenerationSource, KernelSource, PhysicalSource};
 use agewise_host::lru_gen::{CommandError, LruGen};
 use agewise_host::pagewalk::PageWalk;
 use agewise_host::root::{Roots, SysRoot};
@@ -297,7 +297,7 @@ fn damon_as_an_eye_tells_a_busy_process_from_an_idle_one() {
             .into(),
     );
     let intervals: Intervals = "1s,30s".parse().unwrap();
-    let mut eye = DamonEye::start(roots, &targets, intervals, OldestPages::AtLeast).unwrap();
+    let mut eye = DamonSource::start(roots, &targets, intervals, OldestPages::AtLeast).unwrap();
     std::thread::sleep(Duration::from_secs(5));
     let reports = eye.look().unwrap();
     let [busy_young, idle_young] =
@@ -337,7 +337,7 @@ fn damon_on_physical_memory_knows_what_cgroups_hold_and_which_of_it_is_in_use() 
     let limits = TreeLimits::default();
     let targets = Targets::AllCgroups { hierarchy, limits };
     let intervals: Intervals = "1s,30s".parse().unwrap();
-    let mut eye = PhysicalEye::start(roots, &targets, intervals, OldestPages::AtLeast).unwrap();
+    let mut eye = PhysicalSource::start(roots, &targets, intervals, OldestPages::AtLeast).unwrap();
     std::thread::sleep(Duration::from_secs(10));
     let reports = eye.look().unwrap();
     let of = |path: &str| {
@@ -370,7 +370,7 @@ fn generations_as_an_eye_tell_a_busy_cgroup_from_an_idle_one() {
     let targets = Targets::Listed(groups.into());
     let intervals: Intervals = "1s,3s".parse().unwrap();
     let mut eye =
-        GenerationEye::open(&roots, &targets, &intervals, OldestPages::AtLeast, 3000).unwrap();
+        GenerationSource::open(&roots, &targets, &intervals, OldestPages::AtLeast, 3000).unwrap();
     assert_eq!(eye.lead_times_ms(), [3000, 1000]);
     eye.prepare().unwrap();
     std::thread::sleep(Duration::from_secs(2));

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use agewise_host::restrain::{Kind, Ledger, Step, Undo};
+use agewise_host::throttle::{Kind, Ledger, Step, Undo};
 
 /// What the child says when it must not be traced here.
 const NO_TRACE: i32 = 77;

@@ -6,7 +6,7 @@ mod child;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use agewise_host::eye::Target as EyeTarget;
+use agewise_host::access::Target as EyeTarget;
 use agewise_host::mover::*;
 use agewise_host::pagewalk::PageWalk;
 use agewise_host::process::{Process, ProcessError};
@@ -226,7 +226,7 @@ fn what_is_touched_again_stays() {
     std::fs::write(process.path("clear_refs"), "1").unwrap();
     let plan = Plan::of_base([pages(target.anon, 0, 4096)]);
     target.tell("touch 1000 500");
-    let mut eye = EyeRecheck::new(&mut walk, EyeTarget::from(&process));
+    let mut eye = SourceRecheck::new(&mut walk, EyeTarget::from(&process));
     let (result, report, _) = evict(&mut mover, &plan, PageoutLimits::default(), &mut eye);
     result.unwrap();
     // A little may go unseen: another reader of accessed bits (a kdamond) clears some.

@@ -4,11 +4,11 @@
 
 use std::ops::ControlFlow;
 
-use agewise_host::clear::hand::{ClearHand, KernelHand, RefsScope};
-use agewise_host::eye::{
-    AccessSource, AddressRange, Batch, EyeError, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES,
+use agewise_host::access::{
+    AccessError, AccessSource, AddressRange, Batch, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES,
     TableSight, Target,
 };
+use agewise_host::clear::hand::{ClearHand, KernelHand, RefsScope};
 use agewise_host::pagewalk::{Capacity, Flavour, PageWalk};
 use agewise_host::process::Process;
 use agewise_host::swap::{ZramDevice, ZramOptions};
@@ -26,7 +26,7 @@ const HUGE: usize = TABLE_BYTES as usize;
 fn walker_with(test: &str, flavour: Option<Flavour>, capacity: Capacity) -> Option<PageWalk> {
     match PageWalk::open_with(flavour, capacity) {
         Ok(walk) => Some(walk),
-        Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })) => {
+        Err(error @ (AccessError::NoPrivilege { .. } | AccessError::Unsupported { .. })) => {
             println!("SKIPPED {test}: {error}");
             None
         }
@@ -225,7 +225,10 @@ fn cuts_at_the_given_addresses() {
         vec![range(BASE, 2), range(BASE + PAGE, 2)],
     ] {
         let result = walk.scan(&Target::by_pid(child.pid), &bad, &mut sink);
-        assert!(matches!(result, Err(EyeError::BadRange { .. })), "{bad:x?}");
+        assert!(
+            matches!(result, Err(AccessError::BadRange { .. })),
+            "{bad:x?}"
+        );
     }
 }
 
@@ -502,14 +505,17 @@ fn refuses_what_has_no_memory_by_name() {
         .scan(&Target::by_pid(2), &ranges, &mut sink)
         .unwrap_err();
     assert!(
-        matches!(error, EyeError::KernelThread { pid: 2 }),
+        matches!(error, AccessError::KernelThread { pid: 2 }),
         "{error}"
     );
     // A pid above the limit of the kernel.
     let error = walk
         .scan(&Target::by_pid(1 << 23), &ranges, &mut sink)
         .unwrap_err();
-    assert!(matches!(error, EyeError::NoSuchProcess { .. }), "{error}");
+    assert!(
+        matches!(error, AccessError::NoSuchProcess { .. }),
+        "{error}"
+    );
     let child = Child::spawn(|| map_fixed(BASE, 1, NO_THP));
     let process = Process::open(child.pid).unwrap();
     let target = Target::from(&process);
@@ -519,17 +525,23 @@ fn refuses_what_has_no_memory_by_name() {
         ..target
     };
     let error = walk.scan(&other, &ranges, &mut sink).unwrap_err();
-    assert!(matches!(error, EyeError::Reused { .. }), "{error}");
+    assert!(matches!(error, AccessError::Reused { .. }), "{error}");
     assert!(error.is_target_gone());
     // Killed and not reaped: a zombie.
     // SAFETY: our own child.
     unsafe { libc::kill(child.pid as i32, libc::SIGKILL) };
     std::thread::sleep(std::time::Duration::from_millis(50));
     let error = walk.scan(&target, &ranges, &mut sink).unwrap_err();
-    assert!(matches!(error, EyeError::NoAddressSpace { .. }), "{error}");
+    assert!(
+        matches!(error, AccessError::NoAddressSpace { .. }),
+        "{error}"
+    );
     child.kill();
     let error = walk.scan(&target, &ranges, &mut sink).unwrap_err();
-    assert!(matches!(error, EyeError::NoSuchProcess { .. }), "{error}");
+    assert!(
+        matches!(error, AccessError::NoSuchProcess { .. }),
+        "{error}"
+    );
 }
 
 #[test]

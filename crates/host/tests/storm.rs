@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use agewise_host::eye::{
-    AccessSource, AddressRange, Batch, EyeError, SightSink, TABLE_BYTES, TableSight, Target,
+use agewise_host::access::{
+    AccessError, AccessSource, AddressRange, Batch, SightSink, TABLE_BYTES, TableSight, Target,
 };
 use agewise_host::pagewalk::{Capacity, Flavour, PageWalk};
 
@@ -156,7 +156,7 @@ fn walker(test: &str, flavour: Flavour) -> Option<PageWalk> {
         },
     ) {
         Ok(walk) => Some(walk),
-        Err(error @ (EyeError::NoPrivilege { .. } | EyeError::Unsupported { .. })) => {
+        Err(error @ (AccessError::NoPrivilege { .. } | AccessError::Unsupported { .. })) => {
             println!("SKIPPED {test} {flavour:?}: {error}");
             None
         }

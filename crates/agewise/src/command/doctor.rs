@@ -224,8 +224,8 @@ fn csv(table: &Capabilities) -> String {
 
 #[cfg(test)]
 mod tests {
+    use agewise_host::access::AccessError;
     use agewise_host::capability::{Calls, Syscall, System, WalkerFacts};
-    use agewise_host::eye::EyeError;
     use agewise_host::root::Roots;
 
     use super::*;
@@ -242,15 +242,15 @@ mod tests {
             matches!(call, Syscall::Bpf | Syscall::PidfdOpen)
         }
 
-        fn load_walker(&self) -> Result<WalkerFacts, EyeError> {
+        fn load_walker(&self) -> Result<WalkerFacts, AccessError> {
             let what = "loading a BPF program".to_owned();
-            Err(EyeError::NoPrivilege {
+            Err(AccessError::NoPrivilege {
                 what,
                 hint: "run as root",
             })
         }
 
-        fn load_faults(&self) -> Result<(), EyeError> {
+        fn load_faults(&self) -> Result<(), AccessError> {
             self.load_walker().map(drop)
         }
     }

@@ -172,7 +172,7 @@ fn swap_kind(roots: &Roots) -> &'static str {
 
 /// Records the live program. False when nothing was touched.
 fn record(args: &Args, path: &Path) -> anyhow::Result<bool> {
-    let mut eye = recorder::open_eye().context("cannot read page tables")?;
+    let mut eye = recorder::open_source().context("cannot read page tables")?;
     let out = BufWriter::new(File::create_new(path)?);
     let mut recorder = Recorder::new(&mut eye, path, out, args.interval, String::new())?;
     let stop = Stop::install()?;

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use agewise_host::access::{AccessSource, Target};
 use agewise_host::agent::AlsoYoung;
 use agewise_host::clock;
-use agewise_host::eye::{AccessSource, Target};
 use agewise_host::heated::Heated;
 use agewise_policy::table::PageSet;
 

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use agewise_host::access::AccessSource;
 use agewise_host::clock;
-use agewise_host::eye::AccessSource;
 use agewise_host::heated::Heated;
 use agewise_host::memory::MemInfo;
 use agewise_host::mover::PageoutError;

@@ -7,8 +7,8 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use agewise_host::eye::AccessSource;
-use agewise_host::eye::fake::FakeSource;
+use agewise_host::access::AccessSource;
+use agewise_host::access::fake::FakeSource;
 use agewise_host::mover::PageoutError;
 use agewise_host::process::ProcessError;
 use agewise_policy::budget::{Gone, HeatQueue, Moved, PAGE_BYTES, SLICE_PAGES, Scanned, Seen};

@@ -7,8 +7,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-pub use agewise_host::restrain::stale::{CONTROL, MARKER, detach, remove_contents};
-use agewise_host::restrain::stale::{canonical, is_abandoned, mounted_at};
+pub use agewise_host::throttle::stale::{CONTROL, MARKER, detach, remove_contents};
+use agewise_host::throttle::stale::{canonical, is_abandoned, mounted_at};
 
 use super::FilesError;
 

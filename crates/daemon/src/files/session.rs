@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use agewise_host::restrain::stale::SOURCE;
+use agewise_host::throttle::stale::SOURCE;
 use fuser::{BackgroundSession, Config, MountOption, Notifier, Session, SessionACL};
 
 use super::fuse::{Polled, Tree, notify};

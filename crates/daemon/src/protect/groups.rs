@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::Cgroup;
-use agewise_host::eye::PAGE_BYTES;
 
 use crate::config::Matcher;
 use crate::observer::Seen;

@@ -2,8 +2,8 @@
 //! What is done to the guilty, noted in a ledger before it is done.
 
 use agewise_host::cgroup::{Cgroup, TreeLimits, name};
-use agewise_host::restrain::{Ledger, LedgerError, RestrainError, Restraints, untouchable};
 use agewise_host::root::ProcRoot;
+use agewise_host::throttle::{Ledger, LedgerError, Throttle, ThrottleError, untouchable};
 
 use crate::config::{Matcher, Protect, UpTo};
 
@@ -17,7 +17,7 @@ pub fn acts(config: &Protect, dry_run: bool) -> bool {
 /// Hands that can throttle a cgroup. Dropped, they undo all of it.
 #[derive(Debug)]
 pub struct Hands {
-    restraints: Restraints,
+    throttle: Throttle,
 }
 
 impl Hands {
@@ -28,13 +28,13 @@ impl Hands {
     pub fn new(ledger: &Ledger) -> Result<Self, LedgerError> {
         ledger.claim()?;
         Ok(Hands {
-            restraints: Restraints::new(ProcRoot::default(), ledger.clone()),
+            throttle: Throttle::new(ProcRoot::default(), ledger.clone()),
         })
     }
 
     /// What throttles, to act on.
-    pub fn restraints(&mut self) -> &mut Restraints {
-        &mut self.restraints
+    pub fn throttle(&mut self) -> &mut Throttle {
+        &mut self.throttle
     }
 }
 
@@ -42,7 +42,7 @@ impl Hands {
 ///
 /// # Errors
 /// What it holds cannot be told: then it must not be touched either.
-pub fn refusal(cgroup: &Cgroup, matcher: &Matcher) -> Result<Option<String>, RestrainError> {
+pub fn refusal(cgroup: &Cgroup, matcher: &Matcher) -> Result<Option<String>, ThrottleError> {
     cgroup.check()?;
     if let Some(why) = untouchable(&ProcRoot::default(), cgroup)? {
         return Ok(Some(why.reason().to_owned()));

@@ -15,9 +15,9 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::Cgroup;
-use agewise_host::eye::PAGE_BYTES;
-use agewise_host::restrain::RestrainError;
+use agewise_host::throttle::ThrottleError;
 use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Guard, Sample, Step};
 
 pub use groups::{Demands, Watched, choose};
@@ -149,8 +149,8 @@ impl Protector {
             let is_there = names.contains(&&**name);
             if let (false, Some(hands), Some(cgroup)) = (is_there, &mut self.hands, &held.cgroup) {
                 // Of a cgroup that is gone nothing has to be taken back: only the notes go.
-                let _ = hands.restraints().thaw(cgroup);
-                let _ = hands.restraints().release(cgroup);
+                let _ = hands.throttle().thaw(cgroup);
+                let _ = hands.throttle().release(cgroup);
             }
             is_there
         });
@@ -283,7 +283,7 @@ impl Protector {
     fn forget_free(&mut self) {
         let guard = &self.guard;
         self.held
-            .retain(|name, _| guard.restrained().any(|restrained| restrained == name));
+            .retain(|name, _| guard.throttled().any(|throttled| throttled == name));
     }
 
     /// What is held low, and how much of what its processes map has to go; none in a rehearsal.
@@ -312,7 +312,7 @@ impl Protector {
         }
         self.forget_free();
         if let Some(hands) = &mut self.hands {
-            for error in hands.restraints().undo_all() {
+            for error in hands.throttle().undo_all() {
                 journal.write("trouble", &lines::left(&error));
             }
         }
@@ -326,7 +326,7 @@ fn do_it(
     cgroup: &Cgroup,
     matcher: &Matcher,
     hands: Option<&mut Hands>,
-) -> Result<(), RestrainError> {
+) -> Result<(), ThrottleError> {
     let takes_back = matches!(decision.act, Act::Thaw | Act::Release);
     if !takes_back {
         line.refused = refusal(cgroup, matcher)?;
@@ -337,7 +337,7 @@ fn do_it(
     let Some(hands) = hands else {
         return Ok(());
     };
-    let hands = hands.restraints();
+    let hands = hands.throttle();
     match decision.act {
         Act::Report => {}
         Act::Squeeze { .. } => {

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, SCAN_INTERVAL_MIN_MS};
-use agewise_host::restrain::{Ledger, Undo};
 use agewise_host::root::Roots;
+use agewise_host::throttle::{Ledger, Undo};
 use anyhow::Context;
 
 use super::config::Config;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use agewise_host::restrain::{Ledger, LedgerError, Undone};
+use agewise_host::throttle::{Ledger, LedgerError, Undone};
 
 use crate::config::Config;
 use crate::health::{Health, Part};

@@ -7,8 +7,8 @@ use agewise_policy::sample::Bounds;
 use agewise_policy::table::PageSet;
 use agewise_policy::workingset::{Intervals, OldestPages};
 
+use crate::access::{AddressRange, Batch, TableSight, Target};
 use crate::clear::ClearPolicy;
-use crate::eye::{AddressRange, Batch, TableSight, Target};
 
 /// Shortest time between scans: below it an observer mostly observes itself.
 pub const SCAN_INTERVAL_MIN_MS: u64 = 100;

@@ -8,7 +8,7 @@ use agewise_policy::generations::{ByType, Generations, LABEL_UNSEEN, LABELS, Lab
 use agewise_policy::sample::{Area, Bounds, Identity, Level, Spread, choose, scale};
 use agewise_policy::workingset::Intervals;
 
-use crate::eye::{AddressRange, PAGE_BYTES};
+use crate::access::{AddressRange, PAGE_BYTES};
 use crate::process::Status;
 use crate::vma::{Vma, VmaKind};
 

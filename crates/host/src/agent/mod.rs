@@ -23,10 +23,10 @@ use std::time::Duration;
 use agewise_policy::sample;
 use agewise_policy::workingset::{Histogram, Intervals};
 
+use crate::access::{AccessSource, PAGE_BYTES, Resolution, Target};
 use crate::cgroup::CgroupError;
 use crate::clear::shared::MapCounts;
 use crate::clock::thread_cpu_ns;
-use crate::eye::{AccessSource, PAGE_BYTES, Resolution, Target};
 use crate::glance;
 use crate::memory::{self, MemInfo, NodeMap, Zone};
 use crate::root::Roots;

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::followed::subtract;
 use super::space::{Space, WHOLE_PARTS};
-use crate::eye::PAGE_BYTES;
+use crate::access::PAGE_BYTES;
 use crate::untrusted::Untrusted;
 
 /// The ages of one subject.

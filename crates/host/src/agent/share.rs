@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use agewise_policy::table::PageSet;
 
-use crate::eye::{AddressRange, TableSight};
+use crate::access::{AddressRange, TableSight};
 use crate::vma::Vma;
 
 /// Frames in one chunk: 4 KiB of bits for 128 MiB of memory.

@@ -14,15 +14,15 @@ use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 use super::Tap;
 use super::followed::{Estimate, Followed};
 use super::share::{self, FrameSet};
+use crate::access::{
+    AccessError, AccessSource, AddressRange, Batch, LeafRun, PAGE_BYTES, SightSink, TABLE_BYTES,
+    TableSight, Target,
+};
 use crate::clear::hand::KernelHand;
 use crate::clear::shared::MapCounts;
 use crate::clear::{ClearError, ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::error::FileError;
-use crate::eye::{
-    AccessSource, AddressRange, Batch, EyeError, LeafRun, PAGE_BYTES, SightSink, TABLE_BYTES,
-    TableSight, Target,
-};
 use crate::glance::Glances;
 use crate::memory::NodeMap;
 use crate::process::{Process, ProcessError};
@@ -79,7 +79,7 @@ pub(super) struct LookCost {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SpaceError {
     #[error(transparent)]
-    Eye(#[from] EyeError),
+    Eye(#[from] AccessError),
     #[error(transparent)]
     Maps(#[from] FileError),
     #[error(transparent)]
@@ -408,7 +408,7 @@ impl Space {
         let (scanned, (mut counts, back)) = match scanned {
             Ok(found) => found,
             Err(error) => {
-                if matches!(error, EyeError::Changed { .. }) {
+                if matches!(error, AccessError::Changed { .. }) {
                     self.clearer.forget();
                 }
                 return Err(error.into());

@@ -11,9 +11,11 @@ use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::{Intervals, OldestPages};
 
 use super::*;
+use crate::access::fake::{FakeSource, FakeTable};
+use crate::access::{
+    Abilities, AccessError, AddressRange, Leaf, ScanReport, SightSink, TABLE_BYTES,
+};
 use crate::clear::Means;
-use crate::eye::fake::{FakeSource, FakeTable};
-use crate::eye::{Abilities, AddressRange, EyeError, Leaf, ScanReport, SightSink, TABLE_BYTES};
 use crate::process::{Bound, Process};
 use crate::root::ProcRoot;
 
@@ -81,7 +83,7 @@ impl AccessSource for Changing {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanReport, EyeError> {
+    ) -> Result<ScanReport, AccessError> {
         self.0.borrow_mut().scan(target, ranges, sink)
     }
 }
@@ -199,7 +201,7 @@ fn a_process_that_execs_under_the_eye_is_found_again() {
     let sleeper = Sleeper::new();
     let mut eye = FakeSource::new();
     eye.set(sleeper.pid(), sleeper.table(), present());
-    eye.fail(sleeper.pid(), |pid| EyeError::Changed { pid });
+    eye.fail(sleeper.pid(), |pid| AccessError::Changed { pid });
     let mut agent = agent(eye, &[sleeper.pid()]);
     for _ in 0..2 {
         let tick = agent.tick().unwrap();
@@ -212,7 +214,7 @@ fn what_one_process_refuses_does_not_stop_the_others() {
     let (refused, seen) = (Sleeper::new(), Sleeper::new());
     let mut eye = FakeSource::new();
     eye.set(seen.pid(), seen.table(), present());
-    eye.fail(refused.pid(), |_| EyeError::NoPrivilege {
+    eye.fail(refused.pid(), |_| AccessError::NoPrivilege {
         what: "reading its memory".to_owned(),
         hint: "ask somebody else",
     });

@@ -2,12 +2,12 @@
 //! Everything the table is made of, gathered once: files below roots, and system calls behind a
 //! trait, so that tests can be any machine.
 
+use crate::access::AccessError;
 use crate::cgroup::{CgroupError, Hierarchy, Layout, Mounts};
 use crate::damon::{Availability, Damon};
 use crate::error::{self, FileError};
-use crate::eye::EyeError;
 use crate::faults::{Faults, RING_BYTES_MIN};
-use crate::kernel_eye::FRAME_FILES;
+use crate::kernel_source::FRAME_FILES;
 use crate::lru_gen::{Features, LruGen};
 use crate::memory::{self, MemInfo};
 use crate::pagewalk::PageWalk;
@@ -47,9 +47,9 @@ pub trait Calls {
     /// Whether the kernel knows the call.
     fn has(&self, call: Syscall) -> bool;
     /// Loads the page-table walker and lets go of it.
-    fn load_walker(&self) -> Result<WalkerFacts, EyeError>;
+    fn load_walker(&self) -> Result<WalkerFacts, AccessError>;
     /// Attaches the programs on page faults and lets go of them.
-    fn load_faults(&self) -> Result<(), EyeError>;
+    fn load_faults(&self) -> Result<(), AccessError>;
 }
 
 /// The running kernel.
@@ -74,7 +74,7 @@ impl Calls for LiveCalls {
         }
     }
 
-    fn load_walker(&self) -> Result<WalkerFacts, EyeError> {
+    fn load_walker(&self) -> Result<WalkerFacts, AccessError> {
         let walk = PageWalk::open()?;
         Ok(WalkerFacts {
             flavour: format!("{:?}", walk.flavour()).to_lowercase(),
@@ -83,7 +83,7 @@ impl Calls for LiveCalls {
         })
     }
 
-    fn load_faults(&self) -> Result<(), EyeError> {
+    fn load_faults(&self) -> Result<(), AccessError> {
         Faults::with_ring(RING_BYTES_MIN).map(drop)
     }
 }
@@ -204,8 +204,8 @@ pub(crate) struct Facts {
     pub lockdown: Option<String>,
     pub unprivileged_bpf: Option<String>,
     pub syscalls: Vec<Syscall>,
-    pub walker: Result<WalkerFacts, EyeError>,
-    pub faults: Result<(), EyeError>,
+    pub walker: Result<WalkerFacts, AccessError>,
+    pub faults: Result<(), AccessError>,
     pub layout: Layout,
     pub memory_hierarchy: Result<Hierarchy, CgroupError>,
     pub unified: Option<Hierarchy>,

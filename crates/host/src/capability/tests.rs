@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
-use crate::eye::EyeError;
+use crate::access::AccessError;
 use crate::root::Roots;
 
 mod damon;
@@ -14,7 +14,7 @@ mod damon;
 struct FakeCalls {
     arch: &'static str,
     calls: Vec<Syscall>,
-    walker: fn() -> Result<WalkerFacts, EyeError>,
+    walker: fn() -> Result<WalkerFacts, AccessError>,
 }
 
 impl Calls for FakeCalls {
@@ -26,12 +26,12 @@ impl Calls for FakeCalls {
         self.calls.contains(&call)
     }
 
-    fn load_walker(&self) -> Result<WalkerFacts, EyeError> {
+    fn load_walker(&self) -> Result<WalkerFacts, AccessError> {
         (self.walker)()
     }
 
     // What refuses the walker refuses these.
-    fn load_faults(&self) -> Result<(), EyeError> {
+    fn load_faults(&self) -> Result<(), AccessError> {
         (self.walker)().map(drop)
     }
 }
@@ -208,7 +208,7 @@ fn an_old_kernel_falls_back_to_pagemap_and_moves_nothing() {
     let mut fake = Fake::modern();
     fake.calls.calls = vec![Syscall::Bpf];
     fake.calls.walker = || {
-        Err(EyeError::Unsupported {
+        Err(AccessError::Unsupported {
             what: "the walker",
             why: "no BTF".to_owned(),
         })
@@ -243,7 +243,7 @@ fn without_privileges_our_own_processes_are_left() {
     fake.privileged(1000, 0);
     fake.calls.walker = || {
         let what = "loading a BPF program".to_owned();
-        Err(EyeError::NoPrivilege {
+        Err(AccessError::NoPrivilege {
             what,
             hint: "run as root",
         })
@@ -292,7 +292,7 @@ fn lockdown_forbids_reading_by_confidentiality_only() {
         let mut fake = Fake::modern();
         fake.file("sys/kernel/security/lockdown", mode);
         fake.calls.walker = || {
-            Err(EyeError::Unsupported {
+            Err(AccessError::Unsupported {
                 what: "reading",
                 why: "EPERM".to_owned(),
             })
@@ -400,7 +400,7 @@ fn an_empty_machine_gives_a_table_and_no_panic() {
             arch: "riscv64",
             calls: Vec::new(),
             walker: || {
-                Err(EyeError::Unsupported {
+                Err(AccessError::Unsupported {
                     what: "it",
                     why: "not here".to_owned(),
                 })

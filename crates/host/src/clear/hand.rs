@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::eye::AddressRange;
+use crate::access::AddressRange;
 use crate::process::Process;
 
 /// Most ranges of one call (`UIO_MAXIOV`).

@@ -35,8 +35,8 @@ use std::sync::Arc;
 use agewise_policy::clear::book::{Book, Place, PutOff};
 use agewise_policy::clear::cost::CostModel;
 
+use crate::access::{AddressRange, Batch, Leaf, LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
-use crate::eye::{AddressRange, Batch, Leaf, LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight};
 use crate::vma::{Vma, VmaKind};
 use hand::{ClearHand, MAX_RANGES, RefsScope};
 use notes::Notes;

@@ -6,7 +6,7 @@
 use agewise_policy::table::PageSet;
 
 use super::runs::Runs;
-use crate::eye::TABLE_BYTES;
+use crate::access::TABLE_BYTES;
 
 #[derive(Clone, Copy, Debug)]
 enum Note {

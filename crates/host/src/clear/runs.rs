@@ -3,7 +3,7 @@
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, WORDS_PER_TABLE};
 
-use crate::eye::{AddressRange, PAGE_BYTES, TABLE_BYTES};
+use crate::access::{AddressRange, PAGE_BYTES, TABLE_BYTES};
 
 /// One range to be cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use agewise_policy::table::{PageSet, TableBits};
 
 use super::*;
-use crate::eye::fake::{FakeSource, FakeTable};
-use crate::eye::{AccessSource, SightSink, Target};
+use crate::access::fake::{FakeSource, FakeTable};
+use crate::access::{AccessSource, SightSink, Target};
 use crate::vma::VmaTable;
 
 const PID: u32 = 77;

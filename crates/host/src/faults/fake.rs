@@ -2,7 +2,7 @@
 //! Page faults that a test makes up.
 
 use super::{Fault, FaultSource};
-use crate::eye::EyeError;
+use crate::access::AccessError;
 
 /// Tells what it is given, of watched processes only.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub struct FakeFaults {
 }
 
 impl FaultSource for FakeFaults {
-    fn watch(&mut self, pid: u32) -> Result<(), EyeError> {
+    fn watch(&mut self, pid: u32) -> Result<(), AccessError> {
         self.watched.push(pid);
         Ok(())
     }
@@ -25,7 +25,7 @@ impl FaultSource for FakeFaults {
         self.watched.retain(|&watched| watched != pid);
     }
 
-    fn drain(&mut self, into: &mut Vec<Fault>) -> Result<(), EyeError> {
+    fn drain(&mut self, into: &mut Vec<Fault>) -> Result<(), AccessError> {
         let watched = &self.watched;
         into.extend(
             self.faults

@@ -15,8 +15,8 @@ pub(crate) mod fake;
 mod major;
 mod program;
 
+use crate::access::AccessError;
 use crate::clock::monotonic_ns;
-use crate::eye::EyeError;
 use program::Program;
 
 /// Bytes of the ring between kernel and reader, unless told otherwise: some 524 000 faults.
@@ -63,7 +63,7 @@ pub trait FaultSource {
     ///
     /// # Errors
     /// Too many processes are watched.
-    fn watch(&mut self, pid: u32) -> Result<(), EyeError>;
+    fn watch(&mut self, pid: u32) -> Result<(), AccessError>;
 
     /// Watches it no more.
     fn forget(&mut self, pid: u32);
@@ -73,7 +73,7 @@ pub trait FaultSource {
     ///
     /// # Errors
     /// The kernel refuses to tell.
-    fn drain(&mut self, into: &mut Vec<Fault>) -> Result<(), EyeError>;
+    fn drain(&mut self, into: &mut Vec<Fault>) -> Result<(), AccessError>;
 
     /// Faults that found the ring full and are lost, since the beginning.
     fn dropped(&self) -> u64;
@@ -95,9 +95,9 @@ impl Faults {
     /// Loads and attaches; nothing is told until a process is watched.
     ///
     /// # Errors
-    /// [`EyeError::NoPrivilege`]; [`EyeError::Unsupported`] without BTF, ring buffers (Linux 5.8) or the
+    /// [`AccessError::NoPrivilege`]; [`AccessError::Unsupported`] without BTF, ring buffers (Linux 5.8) or the
     /// tracepoints.
-    pub fn open() -> Result<Self, EyeError> {
+    pub fn open() -> Result<Self, AccessError> {
         Self::with_ring(RING_BYTES)
     }
 
@@ -106,7 +106,7 @@ impl Faults {
     ///
     /// # Errors
     /// As [`Faults::open`].
-    pub fn with_ring(ring_bytes: u32) -> Result<Self, EyeError> {
+    pub fn with_ring(ring_bytes: u32) -> Result<Self, AccessError> {
         let bytes = ring_bytes.clamp(RING_BYTES_MIN, RING_BYTES_MAX);
         let program = Program::load(bytes.next_power_of_two())?;
         Ok(Faults {
@@ -117,7 +117,7 @@ impl Faults {
 }
 
 impl FaultSource for Faults {
-    fn watch(&mut self, pid: u32) -> Result<(), EyeError> {
+    fn watch(&mut self, pid: u32) -> Result<(), AccessError> {
         self.program.watch(pid)
     }
 
@@ -125,7 +125,7 @@ impl FaultSource for Faults {
         self.program.forget(pid);
     }
 
-    fn drain(&mut self, into: &mut Vec<Fault>) -> Result<(), EyeError> {
+    fn drain(&mut self, into: &mut Vec<Fault>) -> Result<(), AccessError> {
         let mut events = self.program.drain()?;
         // Two processors can take their places in the ring in another order than their times.
         events.sort_by_key(|event| event.fault.time_ns);

@@ -10,8 +10,8 @@ use libbpf_rs::{
 
 use super::major::{self, Event};
 use super::{Fault, FaultKind};
+use crate::access::AccessError;
 use crate::complaints;
-use crate::eye::EyeError;
 
 /// `make bpf` builds it, `make bpf-check` proves that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/faults.bpf.o");
@@ -42,15 +42,15 @@ pub(super) struct Program {
 }
 
 impl Program {
-    pub fn load(ring_bytes: u32) -> Result<Self, EyeError> {
+    pub fn load(ring_bytes: u32) -> Result<Self, AccessError> {
         let (loaded, said) = complaints::collected(|| Self::attach(ring_bytes));
         loaded.map_err(|error| match error.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => EyeError::NoPrivilege {
+            libbpf_rs::ErrorKind::PermissionDenied => AccessError::NoPrivilege {
                 what: "loading the BPF programs on page faults".into(),
                 hint: "run as root, or with CAP_BPF and CAP_PERFMON (and without kernel lockdown \
                        in confidentiality mode)",
             },
-            _ => EyeError::Unsupported {
+            _ => AccessError::Unsupported {
                 what: "page faults by tracepoint",
                 why: format!("{error:#} ({said})"),
             },
@@ -101,10 +101,10 @@ impl Program {
         })
     }
 
-    pub fn watch(&mut self, pid: u32) -> Result<(), EyeError> {
+    pub fn watch(&mut self, pid: u32) -> Result<(), AccessError> {
         self.watched
             .update(&pid.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|error| EyeError::Unsupported {
+            .map_err(|error| AccessError::Unsupported {
                 what: "page faults of one more process",
                 why: error.to_string(),
             })
@@ -119,13 +119,13 @@ impl Program {
         !self.majors.is_empty()
     }
 
-    pub fn drain(&mut self) -> Result<Vec<Event>, EyeError> {
+    pub fn drain(&mut self) -> Result<Vec<Event>, AccessError> {
         // A ring full and no more, or a program that faults all the time would keep us here.
         let got = self.ring.consume_raw_n(self.places);
         let events = std::mem::take(&mut *self.told.borrow_mut());
         if got < 0 {
             let source = std::io::Error::from_raw_os_error(-got);
-            return Err(EyeError::io("BPF ring buffer of page faults", source));
+            return Err(AccessError::io("BPF ring buffer of page faults", source));
         }
         Ok(events)
     }

@@ -10,8 +10,8 @@ use super::look::{Wanted, look};
 use super::plan::Plan;
 use super::runs::{Run, RunSet};
 use super::target::PageoutError;
+use crate::access::{AddressRange, PAGE_BYTES, Resolution, Target};
 use crate::agent::Agent;
-use crate::eye::{AddressRange, PAGE_BYTES, Resolution, Target};
 use crate::vma::VmaTable;
 
 /// Most runs of pages taken up in one process at a time: 24 MiB of memory for them. What lies
@@ -155,7 +155,7 @@ mod tests {
     use agewise_policy::agemap::Leaves;
 
     use super::*;
-    use crate::eye::TABLE_BYTES;
+    use crate::access::TABLE_BYTES;
 
     /// Two tables of anonymous memory and one of files, in use a second long and idle since, and
     /// one that is in use.

@@ -4,8 +4,8 @@
 use agewise_policy::table::PageSet;
 
 use super::runs::{Run, RunSet};
-use crate::eye::{
-    AccessSource, AddressRange, EyeError, Leaf, PAGE_BYTES, SightSink, TableSight, Target,
+use crate::access::{
+    AccessError, AccessSource, AddressRange, Leaf, PAGE_BYTES, SightSink, TableSight, Target,
 };
 
 /// Which pages a look collects.
@@ -45,7 +45,7 @@ impl Found {
 }
 
 /// Looks at `ranges` (ascending) of a process. `source` must distinguish single pages
-/// ([`crate::eye::Resolution::Page`]) and must not clear as it reads: the next scan would miss what
+/// ([`crate::access::Resolution::Page`]) and must not clear as it reads: the next scan would miss what
 /// this look has seen.
 ///
 /// # Errors
@@ -55,7 +55,7 @@ pub fn look(
     target: &Target,
     ranges: &[AddressRange],
     wanted: Wanted,
-) -> Result<Found, EyeError> {
+) -> Result<Found, AccessError> {
     let mut sink = Collector {
         wanted,
         found: Found {
@@ -110,7 +110,7 @@ mod tests {
     use agewise_policy::table::TableBits;
 
     use super::*;
-    use crate::eye::fake::{FakeSource, FakeTable};
+    use crate::access::fake::{FakeSource, FakeTable};
 
     const TABLE: u64 = 2 << 20;
 
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn nothing_asked_for_is_not_looked_at() {
         let mut source = FakeSource::new();
-        source.fail(7, |pid| EyeError::Changed { pid });
+        source.fail(7, |pid| AccessError::Changed { pid });
         let found = look(&mut source, &Target::by_pid(7), &[], Wanted::Present).unwrap();
         assert_eq!(found, Found::default());
     }

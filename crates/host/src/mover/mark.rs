@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::rate::{Clock, NAP_NS, TokenBucket};
 use super::runs::RunSet;
+use crate::access::AddressRange;
 use crate::clear::hand::{ClearHand, MAX_RANGES};
-use crate::eye::AddressRange;
 
 /// What marking did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -49,7 +49,7 @@ pub use look::{Found, Wanted, look};
 pub use mark::{Marked, mark_cold};
 pub use plan::{HUGE_BYTES, PageoutLimits, Plan};
 pub use rate::{Clock, SystemClock, TokenBucket};
-pub use recheck::{EyeRecheck, NoRecheck, Recheck};
+pub use recheck::{NoRecheck, Recheck, SourceRecheck};
 pub use refault::{RefaultCount, RefaultWatch};
 pub use report::{PageoutReport, SkipReason, Skipped};
 pub use runs::{Run, RunSet};

@@ -5,7 +5,7 @@
 use super::look::{Wanted, look};
 use super::runs::RunSet;
 use super::target::PageoutError;
-use crate::eye::{AccessSource, AddressRange, Target};
+use crate::access::{AccessSource, AddressRange, Target};
 
 /// Tells which pages have been touched, right before they are paged out.
 ///
@@ -33,20 +33,20 @@ impl Recheck for NoRecheck {
 }
 
 /// Looks through an eye. What it cannot read it does not call idle.
-pub struct EyeRecheck<'a> {
+pub struct SourceRecheck<'a> {
     source: &'a mut dyn AccessSource,
     target: Target,
 }
 
-impl<'a> EyeRecheck<'a> {
-    /// The source must tell pages apart ([`crate::eye::Resolution::Page`]), and must not clear as
+impl<'a> SourceRecheck<'a> {
+    /// The source must tell pages apart ([`crate::access::Resolution::Page`]), and must not clear as
     /// it reads: the next scan would miss what this look has seen.
     pub fn new(source: &'a mut dyn AccessSource, target: Target) -> Self {
         Self { source, target }
     }
 }
 
-impl Recheck for EyeRecheck<'_> {
+impl Recheck for SourceRecheck<'_> {
     fn idle(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError> {
         let ranges: Vec<AddressRange> = runs.ranges().collect();
         look(self.source, &self.target, &ranges, Wanted::Untouched)
@@ -60,8 +60,8 @@ mod tests {
     use agewise_policy::table::{PageSet, TableBits};
 
     use super::*;
-    use crate::eye::fake::{FakeSource, FakeTable};
-    use crate::eye::{EyeError, Leaf, PAGE_BYTES};
+    use crate::access::fake::{FakeSource, FakeTable};
+    use crate::access::{AccessError, Leaf, PAGE_BYTES};
     use crate::mover::Run;
 
     fn source(present: PageSet, young: PageSet) -> FakeSource {
@@ -89,7 +89,7 @@ mod tests {
         young[7] = 1 << 63;
         present[2] = 0;
         let mut source = source(present, young);
-        let mut eye = EyeRecheck::new(&mut source, Target::by_pid(7));
+        let mut eye = SourceRecheck::new(&mut source, Target::by_pid(7));
         let at = |page: u64| (2 << 20) + page * PAGE_BYTES;
         let run = |first, end| Run {
             start: at(first),
@@ -110,18 +110,18 @@ mod tests {
     fn a_target_that_is_gone_and_a_blind_eye_are_told_apart() {
         let runs = RunSet::from_runs([Run::new(2 << 20, PAGE_BYTES)]);
         let mut source = source(PageSet::NONE, PageSet::NONE);
-        source.fail(7, |pid| EyeError::Changed { pid });
+        source.fail(7, |pid| AccessError::Changed { pid });
         assert!(
-            EyeRecheck::new(&mut source, Target::by_pid(7))
+            SourceRecheck::new(&mut source, Target::by_pid(7))
                 .idle(&runs)
                 .unwrap_err()
                 .is_gone()
         );
-        source.fail(7, |_| EyeError::Unsupported {
+        source.fail(7, |_| AccessError::Unsupported {
             what: "walking",
             why: "no BTF".to_owned(),
         });
-        let error = EyeRecheck::new(&mut source, Target::by_pid(7))
+        let error = SourceRecheck::new(&mut source, Target::by_pid(7))
             .idle(&runs)
             .unwrap_err();
         assert!(error.to_string().contains("no BTF"), "{error}");

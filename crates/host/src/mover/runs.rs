@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sets of pages as sorted runs of addresses.
 
-use crate::eye::AddressRange;
+use crate::access::AddressRange;
 
 /// Addresses `start..end` of one address space. Not empty, aligned to pages by whoever makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,8 +3,8 @@
 
 use std::sync::OnceLock;
 
+use crate::access::AccessError;
 use crate::error::FileError;
-use crate::eye::EyeError;
 use crate::process::{Process, ProcessError, ProcessKind};
 use crate::root::ProcRoot;
 
@@ -87,7 +87,7 @@ pub enum PageoutError {
 
 impl PageoutError {
     /// Of a look at process `pid` that failed.
-    pub(crate) fn from_source(pid: u32, error: &EyeError) -> Self {
+    pub(crate) fn from_source(pid: u32, error: &AccessError) -> Self {
         if error.is_target_gone() {
             ProcessError::Gone { pid }.into()
         } else {

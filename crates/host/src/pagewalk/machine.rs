@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::entry::{ADDRESS, EntryFormat};
 use super::layout::{Ctl, KIND_TABLE, RC_DONE, RC_NO_TASK, Range};
 use super::program::Program;
-use crate::eye::{EyeError, PAGE_BYTES, TABLE_BYTES};
+use crate::access::{AccessError, PAGE_BYTES, TABLE_BYTES};
 
 /// Found and verified facts about the page tables of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,17 +69,17 @@ impl MagicPage {
     }
 
     /// Physical address by `/proc/self/pagemap`.
-    fn physical(&self) -> Result<u64, EyeError> {
+    fn physical(&self) -> Result<u64, AccessError> {
         const PATH: &str = "/proc/self/pagemap";
         let read = || {
             let mut word = [0; 8];
             File::open(PATH)?.read_exact_at(&mut word, self.va() / PAGE_BYTES * 8)?;
             Ok(u64::from_ne_bytes(word))
         };
-        let entry: u64 = read().map_err(|error| EyeError::io(PATH, error))?;
+        let entry: u64 = read().map_err(|error| AccessError::io(PATH, error))?;
         let pfn = entry & ((1 << 55) - 1);
         if entry >> 63 == 0 || pfn == 0 {
-            return Err(EyeError::NoPrivilege {
+            return Err(AccessError::NoPrivilege {
                 what: "reading frame numbers in /proc/self/pagemap".into(),
                 hint: "run as root, or with CAP_SYS_ADMIN",
             });
@@ -89,7 +89,7 @@ impl MagicPage {
 }
 
 /// Learn the machine by means of the loaded program.
-pub(super) fn discover(program: &mut Program) -> Result<Machine, EyeError> {
+pub(super) fn discover(program: &mut Program) -> Result<Machine, AccessError> {
     let address = AddressWidth::read()?;
     let address_end = memory_end()?;
     let magic = MagicPage::new();
@@ -105,7 +105,7 @@ pub(super) fn discover(program: &mut Program) -> Result<Machine, EyeError> {
             ..Default::default()
         })?;
         if found.rc == RC_NO_TASK {
-            return Err(EyeError::Unsupported {
+            return Err(AccessError::Unsupported {
                 what: "the BPF page-table walker",
                 why: "this process has another pid in the initial PID namespace; run agewise \
                       outside PID namespaces (for a container: with the host's)"
@@ -133,7 +133,7 @@ pub(super) fn discover(program: &mut Program) -> Result<Machine, EyeError> {
         }
         last = Some("a walk to a page of our own did not find its frame".to_string());
     }
-    Err(EyeError::Unsupported {
+    Err(AccessError::Unsupported {
         what: "the BPF page-table walker",
         why: last.unwrap_or_default(),
     })
@@ -145,7 +145,7 @@ fn walks_to(
     machine: &Machine,
     magic: &MagicPage,
     physical: u64,
-) -> Result<bool, EyeError> {
+) -> Result<bool, AccessError> {
     let va = magic.va();
     program.set_ranges(&[Range {
         start: va,
@@ -184,7 +184,7 @@ struct AddressWidth {
 impl AddressWidth {
     /// CPUID 0x8000_0008 (physical address width) and 0x8000_001f (AMD memory encryption).
     #[cfg(target_arch = "x86_64")]
-    fn read() -> Result<Self, EyeError> {
+    fn read() -> Result<Self, AccessError> {
         use std::arch::x86_64::__cpuid;
         let highest = __cpuid(0x8000_0000).eax;
         let width = if highest >= 0x8000_0008 {
@@ -208,8 +208,8 @@ impl AddressWidth {
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn read() -> Result<Self, EyeError> {
-        Err(EyeError::Unsupported {
+    fn read() -> Result<Self, AccessError> {
+        Err(AccessError::Unsupported {
             what: "the BPF page-table walker",
             why: format!(
                 "it knows x86-64 page tables only, not {}",
@@ -220,12 +220,12 @@ impl AddressWidth {
 }
 
 /// Behind the last frame that the kernel manages, from the zones of `/proc/zoneinfo`.
-pub(super) fn memory_end() -> Result<u64, EyeError> {
+pub(super) fn memory_end() -> Result<u64, AccessError> {
     const PATH: &str = "/proc/zoneinfo";
-    let text = fs::read_to_string(PATH).map_err(|error| EyeError::io(PATH, error))?;
+    let text = fs::read_to_string(PATH).map_err(|error| AccessError::io(PATH, error))?;
     zones_end(&text)
         .map(|pages| pages.saturating_mul(PAGE_BYTES))
-        .ok_or_else(|| EyeError::Unsupported {
+        .ok_or_else(|| AccessError::Unsupported {
             what: "the BPF page-table walker",
             why: format!("{PATH} names no zone with memory"),
         })

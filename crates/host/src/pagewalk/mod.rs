@@ -18,11 +18,11 @@ use std::fs;
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
-use crate::clock::{monotonic_ns, thread_cpu_ns};
-use crate::eye::{
-    Abilities, AccessSource, AddressRange, Batch, Entries, EyeError, Leaf, LeafRun, Resolution,
+use crate::access::{
+    Abilities, AccessError, AccessSource, AddressRange, Batch, Entries, Leaf, LeafRun, Resolution,
     ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
 };
+use crate::clock::{monotonic_ns, thread_cpu_ns};
 use extract::{Extract, Extractor};
 use layout::{Ctl, Entry, Range};
 use leaf::leaf_bits;
@@ -55,8 +55,8 @@ impl PageWalk {
     /// Load the walker and verify it against a page of our own.
     ///
     /// # Errors
-    /// [`EyeError::NoPrivilege`], [`EyeError::Unsupported`] with the reason.
-    pub fn open() -> Result<Self, EyeError> {
+    /// [`AccessError::NoPrivilege`], [`AccessError::Unsupported`] with the reason.
+    pub fn open() -> Result<Self, AccessError> {
         Self::open_with(None, Capacity::default())
     }
 
@@ -65,9 +65,9 @@ impl PageWalk {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_with(flavour: Option<Flavour>, capacity: Capacity) -> Result<Self, EyeError> {
+    pub fn open_with(flavour: Option<Flavour>, capacity: Capacity) -> Result<Self, AccessError> {
         if !cfg!(target_arch = "x86_64") {
-            return Err(EyeError::Unsupported {
+            return Err(AccessError::Unsupported {
                 what: "the BPF page-table walker",
                 why: format!(
                     "it knows x86-64 page tables only, not {}",
@@ -109,7 +109,13 @@ impl PageWalk {
 
     /// One call: walk from `joined[first]` at `va` on. The target's leader may have exited while
     /// other threads live; `tid` is the thread asked.
-    fn call(&mut self, target: &Target, tid: u32, first: usize, va: u64) -> Result<Ctl, EyeError> {
+    fn call(
+        &mut self,
+        target: &Target,
+        tid: u32,
+        first: usize,
+        va: u64,
+    ) -> Result<Ctl, AccessError> {
         let last = (first + layout::MAX_RANGES).min(self.joined.len());
         self.program.set_ranges(&self.joined[first..last]);
         self.program.walk(Ctl {
@@ -277,7 +283,7 @@ impl AccessSource for PageWalk {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanReport, EyeError> {
+    ) -> Result<ScanReport, AccessError> {
         check_ranges(ranges)?;
         join(ranges, &mut self.joined);
         let mut report = ScanReport {
@@ -417,13 +423,13 @@ impl Threads {
     }
 }
 
-fn refusal(rc: u32, pid: u32) -> EyeError {
+fn refusal(rc: u32, pid: u32) -> AccessError {
     match rc {
-        layout::RC_NO_TASK => EyeError::NoSuchProcess { pid },
-        layout::RC_KTHREAD => EyeError::KernelThread { pid },
-        layout::RC_CHANGED => EyeError::Changed { pid },
-        layout::RC_OTHER_TASK => EyeError::Reused { pid },
-        _ => EyeError::NoAddressSpace { pid },
+        layout::RC_NO_TASK => AccessError::NoSuchProcess { pid },
+        layout::RC_KTHREAD => AccessError::KernelThread { pid },
+        layout::RC_CHANGED => AccessError::Changed { pid },
+        layout::RC_OTHER_TASK => AccessError::Reused { pid },
+        _ => AccessError::NoAddressSpace { pid },
     }
 }
 

@@ -8,8 +8,8 @@ use std::ptr::NonNull;
 use libbpf_rs::{MapCore, Object, ObjectBuilder, libbpf_sys};
 
 use super::layout::{Ctl, Entry, MAX_RANGES, RC_NO_TASK, Range, Table};
+use crate::access::AccessError;
 use crate::complaints;
-use crate::eye::EyeError;
 
 /// The compiled walker: `make bpf` builds it, `make bpf-check` proves that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/pagewalk.bpf.o");
@@ -66,7 +66,7 @@ enum Entrance {
 
 impl Program {
     /// Load the flavour asked for, or the first of both that this kernel takes.
-    pub fn load(flavour: Option<Flavour>, capacity: Capacity) -> Result<Self, EyeError> {
+    pub fn load(flavour: Option<Flavour>, capacity: Capacity) -> Result<Self, AccessError> {
         let mut refusals = Vec::new();
         for candidate in [Flavour::Syscall, Flavour::Iterator] {
             if flavour.is_some_and(|asked| asked != candidate) {
@@ -85,7 +85,7 @@ impl Program {
                 .iter()
                 .map(|(flavour, error, _)| format!("{flavour:?}: {error}"))
                 .collect();
-            return Err(EyeError::NoPrivilege {
+            return Err(AccessError::NoPrivilege {
                 what: format!("loading the BPF page-table walker ({})", why.join("; ")),
                 hint: "run as root, or with CAP_BPF and CAP_PERFMON (and without kernel lockdown \
                        in confidentiality mode)",
@@ -95,7 +95,7 @@ impl Program {
             .iter()
             .map(|(flavour, error, said)| format!("{flavour:?}: {error:#} ({said})"))
             .collect();
-        Err(EyeError::Unsupported {
+        Err(AccessError::Unsupported {
             what: "the BPF page-table walker",
             why: why.join("; "),
         })
@@ -161,7 +161,7 @@ impl Program {
     }
 
     /// Run the walk with `ctl`; what it left in the control block.
-    pub fn walk(&mut self, ctl: Ctl) -> Result<Ctl, EyeError> {
+    pub fn walk(&mut self, ctl: Ctl) -> Result<Ctl, AccessError> {
         self.ctl.write(
             0,
             Ctl {
@@ -171,12 +171,12 @@ impl Program {
         );
         self.walk
             .run(ctl.tid)
-            .map_err(|error| EyeError::io("bpf(2), page-table walk", error))?;
+            .map_err(|error| AccessError::io("bpf(2), page-table walk", error))?;
         Ok(self.ctl.read(0))
     }
 
     /// Run the search for the direct map.
-    pub fn search(&mut self, ctl: Ctl) -> Result<Ctl, EyeError> {
+    pub fn search(&mut self, ctl: Ctl) -> Result<Ctl, AccessError> {
         self.ctl.write(
             0,
             Ctl {
@@ -186,7 +186,7 @@ impl Program {
         );
         self.search
             .run(ctl.tid)
-            .map_err(|error| EyeError::io("bpf(2), direct map", error))?;
+            .map_err(|error| AccessError::io("bpf(2), direct map", error))?;
         Ok(self.ctl.read(0))
     }
 

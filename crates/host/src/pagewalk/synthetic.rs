@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::entry::{HUGE, PRESENT, USER};
 use super::layout::*;
-use crate::eye::TABLE_BYTES;
+use crate::access::TABLE_BYTES;
 
 const GIB: u64 = 1 << 30;
 

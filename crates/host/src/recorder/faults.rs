@@ -3,7 +3,7 @@
 
 use std::str::FromStr;
 
-use crate::eye::EyeError;
+use crate::access::AccessError;
 use crate::faults::{Fault, FaultSource, Faults};
 
 /// Whether page faults are recorded.
@@ -37,7 +37,7 @@ pub type Source = Box<dyn FaultSource>;
 ///
 /// # Errors
 /// None here, and [`FaultMode::On`].
-pub fn open(mode: FaultMode) -> Result<(Option<Source>, Option<String>), EyeError> {
+pub fn open(mode: FaultMode) -> Result<(Option<Source>, Option<String>), AccessError> {
     choose(mode, || {
         Faults::open().map(|faults| Box::new(faults) as Source)
     })
@@ -45,8 +45,8 @@ pub fn open(mode: FaultMode) -> Result<(Option<Source>, Option<String>), EyeErro
 
 fn choose(
     mode: FaultMode,
-    open: impl FnOnce() -> Result<Source, EyeError>,
-) -> Result<(Option<Source>, Option<String>), EyeError> {
+    open: impl FnOnce() -> Result<Source, AccessError>,
+) -> Result<(Option<Source>, Option<String>), AccessError> {
     match mode {
         FaultMode::Off => Ok((None, None)),
         FaultMode::On => Ok((Some(open()?), None)),
@@ -69,7 +69,7 @@ impl Pending {
     ///
     /// # Errors
     /// The kernel refuses to tell.
-    pub fn fill(&mut self, source: &mut dyn FaultSource) -> Result<(), EyeError> {
+    pub fn fill(&mut self, source: &mut dyn FaultSource) -> Result<(), AccessError> {
         source.drain(&mut self.0)?;
         // Stable, and nearly sorted: a fault that was being written can be told one call late.
         self.0.sort_by_key(|fault| fault.time_ns);
@@ -128,7 +128,7 @@ mod tests {
     fn without_a_source_auto_says_so_in_a_line_and_on_fails() {
         let refused = || {
             let (what, why) = ("page faults by tracepoint", "no BTF\nat all".to_owned());
-            Err(EyeError::Unsupported { what, why })
+            Err(AccessError::Unsupported { what, why })
         };
         let (source, said) = choose(FaultMode::Auto, refused).unwrap();
         assert!(source.is_none());

@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
+use crate::access::{Abilities, AccessError, AccessSource, Resolution};
 use crate::clock;
-use crate::eye::{Abilities, AccessSource, EyeError, Resolution};
 use crate::faults::{Fault, FaultKind};
 use crate::pagewalk::{Capacity, PageWalk};
 use crate::process::{Process, ProcessError};
@@ -59,7 +59,7 @@ pub enum RecordError {
     },
     /// Page faults could not be read.
     #[error("page faults cannot be recorded: {0}; --faults off does without")]
-    Faults(EyeError),
+    Faults(AccessError),
 }
 
 /// Tables read before they are cleared. What is accessed between the two is lost to the trace, and at
@@ -73,7 +73,7 @@ pub const MAX_SLOWDOWN: f64 = 0.05;
 ///
 /// # Errors
 /// No privilege, or no BPF here.
-pub fn open_eye() -> Result<PageWalk, EyeError> {
+pub fn open_source() -> Result<PageWalk, AccessError> {
     let capacity = Capacity {
         tables: TABLES_A_CALL,
         ..Capacity::default()

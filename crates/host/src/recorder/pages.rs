@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use crate::eye::PAGE_BYTES;
+use crate::access::PAGE_BYTES;
 use crate::vma::Vma;
 use agewise_trace::PageClass;
 
@@ -118,7 +118,7 @@ impl PageNames {
 
 #[cfg(test)]
 mod tests {
-    use crate::eye::AddressRange;
+    use crate::access::AddressRange;
     use crate::vma::VmaTable;
 
     use super::*;

@@ -5,14 +5,14 @@
 use std::io;
 use std::ops::ControlFlow;
 
+use crate::access::{
+    AccessError, AccessSource, AddressRange, Batch, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES,
+    TableSight, Target,
+};
 use crate::clear::hand::{ClearHand, KernelHand, MAX_RANGES};
 use crate::clear::{ClearError, ClearPolicy, ClearReport, Clearer};
 use crate::clock;
 use crate::error::FileError;
-use crate::eye::{
-    AccessSource, AddressRange, Batch, EyeError, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES,
-    TableSight, Target,
-};
 use crate::faults::Fault;
 use crate::process::Process;
 use crate::vma::{MapsReader, VmaKind, VmaTable};
@@ -31,7 +31,7 @@ pub enum WatchError {
     Maps(#[from] FileError),
     /// Its page tables could not be read.
     #[error(transparent)]
-    Eye(#[from] EyeError),
+    Eye(#[from] AccessError),
     /// Its accessed bits could not be cleared: nothing more can be learnt of it.
     #[error(transparent)]
     Clear(#[from] ClearError),

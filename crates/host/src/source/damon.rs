@@ -4,7 +4,7 @@
 use super::{Open, Source, line};
 use crate::capability::{Capability, Facts, State};
 use crate::damon::{Availability, Offer};
-use crate::kernel_eye;
+use crate::kernel_source;
 
 pub(super) static SOURCE: Source = Source {
     name: "damon",
@@ -13,7 +13,7 @@ pub(super) static SOURCE: Source = Source {
             nothing else)",
     open: Open::Histograms(|roots, targets, ages| {
         let intervals = ages.intervals.clone();
-        kernel_eye::start_damon(roots.clone(), targets, intervals, ages.oldest)
+        kernel_source::start_damon(roots.clone(), targets, intervals, ages.oldest)
     }),
     capability,
 };

@@ -3,7 +3,7 @@
 
 use super::{Open, Source, line};
 use crate::capability::{Capability, Facts, State};
-use crate::kernel_eye::GenerationEye;
+use crate::kernel_source::GenerationSource;
 
 pub(super) static SOURCE: Source = Source {
     name: "lru_gen",
@@ -12,7 +12,7 @@ pub(super) static SOURCE: Source = Source {
             that",
     open: Open::Histograms(|roots, targets, ages| {
         let (intervals, window_ms) = (&ages.intervals, ages.window_ms);
-        let eye = GenerationEye::open(roots, targets, intervals, ages.oldest, window_ms)?;
+        let eye = GenerationSource::open(roots, targets, intervals, ages.oldest, window_ms)?;
         Ok(Box::new(eye))
     }),
     capability,

@@ -11,10 +11,10 @@ mod pagewalk;
 
 use agewise_policy::workingset::{Intervals, OldestPages};
 
+use crate::access::{AccessError, AccessSource};
 use crate::agent::Targets;
 use crate::capability::{Capability, Facts, Group, State};
-use crate::eye::{AccessSource, EyeError};
-use crate::kernel_eye::{KernelEye, KernelEyeError};
+use crate::kernel_source::{KernelSource, KernelSourceError};
 use crate::root::Roots;
 
 /// All sources. Of those that look at pages the first that works is used unless another is asked
@@ -41,10 +41,10 @@ pub struct Source {
 }
 
 /// Opens a source of pages.
-pub type OpenPages = fn() -> Result<Box<dyn AccessSource>, EyeError>;
+pub type OpenPages = fn() -> Result<Box<dyn AccessSource>, AccessError>;
 /// Opens a source of histograms for targets.
 pub type OpenHistograms =
-    fn(&Roots, &Targets, &AgesWanted) -> Result<Box<dyn KernelEye>, KernelEyeError>;
+    fn(&Roots, &Targets, &AgesWanted) -> Result<Box<dyn KernelSource>, KernelSourceError>;
 
 /// How a source is used.
 #[derive(Clone, Copy, Debug)]
@@ -102,9 +102,9 @@ fn line(name: &'static str, state: State, found: impl Into<String>) -> Capabilit
 }
 
 /// A BPF program that was not taken.
-fn refused(facts: &Facts, name: &'static str, error: &EyeError, needs: &str) -> Capability {
+fn refused(facts: &Facts, name: &'static str, error: &AccessError, needs: &str) -> Capability {
     let advice = match error {
-        EyeError::NoPrivilege { hint, .. } => (*hint).to_owned(),
+        AccessError::NoPrivilege { hint, .. } => (*hint).to_owned(),
         _ if !facts.has_btf => "use a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
         _ if facts.lockdown.as_deref() == Some("confidentiality") => {
             "boot with lockdown=integrity or none".to_owned()
@@ -113,7 +113,7 @@ fn refused(facts: &Facts, name: &'static str, error: &EyeError, needs: &str) -> 
     };
     let found = match error {
         // The hint is the advice.
-        EyeError::NoPrivilege { what, .. } => format!("{what}: not permitted"),
+        AccessError::NoPrivilege { what, .. } => format!("{what}: not permitted"),
         other => other.to_string(),
     };
     line(name, State::Missing, found).advise(advice)

@@ -2,8 +2,8 @@
 //! Whole mappings, by `/proc/PID/pagemap` and `smaps`: for one's own processes, without privilege.
 
 use super::{Open, Source, line};
+use crate::access::pagemap::Pagemap;
 use crate::capability::{Capability, Facts, State};
-use crate::eye::pagemap::Pagemap;
 
 pub(super) static SOURCE: Source = Source {
     name: "pagemap",

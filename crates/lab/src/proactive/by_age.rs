@@ -4,14 +4,14 @@
 use agewise_kernel::ids::MemcgId;
 use agewise_policy::proactive::{Action, Controller, Decision, Facts, Hands, Looked, Outcome};
 
-use super::eye::Eye;
+use super::access::Source;
 use super::facts::{Counted, gather};
-use super::{DECIDE_NS, Ledger, ProactivePlan, Sight, Truth, bytes, hand};
+use super::{DECIDE_NS, Ledger, ProactivePlan, Sight, Truth, bytes, mover};
 use crate::machine::{Clearing, Machine};
 
 pub(super) struct ByAge {
     controller: Controller,
-    eye: Eye,
+    eye: Source,
     sight: Sight,
     memcg: MemcgId,
     looked_ns: u64,
@@ -23,7 +23,7 @@ impl ByAge {
     pub fn new(plan: &ProactivePlan, memcg: MemcgId) -> ByAge {
         let controller = Controller::new(&plan.spec);
         ByAge {
-            eye: Eye::new(&controller.pace()),
+            eye: Source::new(&controller.pace()),
             controller,
             sight: plan.sight,
             memcg,
@@ -106,8 +106,8 @@ impl ByAge {
         let before_ns = machine.now_ns();
         let waited_ns = machine.waited_ns();
         let done = match self.sight {
-            Sight::PageTables => hand::by_pages(machine, &self.eye, self.memcg, action),
-            Sight::Generations => hand::by_bytes(machine, self.memcg, action),
+            Sight::PageTables => mover::by_pages(machine, &self.eye, self.memcg, action),
+            Sight::Generations => mover::by_bytes(machine, self.memcg, action),
         };
         let waited_ns = machine.waited_ns() - waited_ns;
         let stats = &mut ledger.stats;

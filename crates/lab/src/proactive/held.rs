@@ -16,7 +16,7 @@ use agewise_policy::budget::{Gone, HeatQueue, Moved, Pacer, Scanned, Seen, World
 use agewise_policy::proactive::{Action, Controller, Decision, Facts, Hands};
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
-use super::eye::Eye;
+use super::access::Source;
 use super::facts::{Counted, gather};
 use super::{DECIDE_NS, Ledger, PAGE_BYTES, ProactivePlan, Truth};
 use crate::machine::{Clearing, Machine, ProcessId};
@@ -36,7 +36,7 @@ struct Spaces {
     memcg: MemcgId,
     heat: BTreeMap<ProcessId, HeatQueue>,
     /// Ages by the same scans, as the daemon keeps them.
-    eye: Eye,
+    eye: Source,
     counted: Counted,
     /// Scans so far: each misses other pages.
     scans: u64,
@@ -49,7 +49,7 @@ impl Held {
             spaces: Spaces {
                 memcg,
                 heat: BTreeMap::new(),
-                eye: Eye::new(&Controller::new(&plan.spec).pace()),
+                eye: Source::new(&Controller::new(&plan.spec).pace()),
                 counted: Counted::default(),
                 scans: 0,
             },

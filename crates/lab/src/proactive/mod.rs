@@ -6,11 +6,11 @@
 //! What runs on a real host runs here: the same controller, age maps, and for a budget the same pacer,
 //! heat and queue. Only what is looked at and moved is simulated.
 
+mod access;
 mod by_age;
-mod eye;
 mod facts;
-mod hand;
 mod held;
+mod mover;
 mod truth;
 
 use agewise_kernel::ids::MemcgId;

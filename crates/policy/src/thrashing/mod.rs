@@ -125,7 +125,7 @@ pub struct Guard<G> {
     config: Config,
     last: Option<Sample<G>>,
     courses: BTreeMap<G, Course>,
-    restraints: BTreeMap<G, Restraint<G>>,
+    throttle: BTreeMap<G, Restraint<G>>,
 }
 
 impl<G: Clone + Ord> Guard<G> {
@@ -135,7 +135,7 @@ impl<G: Clone + Ord> Guard<G> {
             config,
             last: None,
             courses: BTreeMap::new(),
-            restraints: BTreeMap::new(),
+            throttle: BTreeMap::new(),
         }
     }
 
@@ -145,13 +145,13 @@ impl<G: Clone + Ord> Guard<G> {
     }
 
     /// Who is held back now.
-    pub fn restrained(&self) -> impl Iterator<Item = &G> {
-        self.restraints.keys()
+    pub fn throttled(&self) -> impl Iterator<Item = &G> {
+        self.throttle.keys()
     }
 
     /// Takes back everything, for an orderly end.
     pub fn let_go(&mut self) -> Vec<Decision<G>> {
-        let groups: Vec<G> = self.restraints.keys().cloned().collect();
+        let groups: Vec<G> = self.throttle.keys().cloned().collect();
         groups
             .into_iter()
             .flat_map(|group| self.take_back(&group))
@@ -262,8 +262,8 @@ impl<G: Clone + Ord> Guard<G> {
             };
         }
         let config = &self.config;
-        let restraint = self
-            .restraints
+        let throttle = self
+            .throttle
             .entry(blame.group.clone())
             .or_insert_with(|| Restraint {
                 protected: protected.clone(),
@@ -271,46 +271,46 @@ impl<G: Clone + Ord> Guard<G> {
                 thaw_ms: None,
             });
         if step == Step::Freeze {
-            restraint.thaw_ms = Some(now_ms.saturating_add(config.freeze_ms));
+            throttle.thaw_ms = Some(now_ms.saturating_add(config.freeze_ms));
             return Act::Freeze {
                 for_ms: config.freeze_ms,
             };
         }
         // From where it is now, or was held already, whichever is less.
-        let from_bytes = restraint
+        let from_bytes = throttle
             .squeezed_bytes
             .map_or(blame.resident_bytes, |bytes| {
                 bytes.min(blame.resident_bytes)
             });
         let limit_bytes = config.squeezed(from_bytes);
-        restraint.squeezed_bytes = Some(limit_bytes);
+        throttle.squeezed_bytes = Some(limit_bytes);
         Act::Squeeze { limit_bytes }
     }
 
     /// When the next one that is frozen is to go on; a caller that looks seldom asks
     /// [`thaw_due`](Self::thaw_due) then.
     pub fn next_thaw_ms(&self) -> Option<u64> {
-        self.restraints.values().filter_map(|r| r.thaw_ms).min()
+        self.throttle.values().filter_map(|r| r.thaw_ms).min()
     }
 
     /// Those whose time is over.
     pub fn thaw_due(&mut self, now_ms: u64) -> Vec<Decision<G>> {
         let mut decisions = Vec::new();
-        for (group, restraint) in &mut self.restraints {
-            if restraint.thaw_ms.is_some_and(|at_ms| at_ms <= now_ms) {
-                restraint.thaw_ms = None;
-                decisions.push(back(group, &restraint.protected, Act::Thaw));
+        for (group, throttle) in &mut self.throttle {
+            if throttle.thaw_ms.is_some_and(|at_ms| at_ms <= now_ms) {
+                throttle.thaw_ms = None;
+                decisions.push(back(group, &throttle.protected, Act::Thaw));
             }
         }
-        self.restraints.retain(|_, restraint| restraint.is_any());
+        self.throttle.retain(|_, throttle| throttle.is_any());
         decisions
     }
 
     fn take_back_for(&mut self, protected: &G) -> Vec<Decision<G>> {
         let groups: Vec<G> = self
-            .restraints
+            .throttle
             .iter()
-            .filter(|(_, restraint)| restraint.protected == *protected)
+            .filter(|(_, throttle)| throttle.protected == *protected)
             .map(|(group, _)| group.clone())
             .collect();
         groups
@@ -320,28 +320,28 @@ impl<G: Clone + Ord> Guard<G> {
     }
 
     fn take_back(&mut self, group: &G) -> Vec<Decision<G>> {
-        let Some(restraint) = self.restraints.remove(group) else {
+        let Some(throttle) = self.throttle.remove(group) else {
             return Vec::new();
         };
-        let thaw = restraint.thaw_ms.map(|_| Act::Thaw);
-        let release = restraint.squeezed_bytes.map(|_| Act::Release);
+        let thaw = throttle.thaw_ms.map(|_| Act::Thaw);
+        let release = throttle.squeezed_bytes.map(|_| Act::Release);
         let acts = thaw.into_iter().chain(release);
-        acts.map(|act| back(group, &restraint.protected, act))
+        acts.map(|act| back(group, &throttle.protected, act))
             .collect()
     }
 
     /// A cgroup that is gone needs nothing taken back.
     fn forget_gone(&mut self, sample: &Sample<G>) {
-        self.restraints
+        self.throttle
             .retain(|group, _| sample.groups.iter().any(|now| now.group == *group));
     }
 
     /// Takes back what was done for cgroups that are not protected (any more).
     fn take_back_orphans(&mut self) -> Vec<Decision<G>> {
         let orphans: Vec<G> = self
-            .restraints
+            .throttle
             .iter()
-            .filter(|(_, restraint)| !self.courses.contains_key(&restraint.protected))
+            .filter(|(_, throttle)| !self.courses.contains_key(&throttle.protected))
             .map(|(group, _)| group.clone())
             .collect();
         orphans

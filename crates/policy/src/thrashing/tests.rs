@@ -174,7 +174,7 @@ fn a_squeeze_goes_down_in_steps_to_a_floor_and_is_taken_back() {
         }
     }
     assert_eq!(back, [(10, "hog", Act::Release)]);
-    assert_eq!(guard.restrained().count(), 0);
+    assert_eq!(guard.throttled().count(), 0);
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn what_was_done_for_one_that_is_gone_is_taken_back() {
     machine.thrash(&mut guard, 3);
     machine.groups.retain(|group| group.group != "hog");
     machine.second(&mut guard, 0, 0);
-    assert_eq!(guard.restrained().count(), 0);
+    assert_eq!(guard.throttled().count(), 0);
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn configurations_that_make_no_sense_are_refused_by_name() {
 
 proptest! {
     /// Whatever happens: nobody untouchable is acted on, no limit is below the floor, what is frozen
-    /// is thawed within its time, and letting go ends all restraints.
+    /// is thawed within its time, and letting go ends all throttle.
     #[test]
     fn restraints_are_bounded(
         windows in prop::collection::vec((0u64..3000, 0u64..2000, 0u64..900, 0u64..200, 0u64..200), 1..120),
@@ -383,6 +383,6 @@ proptest! {
             }
         }
         prop_assert!(frozen.is_empty());
-        prop_assert_eq!(guard.restrained().count(), 0);
+        prop_assert_eq!(guard.throttled().count(), 0);
     }
 }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use agewise_host::agent::{Agent, AgentConfig, Subject, Targets};
-use agewise_host::mover::{self, EyeRecheck, Mover, PageoutLimits, ProcessMover, RefaultWatch};
+use agewise_host::mover::{self, Mover, PageoutLimits, ProcessMover, RefaultWatch, SourceRecheck};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::{self, ZramDevice, ZramOptions};
@@ -254,7 +254,7 @@ fn reclaim_all(
                 rate_bytes_per_s: Some(256 << 20),
                 ..PageoutLimits::default()
             },
-            &mut EyeRecheck::new(agent.eye(), cold.target),
+            &mut SourceRecheck::new(agent.eye(), cold.target),
             stop.flag(),
             |_| (),
         );

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use agewise_host::agent::Agent;
 use agewise_host::mover::{
-    self, Cold, EyeRecheck, Mover, PageoutLimits, ProcessMover, RefaultWatch,
+    self, Cold, Mover, PageoutLimits, ProcessMover, RefaultWatch, SourceRecheck,
 };
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
@@ -337,7 +337,7 @@ fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop)
             &mut work.mover,
             &work.cold.plan,
             limits,
-            &mut EyeRecheck::new(agent.eye(), work.cold.target),
+            &mut SourceRecheck::new(agent.eye(), work.cold.target),
             stop.flag(),
             |report| {
                 progress.set_position(before + report.accounted_bytes());

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::Targets;
-use agewise_host::kernel_eye::Unit;
+use agewise_host::kernel_source::Unit;
 use agewise_host::root::Roots;
 use agewise_host::source::{AgesWanted, OpenHistograms};
 

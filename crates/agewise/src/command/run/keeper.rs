@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use agewise_host::access::PAGE_BYTES;
 use agewise_host::agent::{Agent, Subject, Targets};
 use agewise_host::clock;
-use agewise_host::eye::PAGE_BYTES;
-use agewise_host::mover::{self, EyeRecheck, PageoutLimits, PageoutReport, ProcessMover};
+use agewise_host::mover::{self, PageoutLimits, PageoutReport, ProcessMover, SourceRecheck};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -207,7 +207,7 @@ impl Keeper {
             &mut mover,
             &cold.plan,
             limits,
-            &mut EyeRecheck::new(self.agent.eye(), cold.target),
+            &mut SourceRecheck::new(self.agent.eye(), cold.target),
             &AtomicBool::new(false),
             |_| (),
         );

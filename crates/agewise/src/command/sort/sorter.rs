@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use agewise_host::access::{AddressRange, PAGE_BYTES, Target};
 use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, Hierarchy};
 use agewise_host::clear::hand::KernelHand;
 use agewise_host::clock;
-use agewise_host::eye::{AddressRange, PAGE_BYTES, Target};
 use agewise_host::mover::{self, Plan, Run, RunSet, SystemClock, TokenBucket, Wanted};
 use agewise_host::process::Process;
 use agewise_host::raise::{self, PAGES_MAX};
@@ -272,7 +272,7 @@ impl<'a> Sorter<'a> {
 }
 
 /// Bytes of a huge page (a leaf one level up).
-const HUGE_BYTES: u64 = agewise_host::eye::TABLE_BYTES;
+const HUGE_BYTES: u64 = agewise_host::access::TABLE_BYTES;
 
 /// The pages of `size` bytes that runs consist of.
 fn units_of(runs: &RunSet, size: u64) -> impl Iterator<Item = Run> + '_ {

@@ -131,7 +131,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             args.interval
         );
     }
-    let mut eye = recorder::open_eye().context("cannot read page tables")?;
+    let mut eye = recorder::open_source().context("cannot read page tables")?;
     let (source, why_not) = faults::open(args.faults).context("--faults on")?;
     if let Some(why_not) = why_not {
         agewise_cli::note!("{why_not}");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is shown at one moment, taken from the agent: rows of names, sizes and ages.
 
+use agewise_host::access::PAGE_BYTES;
 use agewise_host::agent::{Agent, Space, SubjectReport};
-use agewise_host::eye::PAGE_BYTES;
 use agewise_host::untrusted::Untrusted;
 use agewise_policy::workingset::{Histogram, OldestPages};
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, pidfd_send_signal};
 
-use super::RestrainError;
+use super::ThrottleError;
 use crate::cgroup::{Cgroup, Version};
 use crate::error;
 use crate::process::{Process, ProcessError};
@@ -61,7 +61,7 @@ impl std::fmt::Display for Killed {
 }
 
 /// Kills until nobody is left, or for as long as [`PATIENCE`].
-pub(super) fn kill_all(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Killed, RestrainError> {
+pub(super) fn kill_all(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Killed, ThrottleError> {
     let began = Instant::now();
     let all_at_once = cgroup.dir().join("cgroup.kill");
     let is_v2 = cgroup.hierarchy().version == Version::V2;
@@ -99,7 +99,7 @@ pub(super) fn kill_all(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Killed, Restr
 
 /// The processes of the cgroup and of those below it that have not ended. They are opened first and
 /// looked up after: whoever has a number of the cgroup by then is not another one that was given it.
-fn living(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Vec<Process>, RestrainError> {
+fn living(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Vec<Process>, ThrottleError> {
     let pids = || match cgroup.procs(true) {
         // Removed: nobody is in it.
         Err(error) if error.is_gone() => Ok(Vec::new()),
@@ -128,7 +128,7 @@ fn is_populated(cgroup: &Cgroup) -> bool {
 }
 
 /// True: it was sent. False: the process had ended.
-fn signal_kill(process: &Process) -> Result<bool, RestrainError> {
+fn signal_kill(process: &Process) -> Result<bool, ThrottleError> {
     let sent = match process.pidfd() {
         Some(pidfd) => pidfd_send_signal(pidfd, Signal::KILL),
         // Before Linux 5.3.

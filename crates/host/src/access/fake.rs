@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use agewise_policy::table::{PageSet, TableBits};
 
 use super::{
-    Abilities, AccessSource, AddressRange, Batch, Entries, EyeError, Leaf, LeafRun, Resolution,
+    Abilities, AccessError, AccessSource, AddressRange, Batch, Entries, Leaf, LeafRun, Resolution,
     ScanCost, ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
 };
 
@@ -24,7 +24,7 @@ pub struct FakeTable {
 #[derive(Debug, Default)]
 pub struct FakeSource {
     spaces: BTreeMap<u32, BTreeMap<u64, FakeTable>>,
-    failures: BTreeMap<u32, fn(u32) -> EyeError>,
+    failures: BTreeMap<u32, fn(u32) -> AccessError>,
     unreadable: Vec<u64>,
 }
 
@@ -54,7 +54,7 @@ impl FakeSource {
     }
 
     /// From now on a scan of `pid` ends in `error`.
-    pub fn fail(&mut self, pid: u32, error: fn(u32) -> EyeError) {
+    pub fn fail(&mut self, pid: u32, error: fn(u32) -> AccessError) {
         self.failures.insert(pid, error);
     }
 
@@ -84,7 +84,7 @@ impl AccessSource for FakeSource {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanReport, EyeError> {
+    ) -> Result<ScanReport, AccessError> {
         check_ranges(ranges)?;
         if let Some(error) = self.failures.get(&target.pid) {
             return Err(error(target.pid));
@@ -92,7 +92,7 @@ impl AccessSource for FakeSource {
         let space = self
             .spaces
             .get(&target.pid)
-            .ok_or(EyeError::NoSuchProcess { pid: target.pid })?;
+            .ok_or(AccessError::NoSuchProcess { pid: target.pid })?;
         let mut report = ScanReport {
             complete: true,
             ..Default::default()

@@ -18,13 +18,13 @@ use agewise_policy::workingset::{Intervals, OldestPages};
 
 use super::frames::Frames;
 use super::regions::{Counted, Scale};
-use super::{KernelEye, KernelEyeError, Unit};
+use super::{KernelSource, KernelSourceError, Unit};
+use crate::access::PAGE_BYTES;
 use crate::agent::{Subject, SubjectReport, Targets};
 use crate::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
 use crate::clock::{boottime_ns, thread_cpu_ns};
 use crate::damon::{Damon, Session, Setup, TriedRegion, Watched};
 use crate::error::{self, FileError};
-use crate::eye::PAGE_BYTES;
 use crate::process::Process;
 use crate::root::{ProcRoot, Roots};
 use crate::untrusted::Untrusted;
@@ -40,7 +40,7 @@ type PhysicalRange = (u64, u64);
 
 /// DAMON on physical memory as an eye on cgroups. Dropping it ends the monitor.
 #[derive(Debug)]
-pub struct PhysicalEye {
+pub struct PhysicalSource {
     session: Session,
     frames: Frames,
     roots: Roots,
@@ -58,7 +58,7 @@ pub struct PhysicalEye {
     truncated: bool,
 }
 
-impl PhysicalEye {
+impl PhysicalSource {
     /// Starts a monitor of all memory.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl PhysicalEye {
         targets: &Targets,
         intervals: Intervals,
         oldest: OldestPages,
-    ) -> Result<Self, KernelEyeError> {
+    ) -> Result<Self, KernelSourceError> {
         // Nothing is started for targets that cannot be looked at.
         let wanted = Wanted::of(targets)?;
         Owners::find(&wanted)?;
@@ -90,7 +90,7 @@ impl PhysicalEye {
             schemes: vec![Scheme::new(pattern, Action::Stat, Quota::unlimited())],
         };
         let session = Damon::new(roots.sys.clone()).start(&setup)?;
-        Ok(PhysicalEye {
+        Ok(PhysicalSource {
             session,
             frames,
             roots,
@@ -109,7 +109,7 @@ impl PhysicalEye {
     }
 }
 
-impl KernelEye for PhysicalEye {
+impl KernelSource for PhysicalSource {
     fn name(&self) -> &'static str {
         "damon"
     }
@@ -122,11 +122,11 @@ impl KernelEye for PhysicalEye {
         &[]
     }
 
-    fn prepare(&mut self) -> Result<(), KernelEyeError> {
+    fn prepare(&mut self) -> Result<(), KernelSourceError> {
         Ok(())
     }
 
-    fn look(&mut self) -> Result<Vec<SubjectReport>, KernelEyeError> {
+    fn look(&mut self) -> Result<Vec<SubjectReport>, KernelSourceError> {
         let began = thread_cpu_ns();
         let regions = self.session.tried_regions(0)?;
         if let Ok(pid) = self.session.pid()
@@ -197,10 +197,10 @@ enum Wanted {
 }
 
 impl Wanted {
-    fn of(targets: &Targets) -> Result<Self, KernelEyeError> {
+    fn of(targets: &Targets) -> Result<Self, KernelSourceError> {
         const WHAT: &str = "DAMON on physical memory tells memory cgroups apart, not processes: give \
              --cgroup or --all";
-        let refused = KernelEyeError::Targets { what: WHAT };
+        let refused = KernelSourceError::Targets { what: WHAT };
         match targets {
             Targets::Listed(subjects) => {
                 let cgroup = |subject: &Subject| match subject {
@@ -382,7 +382,7 @@ impl<'a> Count<'a> {
 }
 
 /// The memory of the machine, ascending: "System RAM" of `/proc/iomem`, whole pages.
-fn system_ram(proc: &ProcRoot) -> Result<Vec<PhysicalRange>, KernelEyeError> {
+fn system_ram(proc: &ProcRoot) -> Result<Vec<PhysicalRange>, KernelSourceError> {
     let path = proc.join("iomem");
     let text = error::read(&path)?;
     let mut ranges: Vec<PhysicalRange> = text.lines().filter_map(ram_line).collect();

@@ -6,12 +6,12 @@
 use std::hint::black_box;
 use std::ops::ControlFlow;
 
+use agewise_host::access::{
+    AccessSource, AddressRange, Batch, PAGE_BYTES, ScanReport, SightSink, TableSight, Target,
+};
 use agewise_host::clear::hand::{ClearHand, KernelHand, RefsScope};
 use agewise_host::clear::{ClearPolicy, Clearer};
 use agewise_host::clock::{monotonic_ns, thread_cpu_ns};
-use agewise_host::eye::{
-    AccessSource, AddressRange, Batch, PAGE_BYTES, ScanReport, SightSink, TableSight, Target,
-};
 use agewise_host::pagewalk::entry::EntryFormat;
 use agewise_host::pagewalk::extract::{Extract, Extractor};
 use agewise_host::pagewalk::{Capacity, Flavour, PageWalk};

@@ -16,12 +16,12 @@ use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Intervals, OldestPages};
 
 use super::regions::{Counted, Scale};
-use super::{KernelEye, KernelEyeError, Unit};
+use super::{KernelSource, KernelSourceError, Unit};
+use crate::access::pagemap::Pagemap;
+use crate::access::{AccessSource, AddressRange, PAGE_BYTES, TableSight, Target};
 use crate::agent::{Subject, SubjectReport, Targets};
 use crate::clock::{boottime_ns, thread_cpu_ns};
 use crate::damon::{Damon, DamonError, Session, Setup, TriedRegion, Watched};
-use crate::eye::pagemap::Pagemap;
-use crate::eye::{AccessSource, AddressRange, PAGE_BYTES, TableSight, Target};
 use crate::process::Process;
 use crate::root::Roots;
 use crate::untrusted::Untrusted;
@@ -52,7 +52,7 @@ struct Named {
 
 /// DAMON as an eye. Dropping it ends the monitor.
 #[derive(Debug)]
-pub struct DamonEye {
+pub struct DamonSource {
     session: Session,
     roots: Roots,
     attrs: Attrs,
@@ -68,7 +68,7 @@ pub struct DamonEye {
     uncovered_bytes: u64,
 }
 
-impl DamonEye {
+impl DamonSource {
     /// Starts a monitor of the processes that the targets have now.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl DamonEye {
         targets: &Targets,
         intervals: Intervals,
         oldest: OldestPages,
-    ) -> Result<Self, KernelEyeError> {
+    ) -> Result<Self, KernelSourceError> {
         let (subjects, members) = members_of(&roots, targets)?;
         let attrs = Attrs {
             min_nr_regions: REGIONS_MIN,
@@ -91,7 +91,7 @@ impl DamonEye {
             schemes: schemes_for(members.len()),
         };
         let session = Damon::new(roots.sys.clone()).start(&setup)?;
-        Ok(DamonEye {
+        Ok(DamonSource {
             session,
             roots,
             attrs,
@@ -160,7 +160,7 @@ impl DamonEye {
     }
 }
 
-impl KernelEye for DamonEye {
+impl KernelSource for DamonSource {
     fn name(&self) -> &'static str {
         "damon"
     }
@@ -173,11 +173,11 @@ impl KernelEye for DamonEye {
         &[]
     }
 
-    fn prepare(&mut self) -> Result<(), KernelEyeError> {
+    fn prepare(&mut self) -> Result<(), KernelSourceError> {
         Ok(())
     }
 
-    fn look(&mut self) -> Result<Vec<SubjectReport>, KernelEyeError> {
+    fn look(&mut self) -> Result<Vec<SubjectReport>, KernelSourceError> {
         let began = thread_cpu_ns();
         let regions = match self.session.all_tried_regions() {
             Ok(regions) => regions,
@@ -227,10 +227,10 @@ impl KernelEye for DamonEye {
 fn members_of(
     roots: &Roots,
     targets: &Targets,
-) -> Result<(Vec<Named>, Vec<Member>), KernelEyeError> {
+) -> Result<(Vec<Named>, Vec<Member>), KernelSourceError> {
     let Targets::Listed(listed) = targets else {
         let what = "DAMON watches the processes of targets that are named: give --pid or --cgroup";
-        return Err(KernelEyeError::Targets { what });
+        return Err(KernelSourceError::Targets { what });
     };
     let mut subjects = Vec::new();
     let mut members: Vec<Member> = Vec::new();
@@ -264,10 +264,10 @@ fn members_of(
         }
     }
     match members.len() {
-        0 => Err(KernelEyeError::Targets {
+        0 => Err(KernelSourceError::Targets {
             what: "the targets have no process that DAMON could watch",
         }),
-        found if found > PROCESSES_MAX => Err(KernelEyeError::TooManyProcesses { found }),
+        found if found > PROCESSES_MAX => Err(KernelSourceError::TooManyProcesses { found }),
         _ => Ok((subjects, members)),
     }
 }
@@ -324,7 +324,7 @@ fn count_resident(
     regions: &[TriedRegion],
     intervals: &Intervals,
     scale: Scale,
-) -> Result<Counted, crate::eye::EyeError> {
+) -> Result<Counted, crate::access::AccessError> {
     let is_counted = |kind| !matches!(kind, VmaKind::Special | VmaKind::Hugetlb);
     let (ranges, types): (Vec<AddressRange>, Vec<PageType>) = vmas
         .vmas()
@@ -365,8 +365,8 @@ mod tests {
     use agewise_policy::table::{PageSet, TableBits};
 
     use super::*;
-    use crate::eye::Leaf;
-    use crate::eye::fake::{FakeSource, FakeTable};
+    use crate::access::Leaf;
+    use crate::access::fake::{FakeSource, FakeTable};
 
     const SCALE: Scale = Scale {
         aggr_us: 100_000,
@@ -465,7 +465,7 @@ mod tests {
         let parent = unsafe { libc::getppid() } as u32;
         let targets = Targets::Listed(vec![Subject::process(&roots.proc, parent).unwrap()]);
         let intervals: Intervals = "1s".parse().unwrap();
-        let started = DamonEye::start(roots.clone(), &targets, intervals, OldestPages::AtLeast);
+        let started = DamonSource::start(roots.clone(), &targets, intervals, OldestPages::AtLeast);
         let message = started.unwrap_err().to_string();
         assert!(message.contains("kernel threads [77]"), "{message}");
         assert!(

@@ -12,11 +12,11 @@
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Intervals, OldestPages, Slice};
 
-use super::{KernelEye, KernelEyeError, Unit};
+use super::{KernelSource, KernelSourceError, Unit};
+use crate::access::PAGE_BYTES;
 use crate::agent::{Subject, SubjectReport, Targets};
 use crate::cgroup::{Cgroup, Hierarchy};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
-use crate::eye::PAGE_BYTES;
 use crate::lru_gen::{CommandError, LruGen, Lruvec, Memcg, Table};
 use crate::process::Process;
 use crate::root::Roots;
@@ -39,7 +39,7 @@ enum Scope {
 
 /// The multi-gen LRU as an eye.
 #[derive(Debug)]
-pub struct GenerationEye {
+pub struct GenerationSource {
     lru_gen: LruGen,
     scope: Scope,
     /// Bounds that can be told apart.
@@ -54,7 +54,7 @@ pub struct GenerationEye {
     generations_max: usize,
 }
 
-impl GenerationEye {
+impl GenerationSource {
     /// Opens the generations of cgroups. `window_ms` is how long before a look it may age: of the
     /// bounds that fit in, the longest and a middle one are told apart. Where none does, nothing is
     /// aged.
@@ -68,25 +68,25 @@ impl GenerationEye {
         intervals: &Intervals,
         oldest: OldestPages,
         window_ms: u64,
-    ) -> Result<Self, KernelEyeError> {
+    ) -> Result<Self, KernelSourceError> {
         let scope = scope_of(roots, targets)?;
         let lru_gen = LruGen::new(roots.sys.clone());
         match lru_gen.features()? {
-            None => return Err(KernelEyeError::NoGenerations),
-            Some(features) if !features.core => return Err(KernelEyeError::SwitchedOff),
+            None => return Err(KernelSourceError::NoGenerations),
+            Some(features) if !features.core => return Err(KernelSourceError::SwitchedOff),
             Some(_) => {}
         }
-        let table = lru_gen.read().map_err(KernelEyeError::NoDebugfs)?;
+        let table = lru_gen.read().map_err(KernelSourceError::NoDebugfs)?;
         if let Scope::Listed(paths) = &scope {
             for path in paths {
                 if table.at(path).is_none() {
-                    return Err(KernelEyeError::NotListed { path: path.clone() });
+                    return Err(KernelSourceError::NotListed { path: path.clone() });
                 }
             }
         }
         let lead_times_ms = lead_times(intervals, window_ms);
         let told_apart: Vec<u64> = lead_times_ms.iter().rev().copied().collect();
-        Ok(GenerationEye {
+        Ok(GenerationSource {
             lru_gen,
             scope,
             intervals: Intervals::new(told_apart)
@@ -104,7 +104,7 @@ impl GenerationEye {
     }
 
     /// A new generation for every lruvec of the targets.
-    fn age(&mut self) -> Result<(), KernelEyeError> {
+    fn age(&mut self) -> Result<(), KernelSourceError> {
         let now = monotonic_ns();
         if self
             .aged_ns
@@ -113,7 +113,7 @@ impl GenerationEye {
             return Ok(());
         }
         let began = thread_cpu_ns();
-        let table = self.lru_gen.read().map_err(KernelEyeError::NoDebugfs)?;
+        let table = self.lru_gen.read().map_err(KernelSourceError::NoDebugfs)?;
         for memcg in table
             .memcgs
             .iter()
@@ -208,7 +208,7 @@ impl GenerationEye {
     }
 }
 
-impl KernelEye for GenerationEye {
+impl KernelSource for GenerationSource {
     fn name(&self) -> &'static str {
         "lru_gen"
     }
@@ -221,16 +221,16 @@ impl KernelEye for GenerationEye {
         &self.lead_times_ms
     }
 
-    fn prepare(&mut self) -> Result<(), KernelEyeError> {
+    fn prepare(&mut self) -> Result<(), KernelSourceError> {
         self.age()
     }
 
-    fn look(&mut self) -> Result<Vec<SubjectReport>, KernelEyeError> {
+    fn look(&mut self) -> Result<Vec<SubjectReport>, KernelSourceError> {
         if !self.lead_times_ms.is_empty() {
             self.age()?;
         }
         let began = thread_cpu_ns();
-        let table = self.lru_gen.read().map_err(KernelEyeError::NoDebugfs)?;
+        let table = self.lru_gen.read().map_err(KernelSourceError::NoDebugfs)?;
         let lruvecs = || table.memcgs.iter().flat_map(|memcg| &memcg.lruvecs);
         self.generations_max = lruvecs().map(|l| l.generations.len()).max().unwrap_or(0);
         let mut nodes: Vec<u32> = lruvecs().map(|lruvec| lruvec.node).collect();
@@ -285,13 +285,13 @@ impl Scope {
     }
 }
 
-fn scope_of(roots: &Roots, targets: &Targets) -> Result<Scope, KernelEyeError> {
+fn scope_of(roots: &Roots, targets: &Targets) -> Result<Scope, KernelSourceError> {
     match targets {
         Targets::Listed(subjects) => subjects
             .iter()
             .map(|subject| match subject {
                 Subject::Cgroup(cgroup) => Ok(cgroup.path().to_string_lossy().into_owned()),
-                Subject::Process { pid, .. } => Err(KernelEyeError::NoProcesses {
+                Subject::Process { pid, .. } => Err(KernelSourceError::NoProcesses {
                     pid: *pid,
                     hint: cgroup_hint(roots, *pid),
                 }),
@@ -301,7 +301,7 @@ fn scope_of(roots: &Roots, targets: &Targets) -> Result<Scope, KernelEyeError> {
         Targets::AllCgroups { limits, .. } => Ok(Scope::All {
             depth_max: limits.depth_max,
         }),
-        Targets::Matched { .. } | Targets::AllProcesses => Err(KernelEyeError::Targets {
+        Targets::Matched { .. } | Targets::AllProcesses => Err(KernelSourceError::Targets {
             what: "generations belong to memory cgroups: give --cgroup or --all",
         }),
     }
@@ -434,7 +434,7 @@ memcg     7 /website
         let targets = listed(&hierarchy, "/web");
         let all = intervals("1s,5s,30s,2m");
         let mut eye =
-            GenerationEye::open(&roots, &targets, &all, OldestPages::AtLeast, 30_000).unwrap();
+            GenerationSource::open(&roots, &targets, &all, OldestPages::AtLeast, 30_000).unwrap();
         assert_eq!(eye.lead_times_ms(), [30_000, 5_000]);
         // As if it had just aged: a file takes commands, and would be no table any more.
         eye.aged_ns = Some(monotonic_ns());
@@ -471,7 +471,7 @@ memcg     7 /website
         };
         let bounds = intervals("10s,60s");
         let mut eye =
-            GenerationEye::open(&roots, &all, &bounds, OldestPages::Unbounded, 100).unwrap();
+            GenerationSource::open(&roots, &all, &bounds, OldestPages::Unbounded, 100).unwrap();
         let reports = eye.look().unwrap();
         let names: Vec<_> = reports.iter().map(|report| &report.name).collect();
         assert_eq!(names, ["/", "/web", "/website"]);
@@ -495,7 +495,7 @@ memcg     7 /website
         let targets = listed(&hierarchy, "/web/worker");
         let bounds = intervals("1s");
         let mut eye =
-            GenerationEye::open(&roots, &targets, &bounds, OldestPages::AtLeast, 1_000).unwrap();
+            GenerationSource::open(&roots, &targets, &bounds, OldestPages::AtLeast, 1_000).unwrap();
         eye.prepare().unwrap();
         let file = std::fs::read_to_string(roots.sys.join("kernel/debug/lru_gen")).unwrap();
         assert!(file.starts_with("+ 6 0 5 200 1"), "{file}");
@@ -510,7 +510,7 @@ memcg     7 /website
             let (_dir, roots, hierarchy) = fake(enabled, table);
             let targets = listed(&hierarchy, path);
             let bounds = intervals("1s");
-            GenerationEye::open(&roots, &targets, &bounds, OldestPages::AtLeast, 1_000)
+            GenerationSource::open(&roots, &targets, &bounds, OldestPages::AtLeast, 1_000)
                 .unwrap_err()
                 .to_string()
         };
@@ -528,7 +528,7 @@ memcg     7 /website
         }]);
         let bounds = intervals("1s");
         let open = |targets: &Targets| {
-            GenerationEye::open(&roots, targets, &bounds, OldestPages::AtLeast, 1_000)
+            GenerationSource::open(&roots, targets, &bounds, OldestPages::AtLeast, 1_000)
                 .unwrap_err()
                 .to_string()
         };

@@ -14,7 +14,7 @@ use super::truth::{Truth, earth_mover};
 use crate::machine::{Clearing, Machine, ProcessId, TableSeen};
 
 /// Ages of all processes of a cgroup.
-pub(super) struct Eye {
+pub(super) struct Source {
     intervals: Intervals,
     spaces: BTreeMap<ProcessId, AgeMap>,
     looked_ms: u64,
@@ -22,10 +22,10 @@ pub(super) struct Eye {
     returned: Option<Histogram>,
 }
 
-impl Eye {
-    pub fn new(pace: &Pace) -> Eye {
+impl Source {
+    pub fn new(pace: &Pace) -> Source {
         let histogram = Histogram::new(&pace.bounds);
-        Eye {
+        Source {
             intervals: pace.bounds.clone(),
             spaces: BTreeMap::new(),
             looked_ms: 0,

@@ -5,7 +5,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use super::super::frames::FILES;
-use super::super::{DamonEye, start_damon};
+use super::super::{DamonSource, start_damon};
 use super::*;
 use crate::cgroup::Version;
 
@@ -161,7 +161,7 @@ fn cgroups_are_watched_by_physical_memory_where_there_is_nothing_else() {
     assert_eq!(damon.get("0/contexts/0/targets/0/regions/0/end"), "20480");
     drop(eye);
     assert_eq!(damon.get("nr_kdamonds"), "0");
-    let error = DamonEye::start(
+    let error = DamonSource::start(
         Roots {
             sys: roots.sys.clone(),
             ..Roots::default()

@@ -3,7 +3,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
-use crate::restrain::Step;
+use crate::throttle::Step;
 
 /// A directory that stands for a cgroup, and one for the state.
 struct Scene {
@@ -131,7 +131,7 @@ fn a_line_that_cannot_be_read_is_said_and_kept_and_the_others_are_undone() {
 #[test]
 fn a_ledger_of_an_earlier_version_is_undone_where_it_lies() {
     let scene = Scene::new();
-    let file = scene.cgroup.join("restraints");
+    let file = scene.cgroup.join("throttle");
     let nothing = Ledger::undo_file(&file).unwrap();
     assert!(nothing.is_nothing());
     let dir = scene.cgroup.display();

@@ -34,7 +34,7 @@ pub struct Target {
     /// Process id (thread group id) in the initial PID namespace of the reader's `/proc`.
     pub pid: u32,
     /// Field 22 of `/proc/PID/stat` (start time, clock ticks since boot). With it a reused pid is
-    /// an error ([`EyeError::Reused`]) instead of somebody else's memory.
+    /// an error ([`AccessError::Reused`]) instead of somebody else's memory.
     pub start_ticks: Option<u64>,
 }
 
@@ -292,18 +292,18 @@ pub trait AccessSource {
     /// Look once at `ranges` (whole pages, rising, disjoint) of `target`.
     ///
     /// # Errors
-    /// [`EyeError`]. Sights shown before an error stay true for the time they carry.
+    /// [`AccessError`]. Sights shown before an error stay true for the time they carry.
     fn scan(
         &mut self,
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanReport, EyeError>;
+    ) -> Result<ScanReport, AccessError>;
 }
 
 /// Why a process could not be looked at.
 #[derive(Debug, thiserror::Error)]
-pub enum EyeError {
+pub enum AccessError {
     /// No process has this pid (any more).
     #[error("process {pid} does not exist (any more)")]
     NoSuchProcess {
@@ -368,9 +368,9 @@ pub enum EyeError {
     },
 }
 
-impl EyeError {
+impl AccessError {
     pub(crate) fn io(path: impl Into<PathBuf>, source: io::Error) -> Self {
-        EyeError::Io {
+        AccessError::Io {
             path: path.into(),
             source,
         }
@@ -380,21 +380,21 @@ impl EyeError {
     pub fn is_target_gone(&self) -> bool {
         matches!(
             self,
-            EyeError::NoSuchProcess { .. }
-                | EyeError::NoAddressSpace { .. }
-                | EyeError::Reused { .. }
-                | EyeError::Changed { .. }
+            AccessError::NoSuchProcess { .. }
+                | AccessError::NoAddressSpace { .. }
+                | AccessError::Reused { .. }
+                | AccessError::Changed { .. }
         )
     }
 }
 
 /// `ranges` are whole pages, rising and disjoint.
-pub(crate) fn check_ranges(ranges: &[AddressRange]) -> Result<(), EyeError> {
+pub(crate) fn check_ranges(ranges: &[AddressRange]) -> Result<(), AccessError> {
     let mut floor = 0;
     for range in ranges {
         let aligned = range.start % PAGE_BYTES == 0 && range.end % PAGE_BYTES == 0;
         if !aligned || range.is_empty() || range.start < floor {
-            return Err(EyeError::BadRange {
+            return Err(AccessError::BadRange {
                 start: range.start,
                 end: range.end,
             });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Eyes of the kernel's own: DAMON's regions, and the generations of the multi-gen LRU. They know
-//! no single pages, so they are no [`AccessSource`](crate::eye::AccessSource): what they give is a
+//! no single pages, so they are no [`AccessSource`](crate::access::AccessSource): what they give is a
 //! histogram, coarser than that of page tables, and each says how coarse.
 
 mod damon;
@@ -19,10 +19,10 @@ use crate::lru_gen::CommandError;
 use crate::process::ProcessError;
 use crate::root::Roots;
 
-pub use damon::{DamonEye, PROCESSES_MAX};
+pub use damon::{DamonSource, PROCESSES_MAX};
 pub(crate) use frames::FILES as FRAME_FILES;
-pub use generations::GenerationEye;
-pub use physical::PhysicalEye;
+pub use generations::GenerationSource;
+pub use physical::PhysicalSource;
 
 /// What an eye of the kernel's tells apart, and so which fields of a report it can fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum Unit {
 }
 
 /// Something in the kernel that knows how old memory is.
-pub trait KernelEye {
+pub trait KernelSource {
     /// Its name on the command line and in output.
     fn name(&self) -> &'static str;
 
@@ -47,14 +47,14 @@ pub trait KernelEye {
     /// Does what must be done some time before a look.
     ///
     /// # Errors
-    /// See [`KernelEyeError`].
-    fn prepare(&mut self) -> Result<(), KernelEyeError>;
+    /// See [`KernelSourceError`].
+    fn prepare(&mut self) -> Result<(), KernelSourceError>;
 
     /// The ages of all targets as of now. Not all fields of a report are known to every eye.
     ///
     /// # Errors
-    /// See [`KernelEyeError`]. A target that is gone says so by itself.
-    fn look(&mut self) -> Result<Vec<SubjectReport>, KernelEyeError>;
+    /// See [`KernelSourceError`]. A target that is gone says so by itself.
+    fn look(&mut self) -> Result<Vec<SubjectReport>, KernelSourceError>;
 
     /// How coarse the last look was, and what it leaves out: sentences.
     fn caveats(&self) -> Vec<String>;
@@ -67,13 +67,13 @@ pub trait KernelEye {
 /// watches that; else, and for all cgroups of the machine, by physical memory.
 ///
 /// # Errors
-/// Those of [`DamonEye::start`] and [`PhysicalEye::start`].
+/// Those of [`DamonSource::start`] and [`PhysicalSource::start`].
 pub fn start_damon(
     roots: Roots,
     targets: &Targets,
     intervals: Intervals,
     oldest: OldestPages,
-) -> Result<Box<dyn KernelEye>, KernelEyeError> {
+) -> Result<Box<dyn KernelSource>, KernelSourceError> {
     let is_process = |subject: &Subject| matches!(subject, Subject::Process { .. });
     let by_process = match targets {
         Targets::Listed(subjects) if subjects.iter().any(is_process) => true,
@@ -85,15 +85,15 @@ pub fn start_damon(
         _ => false,
     };
     Ok(match by_process {
-        true => Box::new(DamonEye::start(roots, targets, intervals, oldest)?),
-        false => Box::new(PhysicalEye::start(roots, targets, intervals, oldest)?),
+        true => Box::new(DamonSource::start(roots, targets, intervals, oldest)?),
+        false => Box::new(PhysicalSource::start(roots, targets, intervals, oldest)?),
     })
 }
 
 /// An eye of the kernel's cannot be used, or not any more.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum KernelEyeError {
+pub enum KernelSourceError {
     /// DAMON.
     #[error(transparent)]
     Damon(#[from] DamonError),

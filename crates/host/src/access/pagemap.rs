@@ -20,8 +20,8 @@ use std::path::Path;
 use agewise_policy::table::{PageSet, TableBits};
 
 use super::{
-    Abilities, AccessSource, AddressRange, Batch, Entries, EyeError, Leaf, PAGE_BYTES, Resolution,
-    ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
+    Abilities, AccessError, AccessSource, AddressRange, Batch, Entries, Leaf, PAGE_BYTES,
+    Resolution, ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
 };
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::process::{Process, ProcessError};
@@ -152,7 +152,7 @@ impl Pagemap {
         })
     }
 
-    fn slurp(&mut self, path: &Path, pid: u32) -> Result<(), EyeError> {
+    fn slurp(&mut self, path: &Path, pid: u32) -> Result<(), AccessError> {
         self.text.clear();
         File::open(path)
             .and_then(|mut file| file.read_to_end(&mut self.text))
@@ -181,7 +181,7 @@ impl AccessSource for Pagemap {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanReport, EyeError> {
+    ) -> Result<ScanReport, AccessError> {
         check_ranges(ranges)?;
         let mut report = ScanReport {
             complete: true,
@@ -360,34 +360,34 @@ fn header(line: &str) -> Option<AddressRange> {
     })
 }
 
-fn open_target(target: &Target) -> Result<Process, EyeError> {
+fn open_target(target: &Target) -> Result<Process, AccessError> {
     let pid = target.pid;
     let process = match Process::open(pid) {
         Ok(process) => process,
-        Err(ProcessError::KernelThread { .. }) => return Err(EyeError::KernelThread { pid }),
-        Err(ProcessError::Zombie { .. }) => return Err(EyeError::NoAddressSpace { pid }),
-        Err(ProcessError::Gone { .. }) => return Err(EyeError::NoSuchProcess { pid }),
+        Err(ProcessError::KernelThread { .. }) => return Err(AccessError::KernelThread { pid }),
+        Err(ProcessError::Zombie { .. }) => return Err(AccessError::NoAddressSpace { pid }),
+        Err(ProcessError::Gone { .. }) => return Err(AccessError::NoSuchProcess { pid }),
         Err(error) => {
-            return Err(EyeError::io(
+            return Err(AccessError::io(
                 format!("/proc/{pid}"),
                 io::Error::other(error),
             ));
         }
     };
     match target.start_ticks {
-        Some(ticks) if ticks != process.start_ticks() => Err(EyeError::Reused { pid }),
+        Some(ticks) if ticks != process.start_ticks() => Err(AccessError::Reused { pid }),
         _ => Ok(process),
     }
 }
 
-fn failure(pid: u32, path: &Path, error: io::Error) -> EyeError {
+fn failure(pid: u32, path: &Path, error: io::Error) -> AccessError {
     match error.raw_os_error() {
-        Some(libc::ENOENT | libc::ESRCH) => EyeError::NoSuchProcess { pid },
-        Some(libc::EACCES | libc::EPERM) => EyeError::NoPrivilege {
+        Some(libc::ENOENT | libc::ESRCH) => AccessError::NoSuchProcess { pid },
+        Some(libc::EACCES | libc::EPERM) => AccessError::NoPrivilege {
             what: format!("reading {}", path.display()),
             hint: "run as root, or as the user of the process",
         },
-        _ => EyeError::io(path, error),
+        _ => AccessError::io(path, error),
     }
 }
 
@@ -472,7 +472,7 @@ mod tests {
         }];
         let gone = eye.scan(&Target::by_pid(1 << 22 | 1), &range, &mut sink);
         assert!(
-            matches!(gone, Err(EyeError::NoSuchProcess { .. })),
+            matches!(gone, Err(AccessError::NoSuchProcess { .. })),
             "{gone:?}"
         );
         let other = Target {
@@ -480,6 +480,9 @@ mod tests {
             start_ticks: Some(1),
         };
         let reused = eye.scan(&other, &range, &mut sink);
-        assert!(matches!(reused, Err(EyeError::Reused { .. })), "{reused:?}");
+        assert!(
+            matches!(reused, Err(AccessError::Reused { .. })),
+            "{reused:?}"
+        );
     }
 }

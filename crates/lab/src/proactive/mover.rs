@@ -9,7 +9,7 @@ use agewise_policy::generations::{ByType, LABEL_OLDEST, LABEL_UNSEEN, LABELS, La
 use agewise_policy::proactive::Action;
 
 use super::PAGE_BYTES;
-use super::eye::Eye;
+use super::access::Source;
 use crate::machine::{Machine, ProcessId};
 
 /// What became of an action, in pages.
@@ -21,7 +21,12 @@ pub(super) struct Done {
 }
 
 /// Page by page.
-pub(super) fn by_pages(machine: &mut Machine, eye: &Eye, memcg: MemcgId, action: &Action) -> Done {
+pub(super) fn by_pages(
+    machine: &mut Machine,
+    eye: &Source,
+    memcg: MemcgId,
+    action: &Action,
+) -> Done {
     let mut done = Done::default();
     match *action {
         Action::Nothing => {}
@@ -83,7 +88,7 @@ pub(super) fn by_bytes(machine: &mut Machine, memcg: MemcgId, action: &Action) -
 
 /// The oldest pages of all processes: for each the runs to take, at most `pages_max` in all.
 fn oldest(
-    eye: &Eye,
+    eye: &Source,
     now_ms: u64,
     older_than_ms: ByType<Option<u64>>,
     pages_max: u64,

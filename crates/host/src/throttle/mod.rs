@@ -34,7 +34,7 @@ const FREEZE_STEP: Duration = Duration::from_millis(2);
 /// Why a cgroup cannot be held back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RestrainError {
+pub enum ThrottleError {
     /// It must not be.
     #[error("cgroup {path} is left alone: {}", why.reason())]
     Untouchable {
@@ -79,23 +79,23 @@ pub enum RestrainError {
 
 /// Holds cgroups back, and lets all of them go when dropped.
 #[derive(Debug)]
-pub struct Restraints {
+pub struct Throttle {
     proc: ProcRoot,
     ledger: Ledger,
 }
 
-impl Restraints {
+impl Throttle {
     /// Hands that note what they do in `ledger`.
     pub fn new(proc: ProcRoot, ledger: Ledger) -> Self {
-        Restraints { proc, ledger }
+        Throttle { proc, ledger }
     }
 
     /// Holds the memory of a cgroup low: `memory.high`, or in v1 the soft limit, which counts when
     /// the machine is short. Neither makes the kernel kill. Returns the file that was written.
     ///
     /// # Errors
-    /// [`RestrainError`]; nothing was done then.
-    pub fn squeeze(&mut self, cgroup: &Cgroup, limit_bytes: u64) -> Result<PathBuf, RestrainError> {
+    /// [`ThrottleError`]; nothing was done then.
+    pub fn squeeze(&mut self, cgroup: &Cgroup, limit_bytes: u64) -> Result<PathBuf, ThrottleError> {
         self.check(cgroup)?;
         let dir = cgroup.dir();
         let file = dir.join(match cgroup.hierarchy().version {
@@ -134,8 +134,8 @@ impl Restraints {
     /// freezer cgroup to themselves it is used, else they are moved into one for the time being.
     ///
     /// # Errors
-    /// [`RestrainError`]; everything runs then.
-    pub fn freeze(&mut self, cgroup: &Cgroup) -> Result<(), RestrainError> {
+    /// [`ThrottleError`]; everything runs then.
+    pub fn freeze(&mut self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
         self.check(cgroup)?;
         if self.ledger.has(&cgroup.dir(), Kind::Freeze) {
             return Ok(());
@@ -151,7 +151,7 @@ impl Restraints {
         result
     }
 
-    fn freeze_v2(&mut self, cgroup: &Cgroup) -> Result<(), RestrainError> {
+    fn freeze_v2(&mut self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
         let file = cgroup.dir().join("cgroup.freeze");
         self.note(
             cgroup,
@@ -167,8 +167,8 @@ impl Restraints {
         wait_for(cgroup, &events, is_frozen)
     }
 
-    fn freeze_v1(&mut self, cgroup: &Cgroup) -> Result<(), RestrainError> {
-        let no_freezer = |why| RestrainError::NoFreezer {
+    fn freeze_v1(&mut self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
+        let no_freezer = |why| ThrottleError::NoFreezer {
             path: cgroup.name(),
             why,
         };
@@ -227,8 +227,8 @@ impl Restraints {
     /// included, for up to two seconds. Returns who has ended, and who has not.
     ///
     /// # Errors
-    /// [`RestrainError`]; some may have been killed.
-    pub fn kill(&mut self, cgroup: &Cgroup) -> Result<Killed, RestrainError> {
+    /// [`ThrottleError`]; some may have been killed.
+    pub fn kill(&mut self, cgroup: &Cgroup) -> Result<Killed, ThrottleError> {
         self.check(cgroup)?;
         // What is frozen would die only when thawed (v1).
         self.thaw(cgroup)?;
@@ -240,15 +240,15 @@ impl Restraints {
         self.ledger.undo_throttles()
     }
 
-    fn check(&self, cgroup: &Cgroup) -> Result<(), RestrainError> {
+    fn check(&self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
         cgroup.check()?;
         if cgroup.descendants(TreeLimits::default())?.truncated {
-            return Err(RestrainError::TooLarge {
+            return Err(ThrottleError::TooLarge {
                 path: cgroup.name(),
             });
         }
         match untouchable(&self.proc, cgroup)? {
-            Some(why) => Err(RestrainError::Untouchable {
+            Some(why) => Err(ThrottleError::Untouchable {
                 path: cgroup.name(),
                 why,
             }),
@@ -256,7 +256,7 @@ impl Restraints {
         }
     }
 
-    fn note(&mut self, cgroup: &Cgroup, kind: Kind, steps: Vec<Step>) -> Result<(), RestrainError> {
+    fn note(&mut self, cgroup: &Cgroup, kind: Kind, steps: Vec<Step>) -> Result<(), ThrottleError> {
         Ok(self.ledger.add(Undo {
             dir: cgroup.dir(),
             inode: cgroup.id(),
@@ -266,7 +266,7 @@ impl Restraints {
     }
 }
 
-impl Drop for Restraints {
+impl Drop for Throttle {
     fn drop(&mut self) {
         for error in self.undo_all() {
             let error = crate::untrusted::clean(&error.to_string());
@@ -282,11 +282,11 @@ fn wait_for(
     cgroup: &Cgroup,
     file: &Path,
     is_done: impl Fn(&str) -> bool,
-) -> Result<(), RestrainError> {
+) -> Result<(), ThrottleError> {
     let began = Instant::now();
     while !is_done(&error::read(file)?) {
         if began.elapsed() > FREEZE_TIMEOUT {
-            return Err(RestrainError::Slow {
+            return Err(ThrottleError::Slow {
                 path: cgroup.name(),
             });
         }
@@ -296,7 +296,7 @@ fn wait_for(
 }
 
 /// The freezer cgroup all these processes are in; `None` if there are several, or no process.
-fn freezer_of(proc: &ProcRoot, pids: &[u32]) -> Result<Option<PathBuf>, RestrainError> {
+fn freezer_of(proc: &ProcRoot, pids: &[u32]) -> Result<Option<PathBuf>, ThrottleError> {
     let mut place: Option<PathBuf> = None;
     for pid in pids {
         let memberships = match Process::open_in(proc, *pid).and_then(|process| process.cgroups()) {

@@ -4,9 +4,9 @@
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
+use crate::access::PAGE_BYTES;
 use crate::agent::SubjectReport;
 use crate::damon::TriedRegion;
-use crate::eye::PAGE_BYTES;
 
 /// An idle time of this share of the observation, in percent, is all of it: the monitor's clock
 /// runs a little slower than ours, and begins a little later.

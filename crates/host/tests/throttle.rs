@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
 use agewise_host::process::Process;
-use agewise_host::restrain::{Ledger, RestrainError, Restraints, Untouchable, untouchable};
 use agewise_host::root::ProcRoot;
+use agewise_host::throttle::{Ledger, Throttle, ThrottleError, Untouchable, untouchable};
 
 /// A memory cgroup that is removed again, with processes that count in a session of their own.
 struct Place {
@@ -102,13 +102,13 @@ fn runs_again(pid: u32) -> bool {
     (0..50).any(|_| runs(pid))
 }
 
-fn restraints(state: Option<&Path>) -> Restraints {
+fn throttle(state: Option<&Path>) -> Throttle {
     let ledger = state.map(|state| {
         let (ledger, undone) = Ledger::open(state).unwrap();
         assert!(undone.is_well(), "{undone:?}");
         ledger
     });
-    Restraints::new(ProcRoot::default(), ledger.unwrap_or_default())
+    Throttle::new(ProcRoot::default(), ledger.unwrap_or_default())
 }
 
 #[test]
@@ -118,9 +118,9 @@ fn a_frozen_cgroup_stands_still_and_goes_on() {
     };
     let pid = place.spawn();
     assert!(runs_again(pid));
-    let mut hands = restraints(None);
+    let mut hands = throttle(None);
     match hands.freeze(&place.cgroup) {
-        Err(RestrainError::NoFreezer { why, .. }) => {
+        Err(ThrottleError::NoFreezer { why, .. }) => {
             println!("SKIP a_frozen_cgroup_stands_still_and_goes_on: {why}");
             return;
         }
@@ -145,8 +145,8 @@ fn the_next_one_thaws_what_a_killed_one_froze() {
     let pid = place.spawn();
     let dir = tempfile::tempdir().unwrap();
     let ledger = dir.path().join("ledger");
-    let mut hands = restraints(Some(dir.path()));
-    if let Err(RestrainError::NoFreezer { why, .. }) = hands.freeze(&place.cgroup) {
+    let mut hands = throttle(Some(dir.path()));
+    if let Err(ThrottleError::NoFreezer { why, .. }) = hands.freeze(&place.cgroup) {
         println!("SKIP the_next_one_thaws_what_a_killed_one_froze: {why}");
         return;
     }
@@ -158,7 +158,7 @@ fn the_next_one_thaws_what_a_killed_one_froze() {
     fs::remove_file(&ledger).unwrap();
     std::mem::forget(hands);
     let ledger = next.path().join("ledger");
-    let hands = restraints(Some(next.path()));
+    let hands = throttle(Some(next.path()));
     assert!(runs_again(pid));
     assert!(!ledger.exists());
     drop(hands);
@@ -176,7 +176,7 @@ fn a_squeeze_is_taken_back() {
         Version::V2 => "memory.high",
     };
     let before = file(name);
-    let mut hands = restraints(None);
+    let mut hands = throttle(None);
     let written = hands.squeeze(&place.cgroup, 64 << 20).unwrap();
     assert_eq!(written, place.cgroup.dir().join(name));
     assert_eq!(file(name), format!("{}\n", 64 << 20));
@@ -195,7 +195,7 @@ fn a_kill_ends_all_of_them() {
     };
     place.spawn();
     place.spawn();
-    let mut hands = restraints(None);
+    let mut hands = throttle(None);
     let killed = hands.kill(&place.cgroup).unwrap();
     assert_eq!(
         (killed.ended, killed.left.len(), killed.is_complete()),
@@ -215,7 +215,7 @@ fn ourselves_and_what_started_us_are_left_alone() {
     };
     let all = Cgroup::open(&hierarchy, "/").unwrap();
     assert_eq!(untouchable(&root, &all).unwrap(), Some(Untouchable::Root));
-    let mut hands = restraints(None);
+    let mut hands = throttle(None);
     let mine = Process::open(std::process::id()).unwrap();
     let own = Cgroup::of_process(&hierarchy, &mine).unwrap();
     if let Some(own) = own.filter(|own| !own.is_root()) {
@@ -226,7 +226,7 @@ fn ourselves_and_what_started_us_are_left_alone() {
             hands.squeeze(&own, 1).map(|_| ()),
         ] {
             assert!(
-                matches!(result, Err(RestrainError::Untouchable { .. })),
+                matches!(result, Err(ThrottleError::Untouchable { .. })),
                 "{result:?}"
             );
         }
