@@ -128,13 +128,13 @@ fn resident_bytes(record: &Value) -> u64 {
 fn memory_of_a_process_without_its_first_thread_is_reported() {
     let child = Headless::start();
     let pid = child.0.to_string();
-    for eye in ["auto", "pagemap"] {
-        let args = ["report", "--pid", &pid, "--duration", "1s", "--eye", eye];
+    for source in ["auto", "pagemap"] {
+        let args = ["report", "--pid", &pid, "--duration", "1s", "--eye", source];
         let output = agewise(&[&args[..], &["--format", "json"]].concat());
         let records = ages(&output);
         assert!(
             resident_bytes(&records[0]) >= HOG_BYTES as u64,
-            "{eye}: {records:?}"
+            "{source}: {records:?}"
         );
     }
 }

@@ -68,7 +68,7 @@ pub fn measure(program: &Path, size_bytes: u64, stop: &Stop) -> anyhow::Result<T
         &mut mover,
         &cold.plan,
         PageoutLimits::default(),
-        &mut SourceRecheck::new(agent.eye(), cold.target),
+        &mut SourceRecheck::new(agent.source(), cold.target),
         stop.flag(),
         |_| (),
     );

@@ -82,9 +82,9 @@ pub(super) fn measure(program: &Path, args: &RecordArgs, stop: &Stop) -> anyhow:
     let exerciser = Spawned::start(program, arguments, Some(stop))?;
     let dir = tempfile::tempdir().context("a place for the trace")?;
     let path = dir.path().join("trace");
-    let mut eye = recorder::open_source().context("cannot read page tables")?;
+    let mut source = recorder::open_source().context("cannot read page tables")?;
     let out = BufWriter::new(File::create_new(&path)?);
-    let mut recorder = Recorder::new(&mut eye, &path, out, args.interval, String::new())?;
+    let mut recorder = Recorder::new(&mut source, &path, out, args.interval, String::new())?;
     recorder.set_max_slowdown(args.max_slowdown);
     recorder.add(exerciser.pid(), false)?;
     // The first look clears all of memory; that happens once and not at any pace.

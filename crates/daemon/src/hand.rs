@@ -185,7 +185,7 @@ impl PageOut<'_> {
             rehearse: self.rehearse,
             ..PageoutLimits::default()
         };
-        let mut recheck = SourceRecheck::new(self.agent.eye(), cold.target);
+        let mut recheck = SourceRecheck::new(self.agent.source(), cold.target);
         let cancel = self.cancel;
         let moved = mover::move_out(mover, &cold.plan, limits, &mut recheck, cancel, |_| ());
         done.count(&moved.report);

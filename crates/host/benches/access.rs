@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What looking and clearing cost, on real memory. `cargo bench -p agewise-host --bench eye`;
+//! What looking and clearing cost, on real memory. `cargo bench -p agewise-host --bench access`;
 //! `AGEWISE_BENCH_MIB` sets the size of the target (1024). Needs root. CPU time of the calling
 //! thread, medians; figures for the record stand in docs/inside/measurements.md.
 

@@ -41,7 +41,7 @@ impl Glances {
     /// [`AccessError`]; what was seen before it stays.
     pub fn glance(
         &mut self,
-        eye: &mut dyn AccessSource,
+        source: &mut dyn AccessSource,
         target: &Target,
     ) -> Result<u64, AccessError> {
         if self.ranges.is_empty() {
@@ -54,7 +54,7 @@ impl Glances {
                 young.add(sight.va / TABLE_BYTES, &sight.bits.young);
             }
         };
-        let scanned = eye.scan(target, &self.ranges, &mut sink);
+        let scanned = source.scan(target, &self.ranges, &mut sink);
         young.rewind();
         Ok(scanned?.cost.cpu_ns)
     }

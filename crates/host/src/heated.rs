@@ -76,7 +76,7 @@ impl Heated {
     /// The process is gone, or may not be looked at.
     pub fn scan(
         &mut self,
-        eye: &mut dyn AccessSource,
+        source: &mut dyn AccessSource,
         pages: u64,
         counts: bool,
     ) -> Result<Scanned, PageoutError> {
@@ -90,7 +90,8 @@ impl Heated {
         }
         let mut sink = Sink::default();
         let target = Target::from(&self.process);
-        eye.scan(&target, &self.ranges, &mut sink)
+        source
+            .scan(&target, &self.ranges, &mut sink)
             .map_err(|error| PageoutError::from_source(self.process.pid(), &error))?;
         if counts {
             self.clear(&sink.tables)?;
@@ -125,7 +126,7 @@ impl Heated {
     /// The process is gone, or may not be touched.
     pub fn move_out(
         &mut self,
-        eye: &mut dyn AccessSource,
+        source: &mut dyn AccessSource,
         pages: u64,
         rehearse: bool,
     ) -> Result<Moved, PageoutError> {
@@ -134,7 +135,7 @@ impl Heated {
         let mut moved = self.heat.move_out(pages, |runs| {
             let ranges: Vec<AddressRange> = runs.iter().map(range).collect();
             // Anonymous memory that is mapped page by page: parts of huge pages stay.
-            let idle = look(eye, &target, &ranges, Wanted::Untouched)
+            let idle = look(source, &target, &ranges, Wanted::Untouched)
                 .map_err(|error| PageoutError::from_source(target.pid, &error))?
                 .base;
             let mut gone = Gone {
@@ -258,7 +259,7 @@ mod tests {
         }
     }
 
-    /// The stack of a real process through an eye that says what the test wants.
+    /// The stack of a real process through a source that says what the test wants.
     #[test]
     fn the_coldest_are_queued_and_those_touched_since_stay() {
         let in_table = |stack: AddressRange| {
@@ -281,23 +282,23 @@ mod tests {
             set(&mut bits.present, n);
         }
         set(&mut bits.young, 1);
-        let mut eye = FakeSource::new();
-        let show = |eye: &mut FakeSource, bits: TableBits| {
+        let mut source = FakeSource::new();
+        let show = |source: &mut FakeSource, bits: TableBits| {
             let leaf = Leaf::Page;
-            eye.set(pid, va, FakeTable { bits, leaf });
+            source.set(pid, va, FakeTable { bits, leaf });
         };
-        show(&mut eye, bits);
+        show(&mut source, bits);
         let mut heated = Heated::new(Process::open(pid).unwrap()).unwrap();
         assert!(heated.take_young().is_empty());
-        let scanned = heated.scan(&mut eye, 2, true).unwrap();
+        let scanned = heated.scan(&mut source, 2, true).unwrap();
         assert_eq!((scanned.present_pages, scanned.young_pages), (pages, 1));
         // Page 1 is hot; among equals the highest go.
         assert_eq!(heated.queued_pages(), 2);
         assert_eq!(heated.take_young()[&(va / TABLE_BYTES)].len(), 1);
         // One of the two is touched before its turn.
         set(&mut bits.young, pages - 1);
-        show(&mut eye, bits);
-        let moved = heated.move_out(&mut eye, 2, true).unwrap();
+        show(&mut source, bits);
+        let moved = heated.move_out(&mut source, 2, true).unwrap();
         assert_eq!(moved.tried_bytes, PAGE_BYTES);
         assert_eq!(moved.young_again_bytes, PAGE_BYTES);
         assert_eq!((moved.left_bytes, heated.queued_pages()), (0, 0));

@@ -8,7 +8,7 @@ use agewise_host::faults::{Fault, FaultKind, FaultSource, Faults, RING_BYTES, RI
 mod support;
 use support::{BASE, Child, PAGE, map_fixed};
 
-/// The eye, or the reason why there is none here.
+/// The source, or the reason why there is none here.
 fn faults(test: &str, ring_bytes: u32) -> Option<Faults> {
     match Faults::with_ring(ring_bytes) {
         Ok(faults) => Some(faults),

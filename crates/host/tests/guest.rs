@@ -297,9 +297,9 @@ fn damon_as_an_eye_tells_a_busy_process_from_an_idle_one() {
             .into(),
     );
     let intervals: Intervals = "1s,30s".parse().unwrap();
-    let mut eye = DamonSource::start(roots, &targets, intervals, OldestPages::AtLeast).unwrap();
+    let mut source = DamonSource::start(roots, &targets, intervals, OldestPages::AtLeast).unwrap();
     std::thread::sleep(Duration::from_secs(5));
-    let reports = eye.look().unwrap();
+    let reports = source.look().unwrap();
     let [busy_young, idle_young] =
         [0, 1].map(|index| anon_up_to(&reports[index].histogram(), 1000));
     for report in &reports {
@@ -313,8 +313,8 @@ fn damon_as_an_eye_tells_a_busy_process_from_an_idle_one() {
         idle_young <= BYTES / 2,
         "{idle_young} bytes young: {reports:?}"
     );
-    assert!(eye.cpu_ns() > 0);
-    drop(eye);
+    assert!(source.cpu_ns() > 0);
+    drop(source);
     assert_eq!(
         Damon::new(SysRoot::default()).owner().unwrap(),
         Owner::Nobody
@@ -337,9 +337,10 @@ fn damon_on_physical_memory_knows_what_cgroups_hold_and_which_of_it_is_in_use() 
     let limits = TreeLimits::default();
     let targets = Targets::AllCgroups { hierarchy, limits };
     let intervals: Intervals = "1s,30s".parse().unwrap();
-    let mut eye = PhysicalSource::start(roots, &targets, intervals, OldestPages::AtLeast).unwrap();
+    let mut source =
+        PhysicalSource::start(roots, &targets, intervals, OldestPages::AtLeast).unwrap();
     std::thread::sleep(Duration::from_secs(10));
-    let reports = eye.look().unwrap();
+    let reports = source.look().unwrap();
     let of = |path: &str| {
         let report = reports.iter().find(|report| report.name == path).unwrap();
         let young = anon_up_to(&report.histogram(), 1000);
@@ -352,8 +353,8 @@ fn damon_on_physical_memory_knows_what_cgroups_hold_and_which_of_it_is_in_use() 
     assert!(busy_bytes >= BYTES && idle_bytes >= BYTES, "{reports:?}");
     assert!(machine >= busy_bytes + idle_bytes, "{reports:?}");
     assert!(busy_young > idle_young, "{busy_young} and {idle_young}");
-    assert!(eye.cpu_ns() > 0 && eye.caveats()[0].contains("regions"));
-    drop(eye);
+    assert!(source.cpu_ns() > 0 && source.caveats()[0].contains("regions"));
+    drop(source);
     assert_eq!(damon.owner().unwrap(), Owner::Nobody);
 }
 
@@ -369,14 +370,14 @@ fn generations_as_an_eye_tell_a_busy_cgroup_from_an_idle_one() {
     });
     let targets = Targets::Listed(groups.into());
     let intervals: Intervals = "1s,3s".parse().unwrap();
-    let mut eye =
+    let mut source =
         GenerationSource::open(&roots, &targets, &intervals, OldestPages::AtLeast, 3000).unwrap();
-    assert_eq!(eye.lead_times_ms(), [3000, 1000]);
-    eye.prepare().unwrap();
+    assert_eq!(source.lead_times_ms(), [3000, 1000]);
+    source.prepare().unwrap();
     std::thread::sleep(Duration::from_secs(2));
-    eye.prepare().unwrap();
+    source.prepare().unwrap();
     std::thread::sleep(Duration::from_secs(1));
-    let reports = eye.look().unwrap();
+    let reports = source.look().unwrap();
     let young = |index: usize| anon_up_to(&reports[index].histogram(), 1000);
     let older_than_all = |index: usize| {
         let histogram = reports[index].histogram();

@@ -55,10 +55,10 @@ fn evict(
     mover: &mut ProcessMover<'_>,
     plan: &Plan,
     limits: PageoutLimits,
-    eye: &mut dyn Recheck,
+    source: &mut dyn Recheck,
 ) -> (Result<(), PageoutError>, PageoutReport, Evicted) {
     let cancel = AtomicBool::new(false);
-    let mut eviction = Eviction::new(plan, limits, mover, eye, &SystemClock, &cancel);
+    let mut eviction = Eviction::new(plan, limits, mover, source, &SystemClock, &cancel);
     let result = eviction.run(|_| ());
     let (report, evicted) = (eviction.report().clone(), eviction.evicted());
     assert_eq!(report.accounted_bytes(), report.asked_bytes, "{report:?}");
@@ -151,11 +151,11 @@ fn a_hole_that_opens_between_looking_and_calling_is_skipped() {
     let process = Process::open(target.pid()).unwrap();
     let mut mover = ProcessMover::open(&process).unwrap();
     let plan = Plan::of_base([pages(target.anon, 0, 300), pages(target.anon, 400, 600)]);
-    let mut eye = |runs: &RunSet| {
+    let mut source = |runs: &RunSet| {
         target.tell("unmap 500 100");
         Ok(runs.clone())
     };
-    let (result, report, _) = evict(&mut mover, &plan, PageoutLimits::default(), &mut eye);
+    let (result, report, _) = evict(&mut mover, &plan, PageoutLimits::default(), &mut source);
     result.unwrap();
     assert_eq!(report.skipped_bytes.bytes(SkipReason::Hole), 100 * PAGE);
     assert!(report.left_bytes >= 795 * PAGE, "{report:?}");
@@ -226,8 +226,8 @@ fn what_is_touched_again_stays() {
     std::fs::write(process.path("clear_refs"), "1").unwrap();
     let plan = Plan::of_base([pages(target.anon, 0, 4096)]);
     target.tell("touch 1000 500");
-    let mut eye = SourceRecheck::new(&mut walk, EyeTarget::from(&process));
-    let (result, report, _) = evict(&mut mover, &plan, PageoutLimits::default(), &mut eye);
+    let mut source = SourceRecheck::new(&mut walk, EyeTarget::from(&process));
+    let (result, report, _) = evict(&mut mover, &plan, PageoutLimits::default(), &mut source);
     result.unwrap();
     // A little may go unseen: another reader of accessed bits (a kdamond) clears some.
     let hot = RunSet::from_runs([pages(target.anon, 1000, 500)]);
@@ -255,7 +255,7 @@ fn exec_and_exit_half_way_end_it_quietly() {
             ..Default::default()
         };
         let mut looks = 0;
-        let mut eye = |runs: &RunSet| {
+        let mut source = |runs: &RunSet| {
             looks += 1;
             if looks == 3 && command == "exec" {
                 target.tell(command);
@@ -265,7 +265,7 @@ fn exec_and_exit_half_way_end_it_quietly() {
             }
             Ok(runs.clone())
         };
-        let (result, report, evicted) = evict(&mut mover, &plan, limits, &mut eye);
+        let (result, report, evicted) = evict(&mut mover, &plan, limits, &mut source);
         result.unwrap();
         assert!(report.left_bytes >= 1000 * PAGE, "{command}: {report:?}");
         let gone = report.skipped_bytes.bytes(SkipReason::ProcessGone)

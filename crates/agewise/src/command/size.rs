@@ -172,9 +172,9 @@ fn swap_kind(roots: &Roots) -> &'static str {
 
 /// Records the live program. False when nothing was touched.
 fn record(args: &Args, path: &Path) -> anyhow::Result<bool> {
-    let mut eye = recorder::open_source().context("cannot read page tables")?;
+    let mut source = recorder::open_source().context("cannot read page tables")?;
     let out = BufWriter::new(File::create_new(path)?);
-    let mut recorder = Recorder::new(&mut eye, path, out, args.interval, String::new())?;
+    let mut recorder = Recorder::new(&mut source, path, out, args.interval, String::new())?;
     let stop = Stop::install()?;
     let bar = if std::io::stderr().is_terminal() {
         ProgressBar::new(args.duration.as_secs()).with_message("watching")

@@ -67,17 +67,20 @@ impl AlsoYoung for Seen {
 }
 
 impl Ahead {
-    /// Starts the thread with an eye of its own. What it is about to do is told to `announce`, once
+    /// Starts the thread with a source of its own. What it is about to do is told to `announce`, once
     /// for all steps until the reports are taken: they are hundreds a second.
     ///
     /// # Errors
     /// No thread to be had.
-    pub fn start(eye: Box<dyn AccessSource + Send>, announce: Announce) -> std::io::Result<Self> {
+    pub fn start(
+        source: Box<dyn AccessSource + Send>,
+        announce: Announce,
+    ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("agewise-ahead".into())
-            .spawn(move || Runner::new(of_thread, eye, announce).run())?;
+            .spawn(move || Runner::new(of_thread, source, announce).run())?;
         Ok(Ahead {
             shared,
             thread: Some(thread),
@@ -123,16 +126,16 @@ impl Drop for Ahead {
 
 struct Runner {
     shared: Arc<Shared>,
-    eye: Box<dyn AccessSource + Send>,
+    source: Box<dyn AccessSource + Send>,
     announce: Announce,
     subjects: BTreeMap<Key, Subject<Heated>>,
 }
 
 impl Runner {
-    fn new(shared: Arc<Shared>, eye: Box<dyn AccessSource + Send>, announce: Announce) -> Self {
+    fn new(shared: Arc<Shared>, source: Box<dyn AccessSource + Send>, announce: Announce) -> Self {
         Runner {
             shared,
-            eye,
+            source,
             announce,
             subjects: BTreeMap::new(),
         }
@@ -149,7 +152,7 @@ impl Runner {
                         .get(key)
                         .is_some_and(|report| report.steps > 0);
                     let tools = Tools {
-                        source: &mut *self.eye,
+                        source: &mut *self.source,
                         now_us: &now_us,
                         swap_room: &swap_room,
                         announce: (!is_announced).then_some(&self.announce),

@@ -78,17 +78,17 @@ impl Daemon {
     /// Gives targets under a budget to the thread that holds them, and writes down what it did.
     fn hold(&mut self, held: Vec<Held>) {
         if held.is_empty() {
-            // Nobody to hold any more: the thread ends, and its eye closes.
+            // Nobody to hold any more: the thread ends, and its source closes.
             if self.ahead.take().is_some() {
                 self.agent.set_also_young(None);
             }
             return;
         }
         if self.ahead.is_none() {
-            let eye = agewise_host::pagewalk::PageWalk::open();
-            let started = eye
+            let source = agewise_host::pagewalk::PageWalk::open();
+            let started = source
                 .map_err(anyhow::Error::from)
-                .and_then(|eye| Ok(Ahead::start(Box::new(eye), announce(&self.journal))?));
+                .and_then(|source| Ok(Ahead::start(Box::new(source), announce(&self.journal))?));
             match started {
                 Ok(ahead) => {
                     self.agent.set_also_young(Some(ahead.seen()));

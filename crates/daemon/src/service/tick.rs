@@ -166,7 +166,7 @@ impl Daemon {
             &Started {
                 version: env!("CARGO_PKG_VERSION"),
                 pid: std::process::id(),
-                source: agent.eye().name(),
+                source: agent.source().name(),
                 dry_run,
                 rules: config.act.len(),
                 note,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The eye without BPF: `/proc/PID/pagemap` for what is present and what is swapped, `/proc/PID/smaps`
+//! The source without BPF: `/proc/PID/pagemap` for what is present and what is swapped, `/proc/PID/smaps`
 //! for what was referenced. Works on one's own processes without any privilege.
 //!
 //! It is coarse, and says so ([`Resolution::Mapping`]): smaps tells how many bytes of a mapping were
@@ -430,7 +430,7 @@ mod tests {
             end: start + pages as u64 * PAGE_BYTES,
         };
         let mut shown = Vec::new();
-        for mut eye in [Pagemap::new(), Pagemap::plain()] {
+        for mut source in [Pagemap::new(), Pagemap::plain()] {
             let mut present = vec![false; pages];
             let mut young = 0;
             let mut last = 0;
@@ -446,7 +446,7 @@ mod tests {
                 young += sight.bits.young.len();
             };
             let target = Target::by_pid(std::process::id());
-            let report = eye.scan(&target, &[range], &mut sink).unwrap();
+            let report = source.scan(&target, &[range], &mut sink).unwrap();
             assert!(report.complete);
             // Huge pages may have filled in the gaps; what was written is there in any case.
             for page in (0..pages).filter(|page| page % 5 != 4) {
@@ -464,13 +464,13 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_there() {
-        let mut eye = Pagemap::new();
+        let mut source = Pagemap::new();
         let mut sink = |_: &TableSight<'_>| {};
         let range = [AddressRange {
             start: 4096,
             end: 8192,
         }];
-        let gone = eye.scan(&Target::by_pid(1 << 22 | 1), &range, &mut sink);
+        let gone = source.scan(&Target::by_pid(1 << 22 | 1), &range, &mut sink);
         assert!(
             matches!(gone, Err(AccessError::NoSuchProcess { .. })),
             "{gone:?}"
@@ -479,7 +479,7 @@ mod tests {
             pid: std::process::id(),
             start_ticks: Some(1),
         };
-        let reused = eye.scan(&other, &range, &mut sink);
+        let reused = source.scan(&other, &range, &mut sink);
         assert!(
             matches!(reused, Err(AccessError::Reused { .. })),
             "{reused:?}"

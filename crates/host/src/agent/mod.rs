@@ -48,9 +48,9 @@ const KERNEL_THREADS_KNOWN_TICKS: u64 = 64;
 /// Ticks for which it is believed that somebody else clears accessed bits, or that nobody does.
 const RIVALS_KNOWN_TICKS: u64 = 32;
 
-/// Observes targets through an eye.
+/// Observes targets through a source.
 pub struct Agent {
-    eye: Box<dyn AccessSource>,
+    source: Box<dyn AccessSource>,
     also_young: Option<Box<dyn AlsoYoung>>,
     roots: Roots,
     targets: Targets,
@@ -100,7 +100,7 @@ impl Agent {
     /// # Errors
     /// The process table or the cgroup hierarchy cannot be read.
     pub fn new(
-        eye: Box<dyn AccessSource>,
+        source: Box<dyn AccessSource>,
         roots: Roots,
         targets: Targets,
         mut config: AgentConfig,
@@ -110,7 +110,7 @@ impl Agent {
         let nodes = find_nodes(&roots)?;
         let now_ms = clock_ms();
         Ok(Agent {
-            eye,
+            source,
             also_young: None,
             roots,
             targets,
@@ -141,9 +141,9 @@ impl Agent {
         &self.config
     }
 
-    /// The eye it looks through.
-    pub fn eye(&mut self) -> &mut dyn AccessSource {
-        &mut *self.eye
+    /// The source it looks through.
+    pub fn source(&mut self) -> &mut dyn AccessSource {
+        &mut *self.source
     }
 
     /// Asks somebody else for accesses seen and cleared between two ticks.
@@ -244,11 +244,11 @@ impl Agent {
         let domains = self.find_shared();
         self.follow();
         let mut walk_ns = 0;
-        if self.eye.abilities().pfn {
+        if self.source.abilities().pfn {
             for space in self.spaces.values() {
                 // What fails here fails again below, and is told there.
                 walk_ns += space
-                    .peek(&mut *self.eye, &mut self.young_frames)
+                    .peek(&mut *self.source, &mut self.young_frames)
                     .unwrap_or(0);
             }
         }
@@ -288,8 +288,8 @@ impl Agent {
     /// accessed bits (DAMON), as the last tick but some found it.
     pub fn glance_every(&self) -> Option<Duration> {
         self.glance_every
-            .filter(|_| self.eye.abilities().resolution == Resolution::Page)
-            .filter(|_| !self.eye.abilities().clears)
+            .filter(|_| self.source.abilities().resolution == Resolution::Page)
+            .filter(|_| !self.source.abilities().clears)
     }
 
     /// Reads, between two ticks, the accessed bits that somebody else may clear before the next: of
@@ -300,7 +300,7 @@ impl Agent {
         let mut walk_ns = 0;
         for space in self.spaces.values_mut() {
             // What fails here fails again in the next tick, and is told there.
-            walk_ns += space.glance(&mut *self.eye).unwrap_or(0);
+            walk_ns += space.glance(&mut *self.source).unwrap_or(0);
         }
         self.cost.walk_ns += walk_ns;
         self.cost.total_ns += thread_cpu_ns() - began_ns;
@@ -420,7 +420,7 @@ impl Agent {
     /// Says what is followed of each process: everything where that is little or single pages are
     /// wanted, otherwise as much of each as of the others.
     fn follow(&mut self) {
-        let tells_pages = self.eye.abilities().resolution == Resolution::Page;
+        let tells_pages = self.source.abilities().resolution == Resolution::Page;
         let sample = self.config.sample.filter(|_| tells_pages);
         let bounds = sample.unwrap_or_default();
         let resident = self.spaces.values().map(Space::resident_pages).sum();
@@ -491,7 +491,7 @@ impl Agent {
                 also_young,
                 tap: tap.as_mut().map(|tap| &mut **tap as &mut dyn Tap),
             };
-            match space.look(&mut *self.eye, shared, extra) {
+            match space.look(&mut *self.source, shared, extra) {
                 Ok(look) => {
                     report.processes += 1;
                     report.present_pages += look.counts.present;
@@ -702,7 +702,7 @@ impl Agent {
         }
     }
 
-    /// Bytes of memory that observation takes, besides what the eye holds.
+    /// Bytes of memory that observation takes, besides what the source holds.
     pub fn memory_bytes(&self) -> usize {
         self.spaces.values().map(Space::memory_bytes).sum::<usize>()
             + self.young_frames.memory_bytes()

@@ -323,7 +323,7 @@ impl Space {
     /// Notes the frames that are young in mappings that may be shared. Clears nothing.
     pub(super) fn peek(
         &self,
-        eye: &mut dyn AccessSource,
+        source: &mut dyn AccessSource,
         young: &mut FrameSet,
     ) -> Result<u64, SpaceError> {
         let followed = self.followed.ranges.iter().zip(&self.followed.of);
@@ -339,20 +339,20 @@ impl Space {
                 young.insert(frame);
             });
         };
-        let report = eye.scan(&Target::from(&self.process), &ranges, &mut sink)?;
+        let report = source.scan(&Target::from(&self.process), &ranges, &mut sink)?;
         Ok(report.cost.cpu_ns)
     }
 
     /// Notes what was accessed so far, where somebody else may clear it before the next look.
-    pub(super) fn glance(&mut self, eye: &mut dyn AccessSource) -> Result<u64, SpaceError> {
+    pub(super) fn glance(&mut self, source: &mut dyn AccessSource) -> Result<u64, SpaceError> {
         let target = Target::from(&self.process);
-        Ok(self.glances.glance(eye, &target)?)
+        Ok(self.glances.glance(source, &target)?)
     }
 
     /// Looks at all of it once, and clears.
     pub(super) fn look(
         &mut self,
-        eye: &mut dyn AccessSource,
+        source: &mut dyn AccessSource,
         shared: Shared<'_>,
         extra: Extra<'_>,
     ) -> Result<LookCost, SpaceError> {
@@ -399,7 +399,7 @@ impl Space {
                 parts: Vec::new(),
                 failed: None,
             };
-            let scanned = eye.scan(&target, &self.followed.ranges, &mut sink);
+            let scanned = source.scan(&target, &self.followed.ranges, &mut sink);
             // A look that broke off is dropped, which keeps what it did not reach.
             let scanned = scanned.map(|report| (report, sink.look.finish_with_returned()));
             (scanned, sink.failed)
@@ -679,7 +679,7 @@ impl SightSink for Sink<'_, '_> {
             files: self.files(sight),
             parts: &self.parts,
         };
-        // The eye shows tables upwards; one that did not would be shown to us again next time.
+        // The source shows tables upwards; one that did not would be shown to us again next time.
         let taken = self.look.table(facts);
         debug_assert!(taken.is_ok());
     }

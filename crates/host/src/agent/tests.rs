@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The agent on real processes seen through an eye that says what the test wants.
+//! The agent on real processes seen through a source that says what the test wants.
 
 use std::cell::RefCell;
 use std::process::{Child, Command};
@@ -65,7 +65,7 @@ fn present() -> FakeTable {
     }
 }
 
-/// An eye whose world the test goes on changing.
+/// A source whose world the test goes on changing.
 #[derive(Clone)]
 struct Changing(Rc<RefCell<FakeSource>>);
 
@@ -88,22 +88,22 @@ impl AccessSource for Changing {
     }
 }
 
-fn agent(eye: impl AccessSource + 'static, pids: &[u32]) -> Agent {
+fn agent(source: impl AccessSource + 'static, pids: &[u32]) -> Agent {
     let subject = |pid: &u32| Subject::process(&ProcRoot::default(), *pid).unwrap();
     let targets = Targets::Listed(pids.iter().map(subject).collect());
     let intervals: Intervals = "1s,5s".parse().unwrap();
     let mut config = AgentConfig::new(intervals);
     // Whoever runs the test may write clear_refs of a child of theirs.
     config.clear.means = Means::Refs;
-    Agent::new(Box::new(eye), Roots::default(), targets, config).unwrap()
+    Agent::new(Box::new(source), Roots::default(), targets, config).unwrap()
 }
 
 #[test]
 fn a_process_is_aged_and_its_exit_is_told() {
     let sleeper = Sleeper::new();
-    let mut eye = FakeSource::new();
-    eye.set(sleeper.pid(), sleeper.table(), present());
-    let mut agent = agent(eye, &[sleeper.pid()]);
+    let mut source = FakeSource::new();
+    source.set(sleeper.pid(), sleeper.table(), present());
+    let mut agent = agent(source, &[sleeper.pid()]);
     let tick = agent.tick().unwrap();
     assert_eq!(
         (tick.subjects, tick.processes, tick.failed, tick.vanished),
@@ -132,13 +132,13 @@ fn what_another_clears_between_two_looks_is_glanced() {
         let (pid, table) = (sleeper.pid(), sleeper.table());
         let mut fake = FakeSource::new();
         fake.set(pid, table, FakeTable { leaf, ..present() });
-        let eye = Changing(Rc::new(RefCell::new(fake)));
-        let mut agent = agent(eye.clone(), &[pid]);
+        let source = Changing(Rc::new(RefCell::new(fake)));
+        let mut agent = agent(source.clone(), &[pid]);
         agent.tick().unwrap();
         let tick = agent.tick().unwrap();
         assert!(tick.present_pages > 0 && tick.young_pages == 0);
         let set_young = |young: PageSet| {
-            let mut fake = eye.0.borrow_mut();
+            let mut fake = source.0.borrow_mut();
             fake.update(pid, table, |table| table.bits.young = young);
         };
         set_young(PageSet::ALL);
@@ -162,12 +162,12 @@ fn a_sample_stands_for_what_is_resident() {
         assert!(std::time::Instant::now() < deadline, "it never sleeps");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    let mut eye = FakeSource::new();
+    let mut source = FakeSource::new();
     // The stack may reach into the table above.
     for table in [sleeper.table(), sleeper.table() + TABLE_BYTES] {
-        eye.set(sleeper.pid(), table, present());
+        source.set(sleeper.pid(), table, present());
     }
-    let mut agent = agent(eye, &[sleeper.pid()]);
+    let mut agent = agent(source, &[sleeper.pid()]);
     agent.config.sample = Some(Bounds {
         follow_all_pages: 0,
         blocks: 32,
@@ -199,10 +199,10 @@ fn a_sample_stands_for_what_is_resident() {
 #[test]
 fn a_process_that_execs_under_the_eye_is_found_again() {
     let sleeper = Sleeper::new();
-    let mut eye = FakeSource::new();
-    eye.set(sleeper.pid(), sleeper.table(), present());
-    eye.fail(sleeper.pid(), |pid| AccessError::Changed { pid });
-    let mut agent = agent(eye, &[sleeper.pid()]);
+    let mut source = FakeSource::new();
+    source.set(sleeper.pid(), sleeper.table(), present());
+    source.fail(sleeper.pid(), |pid| AccessError::Changed { pid });
+    let mut agent = agent(source, &[sleeper.pid()]);
     for _ in 0..2 {
         let tick = agent.tick().unwrap();
         assert_eq!((tick.processes, tick.vanished, tick.failed), (0, 1, 0));
@@ -212,13 +212,13 @@ fn a_process_that_execs_under_the_eye_is_found_again() {
 #[test]
 fn what_one_process_refuses_does_not_stop_the_others() {
     let (refused, seen) = (Sleeper::new(), Sleeper::new());
-    let mut eye = FakeSource::new();
-    eye.set(seen.pid(), seen.table(), present());
-    eye.fail(refused.pid(), |_| AccessError::NoPrivilege {
+    let mut source = FakeSource::new();
+    source.set(seen.pid(), seen.table(), present());
+    source.fail(refused.pid(), |_| AccessError::NoPrivilege {
         what: "reading its memory".to_owned(),
         hint: "ask somebody else",
     });
-    let mut agent = agent(eye, &[refused.pid(), seen.pid()]);
+    let mut agent = agent(source, &[refused.pid(), seen.pid()]);
     let tick = agent.tick().unwrap();
     assert_eq!((tick.processes, tick.failed), (1, 1));
     let reports = agent.report();
@@ -242,8 +242,8 @@ fn another_process_with_the_same_pid_is_not_the_one_asked_for() {
     };
     let targets = Targets::Listed(vec![stranger]);
     let config = AgentConfig::new(Intervals::default());
-    let eye = Box::new(FakeSource::new());
-    let mut agent = Agent::new(eye, Roots::default(), targets, config).unwrap();
+    let source = Box::new(FakeSource::new());
+    let mut agent = Agent::new(source, Roots::default(), targets, config).unwrap();
     agent.tick().unwrap();
     assert!(agent.report()[0].gone.is_some());
 }
@@ -317,8 +317,8 @@ fn nodes_and_shared_pages_add_up() {
 /// Two processes map the same memory; one uses it. For both it is young.
 #[test]
 fn a_page_is_young_if_any_mapping_of_it_is() {
-    let eye = match crate::pagewalk::PageWalk::open() {
-        Ok(eye) => eye,
+    let source = match crate::pagewalk::PageWalk::open() {
+        Ok(source) => source,
         Err(error) => {
             println!("SKIP a_page_is_young_if_any_mapping_of_it_is: {error}");
             return;
@@ -363,7 +363,7 @@ fn a_page_is_young_if_any_mapping_of_it_is() {
     let targets = Targets::Listed(pids.iter().map(subject).collect());
     let mut config = AgentConfig::new("1s,5s".parse().unwrap());
     config.scan_interval_ms = Some(300);
-    let mut agent = Agent::new(Box::new(eye), Roots::default(), targets, config).unwrap();
+    let mut agent = Agent::new(Box::new(source), Roots::default(), targets, config).unwrap();
     for _ in 0..3 {
         agent.tick().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(350));
@@ -420,13 +420,13 @@ fn a_filter_finds_cgroups_as_they_come_and_counts_nested_ones_in_both() {
             .map(|pid| Arc::new(Bound::new(&ProcRoot::default(), pid)))
             .into(),
     };
-    let mut eye = FakeSource::new();
+    let mut source = FakeSource::new();
     for sleeper in [&first, &second] {
-        eye.set(sleeper.pid(), sleeper.table(), present());
+        source.set(sleeper.pid(), sleeper.table(), present());
     }
     let mut config = AgentConfig::new("1s,5s".parse().unwrap());
     config.clear.means = Means::Refs;
-    let mut agent = Agent::new(Box::new(eye), Roots::default(), targets, config).unwrap();
+    let mut agent = Agent::new(Box::new(source), Roots::default(), targets, config).unwrap();
     let names = |agent: &mut Agent| -> Vec<(String, Vec<u32>)> {
         agent.tick().unwrap();
         agent

@@ -182,7 +182,7 @@ impl Clearer {
             + self.sharing.capacity() * 2 * size_of::<Sharing>()
     }
 
-    /// A scan begins at `now_ns` over these mappings, in the order of the ranges given to the eye.
+    /// A scan begins at `now_ns` over these mappings, in the order of the ranges given to the source.
     pub fn begin<'v>(&mut self, now_ns: u64, vmas: impl IntoIterator<Item = &'v Vma>) {
         self.now_ns = now_ns;
         let due = self

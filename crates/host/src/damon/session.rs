@@ -119,7 +119,7 @@ impl Session {
     }
 
     /// The regions a scheme was tried on in the last aggregation, ascending. With a `stat` scheme
-    /// for every pattern these are all regions: the eye.
+    /// for every pattern these are all regions: the source.
     ///
     /// # Errors
     /// Kernels before 6.2 have none; the monitor has stopped; a file cannot be read.

@@ -50,7 +50,7 @@ struct Named {
     is_cgroup: bool,
 }
 
-/// DAMON as an eye. Dropping it ends the monitor.
+/// DAMON as a source. Dropping it ends the monitor.
 #[derive(Debug)]
 pub struct DamonSource {
     session: Session,

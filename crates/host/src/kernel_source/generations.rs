@@ -4,7 +4,7 @@
 //! of the next.
 //!
 //! The kernel ages when it reclaims; until then everything lies in one or two generations. So, on
-//! request, the eye ages the targets itself, which is what the interface is for (working set
+//! request, the source ages the targets itself, which is what the interface is for (working set
 //! estimation in Documentation/admin-guide/mm/multigen_lru.rst): once for each age that is to be
 //! told apart, and at the look. A kernel keeps four generations, of which the youngest is then
 //! empty and the oldest holds everything older: two ages can be told apart.
@@ -37,7 +37,7 @@ enum Scope {
     All { depth_max: usize },
 }
 
-/// The multi-gen LRU as an eye.
+/// The multi-gen LRU as a source.
 #[derive(Debug)]
 pub struct GenerationSource {
     lru_gen: LruGen,
@@ -433,12 +433,12 @@ memcg     7 /website
         let (_dir, roots, hierarchy) = fake("0x0007\n", Some(AGED));
         let targets = listed(&hierarchy, "/web");
         let all = intervals("1s,5s,30s,2m");
-        let mut eye =
+        let mut source =
             GenerationSource::open(&roots, &targets, &all, OldestPages::AtLeast, 30_000).unwrap();
-        assert_eq!(eye.lead_times_ms(), [30_000, 5_000]);
+        assert_eq!(source.lead_times_ms(), [30_000, 5_000]);
         // As if it had just aged: a file takes commands, and would be no table any more.
-        eye.aged_ns = Some(monotonic_ns());
-        let reports = eye.look().unwrap();
+        source.aged_ns = Some(monotonic_ns());
+        let reports = source.look().unwrap();
         let histogram = reports[0].histogram().to_string();
         let page = PAGE_BYTES;
         // 12: found by the last aging, so accessed less than 5 s ago. 11: less than 30 s. 10: at
@@ -456,7 +456,7 @@ memcg     7 /website
             )
         );
         assert_eq!(reports[0].resident_bytes, [610 * page, 58 * page]);
-        assert!(eye.caveats()[0].contains("at most 4 a node"));
+        assert!(source.caveats()[0].contains("at most 4 a node"));
     }
 
     #[test]
@@ -470,9 +470,9 @@ memcg     7 /website
             },
         };
         let bounds = intervals("10s,60s");
-        let mut eye =
+        let mut source =
             GenerationSource::open(&roots, &all, &bounds, OldestPages::Unbounded, 100).unwrap();
-        let reports = eye.look().unwrap();
+        let reports = source.look().unwrap();
         let names: Vec<_> = reports.iter().map(|report| &report.name).collect();
         assert_eq!(names, ["/", "/web", "/website"]);
         // /web: 12 lies below 10 s; of 11 the part from 5.003 to 10 s in 5.003 to 30.011. What is
@@ -486,7 +486,7 @@ memcg     7 /website
             AGED,
             "nothing was written"
         );
-        assert!(eye.caveats()[0].contains("nothing was aged"));
+        assert!(source.caveats()[0].contains("nothing was aged"));
     }
 
     #[test]
@@ -494,14 +494,14 @@ memcg     7 /website
         let (_dir, roots, hierarchy) = fake("0x0007\n", Some(AGED));
         let targets = listed(&hierarchy, "/web/worker");
         let bounds = intervals("1s");
-        let mut eye =
+        let mut source =
             GenerationSource::open(&roots, &targets, &bounds, OldestPages::AtLeast, 1_000).unwrap();
-        eye.prepare().unwrap();
+        source.prepare().unwrap();
         let file = std::fs::read_to_string(roots.sys.join("kernel/debug/lru_gen")).unwrap();
         assert!(file.starts_with("+ 6 0 5 200 1"), "{file}");
         // Another so soon would only use up a generation.
-        eye.prepare().unwrap();
-        assert_eq!(eye.agings, 1);
+        source.prepare().unwrap();
+        assert_eq!(source.agings, 1);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(crate) use frames::FILES as FRAME_FILES;
 pub use generations::GenerationSource;
 pub use physical::PhysicalSource;
 
-/// What an eye of the kernel's tells apart, and so which fields of a report it can fill.
+/// What a source of the kernel's tells apart, and so which fields of a report it can fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Processes: how many there are, and how much of them is in swap.
@@ -50,7 +50,7 @@ pub trait KernelSource {
     /// See [`KernelSourceError`].
     fn prepare(&mut self) -> Result<(), KernelSourceError>;
 
-    /// The ages of all targets as of now. Not all fields of a report are known to every eye.
+    /// The ages of all targets as of now. Not all fields of a report are known to every source.
     ///
     /// # Errors
     /// See [`KernelSourceError`]. A target that is gone says so by itself.
@@ -90,7 +90,7 @@ pub fn start_damon(
     })
 }
 
-/// An eye of the kernel's cannot be used, or not any more.
+/// A source of the kernel's cannot be used, or not any more.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelSourceError {
@@ -114,7 +114,7 @@ pub enum KernelSourceError {
         /// Its cgroup as an argument, or where to find it.
         hint: String,
     },
-    /// The targets cannot be named to this eye.
+    /// The targets cannot be named to this source.
     #[error("{what}")]
     Targets {
         /// What is wrong, and what to do.

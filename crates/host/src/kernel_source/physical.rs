@@ -38,7 +38,7 @@ const RANGES_MAX: usize = 200;
 /// Physical addresses `start..end`.
 type PhysicalRange = (u64, u64);
 
-/// DAMON on physical memory as an eye on cgroups. Dropping it ends the monitor.
+/// DAMON on physical memory as a source on cgroups. Dropping it ends the monitor.
 #[derive(Debug)]
 pub struct PhysicalSource {
     session: Session,

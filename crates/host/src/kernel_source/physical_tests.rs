@@ -153,13 +153,13 @@ fn cgroups_are_watched_by_physical_memory_where_there_is_nothing_else() {
     let operations = || damon.get("0/contexts/0/operations");
 
     damon.put("0/contexts/0/avail_operations", "paddr\n");
-    let eye = start(&listed(Subject::Cgroup(cgroups.cgroup("/a")))).unwrap();
+    let source = start(&listed(Subject::Cgroup(cgroups.cgroup("/a")))).unwrap();
     assert_eq!(
-        (eye.unit(), operations().as_str()),
+        (source.unit(), operations().as_str()),
         (Unit::Cgroups, "paddr")
     );
     assert_eq!(damon.get("0/contexts/0/targets/0/regions/0/end"), "20480");
-    drop(eye);
+    drop(source);
     assert_eq!(damon.get("nr_kdamonds"), "0");
     let error = DamonSource::start(
         Roots {

@@ -2,7 +2,7 @@
 //! The kernel's own multi-gen LRU (`CONFIG_LRU_GEN`, since 6.1), read and driven through
 //! `/sys/kernel/debug/lru_gen` (Documentation/admin-guide/mm/multigen_lru.rst).
 //!
-//! As an eye it tells the ages of whole cgroups at no cost of ours, unmapped page cache included, but
+//! As a source it tells the ages of whole cgroups at no cost of ours, unmapped page cache included, but
 //! not of single pages or processes. As a hand it ages and evicts by generation. Both need root and
 //! a mounted debugfs; under lockdown the file cannot be opened.
 

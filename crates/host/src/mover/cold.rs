@@ -40,11 +40,11 @@ pub struct Cold {
 /// # Errors
 /// [`PageoutError::NoPageAges`].
 pub fn require_page_ages(agent: &mut Agent) -> Result<(), PageoutError> {
-    let abilities = agent.eye().abilities();
+    let abilities = agent.source().abilities();
     if abilities.resolution == Resolution::Page && !abilities.clears {
         return Ok(());
     }
-    let source = agent.eye().name().to_owned();
+    let source = agent.source().name().to_owned();
     Err(PageoutError::NoPageAges {
         source_name: source,
     })
@@ -67,7 +67,7 @@ pub fn find_cold(
     let target = Target::from(space.process());
     let old = older_runs(space.map(), Agent::now_ms(), older_than_ms, bytes_max);
     let ranges: Vec<AddressRange> = old.iter().map(|(range, _)| *range).collect();
-    let found = look(agent.eye(), &target, &ranges, Wanted::Untouched)
+    let found = look(agent.source(), &target, &ranges, Wanted::Untouched)
         .map_err(|error| PageoutError::from_source(pid, &error))?;
     let mut bytes = [0; 2];
     for ((_, page_type), found_bytes) in old.iter().zip(&found.range_bytes) {

@@ -9,7 +9,7 @@ use crate::access::{AccessSource, AddressRange, Target};
 
 /// Tells which pages have been touched, right before they are paged out.
 ///
-/// Implemented by the eyes that read accessed bits, and by closures.
+/// Implemented by the sources that read accessed bits, and by closures.
 pub trait Recheck {
     /// The pages of `runs` that have not been touched since they were called cold. More than was
     /// given is ignored.
@@ -32,7 +32,7 @@ impl Recheck for NoRecheck {
     }
 }
 
-/// Looks through an eye. What it cannot read it does not call idle.
+/// Looks through a source. What it cannot read it does not call idle.
 pub struct SourceRecheck<'a> {
     source: &'a mut dyn AccessSource,
     target: Target,
@@ -89,18 +89,18 @@ mod tests {
         young[7] = 1 << 63;
         present[2] = 0;
         let mut source = source(present, young);
-        let mut eye = SourceRecheck::new(&mut source, Target::by_pid(7));
+        let mut source = SourceRecheck::new(&mut source, Target::by_pid(7));
         let at = |page: u64| (2 << 20) + page * PAGE_BYTES;
         let run = |first, end| Run {
             start: at(first),
             end: at(end),
         };
-        let idle = eye.idle(&RunSet::from_runs([run(0, 512)])).unwrap();
+        let idle = source.idle(&RunSet::from_runs([run(0, 512)])).unwrap();
         assert_eq!(
             idle.runs(),
             [run(0, 1), run(2, 3), run(4, 128), run(192, 511)]
         );
-        let idle = eye
+        let idle = source
             .idle(&RunSet::from_runs([run(1, 3), run(60, 70)]))
             .unwrap();
         assert_eq!(idle.runs(), [run(2, 3), run(60, 70)]);

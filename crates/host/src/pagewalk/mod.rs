@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The eye that reads page tables: page granular, exact, read only, on unmodified kernels.
+//! The source that reads page tables: page granular, exact, read only, on unmodified kernels.
 //!
 //! A BPF program copies whole last-level tables out of the kernel; this side turns them into
 //! bitmaps. It takes no lock of the target: the process runs, maps, unmaps and exits as it likes.

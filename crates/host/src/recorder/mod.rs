@@ -132,7 +132,7 @@ impl<'a, W: Write> Recorder<'a, W> {
     /// Writes the header. `path` is for messages.
     ///
     /// # Errors
-    /// An eye that cannot tell pages, or a trace that cannot be written.
+    /// A source that cannot tell pages, or a trace that cannot be written.
     pub fn new(
         eye: &'a mut dyn AccessSource,
         path: &std::path::Path,

@@ -126,7 +126,7 @@ impl Watched {
     /// [`WatchError`].
     pub fn look(
         &mut self,
-        eye: &mut dyn AccessSource,
+        source: &mut dyn AccessSource,
         names: &mut PageNames,
         found: &mut dyn FnMut(Touched),
     ) -> Result<ClearReport, WatchError> {
@@ -177,7 +177,7 @@ impl Watched {
             reset_pages: 0,
             denied: false,
         };
-        eye.scan(&Target::from(&self.process), &ranges, &mut sink)?;
+        source.scan(&Target::from(&self.process), &ranges, &mut sink)?;
         let (failed, reset_pages, denied) = (sink.failed, sink.reset_pages, sink.denied);
         if let Some(error) = failed {
             return Err(error.into());

@@ -12,8 +12,8 @@ pub(super) static SOURCE: Source = Source {
             that",
     open: Open::Histograms(|roots, targets, ages| {
         let (intervals, window_ms) = (&ages.intervals, ages.window_ms);
-        let eye = GenerationSource::open(roots, targets, intervals, ages.oldest, window_ms)?;
-        Ok(Box::new(eye))
+        let source = GenerationSource::open(roots, targets, intervals, ages.oldest, window_ms)?;
+        Ok(Box::new(source))
     }),
     capability,
 };

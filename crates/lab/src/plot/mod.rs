@@ -13,7 +13,7 @@ pub use text::text;
 
 use agewise_trace::curve::Curve;
 
-/// Colours told apart in print and by most eyes with a colour deficiency (Okabe and Ito, and two more).
+/// Colours told apart in print and by most sources with a colour deficiency (Okabe and Ito, and two more).
 const COLOURS: [&str; 10] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933",
     "#882255", "#777777",

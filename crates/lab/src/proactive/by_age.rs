@@ -11,7 +11,7 @@ use crate::machine::{Clearing, Machine};
 
 pub(super) struct ByAge {
     controller: Controller,
-    eye: Source,
+    source: Source,
     sight: Sight,
     memcg: MemcgId,
     looked_ns: u64,
@@ -23,7 +23,7 @@ impl ByAge {
     pub fn new(plan: &ProactivePlan, memcg: MemcgId) -> ByAge {
         let controller = Controller::new(&plan.spec);
         ByAge {
-            eye: Source::new(&controller.pace()),
+            source: Source::new(&controller.pace()),
             controller,
             sight: plan.sight,
             memcg,
@@ -55,11 +55,11 @@ impl ByAge {
                 Sight::PageTables => {
                     let all = |_, seen: &_| Some(*seen);
                     let clearing = Clearing::Accessed;
-                    self.eye
+                    self.source
                         .look_at_tables(machine, self.memcg, truth, clearing, all)
                 }
                 Sight::Generations => {
-                    self.eye.look_at_generations(machine, self.memcg);
+                    self.source.look_at_generations(machine, self.memcg);
                     None
                 }
             };
@@ -86,8 +86,8 @@ impl ByAge {
             looked: looks.then(|| Looked {
                 time_ms,
                 watched_ms: time_ms,
-                bins: self.eye.bins(),
-                returned: self.eye.returned(),
+                bins: self.source.bins(),
+                returned: self.source.returned(),
             }),
             hands: Hands {
                 page_out: true,
@@ -106,7 +106,7 @@ impl ByAge {
         let before_ns = machine.now_ns();
         let waited_ns = machine.waited_ns();
         let done = match self.sight {
-            Sight::PageTables => mover::by_pages(machine, &self.eye, self.memcg, action),
+            Sight::PageTables => mover::by_pages(machine, &self.source, self.memcg, action),
             Sight::Generations => mover::by_bytes(machine, self.memcg, action),
         };
         let waited_ns = machine.waited_ns() - waited_ns;

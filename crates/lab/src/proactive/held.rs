@@ -36,7 +36,7 @@ struct Spaces {
     memcg: MemcgId,
     heat: BTreeMap<ProcessId, HeatQueue>,
     /// Ages by the same scans, as the daemon keeps them.
-    eye: Source,
+    source: Source,
     counted: Counted,
     /// Scans so far: each misses other pages.
     scans: u64,
@@ -49,7 +49,7 @@ impl Held {
             spaces: Spaces {
                 memcg,
                 heat: BTreeMap::new(),
-                eye: Source::new(&Controller::new(&plan.spec).pace()),
+                source: Source::new(&Controller::new(&plan.spec).pace()),
                 counted: Counted::default(),
                 scans: 0,
             },
@@ -178,7 +178,7 @@ impl Turn<'_> {
         let misses = self.misses();
         let mut tables = BTreeMap::<ProcessId, Vec<Seen>>::new();
         let spaces = &mut *self.spaces;
-        let misplaced = spaces.eye.look_at_tables(
+        let misplaced = spaces.source.look_at_tables(
             self.machine,
             spaces.memcg,
             self.truth,

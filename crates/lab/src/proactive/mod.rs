@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engine's proactive policies on the simulated machine: an agent with eyes (page tables, or the
+//! The engine's proactive policies on the simulated machine: an agent with sources (page tables, or the
 //! kernel's generations), a hand (page out, `memory.reclaim`, sort) and a price for both, beside the
 //! processes and their LRU.
 //!
@@ -41,7 +41,7 @@ pub enum Sight {
 pub struct ProactivePlan {
     /// Its policy.
     pub spec: Spec,
-    /// Its eyes.
+    /// Its sources.
     pub sight: Sight,
     /// Compare its histograms with the truth at every look (costs host time, nothing simulated).
     pub truth: bool,
@@ -50,7 +50,7 @@ pub struct ProactivePlan {
 /// What an agent did.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AgentStats {
-    /// CPU time of eyes, hand and deciding, in ns.
+    /// CPU time of sources, hand and deciding, in ns.
     pub cpu_ns: u64,
     /// Looks at all memory.
     pub looks: u64,

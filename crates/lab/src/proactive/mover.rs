@@ -23,7 +23,7 @@ pub(super) struct Done {
 /// Page by page.
 pub(super) fn by_pages(
     machine: &mut Machine,
-    eye: &Source,
+    source: &Source,
     memcg: MemcgId,
     action: &Action,
 ) -> Done {
@@ -36,7 +36,7 @@ pub(super) fn by_pages(
             bytes_max,
         } => {
             let now_ms = machine.now_ns() / 1_000_000;
-            for (process, runs) in oldest(eye, now_ms, older_than_ms, bytes_max / PAGE_BYTES) {
+            for (process, runs) in oldest(source, now_ms, older_than_ms, bytes_max / PAGE_BYTES) {
                 let (tried, left) = machine.page_out(process, &runs, false);
                 done.tried += tried[0] + tried[1];
                 done.left = [done.left[0] + left[0], done.left[1] + left[1]];
@@ -49,7 +49,7 @@ pub(super) fn by_pages(
             bytes_max,
         } => {
             let now_ms = machine.now_ns() / 1_000_000;
-            for (process, runs) in oldest(eye, now_ms, older_than_ms, bytes_max / PAGE_BYTES) {
+            for (process, runs) in oldest(source, now_ms, older_than_ms, bytes_max / PAGE_BYTES) {
                 done.sorted += machine.sort_cold(process, &runs);
             }
         }
@@ -59,7 +59,7 @@ pub(super) fn by_pages(
                 older_than_ms: types.map(|takes| takes.then_some(0)),
                 bytes_max,
             };
-            return by_pages(machine, eye, memcg, &action);
+            return by_pages(machine, source, memcg, &action);
         }
     }
     done
@@ -88,14 +88,14 @@ pub(super) fn by_bytes(machine: &mut Machine, memcg: MemcgId, action: &Action) -
 
 /// The oldest pages of all processes: for each the runs to take, at most `pages_max` in all.
 fn oldest(
-    eye: &Source,
+    source: &Source,
     now_ms: u64,
     older_than_ms: ByType<Option<u64>>,
     pages_max: u64,
 ) -> Vec<(ProcessId, Vec<Range<u64>>)> {
     // Every generation of every process that is old enough for one of the types, by age.
     let mut old: Vec<(u64, ProcessId, Label)> = Vec::new();
-    for (process, ages) in eye.spaces() {
+    for (process, ages) in source.spaces() {
         let generations = ages.generations();
         for label in
             (LABEL_UNSEEN..LABELS as Label).filter(|&l| l == LABEL_UNSEEN || l >= LABEL_OLDEST)
@@ -117,7 +117,7 @@ fn oldest(
             break;
         }
         let types = older_than_ms.map(|ms| ms.is_some_and(|ms| age_ms >= ms));
-        let runs = take(&eye.spaces()[&process], label, types, &mut left);
+        let runs = take(&source.spaces()[&process], label, types, &mut left);
         match chosen.iter_mut().find(|(other, _)| *other == process) {
             Some((_, all)) => all.extend(runs),
             None => chosen.push((process, runs)),

@@ -254,7 +254,7 @@ fn reclaim_all(
                 rate_bytes_per_s: Some(256 << 20),
                 ..PageoutLimits::default()
             },
-            &mut SourceRecheck::new(agent.eye(), cold.target),
+            &mut SourceRecheck::new(agent.source(), cold.target),
             stop.flag(),
             |_| (),
         );

@@ -337,7 +337,7 @@ fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop)
             &mut work.mover,
             &work.cold.plan,
             limits,
-            &mut SourceRecheck::new(agent.eye(), work.cold.target),
+            &mut SourceRecheck::new(agent.source(), work.cold.target),
             stop.flag(),
             |report| {
                 progress.set_position(before + report.accounted_bytes());

@@ -37,8 +37,8 @@ pub fn run(
         oldest: args.ages.config(period).oldest,
         window_ms: millis(period),
     };
-    let mut eye = open(&Roots::default(), targets, &wanted)?;
-    let knows = match eye.unit() {
+    let mut source = open(&Roots::default(), targets, &wanted)?;
+    let knows = match source.unit() {
         Unit::Processes => Knows::Processes,
         Unit::Cgroups => Knows::Cgroups,
     };
@@ -47,17 +47,17 @@ pub fn run(
     let bar = progress(duration.filter(|_| args.follow.is_none()));
     let mut next_look = began + period;
     loop {
-        for lead_ms in eye.lead_times_ms().to_vec() {
+        for lead_ms in source.lead_times_ms().to_vec() {
             let at = next_look.checked_sub(Duration::from_millis(lead_ms));
             if stop.requested().is_none() {
                 wait(None, &stop, &bar, began, at.unwrap_or(began).max(began));
             }
             if stop.requested().is_none() {
-                eye.prepare()?;
+                source.prepare()?;
             }
         }
         wait(None, &stop, &bar, began, next_look);
-        let mut reports = eye.look()?;
+        let mut reports = source.look()?;
         let left = Left::of(&reports);
         let now = Instant::now();
         let ended = duration.is_some_and(|duration| now >= began + duration)
@@ -67,9 +67,9 @@ pub fn run(
             bar.finish_and_clear();
         }
         let cut = sort_and_cut(&mut reports, args.sort, args.top);
-        let (cpu_ns, caveats) = (eye.cpu_ns(), eye.caveats());
+        let (cpu_ns, caveats) = (source.cpu_ns(), source.caveats());
         let look = KernelLook {
-            source: eye.name(),
+            source: source.name(),
             knows,
             caveats: &caveats,
             cpu_ms: cpu_ns as f64 / 1e6,

@@ -64,10 +64,10 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Opens the eye. Nothing is looked at yet.
+    /// Opens the source. Nothing is looked at yet.
     ///
     /// # Errors
-    /// No eye works here.
+    /// No source works here.
     pub fn new(limits: Limits, interval: Duration) -> anyhow::Result<Self> {
         let config = observe::cold_config(limits.older_than, interval)?;
         let (mut agent, note) = observe::open_agent(Targets::Listed(Vec::new()), config)?;
@@ -207,7 +207,7 @@ impl Keeper {
             &mut mover,
             &cold.plan,
             limits,
-            &mut SourceRecheck::new(self.agent.eye(), cold.target),
+            &mut SourceRecheck::new(self.agent.source(), cold.target),
             &AtomicBool::new(false),
             |_| (),
         );

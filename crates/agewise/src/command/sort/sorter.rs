@@ -244,7 +244,7 @@ impl<'a> Sorter<'a> {
     ) -> anyhow::Result<Plan> {
         let ranges: Vec<AddressRange> = pages.ranges().collect();
         let target = Target::from(process);
-        let mut plan = Plan::of(mover::look(agent.eye(), &target, &ranges, wanted)?);
+        let mut plan = Plan::of(mover::look(agent.source(), &target, &ranges, wanted)?);
         let mut vmas = VmaTable::new();
         vmas.read(process.pid())?;
         vmas.mark_locked(process.pid())?;

@@ -131,23 +131,25 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             args.interval
         );
     }
-    let mut eye = recorder::open_source().context("cannot read page tables")?;
-    let (source, why_not) = faults::open(args.faults).context("--faults on")?;
+    let mut source = recorder::open_source().context("cannot read page tables")?;
+    let (fault_source, why_not) = faults::open(args.faults).context("--faults on")?;
     if let Some(why_not) = why_not {
         agewise_cli::note!("{why_not}");
     }
-    let tells_majors = source.as_ref().is_some_and(|source| source.tells_majors());
+    let tells_majors = fault_source
+        .as_ref()
+        .is_some_and(|source| source.tells_majors());
     let out = File::create_new(&args.out)
         .with_context(|| format!("cannot create {}", args.out.display()))?;
     let mut recorder = Recorder::new(
-        &mut eye,
+        &mut source,
         &args.out,
         BufWriter::new(out),
         args.interval,
-        metadata(args, source.is_some(), tells_majors),
+        metadata(args, fault_source.is_some(), tells_majors),
     )?;
     recorder.set_max_slowdown(args.max_slowdown);
-    if let Some(source) = source {
+    if let Some(source) = fault_source {
         recorder.set_faults(source);
     }
     let mut subject = match Subject::start(args) {

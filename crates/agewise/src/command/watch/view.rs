@@ -71,7 +71,7 @@ pub struct View {
     pub has_help: bool,
     /// Colours may be used.
     pub has_color: bool,
-    /// Something to be said about the eye.
+    /// Something to be said about the source.
     pub note: Option<String>,
     /// First line on the screen; kept by the drawing.
     pub offset: usize,

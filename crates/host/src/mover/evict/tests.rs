@@ -35,8 +35,8 @@ fn evict(
     limits: PageoutLimits,
 ) -> (Result<(), PageoutError>, PageoutReport, Evicted) {
     let (clock, cancel) = (FakeClock::default(), AtomicBool::new(false));
-    let mut eye = NoRecheck;
-    let mut eviction = Eviction::new(plan, limits, mover, &mut eye, &clock, &cancel);
+    let mut source = NoRecheck;
+    let mut eviction = Eviction::new(plan, limits, mover, &mut source, &clock, &cancel);
     let result = eviction.run(|_| ());
     (result, eviction.report().clone(), eviction.evicted())
 }
@@ -177,8 +177,8 @@ fn the_rate_is_kept_by_waiting() {
         ..Default::default()
     };
     let (clock, cancel) = (FakeClock::default(), AtomicBool::new(false));
-    let mut eye = NoRecheck;
-    let mut eviction = Eviction::new(&plan, limits, &mut mover, &mut eye, &clock, &cancel);
+    let mut source = NoRecheck;
+    let mut eviction = Eviction::new(&plan, limits, &mut mover, &mut source, &clock, &cancel);
     eviction.run(|_| ()).unwrap();
     assert_eq!(eviction.report().left_bytes, 10 << 20);
     let seconds = clock.now_ns.get() as f64 / 1e9;
@@ -197,8 +197,8 @@ fn cancelling_stops_before_the_next_call() {
         ..Default::default()
     };
     let (clock, cancel) = (FakeClock::default(), AtomicBool::new(false));
-    let mut eye = NoRecheck;
-    let mut eviction = Eviction::new(&plan, limits, &mut mover, &mut eye, &clock, &cancel);
+    let mut source = NoRecheck;
+    let mut eviction = Eviction::new(&plan, limits, &mut mover, &mut source, &clock, &cancel);
     eviction
         .run(|report| cancel.store(report.left_bytes >= 30 * PAGE, Ordering::Relaxed))
         .unwrap();
@@ -270,7 +270,7 @@ fn an_eye_that_returns_more_than_asked_moves_nothing_more() {
 
     let mut blind = |_: &RunSet| {
         Err(PageoutError::Recheck {
-            reason: "no eye".to_owned(),
+            reason: "no source".to_owned(),
         })
     };
     let mut mover = cold(100);
@@ -395,14 +395,14 @@ proptest! {
         mover.faults = faults.clone();
         let before = mover.pages.clone();
         let young = mover.young(plan.base());
-        let mut eye = |runs: &RunSet| Ok(runs.subtract(&young));
+        let mut source = |runs: &RunSet| Ok(runs.subtract(&young));
         let limits = PageoutLimits {
             bytes_max: limit_pages * PAGE,
             call_bytes_max: call_pages * PAGE,
             ..Default::default()
         };
         let (clock, cancel) = (FakeClock::default(), AtomicBool::new(false));
-        let mut eviction = Eviction::new(&plan, limits, &mut mover, &mut eye, &clock, &cancel);
+        let mut eviction = Eviction::new(&plan, limits, &mut mover, &mut source, &clock, &cancel);
         eviction.run(|_| ()).unwrap();
         let (report, evicted) = (eviction.report().clone(), eviction.evicted());
 
