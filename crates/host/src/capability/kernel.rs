@@ -2,7 +2,7 @@
 //! The kernel and what it lets us do.
 
 use super::facts::{Facts, Syscall};
-use super::{Capability, Group, State};
+use super::row::{Capability, Group, State};
 
 pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
     vec![

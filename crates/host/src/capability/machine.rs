@@ -4,7 +4,7 @@
 use agewise_policy::units::bytes_text;
 
 use super::facts::Facts;
-use super::{Capability, Group, State};
+use super::row::{Capability, Group, State};
 use crate::cgroup::{CgroupError, Layout, Version};
 use crate::damon::{Availability, Owner};
 

@@ -2,7 +2,7 @@
 //! Ways to move memory.
 
 use super::facts::{Facts, Syscall};
-use super::{Capability, Group, State};
+use super::row::{Capability, Group, State};
 use crate::cgroup::Version;
 use crate::damon::Availability;
 

@@ -2,7 +2,8 @@
 //! The kernel's DAMON: regions of adaptive size, by sampling.
 
 use super::{Open, Source, line};
-use crate::capability::{Capability, Facts, State};
+use crate::capability::facts::Facts;
+use crate::capability::row::{Capability, State};
 use crate::damon::{Availability, Offer};
 use crate::kernel_source;
 

@@ -2,7 +2,8 @@
 //! The kernel's multi-gen LRU: whole generations of memory cgroups.
 
 use super::{Open, Source, line};
-use crate::capability::{Capability, Facts, State};
+use crate::capability::facts::Facts;
+use crate::capability::row::{Capability, State};
 use crate::kernel_source::GenerationSource;
 
 pub(super) static SOURCE: Source = Source {

@@ -13,7 +13,8 @@ use agewise_policy::workingset::{Intervals, OldestPages};
 
 use crate::access::{AccessError, AccessSource};
 use crate::agent::Targets;
-use crate::capability::{Capability, Facts, Group, State};
+use crate::capability::facts::Facts;
+use crate::capability::row::{Capability, Group, State};
 use crate::kernel_source::{KernelSource, KernelSourceError};
 use crate::root::Roots;
 

@@ -2,7 +2,8 @@
 //! Page faults in exact order, by BPF tracepoint: what `trace record --faults` adds to page tables.
 
 use super::{Open, Source, line, refused};
-use crate::capability::{Capability, Facts, State};
+use crate::capability::facts::Facts;
+use crate::capability::row::{Capability, State};
 
 pub(super) static SOURCE: Source = Source {
     name: "page_faults",

@@ -3,7 +3,8 @@
 
 use super::{Open, Source, line};
 use crate::access::pagemap::Pagemap;
-use crate::capability::{Capability, Facts, State};
+use crate::capability::facts::Facts;
+use crate::capability::row::{Capability, State};
 
 pub(super) static SOURCE: Source = Source {
     name: "pagemap",

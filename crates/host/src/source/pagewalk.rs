@@ -2,7 +2,8 @@
 //! Page tables, read by a BPF program: page granular and exact.
 
 use super::{Open, Source, line, refused};
-use crate::capability::{Capability, Facts, State};
+use crate::capability::facts::Facts;
+use crate::capability::row::{Capability, State};
 use crate::pagewalk::PageWalk;
 
 pub(super) static SOURCE: Source = Source {
