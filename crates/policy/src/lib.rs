@@ -10,6 +10,7 @@ pub mod budget;
 pub mod clear;
 pub mod generations;
 pub mod heat;
+mod mix;
 pub mod proactive;
 pub mod reuse;
 pub mod sample;

@@ -169,14 +169,6 @@ impl KernelSource for DamonSource {
         Unit::Processes
     }
 
-    fn lead_times_ms(&self) -> &[u64] {
-        &[]
-    }
-
-    fn prepare(&mut self) -> Result<(), KernelSourceError> {
-        Ok(())
-    }
-
     fn look(&mut self) -> Result<Vec<SubjectReport>, KernelSourceError> {
         let began = thread_cpu_ns();
         let regions = match self.session.all_tried_regions() {

@@ -42,13 +42,17 @@ pub trait KernelSource {
     fn unit(&self) -> Unit;
 
     /// How long before a look it has to be [prepared](Self::prepare), ms, longest first.
-    fn lead_times_ms(&self) -> &[u64];
+    fn lead_times_ms(&self) -> &[u64] {
+        &[]
+    }
 
     /// Does what must be done some time before a look.
     ///
     /// # Errors
     /// See [`KernelSourceError`].
-    fn prepare(&mut self) -> Result<(), KernelSourceError>;
+    fn prepare(&mut self) -> Result<(), KernelSourceError> {
+        Ok(())
+    }
 
     /// The ages of all targets as of now. Not all fields of a report are known to every source.
     ///

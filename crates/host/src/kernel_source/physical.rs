@@ -118,14 +118,6 @@ impl KernelSource for PhysicalSource {
         Unit::Cgroups
     }
 
-    fn lead_times_ms(&self) -> &[u64] {
-        &[]
-    }
-
-    fn prepare(&mut self) -> Result<(), KernelSourceError> {
-        Ok(())
-    }
-
     fn look(&mut self) -> Result<Vec<SubjectReport>, KernelSourceError> {
         let began = thread_cpu_ns();
         let regions = self.session.tried_regions(0)?;

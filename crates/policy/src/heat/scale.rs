@@ -6,6 +6,8 @@
 //! and 16 levels an octave tell heats apart by 4 %. The reference is set back, and all bytes with it,
 //! when it nears the top.
 
+use crate::mix::mix;
+
 /// Levels in a factor of two.
 const LEVELS_PER_OCTAVE: f64 = 16.0;
 /// The level of a page that has just been accessed for the first time, before any drift: so much
@@ -83,10 +85,7 @@ impl Scale {
     }
 }
 
-/// Spreads evenly over scans, the same in every run (splitmix64).
+/// Spreads evenly over scans, the same in every run.
 fn dither(scan: u64) -> u8 {
-    let mut z = scan.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    ((z ^ z >> 31) >> 56) as u8
+    (mix(scan.wrapping_mul(0x9E37_79B9_7F4A_7C15)) >> 56) as u8
 }

@@ -43,6 +43,7 @@ use hazard::Exposures;
 use index::Index;
 
 use crate::heat::scale::Scale;
+use crate::mix;
 
 /// Classes of hotness: powers of two, so many below one touch and so many above.
 const CLASSES: usize = 10;
@@ -169,12 +170,8 @@ impl ReuseModel {
         self.scale.heat(page.level).log2() + since
     }
 
-    fn is_in_sample(&self, hash: u64) -> bool {
-        // splitmix64's finaliser: neighbours fall apart.
-        let mut z = hash.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ z >> 31).is_multiple_of(self.params.sample)
+    fn is_in_sample(&self, number: u64) -> bool {
+        mix::hash(number).is_multiple_of(self.params.sample)
     }
 }
 

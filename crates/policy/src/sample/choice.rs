@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::Level;
+use crate::mix::hash;
 
 /// What names the blocks of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,12 +126,4 @@ fn chosen(seed: u64, stratum: u64, level: Level) -> u64 {
 /// Whether the upper half (1) of stratum number `stratum` is taken, or the lower one (0).
 pub(super) fn upper_half(seed: u64, stratum: u64, level: Level) -> u64 {
     hash(seed ^ u64::from(level).rotate_left(56) ^ stratum) >> 63
-}
-
-/// The finalizer of SplitMix64.
-fn hash(value: u64) -> u64 {
-    let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
