@@ -8,7 +8,7 @@ AGEWISE = $(TARGET_DIR)/release/agewise
 LIBRARIES = agewise-policy agewise-kernel agewise-damon agewise-trace
 FEATURE_SETS = "" fuse web lab bench
 
-.PHONY: setup build dist run test test-vm lint check-features doc package bench man bpf bpf-check clean
+.PHONY: setup build install dist run test test-vm lint check-features doc package bench man bpf bpf-check clean
 
 # Installs what building agewise needs (as root on Debian and its kin), or names what is missing.
 setup:
@@ -17,9 +17,15 @@ setup:
 build: setup
 	$(CARGO) build --release $(CARGO_FLAGS) -p agewise
 
-# The program as packages ship it: optimised across crates, which takes longer to build.
-dist: setup
-	$(CARGO) build --profile dist $(CARGO_FLAGS) -p agewise
+# The program with its manual, completions, unit and configuration; DESTDIR= for a tree of its own.
+PREFIX ?= /usr/local
+install: build
+	scripts/install $(AGEWISE) $(PREFIX) $(DESTDIR)
+
+# What users install, in target/dist: tarball, .deb, .rpm, OCI image, bill of materials, checksums.
+dist:
+	@scripts/setup dist
+	scripts/dist
 
 # The tour: what this machine can do, the age of the memory of two programs, and the cold half of
 # one of them moved out. ZRAM=1 lends it a compressed swap device while it runs: without swap hardly

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What `make install` and the packages put on a machine.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use toml::{Table, Value};
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Installs this build below `root`; what the script said.
+fn install(prefix: &str, root: &Path) -> String {
+    let output = Command::new(repository().join("scripts/install"))
+        .arg(env!("CARGO_BIN_EXE_agewise"))
+        .args([prefix, root.to_str().unwrap()])
+        .env("SOURCE_DATE_EPOCH", "1700000000")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{complaint}");
+    said
+}
+
+fn files_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory)
+        .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+/// Sources of assets of both kinds of packages, below the tree that is packed.
+fn assets() -> Vec<String> {
+    let manifest = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+    let manifest: Table = manifest.unwrap().parse().unwrap();
+    let metadata = &manifest["package"]["metadata"];
+    let assets = |kind: &str| metadata[kind]["assets"].as_array().unwrap().clone();
+    let source = |asset: Value| match &asset {
+        Value::Array(columns) => columns[0].as_str().unwrap().to_owned(),
+        table => table["source"].as_str().unwrap().to_owned(),
+    };
+    let both = assets("deb").into_iter().chain(assets("generate-rpm"));
+    both.map(source)
+        .map(|source| {
+            let below = source.strip_prefix("../../target/dist/root/");
+            below.unwrap_or_else(|| panic!("{source}")).to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn packages_hold_only_what_is_installed_and_all_of_it() {
+    let root = tempfile::tempdir().unwrap();
+    install("/usr", root.path());
+    let mut packed: Vec<PathBuf> = Vec::new();
+    for asset in assets() {
+        match asset.strip_suffix("/*") {
+            Some(directory) => {
+                let files = files_in(&root.path().join(directory));
+                assert!(!files.is_empty(), "{directory} is empty");
+                packed.extend(files);
+            }
+            None => packed.push(root.path().join(asset)),
+        }
+    }
+    for file in &packed {
+        let meta = file.metadata();
+        let meta = meta.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        assert!(meta.is_file(), "{}", file.display());
+        let modified = meta.modified().unwrap();
+        let since = modified.duration_since(std::time::UNIX_EPOCH).unwrap();
+        assert_eq!(since.as_secs(), 1_700_000_000, "{}", file.display());
+    }
+    let mut left = vec![root.path().to_owned()];
+    while let Some(directory) = left.pop() {
+        for path in files_in(&directory) {
+            if path.is_dir() {
+                left.push(path);
+            } else {
+                assert!(
+                    packed.contains(&path),
+                    "{} is in no package",
+                    path.display()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_installed_fits_together() {
+    let root = tempfile::tempdir().unwrap();
+    let said = install("/opt/agewise", root.path());
+    let below = |path: &str| root.path().join(path.trim_start_matches('/'));
+    let unit = below("/opt/agewise/lib/systemd/system/agewise.service");
+    let unit = std::fs::read_to_string(unit).unwrap();
+    let start = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart="));
+    let words: Vec<&str> = start.unwrap().split_whitespace().collect();
+    assert_eq!(words[1..3], ["daemon", "--config"], "{words:?}");
+    assert!(!unit.contains("/usr/bin/agewise"), "{unit}");
+    let program = Command::new(below(words[0])).arg("--version").output();
+    assert!(program.unwrap().status.success());
+    let config = below(words[3]);
+    let check = Command::new(below(words[0]))
+        .args(["config", "check"])
+        .arg(&config)
+        .output();
+    assert!(check.unwrap().status.success());
+    for manual in ["agewise", "agewise-daemon", "agewise-report"] {
+        let path = format!("/opt/agewise/share/man/man1/{manual}.1.gz");
+        assert!(below(&path).is_file(), "{path}: {said}");
+    }
+
+    std::fs::write(&config, "# mine\n").unwrap();
+    let said = install("/opt/agewise", root.path());
+    assert!(said.contains("install: kept"), "{said}");
+    assert_eq!(std::fs::read_to_string(&config).unwrap(), "# mine\n");
+}
