@@ -49,6 +49,7 @@ lint: setup
 		$(CARGO) deny --offline check bans licenses sources; \
 	else echo "SKIPPED cargo deny: not installed (cargo install cargo-deny)"; fi
 	$(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+	@scripts/check-chart
 	@$(MAKE) --no-print-directory check-features doc
 
 # The program without any optional part, and with each of them alone.

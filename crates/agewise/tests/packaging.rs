@@ -119,3 +119,47 @@ fn what_is_installed_fits_together() {
     assert!(said.contains("install: kept"), "{said}");
     assert_eq!(std::fs::read_to_string(&config).unwrap(), "# mine\n");
 }
+
+/// With what it writes and where it listens moved into `directory`.
+fn at_home(example: &Path, directory: &Path) -> PathBuf {
+    let text = std::fs::read_to_string(example).unwrap();
+    let mut config: Table = text.parse().unwrap();
+    config.insert("journal".to_owned(), Value::Table(Table::new()));
+    if let Some(metrics) = config.get_mut("metrics") {
+        let socket = format!("unix:{}/metrics.sock", directory.display());
+        let metrics = metrics.as_table_mut().unwrap();
+        metrics.insert("listen".to_owned(), Value::String(socket));
+    }
+    let path = directory.join("agewise.toml");
+    std::fs::write(&path, config.to_string()).unwrap();
+    path
+}
+
+#[test]
+fn every_example_is_good_and_starts() {
+    let mut examples = files_in(&repository().join("packaging/examples"));
+    examples.sort();
+    for example in examples {
+        let name = example.display();
+        let check = Command::new(env!("CARGO_BIN_EXE_agewise"))
+            .args(["config", "check"])
+            .arg(&example)
+            .output()
+            .unwrap();
+        assert!(check.status.success(), "{name}: {check:?}");
+        let directory = tempfile::tempdir().unwrap();
+        let daemon = Command::new(env!("CARGO_BIN_EXE_agewise"))
+            .args(["daemon", "--dry-run", "--ticks", "1", "--config"])
+            .arg(at_home(&example, directory.path()))
+            .env("STATE_DIRECTORY", directory.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&daemon.stderr);
+        let journal = String::from_utf8_lossy(&daemon.stdout);
+        assert!(daemon.status.success(), "{name}: {said}{journal}");
+        assert!(
+            journal.contains("\"record\":\"start\""),
+            "{name}: {journal}"
+        );
+    }
+}

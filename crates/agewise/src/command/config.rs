@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let live = config.act.iter().filter(|act| !act.dry_run).count();
             writeln!(
                 out,
-                "{}: good; {rules} rules, {live} of them move memory",
+                "{}: good; rules: {rules}, of which {live} move memory",
                 file.display()
             )?;
         }

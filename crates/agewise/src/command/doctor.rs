@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use agewise_host::capability::{Capabilities, Capability, Group, State};
 
+use agewise_cli::note;
 use agewise_cli::output::{self, Format};
 
 /// Say what agewise can do on this machine, and what to do about what it cannot.
@@ -18,7 +19,8 @@ use agewise_cli::output::{self, Format};
 /// walker is loaded, and where nobody uses DAMON a monitor is set up that is never started.
 ///
 /// The exit status is 0 if observing works, be it in part; 3 if no access source works here, so that nothing
-/// can be observed; 1 for an error and 2 for a command line that is wrong.
+/// can be observed; 4 if something fails that `--need` or `--strict` asks for; 1 for an error and 2
+/// for a command line that is wrong. So a probe, or what starts before the daemon on a node, can use it.
 ///
 /// JSON is one object a line, with the fields group (kernel, machine, source, mover), name, state
 /// (available, limited, missing), chosen, since, found and advice; CSV has the same columns.
@@ -27,14 +29,72 @@ pub struct Args {
     /// How to print it.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
+    /// Names of lines that have to say "yes", separated by commas.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub need: Vec<String>,
+    /// The same as `--need btf,cgroup,swap,pagewalk,pageout`: all that the daemon can make use of.
+    #[arg(long)]
+    pub strict: bool,
 }
 
 /// Exit status when nothing can be observed.
 const NO_SOURCE: u8 = 3;
+/// Exit status when something fails that was asked for.
+const UNMET: u8 = 4;
+/// What `--strict` asks for.
+const STRICT: [&str; 5] = ["btf", "cgroup", "swap", "pagewalk", "pageout"];
+
+impl Args {
+    /// What has to work, each once, in the order asked for.
+    fn needs(&self) -> Vec<&str> {
+        let mut needs: Vec<&str> = Vec::new();
+        let strict = STRICT.iter().copied().filter(|_| self.strict);
+        for need in self.need.iter().map(String::as_str).chain(strict) {
+            if !needs.contains(&need) {
+                needs.push(need);
+            }
+        }
+        needs
+    }
+}
+
+/// Why needs are not met, a line each.
+///
+/// # Errors
+/// A need that names no line.
+fn unmet(table: &Capabilities, needs: &[&str]) -> anyhow::Result<Vec<String>> {
+    let mut lines = Vec::new();
+    for need in needs {
+        let named = |line: &&Capability| line.name == *need;
+        let mut found = table.lines().iter().filter(named).peekable();
+        if found.peek().is_none() {
+            let names: Vec<&str> = table.lines().iter().map(|line| line.name).collect();
+            anyhow::bail!(
+                "--need {need}: no such line; there are {}",
+                names.join(", ")
+            );
+        }
+        lines.extend(
+            found
+                .filter(|line| line.state != State::Available)
+                .map(|line| {
+                    let advice = line.advice.as_ref().map(|advice| format!(" -> {advice}"));
+                    let advice = advice.unwrap_or_default();
+                    format!(
+                        "needed: {need} is {}: {}{advice}",
+                        line.state.name(),
+                        line.found
+                    )
+                }),
+        );
+    }
+    Ok(lines)
+}
 
 /// Prints the table.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let table = Capabilities::of_this_machine();
+    let unmet = unmet(&table, &args.needs())?;
     let mut out = io::stdout().lock();
     match args.format {
         Format::Text => out.write_all(text(&table, &Style::of_stdout()).as_bytes())?,
@@ -46,10 +106,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Format::Csv => out.write_all(csv(&table).as_bytes())?,
     }
     out.flush()?;
-    Ok(if table.source().is_some() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(NO_SOURCE)
+    for line in &unmet {
+        note!("{line}");
+    }
+    Ok(match (table.source(), unmet.is_empty()) {
+        (None, _) => ExitCode::from(NO_SOURCE),
+        (Some(_), false) => ExitCode::from(UNMET),
+        (Some(_), true) => ExitCode::SUCCESS,
     })
 }
 
@@ -321,6 +384,30 @@ mod tests {
             }
             assert_ne!(painted, plain);
             assert_eq!(stripped, plain);
+        }
+    }
+
+    #[test]
+    fn what_is_needed_and_missing_is_named_with_what_helps() {
+        let table = little();
+        let missing = unmet(&table, &["arch", "swap", "pagewalk"]).unwrap();
+        assert_eq!(missing.len(), 2, "{missing:?}");
+        assert!(
+            missing[0].starts_with("needed: swap is missing: "),
+            "{missing:?}"
+        );
+        assert!(missing[1].contains(" -> "), "{missing:?}");
+        let error = unmet(&table, &["swop"]).unwrap_err().to_string();
+        assert!(error.contains("swop") && error.contains("swap"), "{error}");
+        let args = Args {
+            format: Format::Text,
+            need: vec!["swap".to_owned(), "arch".to_owned()],
+            strict: true,
+        };
+        let needs = ["swap", "arch", "btf", "cgroup", "pagewalk", "pageout"];
+        assert_eq!(args.needs(), needs);
+        for name in STRICT {
+            assert!(table.lines().iter().any(|line| line.name == name), "{name}");
         }
     }
 

@@ -5,9 +5,8 @@
 //! them: `_ms` is `_seconds` and `_percent` is `_ratio` here. Counters end in `_total`.
 
 use agewise_host::untrusted::Untrusted;
-use agewise_policy::generations::PageType;
-use agewise_policy::workingset::{Histogram, NO_UPPER_BOUND_MS};
 
+use super::ages;
 use super::shown::{Counts, OTHER, Shown};
 use crate::state::{Psi, Reason, Snapshot, SubjectView};
 
@@ -69,7 +68,7 @@ pub struct Family {
     pub samples: Vec<(Labels, Value)>,
 }
 
-fn gauge(name: &'static str, unit: Unit, help: &'static str) -> Family {
+pub(super) fn gauge(name: &'static str, unit: Unit, help: &'static str) -> Family {
     Family {
         name,
         help,
@@ -87,7 +86,7 @@ fn counter(name: &'static str, unit: Unit, help: &'static str) -> Family {
 }
 
 impl Family {
-    fn add(&mut self, labels: Labels, value: impl Into<Value>) {
+    pub(super) fn add(&mut self, labels: Labels, value: impl Into<Value>) {
         self.samples.push((labels, value.into()));
     }
 
@@ -98,9 +97,9 @@ impl Family {
 }
 
 /// A row: a subject, or all that are not shown.
-struct Row<'a> {
-    label: (&'static str, String),
-    subjects: Vec<&'a SubjectView>,
+pub(super) struct Row<'a> {
+    pub(super) label: (&'static str, String),
+    pub(super) subjects: Vec<&'a SubjectView>,
     counts: Counts,
 }
 
@@ -147,20 +146,6 @@ fn seconds(ms: f64) -> f64 {
     ms / 1e3
 }
 
-fn type_name(page_type: PageType) -> &'static str {
-    match page_type {
-        PageType::Anon => "anon",
-        PageType::File => "file",
-    }
-}
-
-fn upper_text(upper_ms: u64) -> String {
-    match upper_ms {
-        NO_UPPER_BOUND_MS => "+Inf".to_owned(),
-        ms => ms.to_string(),
-    }
-}
-
 /// All metrics.
 #[must_use]
 pub fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
@@ -176,48 +161,7 @@ pub fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
 
 /// Where memory is, and how old.
 fn memory(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
-    let mut ages = gauge(
-        "age",
-        Unit::Bytes,
-        "Resident memory by the time since it was last seen used. Each series is one bin: ages below \
-         upper_ms (milliseconds) and not below the next smaller upper_ms; bins are not cumulative, \
-         and their sum is resident memory. A cgroup is counted with all below it",
-    );
-    let mut resident = gauge(
-        "resident",
-        Unit::Bytes,
-        "Memory that processes have mapped and that is in memory",
-    );
-    for row in rows {
-        for node in &snapshot.nodes {
-            let views = || {
-                row.subjects
-                    .iter()
-                    .filter_map(|subject| subject.node(*node))
-            };
-            let mut histogram = Histogram::new(&snapshot.intervals);
-            let mut sum = [0u64; 2];
-            for view in views() {
-                histogram.add(&view.ages);
-                for (sum, bytes) in sum.iter_mut().zip(view.resident_bytes) {
-                    *sum = sum.saturating_add(bytes);
-                }
-            }
-            for (at, (page_type, sum)) in PageType::ALL.into_iter().zip(sum).enumerate() {
-                let labels = vec![
-                    row.label.clone(),
-                    ("node", node.to_string()),
-                    ("type", type_name(page_type).to_owned()),
-                ];
-                for bin in histogram.bins() {
-                    let mut labels = labels.clone();
-                    labels.push(("upper_ms", upper_text(bin.upper_ms)));
-                    ages.add(labels, bin.amounts[at]);
-                }
-                resident.add(labels, sum);
-            }
-        }
-    }
+    let mut all = ages::families(snapshot, rows);
     let mut swapped = gauge("swapped", Unit::Bytes, "Memory of its processes in swap");
     let mut cache = gauge(
         "unmapped_cache",
@@ -238,7 +182,8 @@ fn memory(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
             cache.add(labels, bytes);
         }
     }
-    vec![ages, resident, swapped, cache]
+    all.extend([swapped, cache]);
+    all
 }
 
 /// What moved.

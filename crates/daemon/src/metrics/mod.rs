@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Metrics in the OpenMetrics text format, or the older one of Prometheus for who asks for no other.
 
+mod ages;
 pub mod families;
 pub mod shown;
 pub mod text;

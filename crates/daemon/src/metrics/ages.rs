@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The metrics of how old memory is.
+
+use agewise_policy::generations::PageType;
+use agewise_policy::workingset::{Histogram, NO_UPPER_BOUND_MS};
+
+use super::families::{Family, Labels, Row, Unit, gauge};
+use crate::state::Snapshot;
+
+/// Resident memory, by bins of age, and as a histogram that queries for quantiles understand.
+pub(super) fn families(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
+    let mut ages = gauge(
+        "age",
+        Unit::Bytes,
+        "Resident memory by the time since it was last seen used. Each series is one bin: ages below \
+         upper_ms (milliseconds) and not below the next smaller upper_ms; bins are not cumulative, \
+         and their sum is resident memory. A cgroup is counted with all below it",
+    );
+    let mut within = gauge(
+        "used_within",
+        Unit::Bytes,
+        "Resident memory that was used within the last le seconds, cumulative and over all nodes: \
+         histogram_quantile(0.9, agewise_used_within_bytes) is the age that nine tenths of it are \
+         below",
+    );
+    let mut resident = gauge(
+        "resident",
+        Unit::Bytes,
+        "Memory that processes have mapped and that is in memory",
+    );
+    for row in rows {
+        let mut whole = Histogram::new(&snapshot.intervals);
+        for node in &snapshot.nodes {
+            let mut histogram = Histogram::new(&snapshot.intervals);
+            let mut sum = [0u64; 2];
+            for view in row
+                .subjects
+                .iter()
+                .filter_map(|subject| subject.node(*node))
+            {
+                histogram.add(&view.ages);
+                for (sum, bytes) in sum.iter_mut().zip(view.resident_bytes) {
+                    *sum = sum.saturating_add(bytes);
+                }
+            }
+            for (at, (page_type, sum)) in PageType::ALL.into_iter().zip(sum).enumerate() {
+                let node = ("node", node.to_string());
+                let labels = vec![row.label.clone(), node, type_label(page_type)];
+                for bin in histogram.bins() {
+                    let upper = ("upper_ms", upper_text(bin.upper_ms));
+                    ages.add(with(&labels, upper), bin.amounts[at]);
+                }
+                resident.add(labels, sum);
+            }
+            whole.add(&histogram);
+        }
+        for (at, page_type) in PageType::ALL.into_iter().enumerate() {
+            let labels = vec![row.label.clone(), type_label(page_type)];
+            let mut below = 0u64;
+            for bin in whole.bins() {
+                below = below.saturating_add(bin.amounts[at]);
+                within.add(with(&labels, ("le", upper_seconds(bin.upper_ms))), below);
+            }
+        }
+    }
+    vec![ages, within, resident]
+}
+
+fn with(labels: &Labels, label: (&'static str, String)) -> Labels {
+    let mut labels = labels.clone();
+    labels.push(label);
+    labels
+}
+
+fn type_label(page_type: PageType) -> (&'static str, String) {
+    let name = match page_type {
+        PageType::Anon => "anon",
+        PageType::File => "file",
+    };
+    ("type", name.to_owned())
+}
+
+fn upper_text(upper_ms: u64) -> String {
+    match upper_ms {
+        NO_UPPER_BOUND_MS => "+Inf".to_owned(),
+        ms => ms.to_string(),
+    }
+}
+
+/// As OpenMetrics writes bounds: a decimal point always.
+fn upper_seconds(upper_ms: u64) -> String {
+    match upper_ms {
+        NO_UPPER_BOUND_MS => "+Inf".to_owned(),
+        ms => format!("{:?}", ms as f64 / 1e3),
+    }
+}
