@@ -28,11 +28,34 @@ const TABLES_MIN: u32 = 64;
 /// Taken from the map by one call.
 const BATCH: u32 = 4096;
 
-/// The tracepoints, and what is not seen without each.
-pub const TRACEPOINTS: [(&str, &str); 3] = [
-    ("mm_filemap_get_pages", "reads"),
-    ("mm_filemap_fault", "faults on pages that are not mapped"),
-    ("writeback_dirty_folio", "writes"),
+/// A tracepoint, and what is seen by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tracepoint {
+    /// Its name.
+    pub name: &'static str,
+    /// What passes it.
+    pub sees: &'static str,
+    /// The program on it.
+    program: &'static str,
+}
+
+/// All of them. Without the first there is no source; the others are done without.
+pub const TRACEPOINTS: [Tracepoint; 3] = [
+    Tracepoint {
+        name: "mm_filemap_get_pages",
+        sees: "reads",
+        program: "get_pages",
+    },
+    Tracepoint {
+        name: "mm_filemap_fault",
+        sees: "faults",
+        program: "fault",
+    },
+    Tracepoint {
+        name: "writeback_dirty_folio",
+        sees: "writes",
+        program: "dirty",
+    },
 ];
 
 /// 512 pages of an inode: `struct af_key`.
@@ -80,7 +103,8 @@ struct Ctl {
 /// Programs in the kernel that note accesses. Dropping it takes them out.
 pub struct Accessed {
     // Field order: links go first, so that nothing is written to what goes after them.
-    links: Vec<Link>,
+    _links: Vec<Link>,
+    attached: Vec<&'static Tracepoint>,
     ctl: Mapping<Ctl>,
     tables: [MapHandle; 2],
     counts: MapHandle,
@@ -106,6 +130,12 @@ impl Accessed {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn with_tables(tables: u32) -> Result<Self, AccessError> {
+        if !tracepoints().contains(&&TRACEPOINTS[0]) {
+            return Err(AccessError::Unsupported {
+                what: TRACER,
+                why: format!("the kernel has no {} (Linux 6.11)", TRACEPOINTS[0].name),
+            });
+        }
         let (loaded, said) = complaints::collected(|| Self::attach(tables.max(TABLES_MIN)));
         let mut accessed = loaded.map_err(|error| match error.kind() {
             libbpf_rs::ErrorKind::PermissionDenied => AccessError::NoPrivilege {
@@ -132,6 +162,12 @@ impl Accessed {
 
     fn attach(tables: u32) -> libbpf_rs::Result<Self> {
         let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
+        let there = tracepoints();
+        for mut program in open.progs_mut() {
+            let of = |point: &&Tracepoint| program.name() == point.program;
+            let wanted = there.iter().copied().any(|point| of(&point));
+            program.set_autoload(wanted);
+        }
         for mut map in open.maps_mut() {
             if matches!(map.name().to_str(), Some("even" | "odd")) {
                 map.set_max_entries(tables)?;
@@ -144,12 +180,15 @@ impl Accessed {
             let found = found.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
             MapHandle::try_from(&found)
         };
-        let links = object
-            .progs_mut()
-            .map(|program| program.attach_trace())
-            .collect::<libbpf_rs::Result<_>>()?;
+        let mut links = Vec::new();
+        for program in object.progs_mut() {
+            if there.iter().any(|point| program.name() == point.program) {
+                links.push(program.attach_trace()?);
+            }
+        }
         Ok(Accessed {
-            links,
+            _links: links,
+            attached: there,
             ctl: Mapping::of(&object, ".data.ctl", 1)?,
             tables: [map("even")?, map("odd")?],
             counts: map("counts")?,
@@ -160,9 +199,9 @@ impl Accessed {
         })
     }
 
-    /// Programs attached: one for each of [`TRACEPOINTS`].
-    pub fn attached(&self) -> usize {
-        self.links.len()
+    /// Those of [`TRACEPOINTS`] that this kernel has.
+    pub fn attached(&self) -> &[&'static Tracepoint] {
+        &self.attached
     }
 
     /// Whether `last_index` of `mm_filemap_get_pages` is behind the last page, as in some kernels.
@@ -240,6 +279,16 @@ impl Accessed {
 }
 
 const TRACER: &str = "the page cache's tracepoints";
+
+/// The tracepoints that this kernel's BTF has: each as the type of the function that is called.
+fn tracepoints() -> Vec<&'static Tracepoint> {
+    let btf = std::fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default();
+    let has = |point: &&Tracepoint| {
+        let name = format!("\0btf_trace_{}\0", point.name);
+        memchr::memmem::find(&btf, name.as_bytes()).is_some()
+    };
+    TRACEPOINTS.iter().filter(has).collect()
+}
 
 /// `struct af_table`.
 fn pages(bytes: &[u8]) -> Option<PageSet> {

@@ -2,6 +2,8 @@
 //! The ages of the pages of all files: what is there and what was accessed, in one age map.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use agewise_policy::agemap::{AgeMap, Facts};
 use agewise_policy::generations::{LABEL_UNSEEN, LABELS, Sizes};
@@ -23,10 +25,8 @@ pub const FILES_MAX: usize = 4 << 20;
 pub struct CachedFile {
     /// The inode.
     pub inode: Inode,
-    /// Device of the file system, `major << 20 | minor`.
-    pub device: u32,
-    /// What its pages are.
-    pub kind: CacheKind,
+    /// Where it lies.
+    pub on: Arc<SuperBlock>,
     /// Kernfs id of the cgroup that most of its pages are charged to; 0 without.
     pub cgroup: u64,
     /// Pages in the cache.
@@ -111,7 +111,7 @@ impl FileAges {
             void: 0,
             unfollowed: 0,
         };
-        let walk = self.walk.walk(|_| true, &mut gather)?;
+        let walk = self.walk.walk(&|_| true, &mut gather)?;
         let (mut words, given_up) = (gather.words, gather.given_up);
         let mut report = FilesLook {
             walk,
@@ -180,22 +180,34 @@ impl FileAges {
             .saturating_sub(since_ms.unwrap_or(self.last_look_ms))
     }
 
-    /// The pages of a file by age, and the least age of its oldest page, ms.
-    pub fn ages(&self, file: &CachedFile, intervals: &Intervals) -> (Histogram, u64) {
+    /// The pages of a file by age, and the least ages of its oldest and of its youngest page, ms.
+    pub fn ages(&self, file: &CachedFile, intervals: &Intervals) -> (Histogram, u64, u64) {
         let mut sizes: Box<Sizes> = Box::new([[0; 2]; LABELS]);
-        let mut oldest = u8::MAX;
+        let (mut oldest, mut youngest) = (u8::MAX, LABEL_UNSEEN);
         let range = file.slot.first..file.slot.first + file.slot.pages();
         self.map.count_within(range, |label, page_type, pages| {
             sizes[usize::from(label)][page_type as usize] += pages;
             if pages > 0 && label >= LABEL_UNSEEN {
                 oldest = oldest.min(label);
+                youngest = youngest.max(label);
             }
         });
         let window = self.map.generations();
         let mut histogram = Histogram::new(intervals);
         histogram.add_window(window, &sizes, self.last_look_ms, OldestPages::AtLeast);
-        let bounds = window.age_bounds_ms(oldest, self.last_look_ms);
-        (histogram, bounds.map_or(0, |(at_least, _)| at_least))
+        let at_least = |label| {
+            let bounds = window.age_bounds_ms(label, self.last_look_ms);
+            bounds.map_or(0, |(at_least, _)| at_least)
+        };
+        (histogram, at_least(oldest), at_least(youngest))
+    }
+
+    /// Where a file is, below the root of its file system: see [`CacheWalk::path`].
+    ///
+    /// # Errors
+    /// The program does not run.
+    pub fn path(&mut self, file: &CachedFile) -> Result<Option<PathBuf>, AccessError> {
+        self.walk.path(&file.on, &file.inode)
     }
 
     /// Bytes of memory that following takes, besides the maps in the kernel.
@@ -245,7 +257,7 @@ struct Open {
 }
 
 impl CacheSink for Gather<'_> {
-    fn leaves(&mut self, on: &SuperBlock, inode: &Inode, leaves: &[Leaf]) {
+    fn leaves(&mut self, on: &Arc<SuperBlock>, inode: &Inode, leaves: &[Leaf]) {
         for leaf in leaves.iter().filter(|leaf| (self.owned)(leaf.cgroup)) {
             let mut open = match self.open.take() {
                 Some(open) => open,
@@ -259,7 +271,7 @@ impl CacheSink for Gather<'_> {
         }
     }
 
-    fn end(&mut self, _: &SuperBlock, inode: &Inode, valid: bool) {
+    fn end(&mut self, _: &Arc<SuperBlock>, inode: &Inode, valid: bool) {
         let Some(mut open) = self.open.take() else {
             return;
         };
@@ -284,12 +296,12 @@ impl CacheSink for Gather<'_> {
 impl Gather<'_> {
     /// The file, in the slot that it has, or in a new one where it has none or grew out of it: then it
     /// is being written, and its pages are young.
-    fn begin(&mut self, on: &SuperBlock, inode: &Inode) -> Option<Open> {
+    fn begin(&mut self, on: &Arc<SuperBlock>, inode: &Inode) -> Option<Open> {
         let needed = inode.size_bytes.div_ceil(PAGE_BYTES);
         let known = self.files.get(&(inode.address, inode.number));
         let same = known.filter(|file| {
             file.inode.generation == inode.generation
-                && file.device == on.device
+                && file.on.device == on.device
                 && file.slot.holds(needed)
         });
         let slot = match same {
@@ -304,8 +316,7 @@ impl Gather<'_> {
         Some(Open {
             file: CachedFile {
                 inode: *inode,
-                device: on.device,
-                kind: on.kind,
+                on: Arc::clone(on),
                 cgroup: 0,
                 pages: 0,
                 dirty_pages: 0,
@@ -344,7 +355,7 @@ impl Gather<'_> {
                 at: page / 64,
                 present: present << (page % 64),
                 young: (present & self.young(&file.inode, first_page)) << (page % 64),
-                is_file: file.kind != CacheKind::Shmem,
+                is_file: file.on.kind != CacheKind::Shmem,
             });
         }
     }

@@ -8,10 +8,12 @@
 pub mod accessed;
 mod files;
 pub mod layout;
+mod names;
 mod slots;
 mod walk;
 
 pub use accessed::{Accessed, Accesses, Block};
 pub use files::{CachedFile, FILES_MAX, FileAges, FilesLook};
 pub use layout::Leaf;
+pub use names::{Mounts, Openers, Place, device_text};
 pub use walk::{CacheKind, CacheSink, CacheWalk, Inode, SuperBlock, WalkReport};

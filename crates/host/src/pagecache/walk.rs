@@ -8,6 +8,7 @@ use std::fs::File as OpenFile;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use libbpf_rs::{Object, ObjectBuilder};
 
@@ -120,11 +121,11 @@ impl Inode {
 /// Takes what a walk shows.
 pub trait CacheSink {
     /// Some leaves of an inode, in rising order of index. More may follow.
-    fn leaves(&mut self, on: &SuperBlock, inode: &Inode, leaves: &[Leaf]);
+    fn leaves(&mut self, on: &Arc<SuperBlock>, inode: &Inode, leaves: &[Leaf]);
 
     /// The inode has been shown. Not `valid`: it became another one meanwhile, and its leaves are
     /// nobody's.
-    fn end(&mut self, on: &SuperBlock, inode: &Inode, valid: bool);
+    fn end(&mut self, on: &Arc<SuperBlock>, inode: &Inode, valid: bool);
 }
 
 /// What a walk met and cost.
@@ -234,7 +235,7 @@ impl CacheWalk {
     ///
     /// # Errors
     /// The program does not run, or the list makes no sense.
-    pub fn super_blocks(&mut self) -> Result<Vec<SuperBlock>, AccessError> {
+    pub fn super_blocks(&mut self) -> Result<Vec<Arc<SuperBlock>>, AccessError> {
         let mut found = Vec::new();
         let ctl = Ctl {
             fd: self.anchor.as_raw_fd() as u32,
@@ -242,7 +243,7 @@ impl CacheWalk {
         };
         let out = self.run(self.list_supers, ctl)?;
         let records = self.supers.slice(out.n_supers as usize);
-        found.extend(records.iter().filter_map(SuperBlock::new));
+        found.extend(records.iter().filter_map(SuperBlock::new).map(Arc::new));
         found.truncate(SUPERS_MAX);
         if out.rc != RC_DONE && out.rc != RC_FULL {
             return Err(AccessError::Unsupported {
@@ -259,7 +260,7 @@ impl CacheWalk {
     /// The program does not run. File systems that go away meanwhile are no error.
     pub fn walk(
         &mut self,
-        wanted: impl Fn(&SuperBlock) -> bool,
+        wanted: &dyn Fn(&SuperBlock) -> bool,
         sink: &mut dyn CacheSink,
     ) -> Result<WalkReport, AccessError> {
         let began_ns = thread_cpu_ns();
@@ -302,7 +303,7 @@ impl CacheWalk {
 
     fn walk_super(
         &mut self,
-        on: &SuperBlock,
+        on: &Arc<SuperBlock>,
         sink: &mut dyn CacheSink,
         report: &mut WalkReport,
     ) -> Result<(), AccessError> {
@@ -356,7 +357,7 @@ struct Progress {
 impl Progress {
     fn show(
         &mut self,
-        on: &SuperBlock,
+        on: &Arc<SuperBlock>,
         file: &File,
         leaves: &[Leaf],
         sink: &mut dyn CacheSink,
@@ -385,7 +386,7 @@ impl Progress {
     }
 
     /// Of an inode of which more was to come nothing came any more.
-    fn close(&mut self, on: &SuperBlock, sink: &mut dyn CacheSink) {
+    fn close(&mut self, on: &Arc<SuperBlock>, sink: &mut dyn CacheSink) {
         if let Some(open) = self.open.take() {
             sink.end(on, &open, false);
         }
