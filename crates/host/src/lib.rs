@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod agent;
+mod bpf;
 pub mod capability;
 pub mod cgroup;
 pub mod clear;
@@ -19,6 +20,7 @@ pub mod lru_gen;
 pub mod memory;
 pub mod mover;
 mod octal;
+pub mod pagecache;
 pub mod pagewalk;
 pub mod pressure;
 pub mod process;

@@ -289,6 +289,7 @@ fn csv(table: &Capabilities) -> String {
 mod tests {
     use agewise_host::access::AccessError;
     use agewise_host::capability::{Calls, Syscall, System, WalkerFacts};
+    use agewise_host::pagecache::accessed::Tracepoint;
     use agewise_host::root::Roots;
 
     use super::*;
@@ -315,6 +316,10 @@ mod tests {
 
         fn load_faults(&self) -> Result<(), AccessError> {
             self.load_walker().map(drop)
+        }
+
+        fn load_page_cache(&self) -> Result<Vec<&'static Tracepoint>, AccessError> {
+            self.load_walker().map(|_| Vec::new())
         }
     }
 

@@ -12,6 +12,7 @@ pub mod daemon;
 #[cfg(feature = "bench")]
 pub mod demo;
 pub mod doctor;
+pub mod files;
 #[cfg(feature = "lab")]
 pub mod lab;
 pub mod man;
@@ -58,6 +59,7 @@ commands! {
     Doctor => doctor;
     #[cfg(feature = "bench")]
     Exercise => agewise_bench::exercise;
+    Files => files;
     #[cfg(feature = "lab")]
     Lab => lab;
     Man => man;

@@ -10,6 +10,8 @@ use crate::faults::{Faults, RING_BYTES_MIN};
 use crate::kernel_source::FRAME_FILES;
 use crate::lru_gen::{Features, LruGen};
 use crate::memory::{self, MemInfo};
+use crate::pagecache::accessed::Tracepoint;
+use crate::pagecache::{Accessed, CacheWalk};
 use crate::pagewalk::PageWalk;
 use crate::root::Roots;
 use crate::swap::{SwapArea, ZramStat};
@@ -50,6 +52,9 @@ pub trait Calls {
     fn load_walker(&self) -> Result<WalkerFacts, AccessError>;
     /// Attaches the programs on page faults and lets go of them.
     fn load_faults(&self) -> Result<(), AccessError>;
+    /// Loads the walker of the page cache and the programs on its tracepoints, and lets go of them:
+    /// the tracepoints there are.
+    fn load_page_cache(&self) -> Result<Vec<&'static Tracepoint>, AccessError>;
 }
 
 /// The running kernel.
@@ -85,6 +90,11 @@ impl Calls for LiveCalls {
 
     fn load_faults(&self) -> Result<(), AccessError> {
         Faults::with_ring(RING_BYTES_MIN).map(drop)
+    }
+
+    fn load_page_cache(&self) -> Result<Vec<&'static Tracepoint>, AccessError> {
+        CacheWalk::open()?;
+        Ok(Accessed::with_tables(0)?.attached().to_vec())
     }
 }
 
@@ -206,6 +216,7 @@ pub(crate) struct Facts {
     pub syscalls: Vec<Syscall>,
     pub walker: Result<WalkerFacts, AccessError>,
     pub faults: Result<(), AccessError>,
+    pub page_cache: Result<Vec<&'static Tracepoint>, AccessError>,
     pub layout: Layout,
     pub memory_hierarchy: Result<Hierarchy, CgroupError>,
     pub unified: Option<Hierarchy>,
@@ -253,6 +264,7 @@ impl Facts {
             syscalls: all.into_iter().filter(|call| calls.has(*call)).collect(),
             walker: calls.load_walker(),
             faults: calls.load_faults(),
+            page_cache: calls.load_page_cache(),
             layout: mounts.layout(),
             has_memory_reclaim: memory_hierarchy.as_ref().is_ok_and(has_memory_reclaim),
             memory_hierarchy,

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::*;
 use crate::access::AccessError;
+use crate::pagecache::accessed::{TRACEPOINTS, Tracepoint};
 use crate::root::Roots;
 
 mod damon;
@@ -33,6 +34,10 @@ impl Calls for FakeCalls {
     // What refuses the walker refuses these.
     fn load_faults(&self) -> Result<(), AccessError> {
         (self.walker)().map(drop)
+    }
+
+    fn load_page_cache(&self) -> Result<Vec<&'static Tracepoint>, AccessError> {
+        (self.walker)().map(|_| TRACEPOINTS.iter().take(2).collect())
     }
 }
 

@@ -2,13 +2,13 @@
 //! The loaded BPF object: its memory as seen from here, and how to run it.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use libbpf_rs::{MapCore, Object, ObjectBuilder, libbpf_sys};
+use libbpf_rs::{Object, ObjectBuilder, libbpf_sys};
 
 use super::layout::{Ctl, Entry, MAX_RANGES, RC_NO_TASK, Range, Table};
 use crate::access::AccessError;
+use crate::bpf::{Mapping, run_syscall};
 use crate::complaints;
 
 /// The compiled walker: `make bpf` builds it, `make bpf-check` proves that it matches its source.
@@ -210,20 +210,6 @@ impl Entrance {
     }
 }
 
-fn run_syscall(fd: RawFd) -> io::Result<()> {
-    let mut opts = libbpf_sys::bpf_test_run_opts {
-        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
-        ..Default::default()
-    };
-    // SAFETY: `fd` is a program of the object we hold; `opts` is a valid, sized option block.
-    let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(fd, &mut opts) };
-    if result < 0 {
-        Err(io::Error::from_raw_os_error(-result))
-    } else {
-        Ok(())
-    }
-}
-
 fn run_iterator(fd: RawFd, tid: u32) -> io::Result<()> {
     // Kernels before 6.1 cannot narrow the iteration to one task; the program checks the id anyway.
     let link = iterator_link(fd, Some(tid)).or_else(|_| iterator_link(fd, None))?;
@@ -263,81 +249,4 @@ fn iterator_link(fd: RawFd, tid: Option<u32>) -> io::Result<OwnedFd> {
     }
     // SAFETY: a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
-}
-
-/// A BPF array map, mapped into our memory. The kernel writes it only while we run the program.
-struct Mapping<T> {
-    at: NonNull<T>,
-    count: usize,
-    map_bytes: usize,
-}
-
-// SAFETY: the mapping belongs to this value alone and is reached through &self and &mut self only.
-unsafe impl<T: Send> Send for Mapping<T> {}
-
-impl<T: Copy> Mapping<T> {
-    fn of(object: &Object, name: &str, count: usize) -> libbpf_rs::Result<Self> {
-        let map = object
-            .maps()
-            .find(|map| map.name().to_str() == Some(name))
-            .ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
-        Self::map(map.as_fd(), count).map_err(libbpf_rs::Error::from)
-    }
-
-    fn map(fd: BorrowedFd<'_>, count: usize) -> io::Result<Self> {
-        use rustix::mm::{MapFlags, ProtFlags, mmap};
-        // Array values are padded to eight bytes; all of ours are multiples of that.
-        let map_bytes = (count * size_of::<T>()).next_multiple_of(4096);
-        // SAFETY: a fresh shared mapping at an address of the kernel's choice.
-        let at = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                map_bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::POPULATE,
-                fd,
-                0,
-            )?
-        };
-        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Mapping {
-            at,
-            count,
-            map_bytes,
-        })
-    }
-
-    fn bytes(&self) -> usize {
-        self.map_bytes
-    }
-
-    fn get(&self, index: usize) -> &T {
-        assert!(index < self.count, "map slot {index} of {}", self.count);
-        // SAFETY: inside the mapping; T is plain old data; written only during a run, which takes
-        // &mut self of the owner.
-        unsafe { self.at.add(index).as_ref() }
-    }
-
-    fn slice(&self, count: usize) -> &[T] {
-        assert!(count <= self.count, "{count} map slots of {}", self.count);
-        // SAFETY: inside the mapping; otherwise as `get`.
-        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), count) }
-    }
-
-    fn read(&self, index: usize) -> T {
-        *self.get(index)
-    }
-
-    fn write(&mut self, index: usize, value: T) {
-        assert!(index < self.count, "map slot {index} of {}", self.count);
-        // SAFETY: inside the mapping, which is writable and ours alone.
-        unsafe { self.at.add(index).write_volatile(value) }
-    }
-}
-
-impl<T> Drop for Mapping<T> {
-    fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `map`; no reference outlives self.
-        let _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.map_bytes) };
-    }
 }

@@ -5,6 +5,7 @@
 
 mod damon;
 mod lru_gen;
+mod page_cache;
 mod page_faults;
 mod pagemap;
 mod pagewalk;
@@ -20,12 +21,13 @@ use crate::root::Roots;
 
 /// All sources. Of those that look at pages the first that works is used unless another is asked
 /// for.
-pub static ALL: [&Source; 5] = [
+pub static ALL: [&Source; 6] = [
     &pagewalk::SOURCE,
     &pagemap::SOURCE,
     &damon::SOURCE,
     &lru_gen::SOURCE,
     &page_faults::SOURCE,
+    &page_cache::SOURCE,
 ];
 
 /// A way to learn what is accessed.
@@ -56,6 +58,8 @@ pub enum Open {
     Histograms(OpenHistograms),
     /// It gives events, for traces: no ages can be reported from it alone.
     Events,
+    /// It tells accesses to files: [`FileAges`](crate::pagecache::FileAges) keeps their ages.
+    Files,
 }
 
 /// What a source that keeps ages itself is to tell apart.
@@ -79,7 +83,7 @@ impl Source {
     /// Those that ages can be reported from.
     pub fn of_ages() -> impl Iterator<Item = &'static Source> {
         ALL.into_iter()
-            .filter(|source| !matches!(source.open, Open::Events))
+            .filter(|source| matches!(source.open, Open::Pages(_) | Open::Histograms(_)))
     }
 }
 

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise files`: which files fill memory.
+
+mod print;
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
+use agewise_host::pagecache::{CacheKind, CachedFile, FileAges, FilesLook, Mounts, Openers};
+use agewise_host::process::Process;
+use agewise_host::root::ProcRoot;
+use agewise_host::untrusted::Untrusted;
+use agewise_policy::workingset::{Histogram, Intervals};
+use anyhow::Context;
+
+use agewise_cli::observe::{self, millis};
+use agewise_cli::output::Format;
+use agewise_cli::signal::Stop;
+use agewise_cli::units;
+use print::{Opener, Shown, Totals};
+
+/// Say which files fill memory, and how long ago their pages were last read or written.
+///
+/// Reads the whole page cache by BPF (inodes, and the pages of each), follows what is accessed
+/// through the kernel's tracepoints on it, and prints the files with the most memory: how much is
+/// resident, how much of it dirty, how old its pages are, which cgroup they are charged to, and which
+/// processes have the file open or mapped now. Nothing is changed, on any file.
+///
+/// Seen are reads (read, pread, sendfile, splice, io_uring), faults on pages that are not mapped, and
+/// the first write to a clean page. Not seen are accesses through page tables, which `report` sees,
+/// and further writes to a page that is dirty already. tmpfs and shared memory are listed as what they
+/// are, memory with a name that only swap can take; their accesses are not seen either.
+///
+/// A page never seen accessed is at least as old as the observation and counts as that old: to see
+/// ages of minutes, observe for minutes. A file that has no name in memory is called by device and
+/// inode. Needs root, and the tracepoints of Linux 6.11; `agewise doctor` says what is missing.
+///
+/// Exit status: 0 done; 1 an error; 2 a wrong argument; 128 + the signal when interrupted (what was
+/// known by then is printed).
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    /// List at most so many files, those with the most memory; 0 for all of them.
+    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    top: usize,
+
+    /// List only files under this directory.
+    #[arg(long, value_name = "DIR")]
+    under: Option<PathBuf>,
+
+    /// List only files of which no page was accessed for so long.
+    #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
+    older_than: Option<Duration>,
+
+    /// Observe for so long before reporting; 0s says what is there, without ages.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = units::duration)]
+    duration: Duration,
+
+    /// Upper bounds of the age bins, increasing, at most 31.
+    #[arg(long, value_name = "LIST", default_value = "1s,5s,30s,2m,10m")]
+    intervals: Intervals,
+
+    /// How to print.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Whose pages.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct TargetArgs {
+    /// Pages charged to a memory cgroup or one below it: its path below the hierarchy, or its
+    /// directory.
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<String>,
+
+    /// All pages of the machine.
+    #[arg(long)]
+    all: bool,
+}
+
+/// Looks take at most this share of one core.
+const CORE_SHARE: u32 = 20;
+/// Processes named of one file, at most.
+const OPENERS_SHOWN: usize = 8;
+
+/// Runs the command.
+///
+/// # Errors
+/// A cgroup or directory that is not there, missing privileges, output that cannot be written.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let cgroups = Cgroups::find(args.targets.cgroup.as_deref())?;
+    let under = match &args.under {
+        Some(dir) => {
+            let found = dir.canonicalize();
+            Some(found.with_context(|| format!("--under {}", Untrusted::from(&**dir).terminal()))?)
+        }
+        None => None,
+    };
+    let horizon_ms = args
+        .intervals
+        .horizon_ms()
+        .max(args.older_than.map_or(0, millis));
+    let mut ages = FileAges::open(horizon_ms)?;
+    let stop = Stop::install()?;
+    let look = observe(args, &cgroups, &mut ages, &stop)?;
+    let (shown, totals) = list(args, under.as_deref(), &cgroups, &mut ages)?;
+    print::print(args.format, &shown, &totals, &look, ages.observed_ms())?;
+    Ok(match stop.requested() {
+        Some(signal) => ExitCode::from(Stop::exit_code(signal)),
+        None => ExitCode::SUCCESS,
+    })
+}
+
+/// Looks until the time is over: as often as the bins need, and as rarely as looks are expensive.
+fn observe(
+    args: &Args,
+    cgroups: &Cgroups,
+    ages: &mut FileAges,
+    stop: &Stop,
+) -> anyhow::Result<FilesLook> {
+    let began = Instant::now();
+    let end = began + args.duration;
+    let finest = Duration::from_millis(args.intervals.finest_ms().unwrap_or(1000));
+    let owned = |id: u64| cgroups.owns(id);
+    loop {
+        let look_began = Instant::now();
+        let look = ages.look(&owned)?;
+        if look_began >= end || stop.requested().is_some() {
+            return Ok(look);
+        }
+        let pause = finest.max(Duration::from_nanos(look.cpu_ns) * CORE_SHARE);
+        stop.wait_until((look_began + pause).min(end));
+    }
+}
+
+/// The files asked for, the largest first, and the sum of all.
+fn list(
+    args: &Args,
+    under: Option<&std::path::Path>,
+    cgroups: &Cgroups,
+    ages: &mut FileAges,
+) -> anyhow::Result<(Vec<Shown>, Totals)> {
+    let proc = ProcRoot::default();
+    let mounts = Mounts::read(&proc)?;
+    let mut totals = Totals::new(&args.intervals);
+    let mut files: Vec<CachedFile> = Vec::new();
+    let older_than_ms = args.older_than.map_or(0, millis);
+    let mut chosen = Vec::new();
+    for file in ages.files() {
+        totals.add(file);
+        if under.is_some_and(|dir| !mounts.reaches(file.on.device, dir)) {
+            continue;
+        }
+        chosen.push(file.clone());
+    }
+    chosen.sort_by_key(|file| (std::cmp::Reverse(file.pages), file.inode.address));
+    let limit = if args.top == 0 { usize::MAX } else { args.top };
+    let mut shown = Vec::new();
+    for file in chosen {
+        let (histogram, oldest_ms, youngest_ms) = ages.ages(&file, &args.intervals);
+        totals.add_ages(&histogram);
+        if youngest_ms < older_than_ms {
+            continue;
+        }
+        totals.matching += 1;
+        if shown.len() >= limit && under.is_none() {
+            continue;
+        }
+        let path = ages.path(&file)?;
+        let is_under = |dir| {
+            let path = path.as_deref();
+            path.is_some_and(|path| mounts.is_under(file.on.device, path, dir))
+        };
+        if !under.is_none_or(is_under) {
+            totals.matching -= 1;
+            continue;
+        }
+        if shown.len() < limit {
+            files.push(file.clone());
+            shown.push(show(&file, path, &mounts, cgroups, histogram, oldest_ms));
+        }
+    }
+    name_openers(&proc, &mut shown)?;
+    Ok((shown, totals))
+}
+
+fn show(
+    file: &CachedFile,
+    path: Option<PathBuf>,
+    mounts: &Mounts,
+    cgroups: &Cgroups,
+    ages: Histogram,
+    oldest_ms: u64,
+) -> Shown {
+    let (device, number) = (file.on.device, file.inode.number);
+    let place = path
+        .as_deref()
+        .and_then(|path| mounts.find(device, path, number));
+    // What the kernel calls st_dev: 12 bits of major and 20 of minor, spread over 64.
+    let of_inode = (rustix::fs::makedev(device >> 20, device & 0xf_ffff), number);
+    Shown {
+        stat: place
+            .as_ref()
+            .map_or(of_inode, |place| (place.device, number)),
+        path: place.map(|place| Untrusted::from(&*place.path)),
+        name: path.map(|path| Untrusted::from(&*path)),
+        file: file.clone(),
+        cgroup: cgroups.name(file.cgroup),
+        oldest_ms,
+        ages,
+        open_by: Vec::new(),
+        openers: 0,
+    }
+}
+
+fn name_openers(proc: &ProcRoot, shown: &mut [Shown]) -> anyhow::Result<()> {
+    let files: HashSet<(u64, u64)> = shown.iter().map(|shown| shown.stat).collect();
+    if files.is_empty() {
+        return Ok(());
+    }
+    let openers = Openers::find(proc, &files)?;
+    let mut names: HashMap<u32, Untrusted> = HashMap::new();
+    for shown in shown {
+        let pids: Vec<u32> = openers.of(shown.stat.0, shown.stat.1).collect();
+        shown.openers = pids.len();
+        for pid in pids.into_iter().take(OPENERS_SHOWN) {
+            let name = names.entry(pid).or_insert_with(|| {
+                let process = Process::open(pid);
+                process
+                    .and_then(|process| process.comm())
+                    .unwrap_or_default()
+            });
+            shown.open_by.push(Opener {
+                pid,
+                name: name.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The cgroups whose pages are wanted, and the names of all.
+struct Cgroups {
+    names: HashMap<u64, String>,
+    wanted: Option<HashSet<u64>>,
+}
+
+impl Cgroups {
+    fn find(wanted: Option<&str>) -> anyhow::Result<Self> {
+        let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
+            Ok(hierarchy) => hierarchy,
+            Err(CgroupError::NoMemoryController { .. }) if wanted.is_none() => {
+                let names = HashMap::new();
+                return Ok(Cgroups {
+                    names,
+                    wanted: None,
+                });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let below = |top: Cgroup| -> Result<Vec<Cgroup>, CgroupError> {
+            let mut all = top.descendants(TreeLimits::default())?.cgroups;
+            all.push(top);
+            Ok(all)
+        };
+        let all = below(Cgroup::open(&hierarchy, "/")?)?;
+        let names = all.iter().map(|cgroup| (cgroup.id(), cgroup.name()));
+        let names = names.collect();
+        let wanted = match wanted {
+            Some(given) => {
+                let cgroups = below(observe::open_cgroup(&hierarchy, given)?)?;
+                Some(cgroups.iter().map(Cgroup::id).collect())
+            }
+            None => None,
+        };
+        Ok(Cgroups { names, wanted })
+    }
+
+    fn owns(&self, id: u64) -> bool {
+        self.wanted
+            .as_ref()
+            .is_none_or(|wanted| wanted.contains(&id))
+    }
+
+    /// The path of a cgroup; of one that was removed its number.
+    fn name(&self, id: u64) -> Option<Untrusted> {
+        let name = || match self.names.get(&id) {
+            Some(name) => name.as_str().into(),
+            None => format!("removed cgroup {id}").into(),
+        };
+        (id != 0).then(name)
+    }
+}
+
+/// What a kind of pages is called.
+fn kind_text(kind: CacheKind) -> &'static str {
+    match kind {
+        CacheKind::File => "file",
+        CacheKind::Shmem => "shmem",
+        CacheKind::Device => "device",
+    }
+}

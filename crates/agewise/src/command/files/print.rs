@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How files are printed.
+
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use agewise_host::access::PAGE_BYTES;
+use agewise_host::pagecache::{CacheKind, CachedFile, FilesLook, device_text};
+use agewise_host::untrusted::Untrusted;
+use agewise_policy::workingset::{Histogram, Intervals};
+use serde::Serialize;
+
+use super::kind_text;
+use agewise_cli::output::{self, Format};
+use agewise_cli::units::{bytes_text, duration_text};
+
+/// A process that has a file open or mapped.
+#[derive(Clone, Debug, Serialize)]
+pub struct Opener {
+    /// Its pid.
+    pub pid: u32,
+    /// Its name.
+    pub name: Untrusted,
+}
+
+/// A file to be printed.
+pub struct Shown {
+    /// The file.
+    pub file: CachedFile,
+    /// Device and inode as `stat` has them.
+    pub stat: (u64, u64),
+    /// Where it is found.
+    pub path: Option<Untrusted>,
+    /// Its path below the root of its file system, where it has a name.
+    pub name: Option<Untrusted>,
+    /// Whom most of its pages are charged to.
+    pub cgroup: Option<Untrusted>,
+    /// Least age of its oldest page.
+    pub oldest_ms: u64,
+    /// Pages by age.
+    pub ages: Histogram,
+    /// Who has it open, the first of them.
+    pub open_by: Vec<Opener>,
+    /// How many have.
+    pub openers: usize,
+}
+
+/// The sum of all files, shown or not.
+pub struct Totals {
+    /// Files with pages.
+    pub files: u64,
+    /// Files that are asked for.
+    pub matching: u64,
+    /// Pages of files, of shared memory, of block devices.
+    pub pages: [u64; 3],
+    dirty_pages: u64,
+    ages: Histogram,
+}
+
+impl Totals {
+    /// Nothing yet.
+    pub fn new(intervals: &Intervals) -> Self {
+        Totals {
+            files: 0,
+            matching: 0,
+            pages: [0; 3],
+            dirty_pages: 0,
+            ages: Histogram::new(intervals),
+        }
+    }
+
+    /// One more.
+    pub fn add(&mut self, file: &CachedFile) {
+        self.files += 1;
+        self.pages[file.on.kind as usize] += file.pages;
+        self.dirty_pages += file.dirty_pages;
+    }
+
+    /// Its ages.
+    pub fn add_ages(&mut self, ages: &Histogram) {
+        self.ages.add(ages);
+    }
+
+    fn bytes(&self, kind: CacheKind) -> u64 {
+        self.pages[kind as usize] * PAGE_BYTES
+    }
+}
+
+#[derive(Serialize)]
+struct Bin {
+    upper_ms: u64,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct FileRecord<'a> {
+    record: &'static str,
+    time_ms: u64,
+    path: &'a Option<Untrusted>,
+    /// What it is called in its file system, where no path leads to it.
+    name: Option<&'a Untrusted>,
+    device: String,
+    inode: u64,
+    fs_type: &'a str,
+    kind: CacheKind,
+    deleted: bool,
+    cgroup: &'a Option<Untrusted>,
+    resident_bytes: u64,
+    dirty_bytes: u64,
+    oldest_ms: u64,
+    ages: Vec<Bin>,
+    openers: usize,
+    open_by: &'a [Opener],
+}
+
+#[derive(Serialize)]
+struct CostRecord<'a> {
+    record: &'static str,
+    time_ms: u64,
+    files: u64,
+    files_matching: u64,
+    files_shown: usize,
+    file_bytes: u64,
+    shmem_bytes: u64,
+    device_bytes: u64,
+    dirty_bytes: u64,
+    observed_ms: u64,
+    #[serde(flatten)]
+    look: &'a FilesLook,
+}
+
+/// Prints what was found.
+///
+/// # Errors
+/// Those of the output.
+pub fn print(
+    format: Format,
+    shown: &[Shown],
+    totals: &Totals,
+    look: &FilesLook,
+    observed_ms: u64,
+) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match format {
+        Format::Text => text(&mut out, shown, totals, look, observed_ms)?,
+        Format::Json => json(&mut out, shown, totals, look, observed_ms)?,
+        Format::Csv => csv(&mut out, shown)?,
+    }
+    out.flush()
+}
+
+fn wall_clock_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    })
+}
+
+fn bins(ages: &Histogram) -> impl Iterator<Item = Bin> + '_ {
+    ages.bins().iter().map(|bin| Bin {
+        upper_ms: bin.upper_ms,
+        bytes: bin.amounts.iter().sum::<u64>() * PAGE_BYTES,
+    })
+}
+
+fn json(
+    out: &mut impl Write,
+    shown: &[Shown],
+    totals: &Totals,
+    look: &FilesLook,
+    observed_ms: u64,
+) -> io::Result<()> {
+    let time_ms = wall_clock_ms();
+    for shown in shown {
+        let file = &shown.file;
+        let record = FileRecord {
+            record: "file",
+            time_ms,
+            path: &shown.path,
+            name: shown.name.as_ref().filter(|_| shown.path.is_none()),
+            device: device_text(file.on.device),
+            inode: file.inode.number,
+            fs_type: &file.on.fs_type,
+            kind: file.on.kind,
+            deleted: file.inode.links == 0,
+            cgroup: &shown.cgroup,
+            resident_bytes: file.pages * PAGE_BYTES,
+            dirty_bytes: file.dirty_pages * PAGE_BYTES,
+            oldest_ms: shown.oldest_ms,
+            ages: bins(&shown.ages).collect(),
+            openers: shown.openers,
+            open_by: &shown.open_by,
+        };
+        output::json_line(out, &record)?;
+    }
+    let record = CostRecord {
+        record: "cost",
+        time_ms,
+        files: totals.files,
+        files_matching: totals.matching,
+        files_shown: shown.len(),
+        file_bytes: totals.bytes(CacheKind::File),
+        shmem_bytes: totals.bytes(CacheKind::Shmem),
+        device_bytes: totals.bytes(CacheKind::Device),
+        dirty_bytes: totals.dirty_pages * PAGE_BYTES,
+        observed_ms,
+        look,
+    };
+    output::json_line(out, &record)
+}
+
+fn csv(out: &mut impl Write, shown: &[Shown]) -> io::Result<()> {
+    writeln!(
+        out,
+        "time_ms,path,device,inode,kind,cgroup,resident_bytes,dirty_bytes,oldest_ms,upper_ms,bytes"
+    )?;
+    let time_ms = wall_clock_ms();
+    let empty = Untrusted::default();
+    for shown in shown {
+        let file = &shown.file;
+        for bin in bins(&shown.ages) {
+            writeln!(
+                out,
+                "{time_ms},{},{},{},{},{},{},{},{},{},{}",
+                shown.path.as_ref().unwrap_or(&empty).csv(),
+                device_text(file.on.device),
+                file.inode.number,
+                kind_text(file.on.kind),
+                shown.cgroup.as_ref().unwrap_or(&empty).csv(),
+                file.pages * PAGE_BYTES,
+                file.dirty_pages * PAGE_BYTES,
+                shown.oldest_ms,
+                bin.upper_ms,
+                bin.bytes,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn text(
+    out: &mut impl Write,
+    shown: &[Shown],
+    totals: &Totals,
+    look: &FilesLook,
+    observed_ms: u64,
+) -> io::Result<()> {
+    write!(out, "{:>10} {:>10}", "RESIDENT", "DIRTY")?;
+    for heading in headings(&totals.ages) {
+        write!(out, " {heading:>10}")?;
+    }
+    writeln!(out, "  FILE")?;
+    for shown in shown {
+        let file = &shown.file;
+        row(out, file.pages, file.dirty_pages, &shown.ages)?;
+        write!(out, "  ")?;
+        name(out, shown)?;
+        if let Some(cgroup) = &shown.cgroup {
+            write!(out, "  [{}]", cgroup.terminal())?;
+        }
+        openers(out, shown)?;
+        writeln!(out)?;
+    }
+    let pages = totals.pages.iter().sum();
+    row(out, pages, totals.dirty_pages, &totals.ages)?;
+    writeln!(out, "  all {} files", totals.files)?;
+    let left = totals.matching.saturating_sub(shown.len() as u64);
+    if left > 0 {
+        writeln!(out, "# {left} more files not shown: --top 0 shows all")?;
+    }
+    writeln!(
+        out,
+        "# files {}; tmpfs and shared memory {} (only swap can take it); block devices {}",
+        bytes_text(totals.bytes(CacheKind::File)),
+        bytes_text(totals.bytes(CacheKind::Shmem)),
+        bytes_text(totals.bytes(CacheKind::Device)),
+    )?;
+    writeln!(
+        out,
+        "# observed for {}: what was never seen accessed is at least that old; not seen are \
+         accesses through mappings (see report)",
+        duration_text(Duration::from_millis(observed_ms)),
+    )?;
+    text_of_losses(out, look)?;
+    writeln!(
+        out,
+        "# cost: {:.1} ms CPU a look ({} inodes, {} with pages)",
+        look.cpu_ns as f64 / 1e6,
+        look.walk.inodes,
+        look.walk.files,
+    )
+}
+
+/// What the last look could not see.
+fn text_of_losses(out: &mut impl Write, look: &FilesLook) -> io::Result<()> {
+    for (count, what) in [
+        (
+            look.dropped,
+            "accesses not noted: more blocks than there is room for",
+        ),
+        (look.void, "files became others while they were looked at"),
+        (look.unfollowed, "files beyond what is followed"),
+        (
+            look.walk.unreadable,
+            "parts of files changed faster than they were read",
+        ),
+        (look.walk.incomplete, "file systems not seen to their end"),
+    ] {
+        if count > 0 {
+            writeln!(out, "# {count} {what}")?;
+        }
+    }
+    Ok(())
+}
+
+fn headings(ages: &Histogram) -> Vec<String> {
+    let bins = ages.bins();
+    let bound = |upper_ms: u64| duration_text(Duration::from_millis(upper_ms));
+    let finite = bins.len() - 1;
+    let mut headings: Vec<String> = bins[..finite]
+        .iter()
+        .map(|bin| format!("<={}", bound(bin.upper_ms)))
+        .collect();
+    headings.push("older".to_owned());
+    headings
+}
+
+fn row(out: &mut impl Write, pages: u64, dirty_pages: u64, ages: &Histogram) -> io::Result<()> {
+    let bytes = |bytes: u64| match bytes {
+        0 => "-".to_owned(),
+        bytes => bytes_text(bytes),
+    };
+    write!(
+        out,
+        "{:>10} {:>10}",
+        bytes(pages * PAGE_BYTES),
+        bytes(dirty_pages * PAGE_BYTES)
+    )?;
+    for bin in bins(ages) {
+        write!(out, " {:>10}", bytes(bin.bytes))?;
+    }
+    Ok(())
+}
+
+fn name(out: &mut impl Write, shown: &Shown) -> io::Result<()> {
+    let file = &shown.file;
+    match (&shown.path, &shown.name) {
+        (Some(path), _) => write!(out, "{}", path.terminal())?,
+        (None, Some(name)) => write!(out, "{}:{}", file.on.fs_type, name.terminal())?,
+        (None, None) => write!(
+            out,
+            "{}:inode {} on {}",
+            file.on.fs_type,
+            file.inode.number,
+            device_text(file.on.device)
+        )?,
+    }
+    if file.inode.links == 0 {
+        write!(out, " (deleted)")?;
+    }
+    Ok(())
+}
+
+fn openers(out: &mut impl Write, shown: &Shown) -> io::Result<()> {
+    let Some(first) = shown.open_by.first() else {
+        return Ok(());
+    };
+    write!(out, "  open by {} ({})", first.name.terminal(), first.pid)?;
+    match shown.openers {
+        1 => Ok(()),
+        several => write!(out, " and {} more", several - 1),
+    }
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Notes which pages of the page cache are accessed: tables of 512 bits, as a page table has them,
+ * keyed by inode and index / 512. Observes only.
+ *
+ * Reads pass mm_filemap_get_pages once a batch of folios, with the pages that the caller still wants;
+ * faults pass mm_filemap_fault when fault-around did not find the page; a write to a clean folio
+ * passes writeback_dirty_folio. Accesses through page tables alone pass none of them: the walker of
+ * page tables sees those.
+ */
+#include <linux/types.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+typedef __u64 u64;
+typedef __u32 u32;
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct inode { unsigned long i_ino; };
+struct address_space { struct inode *host; };
+struct folio { unsigned long index; };
+#pragma clang attribute pop
+
+/* As in src/pagecache/accessed.rs. */
+struct af_key {
+	u64 inode;
+	u32 number;	/* low half of i_ino: another inode at this address has another one */
+	u32 block;	/* index / 512 */
+};
+struct af_table { u64 words[8]; };
+struct af_counts { u64 events, dropped; };
+struct af_ctl {
+	volatile u32 epoch;	/* its lowest bit says which map is written */
+	u32 exclusive;		/* last_index is behind the last page, as some kernels have it */
+	u64 sample_mask;	/* a block is followed where its hash has none of these bits */
+};
+/* What this CPU noted last: the rest of one long read, or the same page again. */
+struct af_recent { u64 inode, first, last; u32 epoch, unused; };
+
+#define BLOCK_SHIFT 9
+/* Blocks noted of one event: more than a batch of 31 folios of 2 MiB holds. */
+#define BLOCKS_MAX 34
+
+#define TABLES(name)							\
+	struct {							\
+		__uint(type, BPF_MAP_TYPE_HASH);			\
+		__uint(max_entries, 1);	/* set on loading */		\
+		__type(key, struct af_key);				\
+		__type(value, struct af_table);				\
+	} name SEC(".maps")
+TABLES(even);
+TABLES(odd);
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct af_counts);
+} counts SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct af_recent);
+} recent SEC(".maps");
+
+struct af_ctl af_ctl SEC(".data.ctl");
+
+struct span { u64 inode, number, first, last; u32 epoch; };
+
+static __always_inline u64 mix(u64 x)
+{
+	x *= 0x9e3779b97f4a7c15ULL;
+	return x ^ x >> 32;
+}
+
+static __always_inline struct af_table *table_of(u32 epoch, struct af_key *key)
+{
+	return epoch & 1 ? bpf_map_lookup_elem(&odd, key) : bpf_map_lookup_elem(&even, key);
+}
+
+static __always_inline void drop(void)
+{
+	u32 zero = 0;
+	struct af_counts *c = bpf_map_lookup_elem(&counts, &zero);
+
+	if (c)
+		c->dropped++;
+}
+
+/* Bits `from` to `to` of a word of 64. */
+static __always_inline u64 bits(u64 from, u64 to)
+{
+	return ~0ULL >> (63 - (to & 63)) & ~0ULL << (from & 63);
+}
+
+/* The part of the span that lies in one block. */
+static __always_inline void note_block(struct span *s, u64 block)
+{
+	struct af_key key = { .inode = s->inode, .number = s->number, .block = block };
+	struct af_table *table;
+	u64 from = 0, to = 511;
+
+	if (mix(s->inode ^ s->number << 32 ^ block) & af_ctl.sample_mask)
+		return;
+	table = table_of(s->epoch, &key);
+	if (!table) {
+		struct af_table none = {};
+
+		if (s->epoch & 1)
+			bpf_map_update_elem(&odd, &key, &none, BPF_NOEXIST);
+		else
+			bpf_map_update_elem(&even, &key, &none, BPF_NOEXIST);
+		table = table_of(s->epoch, &key);
+		if (!table) {
+			drop();
+			return;
+		}
+	}
+	if (block == s->first >> BLOCK_SHIFT)
+		from = s->first & 511;
+	if (block == s->last >> BLOCK_SHIFT)
+		to = s->last & 511;
+	if (from >> 6 == to >> 6) {
+		u64 *word = &table->words[from >> 6 & 7], wanted = bits(from, to);
+
+		if (~*word & wanted)
+			__sync_fetch_and_or(word, wanted);
+		return;
+	}
+#pragma clang loop unroll(disable)
+	for (u64 w = 0; w < 8; w++) {
+		u64 wanted;
+
+		if (w < from >> 6 || w > to >> 6)
+			continue;
+		wanted = bits(w == from >> 6 ? from : 0, w == to >> 6 ? to : 63);
+		if (~table->words[w] & wanted)
+			__sync_fetch_and_or(&table->words[w], wanted);
+	}
+}
+
+static long block_step(u64 i, void *ctx)
+{
+	struct span *s = ctx;
+	u64 block = (s->first >> BLOCK_SHIFT) + 1 + i;
+
+	if (block > s->last >> BLOCK_SHIFT)
+		return 1;
+	note_block(s, block);
+	return 0;
+}
+
+static __always_inline int note(struct inode *inode, u64 first, u64 last)
+{
+	struct span s = { .first = first, .last = last };
+	u64 before;
+	struct af_recent *r;
+	struct af_counts *c;
+	u32 zero = 0;
+
+	s.epoch = af_ctl.epoch;
+	c = bpf_map_lookup_elem(&counts, &zero);
+	r = bpf_map_lookup_elem(&recent, &zero);
+	if (!c || !r || last < first)
+		return 0;
+	c->events++;
+	/* Through the map, for the verifier: what comes out of it is a number, no pointer. */
+	before = r->inode;
+	r->inode = (u64)inode;
+	s.inode = *(volatile u64 *)&r->inode;
+	if (before == s.inode && r->epoch == s.epoch && r->first <= first && last <= r->last)
+		return 0;
+	s.number = inode->i_ino;
+	note_block(&s, first >> BLOCK_SHIFT);
+	if (first >> BLOCK_SHIFT != last >> BLOCK_SHIFT)
+		bpf_loop(BLOCKS_MAX - 1, block_step, &s, 0);
+	r->epoch = s.epoch;
+	r->first = first;
+	/* What one event does not note, the following ones do. */
+	if (last >> BLOCK_SHIFT >= (first >> BLOCK_SHIFT) + BLOCKS_MAX)
+		last = (((first >> BLOCK_SHIFT) + BLOCKS_MAX) << BLOCK_SHIFT) - 1;
+	r->last = last;
+	return 0;
+}
+
+SEC("tp_btf/mm_filemap_get_pages")
+int BPF_PROG(get_pages, struct address_space *mapping, unsigned long first, unsigned long last)
+{
+	return note(mapping->host, first, last - af_ctl.exclusive);
+}
+
+SEC("tp_btf/mm_filemap_fault")
+int BPF_PROG(fault, struct address_space *mapping, unsigned long index)
+{
+	return note(mapping->host, index, index);
+}
+
+SEC("tp_btf/writeback_dirty_folio")
+int BPF_PROG(dirty, struct folio *folio, struct address_space *mapping)
+{
+	if (!mapping)
+		return 0;
+	return note(mapping->host, folio->index, folio->index);
+}
+
+/* Tracing programs that read kernel structures must be GPL-compatible. */
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which pages of files were accessed since the last look: by BPF on the tracepoints of the page
+//! cache, in tables of 512 bits.
+//!
+//! Seen: reads (`read`, `pread`, `sendfile`, `splice`, io_uring), faults on pages that were not mapped,
+//! and the first write to a clean folio. Not seen: accesses through page tables, which the walker of
+//! those sees, tmpfs, and further writes to a folio that is dirty already.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use agewise_policy::table::PageSet;
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+
+use crate::access::{AccessError, PAGE_BYTES};
+use crate::bpf::Mapping;
+use crate::complaints;
+
+/// `make bpf` builds it, `make bpf-check` proves that it matches its source.
+static OBJECT: &[u8] = include_bytes!("../../bpf/accessed.bpf.o");
+
+/// Tables between two looks, at most: some 150 bytes each, taken when they are used.
+pub const TABLES_MAX: u32 = 1 << 18;
+/// Fewest.
+const TABLES_MIN: u32 = 64;
+/// Taken from the map by one call.
+const BATCH: u32 = 4096;
+
+/// A tracepoint, and what is seen by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tracepoint {
+    /// Its name.
+    pub name: &'static str,
+    /// What passes it.
+    pub sees: &'static str,
+    /// The program on it.
+    program: &'static str,
+}
+
+/// All of them. Without the first there is no source; the others are done without.
+pub const TRACEPOINTS: [Tracepoint; 3] = [
+    Tracepoint {
+        name: "mm_filemap_get_pages",
+        sees: "reads",
+        program: "get_pages",
+    },
+    Tracepoint {
+        name: "mm_filemap_fault",
+        sees: "faults",
+        program: "fault",
+    },
+    Tracepoint {
+        name: "writeback_dirty_folio",
+        sees: "writes",
+        program: "dirty",
+    },
+];
+
+/// 512 pages of an inode: `struct af_key`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Block {
+    /// Kernel address of the inode.
+    pub inode: u64,
+    /// Low half of its number.
+    pub number: u32,
+    /// Index of its first page / 512.
+    pub block: u32,
+}
+
+impl Block {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let half = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        Some(Block {
+            inode: u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?),
+            number: half(8)?,
+            block: half(12)?,
+        })
+    }
+}
+
+/// What was accessed since the look before.
+#[derive(Debug, Default)]
+pub struct Accesses {
+    /// Pages by block.
+    pub blocks: HashMap<Block, PageSet>,
+    /// Events of the tracepoints.
+    pub events: u64,
+    /// Events that found the map full: something accessed is not in `blocks`.
+    pub dropped: u64,
+}
+
+/// `struct af_ctl`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Ctl {
+    epoch: u32,
+    exclusive: u32,
+    sample_mask: u64,
+}
+
+/// Programs in the kernel that note accesses. Dropping it takes them out.
+pub struct Accessed {
+    // Field order: links go first, so that nothing is written to what goes after them.
+    _links: Vec<Link>,
+    attached: Vec<&'static Tracepoint>,
+    ctl: Mapping<Ctl>,
+    tables: [MapHandle; 2],
+    counts: MapHandle,
+    /// As counted at the last look.
+    events: u64,
+    dropped: u64,
+    /// `last_index` of this kernel is behind the last page.
+    exclusive: bool,
+    _object: Object,
+}
+
+impl Accessed {
+    /// Loads and attaches: from now on accesses are noted.
+    ///
+    /// # Errors
+    /// [`AccessError::NoPrivilege`]; [`AccessError::Unsupported`] without BTF or the tracepoints.
+    pub fn open() -> Result<Self, AccessError> {
+        Self::with_tables(TABLES_MAX)
+    }
+
+    /// The same with room for so many tables between two looks.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn with_tables(tables: u32) -> Result<Self, AccessError> {
+        if !tracepoints().contains(&&TRACEPOINTS[0]) {
+            return Err(AccessError::Unsupported {
+                what: TRACER,
+                why: format!("the kernel has no {} (Linux 6.11)", TRACEPOINTS[0].name),
+            });
+        }
+        let (loaded, said) = complaints::collected(|| Self::attach(tables.max(TABLES_MIN)));
+        let mut accessed = loaded.map_err(|error| match error.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => AccessError::NoPrivilege {
+                what: "loading the BPF programs on the page cache".into(),
+                hint: "run as root, or with CAP_BPF and CAP_PERFMON (and without kernel lockdown \
+                       in confidentiality mode)",
+            },
+            _ => AccessError::Unsupported {
+                what: TRACER,
+                why: format!("{error:#} ({said})"),
+            },
+        })?;
+        accessed.exclusive = accessed.find_reading()?;
+        accessed.ctl.write(
+            0,
+            Ctl {
+                exclusive: accessed.exclusive.into(),
+                ..accessed.ctl.read(0)
+            },
+        );
+        accessed.look()?;
+        Ok(accessed)
+    }
+
+    fn attach(tables: u32) -> libbpf_rs::Result<Self> {
+        let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
+        let there = tracepoints();
+        for mut program in open.progs_mut() {
+            let of = |point: &&Tracepoint| program.name() == point.program;
+            let wanted = there.iter().copied().any(|point| of(&point));
+            program.set_autoload(wanted);
+        }
+        for mut map in open.maps_mut() {
+            if matches!(map.name().to_str(), Some("even" | "odd")) {
+                map.set_max_entries(tables)?;
+                map.set_map_flags(libbpf_rs::libbpf_sys::BPF_F_NO_PREALLOC)?;
+            }
+        }
+        let object = open.load()?;
+        let map = |name: &str| {
+            let found = object.maps().find(|map| map.name().to_str() == Some(name));
+            let found = found.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
+            MapHandle::try_from(&found)
+        };
+        let mut links = Vec::new();
+        for program in object.progs_mut() {
+            if there.iter().any(|point| program.name() == point.program) {
+                links.push(program.attach_trace()?);
+            }
+        }
+        Ok(Accessed {
+            _links: links,
+            attached: there,
+            ctl: Mapping::of(&object, ".data.ctl", 1)?,
+            tables: [map("even")?, map("odd")?],
+            counts: map("counts")?,
+            events: 0,
+            dropped: 0,
+            exclusive: false,
+            _object: object,
+        })
+    }
+
+    /// Those of [`TRACEPOINTS`] that this kernel has.
+    pub fn attached(&self) -> &[&'static Tracepoint] {
+        &self.attached
+    }
+
+    /// Whether `last_index` of `mm_filemap_get_pages` is behind the last page, as in some kernels.
+    pub fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+
+    /// Reads one page of a file of our own, and sees what is told of it.
+    fn find_reading(&mut self) -> Result<bool, AccessError> {
+        let io = |error| AccessError::io("a file of our own", error);
+        let mut file = own_file().map_err(io)?;
+        // Behind the page that is read lies another one, or the reading would end at it.
+        file.write_all(&[1; 4 * PAGE_BYTES as usize]).map_err(io)?;
+        let number = file.metadata().map_err(io)?.ino() as u32;
+        self.look()?;
+        file.read_exact_at(&mut [0; PAGE_BYTES as usize], PAGE_BYTES)
+            .map_err(io)?;
+        let seen = self.look()?;
+        let of_file = |(key, _): &(&Block, &PageSet)| key.number == number && key.block == 0;
+        let mut sets = seen.blocks.iter().filter(of_file).map(|(_, set)| *set);
+        match sets.find(|set| set.contains(1)) {
+            Some(set) => Ok(set.contains(2)),
+            None => Err(AccessError::Unsupported {
+                what: TRACER,
+                why: "reading a page of a file of our own was not seen; that file has to lie in \
+                      the page cache: set TMPDIR to a directory on a disk"
+                    .into(),
+            }),
+        }
+    }
+
+    /// What was accessed since the last look; from now on it counts for the next one.
+    ///
+    /// # Errors
+    /// The kernel refuses to give its maps.
+    pub fn look(&mut self) -> Result<Accesses, AccessError> {
+        let ctl = self.ctl.read(0);
+        let epoch = ctl.epoch.wrapping_add(1);
+        self.ctl.write(0, Ctl { epoch, ..ctl });
+        let mut found = Accesses::default();
+        let map = &self.tables[(ctl.epoch & 1) as usize];
+        let error = |error: libbpf_rs::Error| AccessError::Unsupported {
+            what: TRACER,
+            why: format!("its map cannot be read: {error}"),
+        };
+        let batch = map
+            .lookup_and_delete_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
+            .map_err(error)?;
+        for (key, value) in batch {
+            if let (Some(key), Some(set)) = (Block::read(&key), pages(&value)) {
+                *found.blocks.entry(key).or_insert(PageSet::NONE) |= set;
+            }
+        }
+        let (events, dropped) = self.counts().map_err(error)?;
+        found.events = events - std::mem::replace(&mut self.events, events);
+        found.dropped = dropped - std::mem::replace(&mut self.dropped, dropped);
+        Ok(found)
+    }
+
+    /// Events and drops of all CPUs since loading.
+    fn counts(&self) -> libbpf_rs::Result<(u64, u64)> {
+        let values = self.counts.lookup_percpu(&[0; 4], MapFlags::ANY)?;
+        let mut sum = (0, 0);
+        for value in values.iter().flatten() {
+            let word = |at: usize| {
+                let bytes = value
+                    .get(at..at + 8)
+                    .and_then(|bytes| bytes.try_into().ok());
+                bytes.map_or(0, u64::from_ne_bytes)
+            };
+            sum = (sum.0 + word(0), sum.1 + word(8));
+        }
+        Ok(sum)
+    }
+}
+
+const TRACER: &str = "the page cache's tracepoints";
+
+/// The tracepoints that this kernel's BTF has: each as the type of the function that is called.
+fn tracepoints() -> Vec<&'static Tracepoint> {
+    let btf = std::fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default();
+    let has = |point: &&Tracepoint| {
+        let name = format!("\0btf_trace_{}\0", point.name);
+        memchr::memmem::find(&btf, name.as_bytes()).is_some()
+    };
+    TRACEPOINTS.iter().filter(has).collect()
+}
+
+/// `struct af_table`.
+fn pages(bytes: &[u8]) -> Option<PageSet> {
+    let words = bytes.chunks_exact(8);
+    let words: Vec<u64> = words
+        .map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()))
+        .collect();
+    Some(PageSet::new(words.try_into().ok()?))
+}
+
+/// A file without a name, gone when it is closed, on a file system with a page cache: not tmpfs.
+fn own_file() -> std::io::Result<File> {
+    let mut last = std::io::ErrorKind::NotFound.into();
+    for dir in [
+        std::env::temp_dir(),
+        "/var/tmp".into(),
+        "/run".into(),
+        "/".into(),
+    ] {
+        match unnamed(&dir) {
+            Ok(Some(file)) => return Ok(file),
+            Ok(None) => {}
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn unnamed(dir: &std::path::Path) -> std::io::Result<Option<File>> {
+    use rustix::fs::{Mode, OFlags, fstatfs, open};
+    const TMPFS: i64 = 0x0102_1994;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = File::from(open(dir, flags, Mode::RUSR | Mode::WUSR)?);
+    Ok((fstatfs(&file)?.f_type as i64 != TMPFS).then_some(file))
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The page cache: what is in it, and what of it is accessed.
+//!
+//! [`CacheWalk`] reads what is there, as the walker of page tables reads those. No lock is taken:
+//! inodes and nodes of trees come and go, and what was read is checked and discarded if it had become
+//! something else.
+
+pub mod accessed;
+mod files;
+pub mod layout;
+mod names;
+mod slots;
+mod walk;
+
+pub use accessed::{Accessed, Accesses, Block};
+pub use files::{CachedFile, FILES_MAX, FileAges, FilesLook};
+pub use layout::Leaf;
+pub use names::{Mounts, Openers, Place, device_text};
+pub use walk::{CacheKind, CacheSink, CacheWalk, Inode, SuperBlock, WalkReport};

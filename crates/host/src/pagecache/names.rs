@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What files in the cache are called, and who has them open.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::FileError;
+use crate::octal;
+use crate::root::{ProcRoot, numbers_in};
+use crate::vma::{MapsReader, VmaTable};
+
+/// A device as people write it: `major:minor`.
+pub fn device_text(device: u32) -> String {
+    format!("{}:{}", device >> 20, device & 0xf_ffff)
+}
+
+/// What is mounted where, as this process sees it.
+#[derive(Debug, Default)]
+pub struct Mounts(Vec<Mount>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    device: u32,
+    /// The directory of the file system that is mounted.
+    root: PathBuf,
+    at: PathBuf,
+}
+
+/// A file found under a path, as `stat` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The path, from our root.
+    pub path: PathBuf,
+    /// `st_dev`: of btrfs another one than that of the file system.
+    pub device: u64,
+}
+
+impl Mounts {
+    /// Reads `/proc/self/mountinfo`.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(root: &ProcRoot) -> Result<Self, FileError> {
+        let path = root.join("self/mountinfo");
+        let text = fs::read(&path).map_err(|source| FileError::Read { path, source })?;
+        Ok(Self::parse(&text))
+    }
+
+    fn parse(text: &[u8]) -> Self {
+        let mounts = text.split(|byte| *byte == b'\n').filter_map(Mount::parse);
+        Mounts(mounts.collect())
+    }
+
+    /// Where a path below the root of a file system is seen, whatever lies there.
+    fn seen<'a>(&'a self, device: u32, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
+        let of = self.0.iter().filter(move |mount| mount.device == device);
+        of.filter_map(move |mount| {
+            let below = path.strip_prefix(&mount.root).ok()?;
+            Some(match below.as_os_str().is_empty() {
+                true => mount.at.clone(),
+                false => mount.at.join(below),
+            })
+        })
+    }
+
+    /// Where an inode is found under a path below the root of its file system: the file there is
+    /// looked at, so that no other one goes by its name.
+    pub fn find(&self, device: u32, path: &Path, inode: u64) -> Option<Place> {
+        self.seen(device, path).find_map(|path| {
+            let found = fs::symlink_metadata(&path).ok()?;
+            (found.ino() == inode).then(|| Place {
+                path,
+                device: found.dev(),
+            })
+        })
+    }
+
+    /// Whether anything of a file system can lie under a directory.
+    pub fn reaches(&self, device: u32, under: &Path) -> bool {
+        let of = self.0.iter().filter(|mount| mount.device == device);
+        of.into_iter()
+            .any(|mount| mount.at.starts_with(under) || under.starts_with(&mount.at))
+    }
+
+    /// Whether a path below the root of a file system is seen under a directory.
+    pub fn is_under(&self, device: u32, path: &Path, under: &Path) -> bool {
+        self.seen(device, path).any(|path| path.starts_with(under))
+    }
+}
+
+impl Mount {
+    /// A line of mountinfo (proc_pid_mountinfo(5)): id, parent, major:minor, root, mount point.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let device = std::str::from_utf8(fields.next()?).ok()?;
+        let (major, minor) = device.split_once(':')?;
+        let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+        let path = |field: &[u8]| OsString::from_vec(octal::unescape_bytes(field)).into();
+        Some(Mount {
+            device: major.checked_shl(20)? | minor,
+            root: path(fields.next()?),
+            at: path(fields.next()?),
+        })
+    }
+}
+
+/// Processes that have files open or mapped now.
+#[derive(Debug, Default)]
+pub struct Openers(HashMap<(u64, u64), BTreeSet<u32>>);
+
+impl Openers {
+    /// Looks at the descriptors and mappings of all processes for files given as `st_dev` and inode.
+    /// Processes that go away, or may not be looked at, have nothing open.
+    ///
+    /// # Errors
+    /// There is no list of processes.
+    pub fn find(root: &ProcRoot, files: &HashSet<(u64, u64)>) -> Result<Self, FileError> {
+        let mut found = Openers::default();
+        let mut maps = MapsReader::new();
+        let mut table = VmaTable::default();
+        for pid in numbers_in(root.path())? {
+            let entries = fs::read_dir(root.join(format!("{pid}/fd")));
+            for entry in entries.into_iter().flatten().flatten() {
+                if let Ok(file) = fs::metadata(entry.path()) {
+                    found.note(files, (file.dev(), file.ino()), pid);
+                }
+            }
+            if table.read_by(&mut maps, pid).is_ok() {
+                for vma in table.vmas().iter().filter(|vma| vma.inode != 0) {
+                    found.note(files, (vma.device, vma.inode), pid);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn note(&mut self, files: &HashSet<(u64, u64)>, file: (u64, u64), pid: u32) {
+        if files.contains(&file) {
+            self.0.entry(file).or_default().insert(pid);
+        }
+    }
+
+    /// The processes that have a file open or mapped, ascending.
+    pub fn of(&self, device: u64, inode: u64) -> impl Iterator<Item = u32> + '_ {
+        let pids = self.0.get(&(device, inode));
+        pids.into_iter().flatten().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_seen_where_its_file_system_is_mounted() {
+        let mounts = Mounts::parse(
+            b"22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+              30 22 7:3 / /mnt/a\\040b rw - xfs /dev/loop3 rw\n\
+              31 22 254:0 /var/lib /srv rw - ext4 /dev/vda rw\n\
+              broken\n",
+        );
+        let seen = |device: u32, path: &str| -> Vec<PathBuf> {
+            mounts.seen(device, Path::new(path)).collect()
+        };
+        let (vda, loop3) = (254 << 20, 7 << 20 | 3);
+        assert_eq!(seen(loop3, "/x"), [Path::new("/mnt/a b/x")]);
+        assert_eq!(
+            seen(vda, "/var/lib/x"),
+            [Path::new("/var/lib/x"), Path::new("/srv/x")]
+        );
+        assert_eq!(seen(vda, "/var"), [Path::new("/var")]);
+        assert!(seen(1, "/x").is_empty());
+        assert!(mounts.is_under(vda, Path::new("/var/lib/x"), Path::new("/srv")));
+        assert!(!mounts.is_under(loop3, Path::new("/x"), Path::new("/srv")));
+        assert!(mounts.reaches(loop3, Path::new("/mnt/a b/c")));
+        assert!(!mounts.reaches(loop3, Path::new("/srv")));
+        assert_eq!(device_text(vda), "254:0");
+    }
+}
