@@ -36,6 +36,7 @@ fn the_commands_are_those_of_the_features() {
         "sort",
         "trace",
         "watch",
+        "whatif",
     ] {
         assert!(has(name), "{name} is in every build:\n{help}");
     }

@@ -30,3 +30,4 @@ pub mod swap;
 pub mod throttle;
 pub mod untrusted;
 pub mod vma;
+pub mod whatif;

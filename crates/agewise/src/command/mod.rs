@@ -22,6 +22,7 @@ pub mod size;
 pub mod sort;
 pub mod trace;
 pub mod watch;
+pub mod whatif;
 
 /// Declares the subcommands: the name of each, and the module with its `Args` and `run`.
 macro_rules! commands {
@@ -68,4 +69,5 @@ commands! {
     Sort => sort;
     Trace => trace;
     Watch => watch;
+    Whatif => whatif;
 }
