@@ -32,6 +32,7 @@ fn the_commands_are_those_of_the_features() {
         "reclaim",
         "report",
         "run",
+        "shrink",
         "size",
         "sort",
         "trace",

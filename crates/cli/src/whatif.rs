@@ -22,9 +22,10 @@ use crate::signal::Stop;
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// The interval that `auto` begins with.
 const INTERVAL_AUTO: Duration = Duration::from_secs(1);
-/// `auto` looks more often while more than a part in so many is used from look to look: below that
-/// share of memory nothing would be known.
-const USED_PART: u64 = 20;
+/// `auto` looks more often while more than a part in so many is used from look to look: for memories
+/// smaller than that there is no upper bound. Not more often than that needs: in each look some
+/// uses are lost.
+const USED_PART: u64 = 4;
 /// The part of the time in which nothing is counted yet, only learnt which pages are where.
 const LEARN_PART: u32 = 4;
 /// Looks of it, at least.
@@ -50,8 +51,9 @@ pub struct Found {
     pub sampled_pages: usize,
     /// What there is to say of how accesses are seen.
     pub note: Option<String>,
-    /// CPU time of looking, and of simulating.
+    /// CPU time of looking.
     pub look_cpu_ms: f64,
+    /// CPU time of simulating.
     pub simulate_cpu_ms: f64,
 }
 
@@ -79,14 +81,16 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
     let (mut look_ns, mut simulate_ns) = (0, 0);
     loop {
         sights.clear();
+        let looking = Instant::now();
         let report = agent.tick_tapped(Some(&mut sights))?;
+        let blind_ms = looking.elapsed().as_secs_f64() * 1e3;
         look_ns += report.cpu_ns;
         let pids: Vec<u32> = agent.spaces().map(|space| space.process().pid()).collect();
         if pids.is_empty() {
             break;
         }
         let before_ns = agewise_host::clock::thread_cpu_ns();
-        sights.show(&agent, &pids, &mut what_if, report.failed == 0);
+        sights.show(&agent, &pids, &mut what_if, report.failed == 0, blind_ms);
         simulate_ns += agewise_host::clock::thread_cpu_ns() - before_ns;
         let (looks, elapsed) = (what_if.looks(), began.elapsed());
         if looks > 1 && !is_counting && plan.interval.is_none() {

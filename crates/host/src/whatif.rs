@@ -62,8 +62,17 @@ impl Sights {
     }
 
     /// Shows the pages of these processes to a simulation. `is_whole`: all of them could be looked at.
-    pub fn show(&self, agent: &Agent, pids: &[u32], what_if: &mut WhatIf, is_whole: bool) {
+    /// `blind_ms`: how long that took.
+    pub fn show(
+        &self,
+        agent: &Agent,
+        pids: &[u32],
+        what_if: &mut WhatIf,
+        is_whole: bool,
+        blind_ms: f64,
+    ) {
         let mut look = what_if.look(agent.last_tick_ms());
+        look.blind(blind_ms);
         let spaces: Vec<&Space> = pids.iter().filter_map(|pid| agent.space(*pid)).collect();
         for space in &spaces {
             let seen = self.by_pid.get(&space.process().pid());

@@ -18,6 +18,7 @@ pub mod man;
 pub mod reclaim;
 pub mod report;
 pub mod run;
+pub mod shrink;
 pub mod size;
 pub mod sort;
 pub mod trace;
@@ -65,6 +66,7 @@ commands! {
     Reclaim => reclaim;
     Report => report;
     Run => run;
+    Shrink => shrink;
     Size => size;
     Sort => sort;
     Trace => trace;

@@ -357,6 +357,12 @@ impl Look<'_> {
         }
     }
 
+    /// Notes that uses went unnoticed for so long: those between reading an accessed bit and clearing
+    /// it are lost. They are in the upper bounds.
+    pub fn blind(&mut self, ms: f64) {
+        self.of.tally.blind_ms += ms;
+    }
+
     /// Ends the look. `resident_pages`: all that are resident, sampled or not; 0 if that is not
     /// known. A look that is not whole says nothing of the pages it did not show.
     pub fn finish(self, resident_pages: u64, is_whole: bool) {

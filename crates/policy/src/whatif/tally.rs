@@ -49,6 +49,8 @@ pub(super) struct Tally {
     coarse: [u64; SIZES],
     pub unknown_pages: f64,
     pub seen_pages: f64,
+    /// Time in which uses went unnoticed.
+    pub blind_ms: f64,
 }
 
 /// How the sample stands for all of it.
@@ -83,6 +85,7 @@ impl Tally {
             coarse: [0; SIZES],
             unknown_pages: 0.0,
             seen_pages: 0.0,
+            blind_ms: 0.0,
         }
     }
 
@@ -171,25 +174,22 @@ impl Tally {
         let never = NEVER_SEEN * scale.weight * unsampled;
         let is_coarse = self.coarse[size] * 100 > self.looks * COARSE_PERCENT || self.looks == 0;
         let total: f64 = faults.by_type.iter().map(|of| of[size]).sum();
+        // Uses may have been most where nobody looked.
+        let noticed = (1.0 - self.blind_ms / 1000.0 / seconds).max(0.01);
         let of_type = |of: usize| {
-            let (likely, lru) = (&faults.by_type[of], &self.lru.by_type[of]);
+            let (counts, lru) = (&faults.by_type[of], &self.lru.by_type[of]);
             // What the order is worth for LRU it is worth for the other, about.
-            let low = |at: f64| value(likely, at) - (value(lru, at) - value(&self.least[of], at));
-            let high = |at: f64| value(likely, at) + value(&self.most[of], at) - value(lru, at);
-            let half = half
-                * if total > 0.0 {
-                    likely[size] / total
-                } else {
-                    0.0
-                };
-            let high = high(percent - off) + half.max(never);
+            let low = |at: f64| value(counts, at) - (value(lru, at) - value(&self.least[of], at));
+            let high = |at: f64| value(counts, at) + value(&self.most[of], at) - value(lru, at);
+            let likely = counts[size].max(0.0);
+            let half = half * if total > 0.0 { likely / total } else { 0.0 };
+            let high = high(percent - off) / noticed + half.max(never);
             Estimate {
-                low: (low(percent + off) - half).clamp(0.0, likely[size]) / seconds,
-                likely: likely[size] / seconds,
-                high: if is_coarse {
-                    f64::INFINITY
-                } else {
-                    high.max(likely[size]) / seconds
+                low: (low(percent + off) - half).max(0.0).min(likely) / seconds,
+                likely: likely / seconds,
+                high: match is_coarse {
+                    true => f64::INFINITY,
+                    false => high.max(likely) / seconds,
                 },
             }
         };
