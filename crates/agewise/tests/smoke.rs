@@ -32,10 +32,12 @@ fn the_commands_are_those_of_the_features() {
         "reclaim",
         "report",
         "run",
+        "shrink",
         "size",
         "sort",
         "trace",
         "watch",
+        "whatif",
     ] {
         assert!(has(name), "{name} is in every build:\n{help}");
     }

@@ -20,6 +20,7 @@ pub mod sort;
 pub mod statistics;
 pub mod steady;
 pub mod tally;
+mod whatif;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -130,6 +131,13 @@ enum What {
     /// measure for minutes), resident_max_bytes at most granted_bytes, growth_bytes about 0,
     /// left_behind 0. Takes mapped times touched of memory.
     Daemon(DaemonArgs),
+    /// What `agewise whatif` says beside what then happens.
+    ///
+    /// An exerciser runs in a memory cgroup of its own with a zram device, is watched, and is then limited
+    /// to 90, 75, 60 and 50 % of what it has. Told and counted are refaults a second. Bars: half of
+    /// the points within 15 % or one fault a second of what happens (near), 90 % of them inside their
+    /// interval (within).
+    Whatif(whatif::Args),
     /// The program that `bench scale` watches.
     #[command(hide = true)]
     Sea,
@@ -347,6 +355,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         What::Lab(args) => lab::measure(args).and_then(|record| print("lab", args.format, &record)),
         What::Daemon(args) => daemon::measure(&program, args, &stop)
             .and_then(|record| print("daemon", args.format, &record)),
+        What::Whatif(args) => whatif::measure(&program, args, &stop),
         What::Nest | What::Sea => Ok(()),
     };
     match stop.requested() {

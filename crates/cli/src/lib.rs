@@ -9,3 +9,4 @@ pub mod pause;
 pub mod progress;
 pub mod signal;
 pub mod units;
+pub mod whatif;

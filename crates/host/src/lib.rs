@@ -32,3 +32,4 @@ pub mod swap;
 pub mod throttle;
 pub mod untrusted;
 pub mod vma;
+pub mod whatif;

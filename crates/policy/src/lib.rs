@@ -17,6 +17,7 @@ pub mod sample;
 pub mod table;
 pub mod thrashing;
 pub mod units;
+pub mod whatif;
 pub mod workingset;
 
 pub use agemap::{AgeMap, Facts, Look};

@@ -19,10 +19,12 @@ pub mod man;
 pub mod reclaim;
 pub mod report;
 pub mod run;
+pub mod shrink;
 pub mod size;
 pub mod sort;
 pub mod trace;
 pub mod watch;
+pub mod whatif;
 
 /// Declares the subcommands: the name of each, and the module with its `Args` and `run`.
 macro_rules! commands {
@@ -66,8 +68,10 @@ commands! {
     Reclaim => reclaim;
     Report => report;
     Run => run;
+    Shrink => shrink;
     Size => size;
     Sort => sort;
     Trace => trace;
     Watch => watch;
+    Whatif => whatif;
 }

@@ -86,6 +86,16 @@ impl Followed {
         self.level
     }
 
+    /// One block in 2^level like the one that holds this page is followed; `None` if it is not.
+    pub fn level_at(&self, page: u64) -> Option<Level> {
+        let at = self
+            .ranges
+            .partition_point(|range| pages(range).end <= page);
+        let is_within = self.ranges.get(at)?.start <= page * PAGE_BYTES;
+        let (_, is_whole) = self.of[at];
+        is_within.then_some(if is_whole { 0 } else { self.level })
+    }
+
     /// Mappings, as the sample takes them.
     pub fn areas(&self) -> &[Area] {
         &self.areas

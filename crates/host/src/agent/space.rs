@@ -258,6 +258,11 @@ impl Space {
         self.followed.level()
     }
 
+    /// One block in 2^level like the one that holds this page is followed; `None` if it is not.
+    pub fn level_at(&self, page: u64) -> Option<Level> {
+        self.followed.level_at(page)
+    }
+
     /// Resident pages before the look, as the kernel counts them.
     pub(super) fn resident_pages(&self) -> u64 {
         self.resident_pages

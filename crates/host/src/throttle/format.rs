@@ -95,6 +95,7 @@ fn crc32(bytes: &[u8]) -> u32 {
 fn line(undo: &Undo) -> String {
     let kind = match undo.kind {
         Kind::Squeeze => "squeeze",
+        Kind::Limit => "limit",
         Kind::Freeze => "freeze",
         Kind::Mount => "mount",
         Kind::Socket => "socket",
@@ -118,6 +119,7 @@ fn parse(line: &[u8]) -> Option<Undo> {
     let path = |word: Vec<u8>| PathBuf::from(OsString::from_vec(word));
     let kind = match words.next()?.as_slice() {
         b"squeeze" => Kind::Squeeze,
+        b"limit" => Kind::Limit,
         b"freeze" => Kind::Freeze,
         b"mount" => Kind::Mount,
         b"socket" => Kind::Socket,

@@ -203,6 +203,19 @@ impl Ledger {
         notes.save()
     }
 
+    /// Strikes one out without undoing it: it is to stay.
+    ///
+    /// # Errors
+    /// It cannot be written down: then it is undone some day.
+    pub fn forget(&self, dir: &Path, kind: Kind) -> Result<(), FileError> {
+        let mut notes = self.lock();
+        let Some(place) = notes.position(dir, kind) else {
+            return Ok(());
+        };
+        notes.contents.undos.remove(place);
+        notes.save()
+    }
+
     /// Undoes all that was done to cgroups, the last first. Returns what failed; that stays noted.
     pub fn undo_throttles(&self) -> Vec<FileError> {
         let mut failures = Vec::new();

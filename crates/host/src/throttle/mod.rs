@@ -96,25 +96,63 @@ impl Throttle {
     /// # Errors
     /// [`ThrottleError`]; nothing was done then.
     pub fn squeeze(&mut self, cgroup: &Cgroup, limit_bytes: u64) -> Result<PathBuf, ThrottleError> {
-        self.check(cgroup)?;
-        let dir = cgroup.dir();
-        let file = dir.join(match cgroup.hierarchy().version {
+        let file = match cgroup.hierarchy().version {
             Version::V2 => "memory.high",
             Version::V1 => "memory.soft_limit_in_bytes",
-        });
-        if !self.ledger.has(&dir, Kind::Squeeze) {
+        };
+        self.set(cgroup, Kind::Squeeze, file, limit_bytes)
+    }
+
+    /// Limits the memory of a cgroup: `memory.high`, or in v1 the limit itself, where the kernel
+    /// kills when it cannot reclaim. What is too much has left when this returns. Returns the file
+    /// that was written.
+    ///
+    /// # Errors
+    /// [`ThrottleError`]; in v1 also that not enough could be reclaimed. The limit is as it was then.
+    pub fn limit(&mut self, cgroup: &Cgroup, limit_bytes: u64) -> Result<PathBuf, ThrottleError> {
+        let file = match cgroup.hierarchy().version {
+            Version::V2 => "memory.high",
+            Version::V1 => "memory.limit_in_bytes",
+        };
+        self.set(cgroup, Kind::Limit, file, limit_bytes)
+    }
+
+    /// Takes a limit back.
+    ///
+    /// # Errors
+    /// The file cannot be written; it is tried again at the end.
+    pub fn unlimit(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
+        self.ledger.undo(&cgroup.dir(), Kind::Limit)
+    }
+
+    /// Leaves a limit as it is for good: it is not taken back any more.
+    ///
+    /// # Errors
+    /// The ledger cannot be written.
+    pub fn keep_limit(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
+        self.ledger.forget(&cgroup.dir(), Kind::Limit)
+    }
+
+    fn set(
+        &mut self,
+        cgroup: &Cgroup,
+        kind: Kind,
+        file: &str,
+        limit_bytes: u64,
+    ) -> Result<PathBuf, ThrottleError> {
+        self.check(cgroup)?;
+        let dir = cgroup.dir();
+        let file = dir.join(file);
+        if !self.ledger.has(&dir, kind) {
             let value = error::read(&file)?.trim().to_owned();
             // v1 tells "no limit" as a number that it takes only as -1.
             let is_none = value.parse::<u64>().is_ok_and(|bytes| bytes >= 1 << 62);
             let value = if is_none { "-1".to_owned() } else { value };
-            self.note(
-                cgroup,
-                Kind::Squeeze,
-                vec![Step::Write {
-                    file: file.clone(),
-                    value,
-                }],
-            )?;
+            let step = Step::Write {
+                file: file.clone(),
+                value,
+            };
+            self.note(cgroup, kind, vec![step])?;
         }
         error::write(&file, &limit_bytes.to_string())?;
         Ok(file)

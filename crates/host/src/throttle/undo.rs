@@ -11,8 +11,9 @@ use crate::error::{self, FileError};
 
 /// The only files that an undo writes to. A ledger that names another one is not carried out: even
 /// who could forge a line could do no more than thaw a cgroup or change its limit.
-const WRITABLE: [&str; 4] = [
+const WRITABLE: [&str; 5] = [
     "memory.high",
+    "memory.limit_in_bytes",
     "memory.soft_limit_in_bytes",
     "cgroup.freeze",
     "freezer.state",
@@ -66,6 +67,8 @@ impl Step {
 pub enum Kind {
     /// The memory of a cgroup is held low.
     Squeeze,
+    /// The memory of a cgroup is limited.
+    Limit,
     /// The tasks of a cgroup are stopped.
     Freeze,
     /// Report files are mounted.
@@ -77,7 +80,7 @@ pub enum Kind {
 impl Kind {
     /// It was done to a cgroup.
     pub fn is_throttle(self) -> bool {
-        matches!(self, Kind::Squeeze | Kind::Freeze)
+        matches!(self, Kind::Squeeze | Kind::Limit | Kind::Freeze)
     }
 }
 

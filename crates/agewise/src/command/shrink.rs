@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise shrink`.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use agewise_cli::output::{self, Format};
+use agewise_cli::signal::Stop;
+use agewise_cli::whatif::{Costs, Plan, costs, watch};
+use agewise_cli::{observe, units};
+use agewise_host::cgroup::{Cgroup, Hierarchy};
+use agewise_host::pressure::{Psi, Resource};
+use agewise_host::root::ProcRoot;
+use agewise_host::swap;
+use agewise_host::throttle::{Ledger, Throttle, state_directory, untouchable};
+use agewise_policy::whatif::shrink::{Act, Facts, Goal, Outcome, Planned, Shrink, Terms, Verdict};
+use agewise_policy::whatif::shrink::{Refusal, plan};
+use anyhow::{Context, bail};
+use serde::Serialize;
+
+use super::whatif::{Memory, memory};
+
+/// Take memory from a cgroup, as far as that does not hurt.
+///
+/// Watches it as `agewise whatif` does, asks the curve of the kernel's LRU what the goal would cost,
+/// and refuses what the curve says to exceed --max-wait. Then it lowers a limit in steps of a
+/// sixteenth: memory.high (v2, after memory.reclaim), or memory.limit_in_bytes (v1, where the kernel
+/// kills if it cannot reclaim). Each step is held for some seconds against what was predicted. When waiting
+/// exceeds --max-wait over two seconds, the limit goes back to the step before, at once.
+///
+/// The limit is taken back when the command ends, however it ends, unless --keep is given and a step
+/// was well. What it does is noted before it is done: `agewise daemon --undo` takes back what a killed
+/// one left. While a daemon acts on this machine it refuses to run.
+///
+/// Waiting is the kernel's own count where it keeps one (v2, memory.pressure), else faults times what
+/// one costs here. Cgroups that hold init, this session or agewise itself are left alone.
+///
+/// Exit status: 0 the goal was reached (or planned); 1 refused, or it had to step back; 2 a wrong
+/// argument.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The memory cgroup, with all cgroups below it.
+    #[arg(long, value_name = "PATH")]
+    cgroup: String,
+
+    /// Where to go: a share of what it has (60%), bytes (512M), or `auto`: the least memory whose
+    /// waiting stays within --max-wait at its upper bound.
+    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = to)]
+    to: To,
+
+    /// Share of the time that waiting for memory may take.
+    #[arg(long, value_name = "SHARE", default_value = "0.2%", value_parser = share)]
+    max_wait: f64,
+
+    /// How long to watch before anything is done.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = units::positive_duration)]
+    duration: Duration,
+
+    /// Leave the limit there.
+    #[arg(long)]
+    keep: bool,
+
+    /// Print the plan and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// How to print: a record for each step planned, each step made, and the verdict.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum To {
+    Auto,
+    Memory(Memory),
+}
+
+fn to(text: &str) -> Result<To, String> {
+    match text {
+        "auto" => Ok(To::Auto),
+        _ => memory(text).map(To::Memory),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let (number, scale) = match text.strip_suffix('%') {
+        Some(number) => (number, 0.01),
+        None => (text, 1.0),
+    };
+    match number.trim().parse::<f64>() {
+        Ok(share) if share > 0.0 && share * scale <= 1.0 => Ok(share * scale),
+        _ => Err("expected a share such as 0.2% or 0.002".to_owned()),
+    }
+}
+
+/// Between two looks at the counters.
+const STEP: Duration = Duration::from_millis(500);
+
+/// A step as it is printed; measured figures are null in a plan.
+#[derive(Debug, Serialize)]
+struct Record {
+    record: &'static str,
+    limit_bytes: u64,
+    predicted_faults_per_second: f64,
+    predicted_faults_low: f64,
+    predicted_faults_high: f64,
+    predicted_wait_ratio: f64,
+    faults_per_second: Option<f64>,
+    wait_ratio: Option<f64>,
+    kept: Option<bool>,
+}
+
+impl Record {
+    fn new(planned: &Planned, outcome: Option<&Outcome>) -> Self {
+        Record {
+            record: if outcome.is_some() { "step" } else { "plan" },
+            limit_bytes: planned.limit_bytes,
+            predicted_faults_per_second: planned.faults_per_second.likely,
+            predicted_faults_low: planned.faults_per_second.low,
+            predicted_faults_high: planned.faults_per_second.high,
+            predicted_wait_ratio: planned.wait_ratio.likely,
+            faults_per_second: outcome.map(|outcome| outcome.faults_per_second),
+            wait_ratio: outcome.map(|outcome| outcome.wait_ratio),
+            kept: outcome.map(|outcome| outcome.is_kept),
+        }
+    }
+
+    fn print(&self, out: &mut impl Write, format: Format) -> std::io::Result<()> {
+        match format {
+            Format::Json => output::json_line(out, self)?,
+            Format::Csv => writeln!(
+                out,
+                "{},{},{},{},{}",
+                self.record,
+                self.limit_bytes,
+                self.predicted_faults_per_second,
+                self.faults_per_second
+                    .map_or(String::new(), |of| of.to_string()),
+                self.wait_ratio.map_or(String::new(), |of| of.to_string()),
+            )?,
+            Format::Text => {
+                let limit = units::bytes_text(self.limit_bytes);
+                let told = self.predicted_faults_per_second;
+                let wait = self.predicted_wait_ratio * 100.0;
+                write!(
+                    out,
+                    "{:<5}{limit:>12}: {told:.1} faults/s, {wait:.3} % waiting",
+                    self.record
+                )?;
+                match (self.faults_per_second, self.wait_ratio, self.kept) {
+                    (Some(faults), Some(wait), Some(kept)) => writeln!(
+                        out,
+                        " predicted; {faults:.1} faults/s, {:.3} %{}",
+                        wait * 100.0,
+                        if kept { "" } else { ": too much, back" }
+                    )?,
+                    _ => writeln!(out)?,
+                }
+            }
+        }
+        out.flush()
+    }
+}
+
+/// How it ended, as it is printed.
+#[derive(Debug, Serialize)]
+struct Summary {
+    record: &'static str,
+    verdict: &'static str,
+    usage_before_bytes: u64,
+    limit_bytes: Option<u64>,
+    saved_bytes: u64,
+    kept: bool,
+}
+
+/// What is worked with.
+struct Scene<'a> {
+    args: &'a Args,
+    cgroup: Cgroup,
+    stop: Stop,
+    usage_bytes: u64,
+}
+
+/// Plans, and shrinks.
+///
+/// # Errors
+/// The cgroup cannot be watched or limited; the curve says that it hurts.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let proc = ProcRoot::default();
+    let hierarchy = Hierarchy::discover(&proc)?;
+    let cgroup = observe::open_cgroup(&hierarchy, &args.cgroup)?;
+    if let Some(why) = untouchable(&proc, &cgroup)? {
+        bail!("cgroup {} is left alone: {}", cgroup.name(), why.reason());
+    }
+    // Before a minute is spent on watching for nothing.
+    let throttle = match args.dry_run {
+        true => None,
+        false => Some(Throttle::new(proc, ledger()?)),
+    };
+    let stop = Stop::install()?;
+    let costs = costs();
+    let watching = Plan {
+        duration: args.duration,
+        interval: None,
+    };
+    let targets = observe::listed(&[], std::slice::from_ref(&args.cgroup))?;
+    let found = watch(targets, watching, &stop)?;
+    if let Some(signal) = stop.requested() {
+        return Ok(ExitCode::from(Stop::exit_code(signal)));
+    }
+    let usage_bytes = cgroup
+        .usage_bytes()?
+        .context("this cgroup has no count of its memory")?;
+    let scene = Scene {
+        args,
+        cgroup,
+        stop,
+        usage_bytes,
+    };
+    let terms = terms(&scene, &costs, found.curves.full_bytes);
+    let steps = plan(&found.curves, &terms).map_err(refused)?;
+    check_swap(&steps, usage_bytes)?;
+    let mut out = std::io::stdout().lock();
+    if args.format == Format::Text {
+        writeln!(
+            out,
+            "{} has {}; prices: {}",
+            scene.cgroup.name(),
+            units::bytes_text(usage_bytes),
+            costs.text()
+        )?;
+    }
+    if let Some(step) = steps
+        .last()
+        .filter(|step| step.wait_ratio.high > args.max_wait)
+    {
+        let high = step.wait_ratio.high * 100.0;
+        agewise_cli::note!(
+            "the goal may hurt: waiting is at most {high:.2} %; each step is verified"
+        );
+    }
+    let Some(mut throttle) = throttle else {
+        for step in &steps {
+            Record::new(step, None).print(&mut out, args.format)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    go_down(&scene, &mut throttle, Shrink::new(steps, terms), &mut out)
+}
+
+/// The ledger of this machine, after what a killed program left has been undone.
+fn ledger() -> anyhow::Result<Ledger> {
+    let dir =
+        state_directory().context("there is no directory for the ledger: set STATE_DIRECTORY")?;
+    let (ledger, undone) = Ledger::open(&dir)?;
+    if undone.count > 0 {
+        agewise_cli::note!("{} of what a killed program left was undone", undone.count);
+    }
+    if let Some(failure) = undone.failures.first() {
+        bail!("what a killed program left cannot be undone: {failure}");
+    }
+    ledger.claim()?;
+    Ok(ledger)
+}
+
+fn terms(scene: &Scene<'_>, costs: &Costs, full_bytes: u64) -> Terms {
+    Terms {
+        goal: match scene.args.to {
+            To::Auto => Goal::Auto,
+            To::Memory(memory) => Goal::Bytes(memory.bytes(scene.usage_bytes)),
+        },
+        wait_max: scene.args.max_wait,
+        prices: costs.prices,
+        beyond_bytes: scene.usage_bytes.saturating_sub(full_bytes),
+        usage_bytes: scene.usage_bytes,
+    }
+}
+
+fn refused(refusal: Refusal) -> anyhow::Error {
+    match refusal {
+        Refusal::Hurts { .. } => anyhow::anyhow!(
+            "refused: {refusal}; `agewise whatif` shows the curve, --max-wait allows more"
+        ),
+        _ => anyhow::anyhow!("{refusal}"),
+    }
+}
+
+/// What leaves has to go somewhere.
+fn check_swap(steps: &[Planned], usage_bytes: u64) -> anyhow::Result<()> {
+    let goal = steps.last().map_or(usage_bytes, |step| step.limit_bytes);
+    let (leaves, free) = (usage_bytes - goal, swap::free_bytes(&ProcRoot::default())?);
+    if free < leaves {
+        bail!(
+            "{} would have to leave, and swap has {} free: add swap, such as zram",
+            units::bytes_text(leaves),
+            units::bytes_text(free)
+        );
+    }
+    Ok(())
+}
+
+fn facts(cgroup: &Cgroup) -> anyhow::Result<Facts> {
+    let stat = cgroup.stat()?;
+    let pressure = Psi::of_cgroup(cgroup, Resource::Memory)?;
+    Ok(Facts {
+        now_ms: agewise_host::agent::Agent::now_ms(),
+        faults: [stat.refaults_anon_pages, stat.refaults_file_pages],
+        waited_us: pressure.map(|pressure| pressure.some.total_us),
+    })
+}
+
+fn limit(scene: &Scene<'_>, throttle: &mut Throttle, bytes: u64) -> anyhow::Result<()> {
+    let usage = scene.cgroup.usage_bytes()?.unwrap_or(0);
+    if usage > bytes && scene.cgroup.can_reclaim() {
+        // Better asked for than found missing by whoever allocates. Less than all is no failure.
+        scene.cgroup.reclaim(usage - bytes, true)?;
+    }
+    throttle.limit(&scene.cgroup, bytes)?;
+    Ok(())
+}
+
+fn go_down(
+    scene: &Scene<'_>,
+    throttle: &mut Throttle,
+    mut shrink: Shrink,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
+    let (mut limited, mut printed) = (None, 0);
+    let verdict = loop {
+        match shrink.next(facts(&scene.cgroup)?) {
+            Act::Limit(bytes) => {
+                limit(scene, throttle, bytes)?;
+                limited = Some(bytes);
+            }
+            Act::Unlimit => {
+                throttle.unlimit(&scene.cgroup)?;
+                limited = None;
+            }
+            Act::Wait => {}
+            Act::Done => break shrink.verdict(),
+        }
+        for outcome in &shrink.outcomes()[printed..] {
+            Record::new(&outcome.planned, Some(outcome)).print(out, scene.args.format)?;
+        }
+        printed = shrink.outcomes().len();
+        if shrink.verdict() == Verdict::Underway && scene.stop.wait(STEP) {
+            break Verdict::Underway;
+        }
+    };
+    for outcome in &shrink.outcomes()[printed..] {
+        Record::new(&outcome.planned, Some(outcome)).print(out, scene.args.format)?;
+    }
+    let usage = scene.cgroup.usage_bytes()?.unwrap_or(0);
+    let is_kept = scene.args.keep && limited.is_some() && verdict != Verdict::Underway;
+    match is_kept {
+        true => throttle.keep_limit(&scene.cgroup)?,
+        false => throttle.unlimit(&scene.cgroup)?,
+    }
+    let summary = Summary {
+        record: "verdict",
+        verdict: name(verdict),
+        usage_before_bytes: scene.usage_bytes,
+        limit_bytes: limited,
+        saved_bytes: scene.usage_bytes.saturating_sub(usage),
+        kept: is_kept,
+    };
+    print_summary(out, scene.args.format, &summary)?;
+    Ok(match (verdict, scene.stop.requested()) {
+        (Verdict::Underway, Some(signal)) => ExitCode::from(Stop::exit_code(signal)),
+        (Verdict::Reached, _) => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
+}
+
+fn name(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Underway => "interrupted",
+        Verdict::Reached => "reached",
+        Verdict::Waiting => "waiting",
+        Verdict::Unpredicted => "unpredicted",
+    }
+}
+
+fn print_summary(out: &mut impl Write, format: Format, summary: &Summary) -> std::io::Result<()> {
+    match format {
+        Format::Json => output::json_line(out, summary),
+        Format::Csv => writeln!(
+            out,
+            "{},{},{},,",
+            summary.verdict,
+            summary
+                .limit_bytes
+                .map_or(String::new(), |of| of.to_string()),
+            summary.saved_bytes
+        ),
+        Format::Text => {
+            let why = match summary.verdict {
+                "reached" => "the goal was reached and held",
+                "waiting" => "more was waited than is allowed; the step before is well",
+                "unpredicted" => "there were more faults than predicted; the step before is well",
+                _ => "interrupted",
+            };
+            let saved = units::bytes_text(summary.saved_bytes);
+            let limit = match summary.limit_bytes {
+                Some(bytes) => format!("a limit of {}", units::bytes_text(bytes)),
+                None => "no limit".to_owned(),
+            };
+            let rest = if summary.kept {
+                "it stays"
+            } else {
+                "it was taken back"
+            };
+            writeln!(out, "{why}: {limit}, {saved} less; {rest}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_make_sense_or_are_refused() {
+        assert_eq!(to("auto"), Ok(To::Auto));
+        assert_eq!(to("60%"), Ok(To::Memory(Memory::Percent(60.0))));
+        assert!(to("none").is_err());
+        assert_eq!(share("0.2%"), Ok(0.002));
+        assert_eq!(share("0.5"), Ok(0.5));
+        for bad in ["0", "-1%", "101%", "x", ""] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise whatif`.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use agewise_cli::output::{self, Format};
+use agewise_cli::signal::Stop;
+use agewise_cli::whatif::{Costs, Found, INTERVAL_MIN, Plan, costs, watch};
+use agewise_cli::{observe, units};
+use agewise_policy::whatif::{Decider, PERCENTS, Point};
+use serde::Serialize;
+
+/// Tell how fast a running program would be with less memory.
+///
+/// Watches a process or cgroup for a while and simulates memories of other sizes beside it: how many
+/// faults a second each would have, and which share of the time a task would wait for them at this
+/// machine's prices. Nothing is taken from the program.
+///
+/// `kernel` is the order in which the kernel that runs evicts (active and inactive lists, or
+/// generations), simulated in miniature; `lru` is an exact LRU. Every figure has an interval that holds
+/// it 95 times of 100, for what was watched: it covers the order of uses between two looks, which
+/// accessed bits do not tell, the sample, and uses of pages whose last use lies before the
+/// observation. A size that is smaller than what is used from one look to the next has no upper
+/// bound: look more often. What happens more rarely than --duration is not known at all; how much
+/// memory was not used meanwhile is printed.
+///
+/// 100 % is the most that was resident; above it is what has been in swap and came back. Page cache
+/// that no process maps is not seen.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("of").required(true).args(["pid", "cgroup"]))]
+pub struct Args {
+    /// A process.
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+
+    /// A memory cgroup with all cgroups below it.
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<String>,
+
+    /// These sizes only, parted by commas: a share of what is resident (60%) or bytes (512M).
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = memory)]
+    memory: Vec<Memory>,
+
+    /// How long to watch. The first quarter only tells which pages are where.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = units::positive_duration)]
+    duration: Duration,
+
+    /// Time between two looks, at least 100ms; `auto` begins with a second and looks more often while
+    /// much is used in between.
+    #[arg(long, value_name = "DURATION", default_value = "auto", value_parser = interval)]
+    interval: Interval,
+
+    /// Who decides what leaves memory.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = decider,
+          default_value = "kernel,lru")]
+    policy: Vec<Decider>,
+
+    /// Form of the answer; json has one object a size and policy.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// A size of memory as it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Memory {
+    /// Percent of the most that was resident.
+    Percent(f64),
+    /// Bytes.
+    Bytes(u64),
+}
+
+impl Memory {
+    /// The same in bytes.
+    pub fn bytes(self, full_bytes: u64) -> u64 {
+        match self {
+            Memory::Percent(percent) => (full_bytes as f64 * percent / 100.0) as u64,
+            Memory::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// Reads a size: `60%` or `512M`.
+pub fn memory(text: &str) -> Result<Memory, String> {
+    match text.strip_suffix('%') {
+        Some(percent) => match percent.trim().parse::<f64>() {
+            Ok(percent) if percent > 0.0 && percent <= 1000.0 => Ok(Memory::Percent(percent)),
+            _ => Err(format!("'{text}' is not a share above 0% and up to 1000%")),
+        },
+        None => units::positive_size(text).map(Memory::Bytes),
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Interval(Option<Duration>);
+
+fn interval(text: &str) -> Result<Interval, String> {
+    if text == "auto" {
+        return Ok(Interval(None));
+    }
+    match units::positive_duration(text)? {
+        interval if interval < INTERVAL_MIN => Err("looking more often than every 100ms measures \
+                                                    itself"
+            .to_owned()),
+        interval => Ok(Interval(Some(interval))),
+    }
+}
+
+fn decider(text: &str) -> Result<Decider, String> {
+    let found = Decider::ALL.into_iter().find(|of| of.name() == text);
+    found.ok_or_else(|| "expected kernel or lru".to_owned())
+}
+
+/// A point as it is printed.
+#[derive(Debug, Serialize)]
+struct Record {
+    memory_bytes: u64,
+    memory_ratio: f64,
+    policy: &'static str,
+    faults_per_second: f64,
+    faults_low: f64,
+    /// Null: nothing seen sets a bound.
+    faults_high: f64,
+    wait_ratio: f64,
+    wait_low: f64,
+    wait_high: f64,
+    anon_faults_per_second: f64,
+    file_faults_per_second: f64,
+    observed_seconds: f64,
+}
+
+impl Record {
+    fn new(found: &Found, costs: &Costs, decider: Decider, memory_bytes: u64) -> Self {
+        let point: Point = found.curves.at(decider, memory_bytes);
+        let (faults, wait) = (point.faults_per_second(), point.wait_ratio(costs.prices));
+        Record {
+            memory_bytes,
+            memory_ratio: memory_bytes as f64 / found.curves.full_bytes.max(1) as f64,
+            policy: decider.name(),
+            faults_per_second: faults.likely,
+            faults_low: faults.low,
+            faults_high: faults.high,
+            wait_ratio: wait.likely,
+            wait_low: wait.low,
+            wait_high: wait.high,
+            anon_faults_per_second: point.faults[0].likely,
+            file_faults_per_second: point.faults[1].likely,
+            observed_seconds: found.curves.observed_ms as f64 / 1000.0,
+        }
+    }
+}
+
+/// Watches and answers.
+///
+/// # Errors
+/// The target cannot be watched.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let targets = observe::listed(args.pid.as_slice(), args.cgroup.as_slice())?;
+    let stop = Stop::install()?;
+    let costs = costs();
+    let plan = Plan {
+        duration: args.duration,
+        interval: args.interval.0,
+    };
+    let found = watch(targets, plan, &stop)?;
+    let full = found.curves.full_bytes;
+    let sizes: Vec<u64> = match args.memory[..] {
+        [] => PERCENTS
+            .map(|of| Memory::Percent(f64::from(of)).bytes(full))
+            .to_vec(),
+        _ => args
+            .memory
+            .iter()
+            .map(|memory| memory.bytes(full))
+            .collect(),
+    };
+    let records: Vec<Vec<Record>> = args
+        .policy
+        .iter()
+        .map(|decider| {
+            let record = |bytes: &u64| Record::new(&found, &costs, *decider, *bytes);
+            sizes.iter().map(record).collect()
+        })
+        .collect();
+    print(args, &found, &costs, &records)?;
+    Ok(stop.requested().map_or(ExitCode::SUCCESS, |signal| {
+        ExitCode::from(Stop::exit_code(signal))
+    }))
+}
+
+fn print(args: &Args, found: &Found, costs: &Costs, by: &[Vec<Record>]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        Format::Text => text(&mut out, found, costs, by)?,
+        Format::Json => {
+            for record in by.iter().flatten() {
+                output::json_line(&mut out, record)?;
+            }
+            agewise_cli::note!("{}", costs.text());
+        }
+        Format::Csv => {
+            let mut csv = csv::Writer::from_writer(&mut out);
+            for record in by.iter().flatten() {
+                csv.serialize(record)?;
+            }
+            csv.flush()?;
+            agewise_cli::note!("{}", costs.text());
+        }
+    }
+    Ok(())
+}
+
+/// Columns of the plot.
+const PLOT: f64 = 24.0;
+
+fn text(
+    out: &mut impl Write,
+    found: &Found,
+    costs: &Costs,
+    by: &[Vec<Record>],
+) -> std::io::Result<()> {
+    for records in by {
+        let Some(first) = records.first() else {
+            continue;
+        };
+        writeln!(out, "policy {}", first.policy)?;
+        writeln!(
+            out,
+            "{:>10} {:>6} {:>10} {:>23} {:>9} {:>9}",
+            "memory", "", "faults/s", "between", "waiting", "at most"
+        )?;
+        let most = records
+            .iter()
+            .map(|of| of.faults_per_second)
+            .fold(1.0, f64::max);
+        for record in records {
+            let bar = "#".repeat((record.faults_per_second / most * PLOT).ceil() as usize);
+            writeln!(
+                out,
+                "{:>10} {:>5.0}% {:>10.1} {:>10.1} .. {:>9} {:>9} {:>9} {bar}",
+                units::bytes_text(record.memory_bytes),
+                record.memory_ratio * 100.0,
+                record.faults_per_second,
+                record.faults_low,
+                bound(record.faults_high, |high| format!("{high:.1}")),
+                percent_text(record.wait_ratio),
+                bound(record.wait_high, percent_text),
+            )?;
+        }
+    }
+    let curves = &found.curves;
+    writeln!(
+        out,
+        "{:.0} s counted, a look every {}, {} pages simulated; resident at most {}",
+        curves.observed_ms as f64 / 1000.0,
+        units::duration_text(found.interval),
+        found.sampled_pages,
+        units::bytes_text(curves.full_bytes),
+    )?;
+    writeln!(
+        out,
+        "as it is: {:.1} pages a second came back; prices: {}",
+        curves.seen_per_second,
+        costs.text()
+    )?;
+    writeln!(
+        out,
+        "not known: {} was not used at all meanwhile and may be wanted later; {:.1} uses a second \
+         were the first since watching began",
+        units::bytes_text(curves.unused_bytes),
+        curves.unknown_per_second,
+    )?;
+    writeln!(
+        out,
+        "cost: {:.0} ms of CPU time for looking, {:.0} ms for simulating",
+        found.look_cpu_ms, found.simulate_cpu_ms
+    )?;
+    match &found.note {
+        Some(note) => writeln!(out, "{note}"),
+        None => Ok(()),
+    }
+}
+
+fn percent_text(share: f64) -> String {
+    format!("{:.3} %", share * 100.0)
+}
+
+/// A bound, or that there is none.
+fn bound(high: f64, text: impl Fn(f64) -> String) -> String {
+    match high.is_finite() {
+        true => text(high),
+        false => "?".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_shares_or_bytes() {
+        assert_eq!(memory("60%"), Ok(Memory::Percent(60.0)));
+        assert_eq!(memory("512M"), Ok(Memory::Bytes(512 << 20)));
+        for bad in ["0%", "-1%", "x%", "", "0", "nan%", "inf%"] {
+            assert!(memory(bad).is_err(), "{bad}");
+        }
+        assert_eq!(Memory::Percent(50.0).bytes(4096), 2048);
+    }
+
+    #[test]
+    fn what_has_no_bound_says_so() {
+        assert_eq!(bound(f64::INFINITY, percent_text), "?");
+        assert_eq!(bound(0.5, percent_text), "50.000 %");
+        let json = serde_json::to_string(&f64::INFINITY).unwrap();
+        assert_eq!(json, "null");
+    }
+}

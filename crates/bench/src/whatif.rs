@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise bench whatif`: what the curve says beside what then happens.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use agewise_cli::output::{self, Format};
+use agewise_cli::signal::Stop;
+use agewise_cli::whatif::{Costs, Found, Plan, costs, watch};
+use agewise_cli::{observe, units};
+use agewise_host::cgroup::{Cgroup, Hierarchy};
+use agewise_host::root::ProcRoot;
+use agewise_host::swap::{ZramDevice, ZramOptions};
+use agewise_policy::whatif::Decider;
+use anyhow::{Context, bail};
+use serde::Serialize;
+
+use crate::exercise::spawned::Spawned;
+use crate::memcg::OwnMemcg;
+
+/// Before it is watched.
+const SETTLE: Duration = Duration::from_secs(3);
+/// After a limit was set, before what happens is counted.
+const SQUEEZE_SETTLE: Duration = Duration::from_secs(4);
+/// Limits, percent of what it has.
+const LIMITS: [u64; 4] = [90, 75, 60, 50];
+/// What a prediction may be off by: a part of what happens, or so many faults a second.
+const OFF_RATIO: f64 = 0.15;
+const OFF_FAULTS: f64 = 1.0;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Memory of the exerciser.
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = units::positive_size)]
+    size: u64,
+    /// What it does, as PATTERN@OPERATIONS a second.
+    #[arg(long, value_name = "LOAD", num_args = 1.., value_parser = load, default_values = [
+        "zipf:0.99@20000", "zipf:0.7@10000", "uniform@5000", "scan@10000", "hotcold:0.5@20000",
+        "shift:5s@5000",
+    ])]
+    load: Vec<Load>,
+    /// How long it is watched before it is squeezed.
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = units::positive_duration)]
+    duration: Duration,
+    /// How long faults are counted at each limit.
+    #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = units::positive_duration)]
+    window: Duration,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Clone, Debug)]
+struct Load {
+    pattern: String,
+    rate: u64,
+}
+
+fn load(text: &str) -> Result<Load, String> {
+    let bad = || format!("'{text}' is not PATTERN@OPERATIONS, such as zipf:0.99@20000");
+    let (pattern, rate) = text.split_once('@').ok_or_else(bad)?;
+    Ok(Load {
+        pattern: pattern.to_owned(),
+        rate: rate.parse().map_err(|_| bad())?,
+    })
+}
+
+/// One load at one limit.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    load: String,
+    limit_percent: u64,
+    limit_bytes: u64,
+    /// What the curve says, and its interval; without an upper bound null.
+    faults_per_second: f64,
+    faults_low: f64,
+    faults_high: f64,
+    /// The same of an exact LRU.
+    lru_faults_per_second: f64,
+    /// What then happened.
+    measured_per_second: f64,
+    error_ratio: f64,
+    is_near: bool,
+    is_within: bool,
+    /// Operations a second before and then: a program that waits does less.
+    ops_before: f64,
+    ops_then: f64,
+    observed_seconds: f64,
+    interval_ms: u64,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Serialize)]
+struct Total {
+    record: &'static str,
+    points: usize,
+    near: usize,
+    within: usize,
+    median_error_ratio: f64,
+    look_cpu_ms: f64,
+    simulate_cpu_ms: f64,
+}
+
+/// Measures and prints as it goes.
+pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Result<()> {
+    let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
+    let device = ZramDevice::create(&ZramOptions::new(args.size.saturating_mul(2)))
+        .context("what has to leave goes to a zram device")?;
+    let costs = costs();
+    let mut out = std::io::stdout().lock();
+    let mut rows: Vec<Row> = Vec::new();
+    let mut cpu_ms = [0.0; 2];
+    if args.format == Format::Text {
+        writeln!(
+            out,
+            "{:<20} {:>5} {:>10} {:>22} {:>10} {:>10} {:>8}",
+            "load", "limit", "told", "between", "lru", "measured", "off"
+        )?;
+    }
+    for load in &args.load {
+        let (of_load, found) = run(program, args, load, &hierarchy, stop)?;
+        cpu_ms[0] += found.look_cpu_ms;
+        cpu_ms[1] += found.simulate_cpu_ms;
+        for row in &of_load {
+            print_row(&mut out, args.format, row)?;
+        }
+        rows.extend(of_load);
+    }
+    device.remove()?;
+    print_total(&mut out, args.format, &rows, cpu_ms, &costs)
+}
+
+fn run(
+    program: &Path,
+    args: &Args,
+    load: &Load,
+    hierarchy: &Hierarchy,
+    stop: &Stop,
+) -> anyhow::Result<(Vec<Row>, Found)> {
+    let memcg = OwnMemcg::create(hierarchy)?;
+    let words: Vec<OsString> = vec![
+        "--size".into(),
+        args.size.to_string().into(),
+        "--pattern".into(),
+        load.pattern.clone().into(),
+        "--rate".into(),
+        load.rate.to_string().into(),
+        "--no-final-check".into(),
+    ];
+    let entrance = memcg.entrance()?;
+    let exerciser = Spawned::start_in(program, words, Some(&entrance), Some(stop))?;
+    wait(stop, SETTLE)?;
+    let name = memcg.dir().file_name().context("a cgroup has a name")?;
+    let cgroup = Cgroup::open(hierarchy, Path::new("/").join(name))?;
+    let plan = Plan {
+        duration: args.duration,
+        interval: None,
+    };
+    let ops = exerciser.truth().ops();
+    let found = watch(observe::listed(&[], &[cgroup.name()])?, plan, stop)?;
+    let ops_before = (exerciser.truth().ops() - ops) as f64 / args.duration.as_secs_f64();
+    let usage = cgroup.usage_bytes()?.context("it has memory")?;
+    let mut rows = Vec::new();
+    for percent in LIMITS {
+        let limit_bytes = usage / 100 * percent;
+        memcg.set_limit(limit_bytes)?;
+        wait(stop, SQUEEZE_SETTLE)?;
+        let count = || -> anyhow::Result<(u64, u64)> {
+            let stat = memcg.stat()?;
+            let refaults = stat.refaults_anon_pages + stat.refaults_file_pages;
+            Ok((refaults, exerciser.truth().ops()))
+        };
+        let began = std::time::Instant::now();
+        let (before, ops) = count()?;
+        wait(stop, args.window)?;
+        let (after, ops_then) = count()?;
+        let seconds = began.elapsed().as_secs_f64();
+        let measured = after.saturating_sub(before) as f64 / seconds;
+        let beyond = usage.saturating_sub(found.curves.full_bytes);
+        let at = |decider| {
+            let memory = limit_bytes.saturating_sub(beyond);
+            found.curves.at(decider, memory).faults_per_second()
+        };
+        let (told, lru) = (at(Decider::Kernel), at(Decider::Lru));
+        let off = (told.likely - measured).abs();
+        rows.push(Row {
+            load: format!("{}@{}", load.pattern, load.rate),
+            limit_percent: percent,
+            limit_bytes,
+            faults_per_second: told.likely,
+            faults_low: told.low,
+            faults_high: told.high,
+            lru_faults_per_second: lru.likely,
+            measured_per_second: measured,
+            error_ratio: (told.likely - measured) / measured.max(OFF_FAULTS),
+            is_near: off <= (OFF_RATIO * measured).max(OFF_FAULTS),
+            is_within: told.low - OFF_FAULTS <= measured && measured <= told.high + OFF_FAULTS,
+            ops_before,
+            ops_then: ops_then.saturating_sub(ops) as f64 / seconds,
+            observed_seconds: found.curves.observed_ms as f64 / 1000.0,
+            interval_ms: observe::millis(found.interval),
+        });
+    }
+    // What was squeezed ends sooner with its memory back.
+    memcg.set_limit(usage.saturating_mul(2))?;
+    exerciser.finish()?;
+    Ok((rows, found))
+}
+
+fn wait(stop: &Stop, duration: Duration) -> anyhow::Result<()> {
+    if stop.wait(duration) {
+        bail!("told to end");
+    }
+    Ok(())
+}
+
+fn print_row(out: &mut impl Write, format: Format, row: &Row) -> anyhow::Result<()> {
+    match format {
+        Format::Json => output::json_line(out, row)?,
+        Format::Csv => {}
+        Format::Text => {
+            let marks = [(row.is_near, "far"), (row.is_within, "outside")];
+            let marks: Vec<&str> = marks
+                .iter()
+                .filter(|(is, _)| !is)
+                .map(|(_, no)| *no)
+                .collect();
+            writeln!(
+                out,
+                "{:<20} {:>4}% {:>10.1} {:>10.1}..{:>10.1} {:>10.1} {:>10.1} {:>7.1}% {}",
+                row.load,
+                row.limit_percent,
+                row.faults_per_second,
+                row.faults_low,
+                row.faults_high,
+                row.lru_faults_per_second,
+                row.measured_per_second,
+                row.error_ratio * 100.0,
+                marks.join(" ")
+            )?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+fn print_total(
+    out: &mut impl Write,
+    format: Format,
+    rows: &[Row],
+    cpu_ms: [f64; 2],
+    costs: &Costs,
+) -> anyhow::Result<()> {
+    let mut errors: Vec<f64> = rows.iter().map(|row| row.error_ratio.abs()).collect();
+    errors.sort_by(f64::total_cmp);
+    let total = Total {
+        record: "total",
+        points: rows.len(),
+        near: rows.iter().filter(|row| row.is_near).count(),
+        within: rows.iter().filter(|row| row.is_within).count(),
+        median_error_ratio: errors.get(errors.len() / 2).copied().unwrap_or(0.0),
+        look_cpu_ms: cpu_ms[0],
+        simulate_cpu_ms: cpu_ms[1],
+    };
+    match format {
+        Format::Json => output::json_line(out, &total)?,
+        Format::Csv => {
+            writeln!(
+                out,
+                "load,limit_percent,limit_bytes,faults_per_second,faults_low,faults_high,\
+                 lru_faults_per_second,measured_per_second,error_ratio,is_near,is_within"
+            )?;
+            for row in rows {
+                writeln!(
+                    out,
+                    "{},{},{},{},{},{},{},{},{},{},{}",
+                    output::csv_field(&row.load),
+                    row.limit_percent,
+                    row.limit_bytes,
+                    row.faults_per_second,
+                    row.faults_low,
+                    row.faults_high,
+                    row.lru_faults_per_second,
+                    row.measured_per_second,
+                    row.error_ratio,
+                    row.is_near,
+                    row.is_within
+                )?;
+            }
+        }
+        Format::Text => writeln!(
+            out,
+            "{} of {} points near, {} within; median error {:.1} %; {}",
+            total.near,
+            total.points,
+            total.within,
+            total.median_error_ratio * 100.0,
+            costs.text()
+        )?,
+    }
+    Ok(())
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What `whatif`, `shrink` and their benchmark share: watching for a while, and what waiting costs.
+
+use std::time::{Duration, Instant};
+
+use agewise_host::agent::{Agent, AgentConfig, Targets};
+use agewise_host::clear::ClearPolicy;
+use agewise_host::root::Roots;
+use agewise_host::swap::{self, SwapArea};
+use agewise_host::whatif::{Sights, kernel_in_use};
+use agewise_policy::sample::Bounds;
+use agewise_policy::whatif::{Curves, Params, Prices, WhatIf};
+use agewise_policy::workingset::Intervals;
+use agewise_trace::sizing;
+use anyhow::bail;
+
+use crate::observe;
+use crate::pause;
+use crate::signal::Stop;
+
+/// Looks at least this far apart.
+pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// The interval that `auto` begins with.
+const INTERVAL_AUTO: Duration = Duration::from_secs(1);
+/// `auto` looks more often while more than a part in so many is used from look to look: for memories
+/// smaller than that there is no upper bound. Not more often than that needs: in each look some
+/// uses are lost.
+const USED_PART: u64 = 4;
+/// The part of the time in which nothing is counted yet, only learnt which pages are where.
+const LEARN_PART: u32 = 4;
+/// Looks of it, at least.
+const LEARN_LOOKS: u32 = 3;
+
+/// How to watch.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// For so long in all.
+    pub duration: Duration,
+    /// From look to look; `None`: as the use of memory needs.
+    pub interval: Option<Duration>,
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The curves.
+    pub curves: Curves,
+    /// From look to look, at the end.
+    pub interval: Duration,
+    /// Pages simulated, of those resident.
+    pub sampled_pages: usize,
+    /// What there is to say of how accesses are seen.
+    pub note: Option<String>,
+    /// CPU time of looking.
+    pub look_cpu_ms: f64,
+    /// CPU time of simulating.
+    pub simulate_cpu_ms: f64,
+}
+
+/// Watches targets, as one, until the time is over or an end is asked for.
+///
+/// # Errors
+/// They cannot be looked at; all of them are gone before anything is known.
+pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found> {
+    let mut interval = plan.interval.unwrap_or(INTERVAL_AUTO);
+    let mut config = AgentConfig::new(Intervals::new(vec![1000, 60_000])?);
+    // Looks may come more often later; an accessed bit is cleared by each of them.
+    let finest = plan.interval.unwrap_or(INTERVAL_MIN);
+    config.scan_interval_ms = Some(observe::millis(finest));
+    config.clear = ClearPolicy::exact();
+    config.sample = Some(Bounds::default());
+    let (mut agent, note) = observe::open_agent(targets, config)?;
+    let params = Params {
+        kernel: kernel_in_use(&Roots::default()),
+        ..Params::default()
+    };
+    let mut what_if = WhatIf::new(params);
+    let mut sights = Sights::default();
+    let began = Instant::now();
+    let (mut next, mut is_counting) = (began, false);
+    let (mut look_ns, mut simulate_ns) = (0, 0);
+    loop {
+        sights.clear();
+        let looking = Instant::now();
+        let report = agent.tick_tapped(Some(&mut sights))?;
+        let blind_ms = looking.elapsed().as_secs_f64() * 1e3;
+        look_ns += report.cpu_ns;
+        let pids: Vec<u32> = agent.spaces().map(|space| space.process().pid()).collect();
+        if pids.is_empty() {
+            break;
+        }
+        let before_ns = agewise_host::clock::thread_cpu_ns();
+        sights.show(&agent, &pids, &mut what_if, report.failed == 0, blind_ms);
+        simulate_ns += agewise_host::clock::thread_cpu_ns() - before_ns;
+        let (looks, elapsed) = (what_if.looks(), began.elapsed());
+        if looks > 1 && !is_counting && plan.interval.is_none() {
+            let is_much = report.young_pages > report.present_pages / USED_PART;
+            interval = if is_much {
+                (interval / 2).max(INTERVAL_MIN)
+            } else {
+                interval
+            };
+        }
+        if !is_counting && looks > LEARN_LOOKS && elapsed >= plan.duration / LEARN_PART {
+            what_if.count_anew();
+            is_counting = true;
+        }
+        next = (next + interval).max(Instant::now());
+        let is_over = elapsed >= plan.duration && is_counting;
+        if is_over || pause::until(Some(&mut agent), stop, next) {
+            break;
+        }
+    }
+    found(&agent, &what_if, interval, note, [look_ns, simulate_ns])
+}
+
+fn found(
+    agent: &Agent,
+    what_if: &WhatIf,
+    interval: Duration,
+    note: Option<String>,
+    cpu_ns: [u64; 2],
+) -> anyhow::Result<Found> {
+    let curves = what_if.curves();
+    if curves.observed_ms == 0 || curves.full_bytes == 0 {
+        let why = agent
+            .subjects()
+            .find_map(|(subject, _)| subject.gone.clone());
+        bail!(
+            "nothing is known yet: {}",
+            why.as_deref()
+                .unwrap_or("it was not watched for long enough")
+        );
+    }
+    Ok(Found {
+        curves,
+        interval,
+        sampled_pages: what_if.sampled_pages(),
+        note,
+        look_cpu_ms: cpu_ns[0] as f64 / 1e6,
+        simulate_cpu_ms: cpu_ns[1] as f64 / 1e6,
+    })
+}
+
+/// What bringing pages back costs here, and where that is known from.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs {
+    /// The prices.
+    pub prices: Prices,
+    /// Where the price of swap is known from.
+    pub anon_source: &'static str,
+    /// Where the price of files is known from.
+    pub file_source: &'static str,
+}
+
+impl Costs {
+    /// Both on one line.
+    pub fn text(&self) -> String {
+        let us = |ns: f64| format!("{:.1} us", ns / 1000.0);
+        format!(
+            "a page from swap {} ({}), from a file {} ({})",
+            us(self.prices.anon_ns),
+            self.anon_source,
+            us(self.prices.file_ns),
+            self.file_source
+        )
+    }
+}
+
+/// Measures what a page from swap costs, on pages of our own; where there is no swap, and for files,
+/// takes what such devices take usually.
+pub fn costs() -> Costs {
+    const SSD_NS: f64 = 150_000.0;
+    const ZRAM: &str = "zram";
+    let usual =
+        |name: &str| sizing::cost_model(name).map_or(SSD_NS, |model| model.refault_us * 1e3);
+    let measured = swap::refault_ns().ok().flatten();
+    let areas = SwapArea::all(&Roots::default().proc).unwrap_or_default();
+    let (anon_ns, anon_source) = match measured {
+        Some(ns) => (ns as f64, "measured"),
+        None if areas.is_empty() => (usual(ZRAM), "no swap here: as zram usually is"),
+        None if areas.iter().any(|area| area.zram_id().is_some()) => {
+            (usual(ZRAM), "usual for zram")
+        }
+        None => (SSD_NS, "usual for an SSD"),
+    };
+    Costs {
+        prices: Prices {
+            anon_ns,
+            file_ns: SSD_NS,
+        },
+        anon_source,
+        file_source: "usual for an SSD",
+    }
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The answer: faults a second by memory, with what they may be off by.
+
+use serde::Serialize;
+
+/// Sizes of memory on every curve, percent of the most that was resident.
+pub const PERCENTS: [u16; 34] = [
+    10, 13, 16, 19, 22, 25, 28, 31, 34, 37, 40, 43, 46, 49, 52, 55, 58, 61, 64, 67, 70, 73, 76, 79,
+    82, 85, 88, 91, 94, 97, 100, 125, 150, 200,
+];
+
+/// How many they are.
+pub const SIZES: usize = PERCENTS.len();
+
+/// Who decides what leaves memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decider {
+    /// The LRU of the kernel that runs.
+    Kernel,
+    /// Exactly the page that was used longest ago.
+    Lru,
+}
+
+impl Decider {
+    /// All of them, in the order in which they are kept.
+    pub const ALL: [Decider; 2] = [Decider::Kernel, Decider::Lru];
+
+    /// As reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Decider::Kernel => "kernel",
+            Decider::Lru => "lru",
+        }
+    }
+}
+
+/// A figure and what it may be off by, with 95 % probability.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// At least this.
+    pub low: f64,
+    /// Most likely this.
+    pub likely: f64,
+    /// At most this; infinite where nothing seen sets a bound.
+    pub high: f64,
+}
+
+impl Estimate {
+    fn map2(self, other: Estimate, of: impl Fn(f64, f64) -> f64) -> Estimate {
+        Estimate {
+            low: of(self.low, other.low),
+            likely: of(self.likely, other.likely),
+            high: of(self.high, other.high),
+        }
+    }
+
+    /// The sum of two.
+    pub fn plus(self, other: Estimate) -> Estimate {
+        self.map2(other, |a, b| a + b)
+    }
+
+    /// So many times as much.
+    pub fn times(self, factor: f64) -> Estimate {
+        // Infinitely many faults that cost nothing are no time.
+        self.map2(self, |a, _| if factor == 0.0 { 0.0 } else { a * factor })
+    }
+
+    fn between(self, other: Estimate, share: f64) -> Estimate {
+        self.map2(other, |a, b| mean(a, b, share))
+    }
+}
+
+/// What it costs to bring a page back, ns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prices {
+    /// From swap.
+    pub anon_ns: f64,
+    /// From the device of its file.
+    pub file_ns: f64,
+}
+
+/// What a memory of one size would do.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Point {
+    /// Faults a second, of anonymous pages and of pages of files. First uses are none: no memory
+    /// avoids them.
+    pub faults: [Estimate; 2],
+}
+
+impl Point {
+    /// Faults a second of both kinds.
+    pub fn faults_per_second(&self) -> Estimate {
+        self.faults[0].plus(self.faults[1])
+    }
+
+    /// Share of the time that a task waits for them, at these prices; above 1 where several wait.
+    pub fn wait_ratio(&self, prices: Prices) -> Estimate {
+        let anon = self.faults[0].times(prices.anon_ns / 1e9);
+        anon.plus(self.faults[1].times(prices.file_ns / 1e9))
+    }
+
+    pub(super) fn between(&self, other: &Point, share: f64) -> Point {
+        Point {
+            faults: std::array::from_fn(|at| self.faults[at].between(other.faults[at], share)),
+        }
+    }
+}
+
+/// Faults a second by memory, under one decider.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// By [`PERCENTS`].
+    pub points: [Point; SIZES],
+}
+
+/// What was seen in a time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curves {
+    /// What 100 percent are: the most that was resident at a time, bytes.
+    pub full_bytes: u64,
+    /// How long it was observed, ms.
+    pub observed_ms: u64,
+    /// Faults a second of pages that were there before the observation began and had not been used
+    /// since: whether a memory would have held them is not known, so they are in the intervals.
+    pub unknown_per_second: f64,
+    /// Pages that came back from swap or were read again a second, as it was.
+    pub seen_per_second: f64,
+    /// Resident memory that has not been used at all since the observation began, bytes: when it is
+    /// used again, nobody knows.
+    pub unused_bytes: u64,
+    /// By [`Decider::ALL`].
+    pub curves: [Curve; Decider::ALL.len()],
+}
+
+impl Curve {
+    /// The point at a size, percent of the most that was resident. Below the first size nothing is
+    /// known but that it is worse than there: as there, without an upper bound.
+    pub fn at(&self, percent: f64) -> Point {
+        let Some(next) = PERCENTS.iter().position(|of| f64::from(*of) >= percent) else {
+            return self.points[SIZES - 1];
+        };
+        if next == 0 {
+            let mut point = self.points[0];
+            if percent < f64::from(PERCENTS[0]) {
+                point
+                    .faults
+                    .iter_mut()
+                    .for_each(|faults| faults.high = f64::INFINITY);
+            }
+            return point;
+        }
+        let (low, high) = (f64::from(PERCENTS[next - 1]), f64::from(PERCENTS[next]));
+        let share = (percent - low) / (high - low);
+        self.points[next - 1].between(&self.points[next], share)
+    }
+}
+
+impl Curves {
+    /// The curve under one decider.
+    pub fn of(&self, decider: Decider) -> &Curve {
+        &self.curves[decider as usize]
+    }
+
+    /// The point at a size in bytes.
+    pub fn at(&self, decider: Decider, memory_bytes: u64) -> Point {
+        let percent = memory_bytes as f64 * 100.0 / self.full_bytes.max(1) as f64;
+        self.of(decider).at(percent)
+    }
+
+    /// The least memory whose waiting stays within `wait_max` at its upper bound, bytes, down to the
+    /// first of [`PERCENTS`]; `None` if not even all of it does.
+    pub fn least_bytes(&self, decider: Decider, prices: Prices, wait_max: f64) -> Option<u64> {
+        let points = self.of(decider).points.iter().zip(PERCENTS).rev();
+        points
+            .take_while(|(point, _)| point.wait_ratio(prices).high <= wait_max)
+            .last()
+            .map(|(_, percent)| (u128::from(self.full_bytes) * u128::from(percent) / 100) as u64)
+    }
+
+    /// Both as one: what happened in both times, weighted by how long each was.
+    #[must_use]
+    pub fn merged(&self, other: &Curves) -> Curves {
+        let (a, b) = (self.observed_ms as f64, other.observed_ms as f64);
+        let share = if a + b > 0.0 { b / (a + b) } else { 0.0 };
+        let full_bytes = self.full_bytes.max(other.full_bytes);
+        let point = |decider: usize, size: usize| {
+            let bytes = full_bytes as f64 * f64::from(PERCENTS[size]) / 100.0;
+            let of = |curves: &Curves| {
+                let percent = bytes * 100.0 / curves.full_bytes.max(1) as f64;
+                curves.curves[decider].at(percent)
+            };
+            of(self).between(&of(other), share)
+        };
+        Curves {
+            full_bytes,
+            observed_ms: self.observed_ms.saturating_add(other.observed_ms),
+            unknown_per_second: mean(self.unknown_per_second, other.unknown_per_second, share),
+            seen_per_second: mean(self.seen_per_second, other.seen_per_second, share),
+            unused_bytes: self.unused_bytes.min(other.unused_bytes),
+            curves: std::array::from_fn(|decider| Curve {
+                points: std::array::from_fn(|size| point(decider, size)),
+            }),
+        }
+    }
+}
+
+/// From `a` to `b` by a share. What is unbounded at one end is so between.
+fn mean(a: f64, b: f64, share: f64) -> f64 {
+    match share {
+        0.0 => a,
+        1.0 => b,
+        _ if a.is_infinite() || b.is_infinite() => f64::INFINITY,
+        _ => a + (b - a) * share,
+    }
+}

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Curves by hour and by day, in bounded memory, and as bytes that survive a restart.
+//!
+//! ```text
+//! offset  bytes
+//!      0      8  "agewhtif"
+//!      8      2  version, 1
+//!     10      1  hours kept; the days follow them
+//!     11      1  days kept
+//!     12  848 n  each: begin (Unix ms), full_bytes, observed_ms, unused_bytes (8 each), 816 of rates
+//!    end      8  checksum of all before
+//! ```
+//!
+//! Numbers are little-endian. A rate is two bytes: 0 is none, 65535 unbounded, and others are
+//! 2^(n / 1000 - 25) a second: right to a thousandth.
+
+use std::collections::VecDeque;
+
+use super::curve::{Curve, Curves, Decider, Estimate, Point, SIZES};
+use crate::mix;
+
+/// Hours kept.
+pub const HOURS: usize = 24;
+/// Days kept.
+pub const DAYS: usize = 14;
+
+const HOUR_MS: u64 = 3_600_000;
+const DAY_MS: u64 = 24 * HOUR_MS;
+
+const MAGIC: &[u8; 8] = b"agewhtif";
+const VERSION: u16 = 1;
+const HEAD_BYTES: usize = 12;
+/// Rates of one time: of each decider, size and kind three.
+const RATES: usize = Decider::ALL.len() * SIZES * 2 * 3;
+const KEPT_BYTES: usize = 4 * 8 + RATES * 2;
+
+/// Why bytes are no history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HistoryError {
+    /// It does not begin as one.
+    #[error("it is no history of curves")]
+    Foreign,
+    /// A later program wrote it.
+    #[error("it has version {0}, this program knows {VERSION}")]
+    Version(u16),
+    /// It ends too early, is too long, or was changed.
+    #[error("it is cut short or damaged")]
+    Damaged,
+}
+
+/// Curves of one hour or one day.
+#[derive(Clone, Debug, PartialEq)]
+struct Kept {
+    /// Unix time, ms.
+    begin_ms: u64,
+    full_bytes: u64,
+    observed_ms: u64,
+    unused_bytes: u64,
+    rates: Box<[u16; RATES]>,
+}
+
+/// Curves by hour and by day. Some 32 KiB when it is full.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct History {
+    hours: VecDeque<Kept>,
+    days: VecDeque<Kept>,
+}
+
+impl History {
+    /// Takes in what was seen until now, from `begin_ms` (Unix time). A clock that went back since
+    /// the last time is taken for standing still.
+    pub fn add(&mut self, begin_ms: u64, curves: &Curves) {
+        if curves.observed_ms == 0 {
+            return;
+        }
+        add(&mut self.hours, HOURS, HOUR_MS, begin_ms, curves);
+        add(&mut self.days, DAYS, DAY_MS, begin_ms, curves);
+    }
+
+    /// The hours kept, the oldest first: when each began (Unix ms), and its curves.
+    pub fn hours(&self) -> impl ExactSizeIterator<Item = (u64, Curves)> {
+        self.hours.iter().map(|kept| (kept.begin_ms, kept.curves()))
+    }
+
+    /// The same by day (UTC).
+    pub fn days(&self) -> impl ExactSizeIterator<Item = (u64, Curves)> {
+        self.days.iter().map(|kept| (kept.begin_ms, kept.curves()))
+    }
+
+    /// As bytes, at most some 32 KiB.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend([self.hours.len() as u8, self.days.len() as u8]);
+        for kept in self.hours.iter().chain(&self.days) {
+            for number in [
+                kept.begin_ms,
+                kept.full_bytes,
+                kept.observed_ms,
+                kept.unused_bytes,
+            ] {
+                bytes.extend(number.to_le_bytes());
+            }
+            bytes.extend(kept.rates.iter().flat_map(|rate| rate.to_le_bytes()));
+        }
+        bytes.extend(checksum(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// From bytes.
+    ///
+    /// # Errors
+    /// [`HistoryError`]: nothing of it is taken then.
+    pub fn decode(bytes: &[u8]) -> Result<Self, HistoryError> {
+        if !bytes.starts_with(MAGIC) {
+            return Err(HistoryError::Foreign);
+        }
+        let version = bytes.get(8..10).and_then(|two| two.try_into().ok());
+        match u16::from_le_bytes(version.ok_or(HistoryError::Damaged)?) {
+            VERSION => {}
+            other => return Err(HistoryError::Version(other)),
+        }
+        let counts = bytes.get(10..HEAD_BYTES).ok_or(HistoryError::Damaged)?;
+        let (hours, days) = (usize::from(counts[0]), usize::from(counts[1]));
+        let length = HEAD_BYTES + (hours + days) * KEPT_BYTES;
+        let (rest, sum) = bytes
+            .split_at_checked(length)
+            .ok_or(HistoryError::Damaged)?;
+        let is_sound = sum == checksum(rest).to_le_bytes() && hours <= HOURS && days <= DAYS;
+        if !is_sound {
+            return Err(HistoryError::Damaged);
+        }
+        let mut kept = rest[HEAD_BYTES..]
+            .chunks_exact(KEPT_BYTES)
+            .map(Kept::decode);
+        Ok(History {
+            hours: kept.by_ref().take(hours).collect(),
+            days: kept.collect(),
+        })
+    }
+}
+
+fn add(all: &mut VecDeque<Kept>, most: usize, span_ms: u64, begin_ms: u64, curves: &Curves) {
+    let begin_ms = begin_ms - begin_ms % span_ms;
+    match all.back_mut() {
+        Some(last) if last.begin_ms >= begin_ms => {
+            *last = Kept::new(last.begin_ms, &last.curves().merged(curves));
+        }
+        _ => all.push_back(Kept::new(begin_ms, curves)),
+    }
+    while all.len() > most {
+        all.pop_front();
+    }
+}
+
+impl Kept {
+    fn new(begin_ms: u64, curves: &Curves) -> Self {
+        let points = curves.curves.iter().flat_map(|curve| &curve.points);
+        let estimates = points.flat_map(|point| point.faults);
+        let rates = estimates.flat_map(|of| [of.low, of.likely, of.high].map(to_rate));
+        let mut kept = Kept {
+            begin_ms,
+            full_bytes: curves.full_bytes,
+            observed_ms: curves.observed_ms,
+            unused_bytes: curves.unused_bytes,
+            rates: Box::new([0; RATES]),
+        };
+        kept.rates
+            .iter_mut()
+            .zip(rates)
+            .for_each(|(to, rate)| *to = rate);
+        kept
+    }
+
+    fn curves(&self) -> Curves {
+        let estimate = |at: usize| {
+            let rate = |of: usize| from_rate(self.rates[at * 3 + of]);
+            Estimate {
+                low: rate(0),
+                likely: rate(1),
+                high: rate(2),
+            }
+        };
+        let point = |at: usize| Point {
+            faults: [estimate(at * 2), estimate(at * 2 + 1)],
+        };
+        Curves {
+            full_bytes: self.full_bytes,
+            observed_ms: self.observed_ms,
+            unknown_per_second: 0.0,
+            seen_per_second: 0.0,
+            unused_bytes: self.unused_bytes,
+            curves: std::array::from_fn(|decider| Curve {
+                points: std::array::from_fn(|size| point(decider * SIZES + size)),
+            }),
+        }
+    }
+
+    /// Of exactly [`KEPT_BYTES`].
+    fn decode(bytes: &[u8]) -> Self {
+        let (numbers, rates) = bytes.split_at(4 * 8);
+        let number = |at: usize| {
+            let bytes = numbers[at * 8..].first_chunk();
+            u64::from_le_bytes(bytes.copied().unwrap_or_default())
+        };
+        let mut kept = Kept {
+            begin_ms: number(0),
+            full_bytes: number(1),
+            observed_ms: number(2),
+            unused_bytes: number(3),
+            rates: Box::new([0; RATES]),
+        };
+        for (to, rate) in kept.rates.iter_mut().zip(rates.chunks_exact(2)) {
+            *to = u16::from_le_bytes([rate[0], rate[1]]);
+        }
+        kept
+    }
+}
+
+const STEPS: f64 = 1000.0;
+const LOWEST: f64 = 25.0;
+const UNBOUNDED: u16 = u16::MAX;
+
+fn to_rate(per_second: f64) -> u16 {
+    if per_second.is_infinite() {
+        return UNBOUNDED;
+    }
+    let step = (per_second.log2() + LOWEST) * STEPS;
+    // Less than one fault a year is none; a cast of what is too large or no number stops at the ends.
+    step.round().min(f64::from(UNBOUNDED - 1)) as u16
+}
+
+fn from_rate(rate: u16) -> f64 {
+    match rate {
+        0 => 0.0,
+        UNBOUNDED => f64::INFINITY,
+        step => (f64::from(step) / STEPS - LOWEST).exp2(),
+    }
+}
+
+fn checksum(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    });
+    words.fold(mix::hash(bytes.len() as u64), |sum, word| {
+        mix::hash(sum ^ word)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn curves(seed: u64, full_bytes: u64) -> Curves {
+        let rate = |at: usize| (mix::hash(seed ^ at as u64) % 100_000) as f64 / 10.0;
+        let estimate = |at: usize| Estimate {
+            low: rate(at) / 2.0,
+            likely: rate(at),
+            high: if at.is_multiple_of(7) {
+                f64::INFINITY
+            } else {
+                rate(at) * 2.0
+            },
+        };
+        Curves {
+            full_bytes,
+            observed_ms: 600_000,
+            unknown_per_second: 0.0,
+            seen_per_second: 0.0,
+            unused_bytes: 5,
+            curves: std::array::from_fn(|decider| Curve {
+                points: std::array::from_fn(|size| Point {
+                    faults: [estimate(decider * 99 + size), estimate(500 + size)],
+                }),
+            }),
+        }
+    }
+
+    fn filled() -> History {
+        let mut history = History::default();
+        for hour in 0..24 * 20 {
+            history.add(1_700_000_000_000 + hour * HOUR_MS, &curves(hour, 1 << 30));
+        }
+        history
+    }
+
+    #[test]
+    fn a_full_history_is_small_and_comes_back() {
+        let history = filled();
+        assert_eq!((history.hours().len(), history.days().len()), (HOURS, DAYS));
+        let bytes = history.encode();
+        assert!(bytes.len() <= 64 << 10, "{}", bytes.len());
+        assert_eq!(History::decode(&bytes), Ok(history.clone()));
+        let (begin_ms, last) = history.hours().last().unwrap();
+        assert_eq!(begin_ms % HOUR_MS, 0);
+        let was = curves(24 * 20 - 1, 1 << 30);
+        for (kept, was) in last.curves[0].points.iter().zip(&was.curves[0].points) {
+            let (kept, was) = (kept.faults[0], was.faults[0]);
+            assert!((kept.likely - was.likely).abs() <= was.likely * 1e-3);
+            assert_eq!(kept.high.is_infinite(), was.high.is_infinite());
+        }
+    }
+
+    #[test]
+    fn times_that_go_back_stand_still() {
+        let mut history = History::default();
+        history.add(10 * HOUR_MS, &curves(1, 1 << 30));
+        history.add(2 * HOUR_MS, &curves(2, 2 << 30));
+        assert_eq!(history.hours().len(), 1);
+        let (begin_ms, merged) = history.hours().last().unwrap();
+        assert_eq!((begin_ms, merged.observed_ms), (10 * HOUR_MS, 1_200_000));
+        assert_eq!(merged.full_bytes, 2 << 30);
+        history.add(u64::MAX - 5, &curves(3, 1 << 30));
+        assert_eq!((history.hours().len(), history.days().len()), (2, 2));
+    }
+
+    #[test]
+    fn what_is_damaged_says_so() {
+        let bytes = filled().encode();
+        assert_eq!(History::decode(b""), Err(HistoryError::Foreign));
+        assert_eq!(History::decode(b"agewhtif"), Err(HistoryError::Damaged));
+        let mut later = bytes.clone();
+        later[8] = 9;
+        assert_eq!(History::decode(&later), Err(HistoryError::Version(9)));
+        assert_eq!(
+            History::decode(&[&bytes[..], &[0]].concat()),
+            Err(HistoryError::Damaged)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn damage_anywhere_is_noticed(at in any::<prop::sample::Index>(), flip in 1u8..) {
+            let bytes = filled().encode();
+            let at = at.index(bytes.len());
+            prop_assert!(History::decode(&bytes[..at]).is_err());
+            let mut changed = bytes;
+            changed[at] ^= flip;
+            prop_assert!(History::decode(&changed).is_err());
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(History::decode(&[MAGIC, &bytes[..]].concat()).is_err());
+        }
+
+        #[test]
+        fn rates_are_right_to_a_thousandth(rate in 1e-6f64..1e9) {
+            let back = from_rate(to_rate(rate));
+            prop_assert!((back - rate).abs() <= rate * 1e-3, "{rate} {back}");
+        }
+    }
+}

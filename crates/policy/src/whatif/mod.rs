@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What if there were less memory? Faults a second by size, from what looks at pages show anyway.
+//!
+//! A fixed number of pages, chosen by hash, is simulated: a memory of 60 % of what is resident holds
+//! 60 % of them. LRU follows for all sizes from stack distances; the kernel's own LRU is simulated in
+//! miniature at some sizes. First uses of pages are no faults of too little memory and are not
+//! counted.
+//!
+//! Nothing is stated without an interval. It covers the order of uses inside a look, which accessed
+//! bits do not tell (least and greatest distance that any order gives); the choice of pages (eight
+//! parts of the sample are held against one another, and the size of the memory that they stand for
+//! is itself uncertain); and uses of pages whose last use lies before the observation. Where a look is so
+//! long that more pages are used in it than a memory holds, a page may have left and come back many
+//! times between two looks: the upper bound is infinite.
+//!
+//! ```
+//! use agewise_policy::PageType;
+//! use agewise_policy::whatif::{Decider, Fact, Params, WhatIf, page_hash};
+//!
+//! let mut what_if = WhatIf::new(Params::default());
+//! for second in 0..300u64 {
+//!     let mut look = what_if.look(second * 1000);
+//!     for page in 0..1000u64 {
+//!         // 100 pages are used all the time, and of the others ten a second in turn.
+//!         let is_used = page < 100 || page % 90 == second % 90;
+//!         let fact = if is_used { Fact::Used } else { Fact::Idle };
+//!         look.page(page_hash(0, page), 0, PageType::Anon, fact);
+//!     }
+//!     look.finish(1000, true);
+//! }
+//! let curve = what_if.curves();
+//! let half = curve.of(Decider::Lru).at(52.0).faults_per_second();
+//! assert!((half.likely - 10.0).abs() < 1.5, "the loop does not fit: {half:?}");
+//! assert!(curve.of(Decider::Lru).at(100.0).faults_per_second().likely < 1.0);
+//! ```
+
+mod curve;
+pub mod history;
+mod pool;
+mod sample;
+pub mod shrink;
+mod stack;
+mod tally;
+
+use crate::generations::PageType;
+use crate::sample::Level;
+
+pub use curve::{Curve, Curves, Decider, Estimate, PERCENTS, Point, Prices, SIZES};
+pub use history::{History, HistoryError};
+pub use sample::{Filter, page_hash};
+
+use pool::{Classic, MultiGen, Pool};
+use sample::{Page, Sample};
+use stack::Stack;
+use tally::{Scale, Tally};
+
+/// The number of a page in the sample.
+type Slot = u16;
+/// No page.
+const NONE: Slot = Slot::MAX;
+
+/// Most pages simulated.
+pub const PAGES_MAX: usize = 1 << 15;
+
+/// Looks after which a page of a file that is mapped no more is forgotten. It may well be in the page
+/// cache still.
+const FORGET_LOOKS: u32 = 256;
+
+/// Memory may grow by so much (a part in so many) before what was counted is moved.
+const GROWTH_PART: f64 = 64.0;
+
+/// The order in which the kernel that runs evicts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kernel {
+    /// Active and inactive lists.
+    #[default]
+    Classic,
+    /// Generations (`CONFIG_LRU_GEN`, and switched on).
+    MultiGen,
+}
+
+/// How much is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// Pages simulated, at most; up to [`PAGES_MAX`].
+    pub pages: usize,
+    /// The kernel's order is simulated at every so many of the sizes, and drawn as lines between.
+    pub every: usize,
+    /// What the kernel's order is.
+    pub kernel: Kernel,
+}
+
+impl Default for Params {
+    /// Some 5 MiB: for a command.
+    fn default() -> Self {
+        Params {
+            pages: 1 << 14,
+            every: 1,
+            kernel: Kernel::Classic,
+        }
+    }
+}
+
+impl Params {
+    /// For a daemon that follows many cgroups.
+    pub fn small(kernel: Kernel) -> Self {
+        Params {
+            pages: 1 << 10,
+            every: 6,
+            kernel,
+        }
+    }
+}
+
+/// What a look showed of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// It is present and has been used since the last look.
+    Used,
+    /// It is present and has not.
+    Idle,
+    /// It is in swap.
+    Out,
+}
+
+#[derive(Clone, Debug)]
+enum Pools {
+    Classic(Vec<Classic>),
+    MultiGen(Vec<MultiGen>),
+}
+
+/// Simulates memories of other sizes for one process or cgroup.
+#[derive(Clone, Debug)]
+pub struct WhatIf {
+    sample: Sample,
+    stack: Stack,
+    pools: Pools,
+    simulated: Vec<usize>,
+    tally: Tally,
+    scale: Scale,
+    looks: u32,
+    last_ms: u64,
+    full_pages: u64,
+    peak_pages: u64,
+    unused_pages: f64,
+}
+
+/// A look under way: shown every page of the sample, in any order.
+#[derive(Debug)]
+pub struct Look<'a> {
+    of: &'a mut WhatIf,
+}
+
+impl WhatIf {
+    /// Nothing seen yet.
+    pub fn new(params: Params) -> Self {
+        let pages = params.pages.clamp(1, PAGES_MAX);
+        let simulated = tally::simulated(params.every);
+        let count = simulated.len();
+        WhatIf {
+            sample: Sample::new(pages),
+            stack: Stack::new(pages),
+            pools: match params.kernel {
+                Kernel::Classic => Pools::Classic(vec![Classic::new(pages); count]),
+                Kernel::MultiGen => Pools::MultiGen(vec![MultiGen::new(pages); count]),
+            },
+            simulated,
+            tally: Tally::new(0),
+            scale: Scale::default(),
+            looks: 0,
+            last_ms: 0,
+            full_pages: 0,
+            peak_pages: 0,
+            unused_pages: 0.0,
+        }
+    }
+
+    /// Which pages have to be shown: others are passed over anyway.
+    pub fn filter(&self) -> Filter {
+        match self.looks {
+            0 => Filter::ALL,
+            _ => self.sample.filter(),
+        }
+    }
+
+    /// A look begins. `now_ms`: the time on any clock that does not go back; what does is taken for
+    /// standing still.
+    pub fn look(&mut self, now_ms: u64) -> Look<'_> {
+        self.last_ms = self.last_ms.max(now_ms);
+        if self.looks == 0 {
+            self.tally = Tally::new(self.last_ms);
+        }
+        Look { of: self }
+    }
+
+    /// Counts from now on: what came before only told which pages are where. 100 percent are what
+    /// was resident since the last time.
+    pub fn count_anew(&mut self) {
+        self.tally = Tally::new(self.last_ms);
+        self.full_pages = self.peak_pages;
+        self.peak_pages = 0;
+    }
+
+    /// Looks so far.
+    pub fn looks(&self) -> u32 {
+        self.looks
+    }
+
+    /// Pages simulated.
+    pub fn sampled_pages(&self) -> usize {
+        self.sample.len()
+    }
+
+    /// What was counted since the last [`count_anew`](Self::count_anew).
+    pub fn curves(&self) -> Curves {
+        let full_bytes = self.full_pages.saturating_mul(4096);
+        let curves = self
+            .tally
+            .curves(self.last_ms, &self.scale, full_bytes, &self.simulated);
+        Curves {
+            unused_bytes: (self.unused_pages * 4096.0) as u64,
+            ..curves
+        }
+    }
+
+    /// Bytes taken from the allocator.
+    pub fn memory_bytes(&self) -> usize {
+        let pools: usize = match &self.pools {
+            Pools::Classic(pools) => pools.iter().map(Pool::memory_bytes).sum(),
+            Pools::MultiGen(pools) => pools.iter().map(Pool::memory_bytes).sum(),
+        };
+        let own = self.tally.memory_bytes() + self.sample.memory_bytes();
+        pools + own + self.stack.memory_bytes() + size_of::<Self>()
+    }
+
+    fn forget(&mut self, slot: Slot) {
+        self.stack.remove(slot);
+        match &mut self.pools {
+            Pools::Classic(pools) => pools.iter_mut().for_each(|pool| pool.remove(slot)),
+            Pools::MultiGen(pools) => pools.iter_mut().for_each(|pool| pool.remove(slot)),
+        }
+    }
+
+    /// What one page of the sample stands for, and what 100 percent are.
+    fn rescale(&mut self, present: u64, resident_pages: u64) {
+        let share = self.sample.filter().share();
+        let resident = match resident_pages {
+            0 => (present as f64 / share.max(f64::MIN_POSITIVE)).round() as u64,
+            _ => resident_pages.max(present),
+        };
+        self.peak_pages = self.peak_pages.max(resident);
+        let grown = resident as f64 > self.full_pages as f64 * (1.0 + 1.0 / GROWTH_PART);
+        if grown || self.full_pages == 0 {
+            if self.full_pages > 0 {
+                self.tally.stretch(resident as f64 / self.full_pages as f64);
+            }
+            self.full_pages = resident;
+        }
+        let weight = match present {
+            0 => 1.0 / share.max(f64::MIN_POSITIVE),
+            _ => resident as f64 / present as f64,
+        };
+        self.scale = Scale {
+            weight,
+            full: self.full_pages as f64 / weight,
+            share: (1.0 / weight).min(1.0),
+        };
+    }
+
+    fn use_pages(&mut self, used: &[Slot], is_counted: bool) {
+        let distances = self.stack.look(used);
+        for (slot, distance) in used.iter().zip(&distances) {
+            let Some(page) = self.sample.page_mut(*slot) else {
+                continue;
+            };
+            if !is_counted {
+                continue;
+            }
+            let (page_type, rank) = (page.page_type, page.rank);
+            if std::mem::take(&mut page.is_out) {
+                self.tally.seen_pages += self.scale.weight;
+            }
+            if std::mem::take(&mut page.is_unknown) {
+                self.tally.unknown_pages += self.scale.weight;
+            }
+            if let Some(distance) = distance {
+                self.tally.lru(*distance, page_type, rank, &self.scale);
+            }
+        }
+        let counted: Vec<(Slot, Option<(PageType, u64)>)> = used
+            .iter()
+            .zip(&distances)
+            .map(|(slot, distance)| {
+                let page = self.sample.page(*slot).filter(|_| is_counted);
+                let known = page.filter(|_| distance.is_some());
+                (*slot, known.map(|page| (page.page_type, page.rank)))
+            })
+            .collect();
+        match &mut self.pools {
+            Pools::Classic(pools) => run(
+                pools,
+                &self.simulated,
+                &counted,
+                &mut self.tally,
+                &self.scale,
+            ),
+            Pools::MultiGen(pools) => run(
+                pools,
+                &self.simulated,
+                &counted,
+                &mut self.tally,
+                &self.scale,
+            ),
+        }
+    }
+}
+
+/// Uses pages in each pool, and counts what was not there of those that are not new.
+fn run<P: Pool>(
+    pools: &mut [P],
+    sizes: &[usize],
+    used: &[(Slot, Option<(PageType, u64)>)],
+    tally: &mut Tally,
+    scale: &Scale,
+) {
+    for (pool, size) in pools.iter_mut().zip(sizes) {
+        pool.set_capacity(scale.capacity(*size));
+        for (slot, counted) in used {
+            let is_hit = pool.access(*slot);
+            if let (false, Some((page_type, rank))) = (is_hit, counted) {
+                tally.kernel(*size, *page_type, *rank, scale);
+            }
+        }
+    }
+}
+
+impl Look<'_> {
+    /// Which pages have to be shown.
+    pub fn filter(&self) -> Filter {
+        self.of.sample.filter()
+    }
+
+    /// Shows a page. `hash` is its [`page_hash`], of what names it for good; one page in 2^`level` of
+    /// its kind is followed. One that several processes share may be shown several times: used by
+    /// one is used.
+    pub fn page(&mut self, hash: u64, level: Level, page_type: PageType, fact: Fact) {
+        let look = self.of.looks;
+        if let Some(slot) = self.of.sample.find(hash, level) {
+            if let Some(page) = self.of.sample.page_mut(slot) {
+                page.show(look, page_type, fact);
+            }
+            return;
+        }
+        let page = Page::new(look, page_type, fact);
+        if let Some(left) = self.of.sample.add(hash, level, page) {
+            self.of.forget(left);
+        }
+    }
+
+    /// Notes that uses went unnoticed for so long: those between reading an accessed bit and clearing
+    /// it are lost. They are in the upper bounds.
+    pub fn blind(&mut self, ms: f64) {
+        self.of.tally.blind_ms += ms;
+    }
+
+    /// Ends the look. `resident_pages`: all that are resident, sampled or not; 0 if that is not
+    /// known. A look that is not whole says nothing of the pages it did not show.
+    pub fn finish(self, resident_pages: u64, is_whole: bool) {
+        let of = self.of;
+        let look = of.looks;
+        let is_gone = |page: &Page| match page.page_type {
+            PageType::Anon => page.shown != look,
+            PageType::File => look - page.shown > FORGET_LOOKS,
+        };
+        let (mut gone, mut present) = (Vec::new(), 0);
+        let (mut out, mut idle, mut used) = (Vec::new(), Vec::new(), Vec::new());
+        for (slot, page) in of.sample.iter() {
+            if page.shown != look {
+                gone.extend((is_whole && is_gone(page)).then_some(slot));
+                continue;
+            }
+            present += u64::from(page.fact != Fact::Out);
+            match page.fact {
+                Fact::Used => used.push(slot),
+                Fact::Idle if page.is_new => idle.push(slot),
+                Fact::Out if page.is_new => out.push(slot),
+                Fact::Idle | Fact::Out => {}
+            }
+        }
+        for slot in gone {
+            of.forget(slot);
+            of.sample.remove(slot);
+        }
+        of.rescale(present, resident_pages);
+        for list in [&mut out, &mut idle, &mut used] {
+            tally::shuffled(list, look);
+        }
+        if look == 0 {
+            // Nothing is known of their order but that those in swap were used before the others.
+            of.use_pages(&out, false);
+            of.use_pages(&[idle, used].concat(), false);
+        } else {
+            of.tally.look(used.len(), &of.scale);
+            of.use_pages(&[out, idle].concat(), false);
+            of.use_pages(&used, true);
+        }
+        let unused = of
+            .sample
+            .iter()
+            .filter(|(_, page)| page.is_unknown && !page.is_out);
+        of.unused_pages = unused.count() as f64 * of.scale.weight;
+        of.looks += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Miniature pools: what a memory of one size holds under the kernel's own order of eviction, for the
+//! sampled pages alone.
+//!
+//! They know what the kernel could: that a page was used, not in which order inside a look, and by
+//! accessed bits that it reads when it scans. They are written from what the kernel does
+//! (`docs/inside/whatif.md`), some hundred lines each; the engine of `agewise-kernel` is the model
+//! they are held against in the lab. `policy` cannot use that: it would have to carry folios,
+//! zones and cgroups to count a thousand pages.
+
+mod classic;
+mod links;
+mod multi_gen;
+
+pub(super) use classic::Classic;
+pub(super) use multi_gen::MultiGen;
+
+use super::Slot;
+
+/// A memory of one size.
+pub(super) trait Pool: Clone {
+    /// An empty one for pages with numbers below `slots`.
+    fn new(slots: usize) -> Self;
+
+    /// Sets how many pages it holds; what is too much leaves.
+    fn set_capacity(&mut self, pages: u32);
+
+    /// A page is used. False: it had to be brought in.
+    fn access(&mut self, slot: Slot) -> bool;
+
+    /// A page is no more.
+    fn remove(&mut self, slot: Slot);
+
+    /// Pages held.
+    fn len(&self) -> u32;
+
+    /// Bytes taken from the allocator.
+    fn memory_bytes(&self) -> usize;
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn misses<P: Pool>(pages: impl Iterator<Item = Slot>, capacity: u32) -> u32 {
+        let mut pool = P::new(4096);
+        pool.set_capacity(capacity);
+        pages.map(|page| u32::from(!pool.access(page))).sum()
+    }
+
+    fn what_fits_is_kept<P: Pool>() {
+        let pages = (0..500).cycle().take(10_000);
+        assert_eq!(misses::<P>(pages, 500), 500);
+    }
+
+    /// A hot set used over and over between pieces of a long scan survives it, mostly.
+    fn a_hot_set_survives_a_scan<P: Pool>() {
+        let pages = (0..60u16).flat_map(|round| {
+            let scan = (0..50).map(move |at| 500 + (round * 50 + at) % 3000);
+            (0..200).chain(scan).chain(0..200)
+        });
+        let misses = misses::<P>(pages, 600);
+        assert!((3200..8000).contains(&misses), "{misses}");
+    }
+
+    #[test]
+    fn both_keep_what_they_should() {
+        what_fits_is_kept::<Classic>();
+        what_fits_is_kept::<MultiGen>();
+        a_hot_set_survives_a_scan::<Classic>();
+        a_hot_set_survives_a_scan::<MultiGen>();
+    }
+
+    fn holds_together<P: Pool>(steps: &[(u16, u8)]) {
+        let mut pool = P::new(64);
+        pool.set_capacity(20);
+        let mut capacity = 20;
+        let mut held = std::collections::BTreeSet::new();
+        for (page, what) in steps {
+            match what {
+                0 => {
+                    pool.remove(*page);
+                    held.remove(page);
+                }
+                1 => {
+                    capacity = u32::from(*page) + 1;
+                    pool.set_capacity(capacity);
+                }
+                _ => {
+                    let is_hit = pool.access(*page);
+                    assert!(!is_hit || held.contains(page), "a hit on what never came");
+                    held.insert(*page);
+                    assert!(pool.access(*page), "what was just used is held");
+                }
+            }
+            assert!(pool.len() <= capacity && pool.len() as usize <= held.len());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_pool_is_overfull(steps in prop::collection::vec((0u16..64, 0u8..20), 1..400)) {
+            holds_together::<Classic>(&steps);
+            holds_together::<MultiGen>(&steps);
+        }
+    }
+}

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Taking memory from a cgroup: what the curve allows, down in steps, each held against the
+//! prediction, and back at once when it hurts.
+//!
+//! [`plan`] asks the curve. [`Shrink`] is handed the time and the counters of the cgroup and answers
+//! with the next thing to do; it neither waits nor touches anything, so the same machine runs against
+//! a cgroup and against a simulated one.
+
+use super::{Curves, Decider, Estimate, Prices};
+
+/// Where to go.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    /// The least memory that the curve says does not hurt.
+    Auto,
+    /// So many bytes, of all that is charged.
+    Bytes(u64),
+}
+
+/// What is allowed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Terms {
+    /// Where to go.
+    pub goal: Goal,
+    /// Share of the time that waiting may take.
+    pub wait_max: f64,
+    /// What bringing pages back costs.
+    pub prices: Prices,
+    /// Charged to the cgroup beyond what the curve speaks of: kernel memory, page cache that no
+    /// process maps. It is left to it.
+    pub beyond_bytes: u64,
+    /// Charged to it now.
+    pub usage_bytes: u64,
+}
+
+/// A step of a plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Planned {
+    /// The limit.
+    pub limit_bytes: u64,
+    /// Faults a second that the curve says.
+    pub faults_per_second: Estimate,
+    /// Waiting that the curve says.
+    pub wait_ratio: Estimate,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// The curve says that it hurts.
+    #[error(
+        "{limit_bytes} bytes would cost {:.2} % of the time in waiting, {:.2} % are allowed",
+        wait_ratio * 100.0, wait_max * 100.0
+    )]
+    Hurts {
+        /// The limit asked for.
+        limit_bytes: u64,
+        /// Waiting that the curve says.
+        wait_ratio: f64,
+        /// What is allowed.
+        wait_max: f64,
+    },
+    /// Nothing can be taken.
+    #[error("no size below what it has keeps waiting within {:.2} % for certain", wait_max * 100.0)]
+    Nothing {
+        /// What is allowed.
+        wait_max: f64,
+    },
+    /// It holds no more than that.
+    #[error("it has {usage_bytes} bytes, which is no more than {limit_bytes}")]
+    Smaller {
+        /// The limit asked for.
+        limit_bytes: u64,
+        /// What it has.
+        usage_bytes: u64,
+    },
+}
+
+/// The part of memory that one step takes, one in so many.
+const STEP_PART: u64 = 16;
+/// Not less than this is taken in a step, bytes.
+const STEP_BYTES_MIN: u64 = 1 << 20;
+
+/// The steps from what it has to the goal.
+///
+/// # Errors
+/// [`Refusal`].
+pub fn plan(curves: &Curves, terms: &Terms) -> Result<Vec<Planned>, Refusal> {
+    let planned = |limit_bytes: u64| {
+        let memory = limit_bytes.saturating_sub(terms.beyond_bytes);
+        let point = curves.at(Decider::Kernel, memory);
+        Planned {
+            limit_bytes,
+            faults_per_second: point.faults_per_second(),
+            wait_ratio: point.wait_ratio(terms.prices),
+        }
+    };
+    let goal = match terms.goal {
+        Goal::Bytes(bytes) => bytes,
+        Goal::Auto => curves
+            .least_bytes(Decider::Kernel, terms.prices, terms.wait_max)
+            .ok_or(Refusal::Nothing {
+                wait_max: terms.wait_max,
+            })?
+            .saturating_add(terms.beyond_bytes),
+    };
+    if goal >= terms.usage_bytes {
+        return Err(match terms.goal {
+            Goal::Auto => Refusal::Nothing {
+                wait_max: terms.wait_max,
+            },
+            Goal::Bytes(_) => Refusal::Smaller {
+                limit_bytes: goal,
+                usage_bytes: terms.usage_bytes,
+            },
+        });
+    }
+    let last = planned(goal);
+    if last.wait_ratio.likely > terms.wait_max {
+        return Err(Refusal::Hurts {
+            limit_bytes: goal,
+            wait_ratio: last.wait_ratio.likely,
+            wait_max: terms.wait_max,
+        });
+    }
+    let step = (terms.usage_bytes / STEP_PART).max(STEP_BYTES_MIN);
+    let between =
+        (1..STEP_PART).map(|step_number| terms.usage_bytes.saturating_sub(step * step_number));
+    let mut steps: Vec<Planned> = between.take_while(|at| *at > goal).map(planned).collect();
+    steps.push(last);
+    Ok(steps)
+}
+
+/// Counters of the cgroup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The time, ms.
+    pub now_ms: u64,
+    /// Pages that came back so far, from swap and from files.
+    pub faults: [u64; 2],
+    /// Time for which some task waited for memory so far, us; `None` where the kernel does not tell:
+    /// then it is reckoned from faults and prices.
+    pub waited_us: Option<u64>,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Limit it to so many bytes.
+    Limit(u64),
+    /// Take the limit away: not even the first step was well.
+    Unlimit,
+    /// Come back soon.
+    Wait,
+    /// It is over, and stays as it is.
+    Done,
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on.
+    Underway,
+    /// The goal was reached, and held.
+    Reached,
+    /// Waiting exceeded what is allowed.
+    Waiting,
+    /// Faults were more than the curve says, time and again.
+    Unpredicted,
+}
+
+/// How a step went.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// What was planned.
+    pub planned: Planned,
+    /// Faults a second while it was held.
+    pub faults_per_second: f64,
+    /// Waiting while it was held.
+    pub wait_ratio: f64,
+    /// It stayed.
+    pub is_kept: bool,
+}
+
+/// A step is held for so long before the next.
+const HOLD_MS: u64 = 4_000;
+/// What a change of the limit does by itself settles within so long: pages leave that were in use, and
+/// come back.
+const SETTLE_MS: u64 = 1_000;
+/// Waiting is judged over so long, also while it settles.
+const WINDOW_MS: u64 = 2_000;
+/// The last step is held for so long.
+const LAST_HOLD_MS: u64 = 10_000;
+/// Faults a second that are too few to be held against a prediction.
+const FAULTS_FEW: f64 = 10.0;
+/// Steps in a row that may have more faults than predicted.
+const SURPRISES_MAX: u32 = 2;
+
+/// Goes down the steps of a plan.
+#[derive(Clone, Debug)]
+pub struct Shrink {
+    steps: Vec<Planned>,
+    terms: Terms,
+    /// The step that is being held; `None` before the first.
+    at: Option<usize>,
+    since_ms: u64,
+    /// When the step had settled.
+    settled: Option<Facts>,
+    /// Counters of the last seconds, the oldest first.
+    window: Vec<Facts>,
+    surprises: u32,
+    verdict: Verdict,
+    outcomes: Vec<Outcome>,
+}
+
+impl Shrink {
+    /// Nothing done yet.
+    pub fn new(steps: Vec<Planned>, terms: Terms) -> Self {
+        Shrink {
+            steps,
+            terms,
+            at: None,
+            since_ms: 0,
+            settled: None,
+            window: Vec::new(),
+            surprises: 0,
+            verdict: Verdict::Underway,
+            outcomes: Vec::new(),
+        }
+    }
+
+    /// How it ended, or that it has not.
+    pub fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// The steps so far.
+    pub fn outcomes(&self) -> &[Outcome] {
+        &self.outcomes
+    }
+
+    /// What to do next. Ask every half second or so.
+    pub fn next(&mut self, facts: Facts) -> Act {
+        if self.verdict != Verdict::Underway {
+            return Act::Done;
+        }
+        let Some(at) = self.at else {
+            return self.begin(0, facts);
+        };
+        self.window.push(facts);
+        let keep_ms = facts.now_ms.saturating_sub(WINDOW_MS);
+        let before = self
+            .window
+            .iter()
+            .take_while(|of| of.now_ms <= keep_ms)
+            .count();
+        self.window.drain(..before.saturating_sub(1));
+        let first = self.window[0];
+        if facts.now_ms >= first.now_ms + WINDOW_MS {
+            let (_, wait) = self.rates(first, facts);
+            if wait > self.terms.wait_max {
+                return self.back(at, facts, Verdict::Waiting);
+            }
+        }
+        let held_ms = facts.now_ms.saturating_sub(self.since_ms);
+        if held_ms < SETTLE_MS {
+            return Act::Wait;
+        }
+        let settled = *self.settled.get_or_insert(facts);
+        let is_last = at + 1 == self.steps.len();
+        if held_ms < if is_last { LAST_HOLD_MS } else { HOLD_MS } {
+            return Act::Wait;
+        }
+        let (faults, _) = self.rates(settled, facts);
+        let is_surprise = faults > self.steps[at].faults_per_second.high + FAULTS_FEW;
+        self.surprises = if is_surprise { self.surprises + 1 } else { 0 };
+        if self.surprises > SURPRISES_MAX {
+            return self.back(at, facts, Verdict::Unpredicted);
+        }
+        self.note(at, settled, facts, true);
+        if is_last {
+            self.verdict = Verdict::Reached;
+            return Act::Done;
+        }
+        self.begin(at + 1, facts)
+    }
+
+    fn begin(&mut self, at: usize, facts: Facts) -> Act {
+        let Some(step) = self.steps.get(at) else {
+            self.verdict = Verdict::Reached;
+            return Act::Done;
+        };
+        self.at = Some(at);
+        self.since_ms = facts.now_ms;
+        self.settled = None;
+        self.window = vec![facts];
+        Act::Limit(step.limit_bytes)
+    }
+
+    /// To the last step that was well.
+    fn back(&mut self, at: usize, facts: Facts, why: Verdict) -> Act {
+        self.verdict = why;
+        self.note(at, self.settled.unwrap_or(self.window[0]), facts, false);
+        match at.checked_sub(1) {
+            Some(before) => Act::Limit(self.steps[before].limit_bytes),
+            None => Act::Unlimit,
+        }
+    }
+
+    fn note(&mut self, at: usize, from: Facts, to: Facts, is_kept: bool) {
+        let (faults_per_second, wait_ratio) = self.rates(from, to);
+        self.outcomes.push(Outcome {
+            planned: self.steps[at],
+            faults_per_second,
+            wait_ratio,
+            is_kept,
+        });
+    }
+
+    /// Faults a second, and the share of the time that was waited.
+    fn rates(&self, from: Facts, to: Facts) -> (f64, f64) {
+        let ms = to.now_ms.saturating_sub(from.now_ms).max(1) as f64;
+        let faults = |of: usize| to.faults[of].saturating_sub(from.faults[of]) as f64;
+        let prices = [self.terms.prices.anon_ns, self.terms.prices.file_ns];
+        let reckoned_ms = (0..2).map(|of| faults(of) * prices[of] / 1e6).sum::<f64>();
+        let waited_ms = match (from.waited_us, to.waited_us) {
+            (Some(from), Some(to)) => to.saturating_sub(from) as f64 / 1000.0,
+            _ => reckoned_ms,
+        };
+        ((faults(0) + faults(1)) * 1000.0 / ms, waited_ms / ms)
+    }
+}
+
+#[cfg(test)]
+#[path = "shrink_tests.rs"]
+mod tests;

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+use proptest::prelude::*;
+
+use super::*;
+use crate::whatif::{Curve, PERCENTS, Point};
+
+const FULL: u64 = 100 << 20;
+
+/// A curve without faults down to `knee` percent, and `steep` more a second for each percent below.
+fn curves(knee: f64, steep: f64) -> Curves {
+    let point = |percent: u16| {
+        let likely = (knee - f64::from(percent)).max(0.0) * steep;
+        let faults = Estimate {
+            low: likely * 0.9,
+            likely,
+            high: likely * 1.1,
+        };
+        Point {
+            faults: [faults, Estimate::default()],
+        }
+    };
+    let curve = Curve {
+        points: PERCENTS.map(point),
+    };
+    Curves {
+        full_bytes: FULL,
+        observed_ms: 60_000,
+        unknown_per_second: 0.0,
+        seen_per_second: 0.0,
+        unused_bytes: 0,
+        curves: [curve.clone(), curve],
+    }
+}
+
+fn terms(goal: Goal) -> Terms {
+    Terms {
+        goal,
+        wait_max: 0.002,
+        prices: Prices {
+            anon_ns: 10_000.0,
+            file_ns: 100_000.0,
+        },
+        beyond_bytes: 2 << 20,
+        usage_bytes: FULL + (2 << 20),
+    }
+}
+
+/// A cgroup that faults as a curve says, whichever it is.
+struct World {
+    curves: Curves,
+    limit_bytes: Option<u64>,
+    faults: f64,
+    now_ms: u64,
+}
+
+impl World {
+    fn new(curves: Curves) -> Self {
+        World {
+            curves,
+            limit_bytes: None,
+            faults: 0.0,
+            now_ms: 5000,
+        }
+    }
+
+    /// Runs a shrink to its end; the longest time for which more was waited than is allowed.
+    fn run(&mut self, shrink: &mut Shrink, wait_max: f64) -> u64 {
+        let (mut over_ms, mut most_ms) = (0, 0);
+        for _ in 0..10_000 {
+            let facts = Facts {
+                now_ms: self.now_ms,
+                faults: [self.faults as u64, 0],
+                waited_us: None,
+            };
+            match shrink.next(facts) {
+                Act::Limit(bytes) => self.limit_bytes = Some(bytes),
+                Act::Unlimit => self.limit_bytes = None,
+                Act::Wait => {}
+                Act::Done => return most_ms,
+            }
+            self.now_ms += 250;
+            let memory = self
+                .limit_bytes
+                .unwrap_or(u64::MAX / 2)
+                .saturating_sub(2 << 20);
+            let rate = self
+                .curves
+                .at(Decider::Kernel, memory)
+                .faults_per_second()
+                .likely;
+            self.faults += rate / 4.0;
+            let is_over = rate * 10_000.0 / 1e9 > wait_max;
+            over_ms = if is_over { over_ms + 250 } else { 0 };
+            most_ms = most_ms.max(over_ms);
+        }
+        panic!("it does not end");
+    }
+}
+
+#[test]
+fn what_hurts_is_refused() {
+    let curves = curves(60.0, 100.0);
+    let half = plan(&curves, &terms(Goal::Bytes(FULL / 2)));
+    assert!(matches!(half, Err(Refusal::Hurts { .. })), "{half:?}");
+    let text = half.unwrap_err().to_string();
+    assert!(text.contains("of the time in waiting"), "{text}");
+    let more = plan(&curves, &terms(Goal::Bytes(FULL * 2)));
+    assert!(matches!(more, Err(Refusal::Smaller { .. })));
+    let all = plan(&self::curves(200.0, 100.0), &terms(Goal::Auto));
+    assert!(matches!(all, Err(Refusal::Nothing { .. })));
+}
+
+#[test]
+fn auto_goes_to_the_least_that_does_not_hurt_and_stays() {
+    let curves = curves(60.0, 100.0);
+    let terms = terms(Goal::Auto);
+    let steps = plan(&curves, &terms).unwrap();
+    assert!(
+        steps
+            .windows(2)
+            .all(|pair| pair[0].limit_bytes > pair[1].limit_bytes)
+    );
+    let mut world = World::new(curves);
+    let mut shrink = Shrink::new(steps, terms);
+    assert_eq!(world.run(&mut shrink, terms.wait_max), 0);
+    assert_eq!(shrink.verdict(), Verdict::Reached);
+    let limit = world.limit_bytes.unwrap();
+    // 200 faults a second are allowed: two percent below the knee.
+    assert!(
+        (FULL * 58 / 100..FULL * 66 / 100).contains(&limit),
+        "{limit}"
+    );
+}
+
+#[test]
+fn when_it_hurts_it_steps_back_at_once() {
+    let told = curves(40.0, 100.0);
+    let terms = terms(Goal::Bytes(FULL * 45 / 100));
+    let mut shrink = Shrink::new(plan(&told, &terms).unwrap(), terms);
+    // In truth it needs 70 percent.
+    let mut world = World::new(curves(70.0, 200.0));
+    let over_ms = world.run(&mut shrink, terms.wait_max);
+    assert!(over_ms <= 3000, "{over_ms}");
+    assert_eq!(shrink.verdict(), Verdict::Waiting);
+    let limit = world.limit_bytes.unwrap();
+    assert!(
+        (FULL * 70 / 100..FULL * 80 / 100).contains(&limit),
+        "{limit}"
+    );
+    let (last, before) = shrink.outcomes().split_last().unwrap();
+    assert!(!last.is_kept && before.iter().all(|outcome| outcome.is_kept));
+}
+
+#[test]
+fn what_was_not_predicted_ends_it_before_it_hurts() {
+    let told = curves(20.0, 100.0);
+    let terms = Terms {
+        wait_max: 0.9,
+        ..terms(Goal::Bytes(FULL * 30 / 100))
+    };
+    let mut shrink = Shrink::new(plan(&told, &terms).unwrap(), terms);
+    let mut world = World::new(curves(90.0, 10.0));
+    world.run(&mut shrink, terms.wait_max);
+    assert_eq!(shrink.verdict(), Verdict::Unpredicted);
+    assert!(world.limit_bytes.unwrap() > FULL / 2);
+}
+
+#[test]
+fn the_kernels_own_count_of_waiting_is_believed() {
+    let terms = terms(Goal::Bytes(FULL / 2));
+    let mut shrink = Shrink::new(plan(&curves(20.0, 100.0), &terms).unwrap(), terms);
+    let facts = |now_ms, waited_us| Facts {
+        now_ms,
+        faults: [0; 2],
+        waited_us: Some(waited_us),
+    };
+    assert!(matches!(shrink.next(facts(0, 7)), Act::Limit(_)));
+    assert_eq!(shrink.next(facts(1000, 7)), Act::Wait);
+    assert_eq!(shrink.next(facts(2000, 7 + 50_000)), Act::Unlimit);
+    assert_eq!(shrink.verdict(), Verdict::Waiting);
+    assert_eq!(shrink.next(facts(3000, 9)), Act::Done);
+}
+
+proptest! {
+    /// Whatever was told and whatever is true, waiting is over what is allowed for three seconds at
+    /// most, and it ends no lower than asked for.
+    #[test]
+    fn it_never_hurts_for_long(
+        told in 10.0f64..100.0, truth in 10.0f64..120.0, steep in 1.0f64..500.0, goal in 10u64..100,
+        wait_max in 0.0001f64..0.05,
+    ) {
+        let terms = Terms { wait_max, ..terms(Goal::Bytes(FULL * goal / 100)) };
+        let Ok(steps) = plan(&curves(told, steep), &terms) else { return Ok(()) };
+        let truth = curves(truth, steep);
+        // What it does without a limit is not our doing.
+        let own = truth.of(Decider::Kernel).at(200.0).wait_ratio(terms.prices).likely;
+        prop_assume!(own <= wait_max);
+        let mut world = World::new(truth);
+        let mut shrink = Shrink::new(steps, terms);
+        let over_ms = world.run(&mut shrink, wait_max);
+        prop_assert!(over_ms <= 3000, "{over_ms}");
+        prop_assert!(world.limit_bytes.is_none_or(|limit| limit >= FULL * goal / 100));
+    }
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//! LRU stack distances of sampled pages, with bounds where the order inside a look is not known.
+//!
+//! Pages lie in the order of their last use on a line of positions; a Fenwick tree counts how many lie
+//! beyond one. Those of one look lie together, so that the least and the greatest distance that any
+//! order inside looks can give are two more such counts.
+
+use super::{NONE, Slot};
+
+/// How many other pages were used since the last use of a page: a pool of more than so many holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Distance {
+    /// Whatever the order inside looks was, at least so many,
+    pub least: u32,
+    /// in the order that was assumed,
+    pub likely: u32,
+    /// and at most so many.
+    pub most: u32,
+}
+
+/// Pages by their last use.
+#[derive(Clone, Debug)]
+pub(super) struct Stack {
+    /// Fenwick tree over the positions: how many pages lie at them.
+    tree: Vec<u32>,
+    /// The page at each position.
+    owner: Vec<Slot>,
+    /// The position of each page.
+    at: Vec<u32>,
+    /// The first position of each look, rising.
+    looks: Vec<u32>,
+    next: u32,
+    live: u32,
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+impl Stack {
+    /// For so many pages.
+    pub fn new(slots: usize) -> Self {
+        Stack {
+            tree: vec![0; 2 * slots],
+            owner: vec![NONE; 2 * slots],
+            at: vec![NOWHERE; slots],
+            looks: Vec::new(),
+            next: 0,
+            live: 0,
+        }
+    }
+
+    /// Takes in a look: the pages used in it, each once, in the order that is assumed. Says of each
+    /// how far down it was; `None` where it is new.
+    pub fn look(&mut self, used: &[Slot]) -> Vec<Option<Distance>> {
+        if self.next as usize + used.len() > self.owner.len() {
+            self.compact();
+        }
+        let before = self.next;
+        let mut known: Vec<u32> = used
+            .iter()
+            .map(|slot| self.at[usize::from(*slot)])
+            .collect();
+        known.retain(|at| *at != NOWHERE);
+        known.sort_unstable();
+        // What is asked of the state before this look, while it is that.
+        let bounds: Vec<Option<(u32, u32)>> = used
+            .iter()
+            .map(|slot| self.bounds(self.at[usize::from(*slot)], used.len(), &known))
+            .collect();
+        self.looks.push(before);
+        let mut found = Vec::with_capacity(used.len());
+        for (slot, bounds) in used.iter().zip(bounds) {
+            found.push(bounds.map(|(least, most)| Distance {
+                least,
+                likely: self.beyond(self.at[usize::from(*slot)] + 1),
+                most,
+            }));
+            self.remove(*slot);
+            self.push(*slot);
+        }
+        found
+    }
+
+    /// Least and greatest distance of a page last used at `at` and now again, in a look of `used`
+    /// pages; `known` are the positions that these had, rising.
+    fn bounds(&self, at: u32, used: usize, known: &[u32]) -> Option<(u32, u32)> {
+        if at == NOWHERE {
+            return None;
+        }
+        let look = self.looks.partition_point(|start| *start <= at);
+        let begin = self.looks[look - 1];
+        let end = self.looks.get(look).copied().unwrap_or(self.next);
+        let least = self.beyond(end);
+        // All of its look and later, and of this look those that are not among them.
+        let again = known.len() - known.partition_point(|other| *other < begin);
+        let most = self.beyond(begin) + (used - again) as u32 - 1;
+        Some((least, most))
+    }
+
+    /// Takes a page off: it is gone.
+    pub fn remove(&mut self, slot: Slot) {
+        let at = std::mem::replace(&mut self.at[usize::from(slot)], NOWHERE);
+        if at != NOWHERE {
+            self.owner[at as usize] = NONE;
+            self.add(at, u32::MAX);
+            self.live -= 1;
+        }
+    }
+
+    fn push(&mut self, slot: Slot) {
+        self.at[usize::from(slot)] = self.next;
+        self.owner[self.next as usize] = slot;
+        self.add(self.next, 1);
+        self.next += 1;
+        self.live += 1;
+    }
+
+    /// Pages at position `from` and beyond.
+    fn beyond(&self, from: u32) -> u32 {
+        self.live - self.below(from)
+    }
+
+    /// Pages at positions below `to`.
+    fn below(&self, to: u32) -> u32 {
+        let (mut at, mut below) = (to as usize, 0u32);
+        while at > 0 {
+            below = below.wrapping_add(self.tree[at - 1]);
+            at &= at - 1;
+        }
+        below
+    }
+
+    /// Adds to the count at a position, modulo 2^32.
+    fn add(&mut self, position: u32, count: u32) {
+        let mut at = position as usize + 1;
+        while at <= self.tree.len() {
+            self.tree[at - 1] = self.tree[at - 1].wrapping_add(count);
+            at += at & at.wrapping_neg();
+        }
+    }
+
+    /// Moves the pages together, in their order.
+    fn compact(&mut self) {
+        // Positions are handed out again from 0 without holes.
+        self.looks = self.looks.iter().map(|start| self.below(*start)).collect();
+        self.looks.dedup();
+        let order: Vec<Slot> = self.owner.iter().copied().filter(|o| *o != NONE).collect();
+        self.tree.fill(0);
+        self.owner.fill(NONE);
+        (self.next, self.live) = (0, 0);
+        for slot in order {
+            self.push(slot);
+        }
+        let next = self.next;
+        self.looks.retain(|start| *start < next);
+    }
+
+    /// Bytes taken from the allocator.
+    pub fn memory_bytes(&self) -> usize {
+        (self.tree.capacity() + self.at.capacity() + self.looks.capacity()) * size_of::<u32>()
+            + self.owner.capacity() * size_of::<Slot>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Looks as lists of pages; a page's distances by trying what lies between, plainly.
+    fn naive(looks: &[Vec<Slot>], at: usize, place: usize) -> Option<Distance> {
+        let page = looks[at][place];
+        let last = (0..at).rev().find(|look| looks[*look].contains(&page))?;
+        let distinct = |pages: Vec<Slot>| {
+            let mut pages: Vec<Slot> = pages.into_iter().filter(|p| *p != page).collect();
+            pages.sort_unstable();
+            pages.dedup();
+            pages.len() as u32
+        };
+        let used_later = |look: usize| (look + 1..at).any(|l| looks[l].contains(&page));
+        assert!(!used_later(last));
+        let between: Vec<Slot> = looks[last + 1..at].concat();
+        let was = looks[last].iter().position(|p| *p == page)?;
+        let around = [&looks[last][was..], &between, &looks[at][..place]].concat();
+        let all = [&looks[last][..], &between, &looks[at]].concat();
+        Some(Distance {
+            least: distinct(between),
+            likely: distinct(around),
+            most: distinct(all),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn distances_are_those_of_plain_counting(
+            looks in prop::collection::vec(
+                prop::collection::btree_set(0u16..24, 0..16).prop_map(|s| s.into_iter().collect()),
+                1..40,
+            ),
+            turn in any::<u64>(),
+        ) {
+            let mut looks: Vec<Vec<Slot>> = looks;
+            for (number, look) in looks.iter_mut().enumerate() {
+                look.sort_by_key(|page| crate::mix::hash(turn ^ number as u64 ^ u64::from(*page) << 32));
+            }
+            let mut stack = Stack::new(24);
+            for at in 0..looks.len() {
+                let found = stack.look(&looks[at]);
+                for (place, found) in found.into_iter().enumerate() {
+                    prop_assert_eq!(found, naive(&looks, at, place), "look {} page {}", at, place);
+                }
+            }
+        }
+
+        /// With one page a look nothing is unknown.
+        #[test]
+        fn one_page_a_look_is_exact(pages in prop::collection::vec(0u16..12, 1..200)) {
+            let mut stack = Stack::new(12);
+            for page in pages {
+                if let Some(found) = stack.look(&[page])[0] {
+                    prop_assert_eq!(found.least, found.likely);
+                    prop_assert_eq!(found.most, found.likely);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_gone_counts_no_more() {
+        let mut stack = Stack::new(4);
+        stack.look(&[0]);
+        stack.look(&[1]);
+        stack.look(&[2]);
+        stack.remove(1);
+        assert_eq!(stack.look(&[0])[0].map(|d| d.likely), Some(1));
+        assert_eq!(stack.look(&[1])[0], None);
+    }
+}

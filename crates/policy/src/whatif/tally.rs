@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Faults counted by size, and the curves that follow from them.
+
+use super::Slot;
+use super::curve::{Curve, Curves, Decider, Estimate, PERCENTS, Point, SIZES};
+use super::stack::Distance;
+use crate::generations::PageType;
+
+/// Parts of the sample, by page, that are held against one another.
+const GROUPS: usize = 8;
+/// 0.975 quantile of Student's t with `GROUPS` - 1 degrees of freedom.
+const T_95: f64 = 2.365;
+/// The same of the normal distribution.
+const Z_95: f64 = 1.96;
+/// "Rule of three": what was never seen happened, with 95 % probability, fewer than three times.
+const NEVER_SEEN: f64 = 3.0;
+/// Looks of a hundred in which more pages were used than a size holds, from which on nothing is known
+/// of that size: a page may have left and come back within a look, any number of times.
+const COARSE_PERCENT: u64 = 5;
+
+/// A number for each size.
+pub(super) type BySize = [f64; SIZES];
+
+/// Faults of one decider, in pages that the sample stands for.
+#[derive(Clone, Debug)]
+struct Faults {
+    by_type: [BySize; 2],
+    by_group: [BySize; GROUPS],
+}
+
+impl Faults {
+    const NONE: Faults = Faults {
+        by_type: [[0.0; SIZES]; 2],
+        by_group: [[0.0; SIZES]; GROUPS],
+    };
+}
+
+/// What was counted since a time.
+#[derive(Clone, Debug)]
+pub(super) struct Tally {
+    began_ms: u64,
+    looks: u64,
+    lru: Box<Faults>,
+    kernel: Box<Faults>,
+    /// The same of LRU in the best and in the worst order inside looks.
+    least: Box<[BySize; 2]>,
+    most: Box<[BySize; 2]>,
+    /// Looks that were too long for a size.
+    coarse: [u64; SIZES],
+    pub unknown_pages: f64,
+    pub seen_pages: f64,
+    /// Time in which uses went unnoticed.
+    pub blind_ms: f64,
+}
+
+/// How the sample stands for all of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Scale {
+    /// Pages that each stands for.
+    pub weight: f64,
+    /// Pages of the sample that 100 percent are.
+    pub full: f64,
+    /// Share of the pages that are in the sample.
+    pub share: f64,
+}
+
+impl Scale {
+    /// Pages of the sample that a memory of the size with this number holds.
+    pub fn capacity(&self, size: usize) -> u32 {
+        (self.full * f64::from(PERCENTS[size]) / 100.0)
+            .round()
+            .max(1.0) as u32
+    }
+}
+
+impl Tally {
+    pub fn new(now_ms: u64) -> Self {
+        Tally {
+            began_ms: now_ms,
+            looks: 0,
+            lru: Box::new(Faults::NONE),
+            kernel: Box::new(Faults::NONE),
+            least: Box::new([[0.0; SIZES]; 2]),
+            most: Box::new([[0.0; SIZES]; 2]),
+            coarse: [0; SIZES],
+            unknown_pages: 0.0,
+            seen_pages: 0.0,
+            blind_ms: 0.0,
+        }
+    }
+
+    /// Notes a look in which so many pages of the sample were used.
+    pub fn look(&mut self, used: usize, scale: &Scale) {
+        self.looks += 1;
+        for (size, coarse) in self.coarse.iter_mut().enumerate() {
+            *coarse += u64::from(used as u64 > u64::from(scale.capacity(size)));
+        }
+    }
+
+    /// Notes a use of a page that was so far down, `rank` being its place in the order of the sample.
+    pub fn lru(&mut self, distance: Distance, page_type: PageType, rank: u64, scale: &Scale) {
+        let misses = |distance: u32| {
+            (0..SIZES)
+                .find(|size| scale.capacity(*size) > distance)
+                .unwrap_or(SIZES)
+        };
+        let of = page_type as usize;
+        let add = |to: &mut BySize, sizes: usize| {
+            to[..sizes]
+                .iter_mut()
+                .for_each(|misses| *misses += scale.weight);
+        };
+        add(&mut self.least[of], misses(distance.least));
+        add(&mut self.most[of], misses(distance.most));
+        let likely = misses(distance.likely);
+        add(&mut self.lru.by_type[of], likely);
+        add(&mut self.lru.by_group[group(rank)], likely);
+    }
+
+    /// Notes that a page was not there in the kernel's memory of a size.
+    pub fn kernel(&mut self, size: usize, page_type: PageType, rank: u64, scale: &Scale) {
+        self.kernel.by_type[page_type as usize][size] += scale.weight;
+        self.kernel.by_group[group(rank)][size] += scale.weight;
+    }
+
+    /// 100 percent are so many times as much from now on: what was counted moves to where it was.
+    pub fn stretch(&mut self, factor: f64) {
+        let all = [&mut *self.lru, &mut *self.kernel];
+        for faults in all {
+            let both = faults.by_type.iter_mut().chain(&mut faults.by_group);
+            both.for_each(|counts| stretch(counts, factor));
+        }
+        let bounds = self.least.iter_mut().chain(self.most.iter_mut());
+        bounds.for_each(|counts| stretch(counts, factor));
+    }
+
+    /// The curves. `filled` are the sizes at which the kernel's memory was simulated, rising, with the
+    /// first and the last of all.
+    pub fn curves(&self, now_ms: u64, scale: &Scale, full_bytes: u64, filled: &[usize]) -> Curves {
+        let observed_ms = now_ms.saturating_sub(self.began_ms);
+        let seconds = (observed_ms as f64 / 1000.0).max(1e-3);
+        let mut kernel = self.kernel.clone();
+        for counts in kernel.by_type.iter_mut().chain(&mut kernel.by_group) {
+            fill(counts, filled);
+        }
+        let of = |decider: Decider| {
+            let faults = match decider {
+                Decider::Kernel => &kernel,
+                Decider::Lru => &self.lru,
+            };
+            Curve {
+                points: std::array::from_fn(|size| self.point(size, faults, scale, seconds)),
+            }
+        };
+        Curves {
+            full_bytes,
+            observed_ms,
+            unknown_per_second: self.unknown_pages / seconds,
+            seen_per_second: self.seen_pages / seconds,
+            unused_bytes: 0,
+            curves: Decider::ALL.map(of),
+        }
+    }
+
+    fn point(&self, size: usize, faults: &Faults, scale: &Scale, seconds: f64) -> Point {
+        let unsampled = (1.0 - scale.share).max(0.0);
+        // How much memory a part of the sample stands for is itself known from the sample.
+        let part = f64::from(PERCENTS[size]) / 100.0;
+        let variance = (part * (1.0 - part)).max(0.0) / scale.full.max(1.0) * unsampled;
+        let off = Z_95 * variance.sqrt() * 100.0;
+        let percent = f64::from(PERCENTS[size]);
+        let by_group: Vec<f64> = faults.by_group.iter().map(|group| group[size]).collect();
+        let half = half_width(&by_group) * unsampled.sqrt();
+        let never = NEVER_SEEN * scale.weight * unsampled;
+        let is_coarse = self.coarse[size] * 100 > self.looks * COARSE_PERCENT || self.looks == 0;
+        let total: f64 = faults.by_type.iter().map(|of| of[size]).sum();
+        // Uses may have been most where nobody looked.
+        let noticed = (1.0 - self.blind_ms / 1000.0 / seconds).max(0.01);
+        let of_type = |of: usize| {
+            let (counts, lru) = (&faults.by_type[of], &self.lru.by_type[of]);
+            // What the order is worth for LRU it is worth for the other, about.
+            let low = |at: f64| value(counts, at) - (value(lru, at) - value(&self.least[of], at));
+            let high = |at: f64| value(counts, at) + value(&self.most[of], at) - value(lru, at);
+            let likely = counts[size].max(0.0);
+            let half = half * if total > 0.0 { likely / total } else { 0.0 };
+            let high = high(percent - off) / noticed + half.max(never);
+            Estimate {
+                low: (low(percent + off) - half).max(0.0).min(likely) / seconds,
+                likely: likely / seconds,
+                high: match is_coarse {
+                    true => f64::INFINITY,
+                    false => high.max(likely) / seconds,
+                },
+            }
+        };
+        Point {
+            faults: [of_type(0), of_type(1)],
+        }
+    }
+
+    /// Bytes taken from the allocator.
+    pub fn memory_bytes(&self) -> usize {
+        2 * size_of::<Faults>() + 2 * size_of::<[BySize; 2]>()
+    }
+}
+
+fn group(rank: u64) -> usize {
+    // What decides who is in the sample are the upper bits.
+    rank as usize % GROUPS
+}
+
+/// Half the 95 % interval of a sum, from its parts in groups alike.
+fn half_width(by_group: &[f64]) -> f64 {
+    let count = by_group.len() as f64;
+    let mean = by_group.iter().sum::<f64>() / count;
+    let squares: f64 = by_group.iter().map(|of| (of - mean).powi(2)).sum();
+    T_95 * (squares / (count - 1.0) * count).sqrt()
+}
+
+/// The value at a percentage, on a line between those of the sizes; beyond the ends as there.
+fn value(counts: &BySize, percent: f64) -> f64 {
+    let Some(next) = PERCENTS.iter().position(|of| f64::from(*of) >= percent) else {
+        return counts[SIZES - 1];
+    };
+    if next == 0 {
+        return counts[0];
+    }
+    let (low, high) = (f64::from(PERCENTS[next - 1]), f64::from(PERCENTS[next]));
+    counts[next - 1] + (counts[next] - counts[next - 1]) * (percent - low) / (high - low)
+}
+
+fn stretch(counts: &mut BySize, factor: f64) {
+    let before = *counts;
+    for (count, percent) in counts.iter_mut().zip(PERCENTS) {
+        *count = value(&before, f64::from(percent) * factor);
+    }
+}
+
+/// Draws lines between the sizes that were counted.
+fn fill(counts: &mut BySize, filled: &[usize]) {
+    for pair in filled.windows(2) {
+        let [from, to] = [pair[0], pair[1]];
+        let (low, high) = (f64::from(PERCENTS[from]), f64::from(PERCENTS[to]));
+        for size in from + 1..to {
+            let share = (f64::from(PERCENTS[size]) - low) / (high - low);
+            counts[size] = counts[from] + (counts[to] - counts[from]) * share;
+        }
+    }
+}
+
+/// Sizes at which memories are simulated: every so many of them, the first, that of 100 percent and
+/// the last.
+pub(super) fn simulated(every: usize) -> Vec<usize> {
+    let full = PERCENTS.iter().position(|percent| *percent == 100);
+    (0..SIZES)
+        .filter(|size| size % every.max(1) == 0 || Some(*size) == full || size + 1 == SIZES)
+        .collect()
+}
+
+/// A page's number among those of a look, drawn by chance: the order that is assumed.
+pub(super) fn shuffled(slots: &mut [Slot], look: u32) {
+    slots.sort_unstable_by_key(|slot| crate::mix::hash(u64::from(look) << 32 | u64::from(*slot)));
+}

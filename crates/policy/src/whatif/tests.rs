@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+use proptest::prelude::*;
+
+use super::*;
+
+/// Shows looks of pages, all of them present, a second apart.
+fn observe(looks: &[Vec<u64>], pages: u64, params: Params) -> WhatIf {
+    let mut what_if = WhatIf::new(params);
+    for (second, used) in looks.iter().enumerate() {
+        let mut look = what_if.look(second as u64 * 1000);
+        let used: std::collections::BTreeSet<u64> = used.iter().copied().collect();
+        for page in 0..pages {
+            let fact = if used.contains(&page) {
+                Fact::Used
+            } else {
+                Fact::Idle
+            };
+            look.page(page_hash(0, page), 0, PageType::Anon, fact);
+        }
+        look.finish(pages, true);
+    }
+    what_if
+}
+
+/// Misses of an LRU memory, plainly: a list, the page used last in front.
+fn lru_misses(uses: &[u64], initial: &[u64], capacity: usize) -> u64 {
+    let mut stack: Vec<u64> = initial.to_vec();
+    let mut misses = 0;
+    for page in uses {
+        let at = stack.iter().position(|of| of == page);
+        misses += u64::from(at.is_none_or(|at| at >= capacity));
+        at.map(|at| stack.remove(at));
+        stack.insert(0, *page);
+    }
+    misses
+}
+
+fn capacity(pages: u64, size: usize) -> usize {
+    (pages as f64 * f64::from(PERCENTS[size]) / 100.0)
+        .round()
+        .max(1.0) as usize
+}
+
+proptest! {
+    /// One page a look, every page simulated: exactly LRU, and the bounds are that as well, once each
+    /// page has been used.
+    #[test]
+    fn one_page_a_look_is_exact(uses in prop::collection::vec(0u64..20, 1..200)) {
+        let all: Vec<u64> = (0..20).collect();
+        let mut what_if = WhatIf::new(Params::default());
+        let mut looks: Vec<Vec<u64>> = vec![vec![]];
+        looks.extend(all.iter().map(|page| vec![*page]));
+        looks.extend(uses.iter().map(|page| vec![*page]));
+        for (second, used) in looks.iter().enumerate() {
+            if second == all.len() + 1 {
+                what_if.count_anew();
+            }
+            let mut look = what_if.look(second as u64 * 1000);
+            for page in &all {
+                let fact = if used.contains(page) { Fact::Used } else { Fact::Idle };
+                look.page(page_hash(0, *page), 0, PageType::Anon, fact);
+            }
+            look.finish(20, true);
+        }
+        let curves = what_if.curves();
+        let initial: Vec<u64> = all.iter().rev().copied().collect();
+        for size in 0..SIZES {
+            let misses = lru_misses(&uses, &initial, capacity(20, size)) as f64;
+            let faults = curves.of(Decider::Lru).points[size].faults[0];
+            let seconds = uses.len() as f64;
+            for told in [faults.low, faults.likely, faults.high] {
+                prop_assert!((told * seconds - misses).abs() < 1e-6, "{size} {faults:?} {misses}");
+            }
+            prop_assert_eq!(curves.of(Decider::Lru).points[size].faults[1], Estimate::default());
+        }
+        prop_assert_eq!(curves.unknown_per_second, 0.0);
+    }
+
+    /// Whatever the order inside the looks was, the misses of LRU lie within the bounds.
+    #[test]
+    fn every_order_lies_within(
+        looks in prop::collection::vec(
+            prop::collection::btree_set(0u64..30, 0..12)
+                .prop_map(|pages| pages.into_iter().collect::<Vec<_>>()),
+            2..30,
+        ),
+        seed in any::<u64>(),
+    ) {
+        let what_if = observe(&looks, 30, Params::default());
+        let mut initial: Vec<u64> = (0..30).collect();
+        initial.sort_by_key(|page| crate::mix::hash(seed ^ *page));
+        let mut uses = Vec::new();
+        for (number, look) in looks.iter().enumerate().skip(1) {
+            let mut look = look.clone();
+            look.sort_by_key(|page| crate::mix::hash(seed ^ *page ^ (number as u64) << 32));
+            uses.extend(look);
+        }
+        let curves = what_if.curves();
+        let seconds = (looks.len() - 1) as f64;
+        for size in 0..SIZES {
+            let misses = lru_misses(&uses, &initial, capacity(30, size)) as f64;
+            let faults = curves.of(Decider::Lru).points[size].faults[0];
+            prop_assert!(faults.low * seconds <= misses + 1e-6, "{size}: {faults:?} {misses}");
+            prop_assert!(faults.high * seconds >= misses - 1e-6, "{size}: {faults:?} {misses}");
+        }
+    }
+
+    /// Points are ordered, finite or unbounded above, and more memory has no more faults under LRU.
+    #[test]
+    fn curves_are_curves(
+        looks in prop::collection::vec(prop::collection::vec((0u64..300, 0u8..4), 0..60), 1..20),
+        kernel in prop::sample::select(vec![Kernel::Classic, Kernel::MultiGen]),
+        pages in 1usize..200,
+        every in 1usize..8,
+    ) {
+        let mut what_if = WhatIf::new(Params { pages, every, kernel });
+        for (second, shown) in looks.iter().enumerate() {
+            let mut look = what_if.look(second as u64 * 1000);
+            for (page, what) in shown {
+                let fact = [Fact::Used, Fact::Used, Fact::Idle, Fact::Out][usize::from(*what)];
+                let page_type = PageType::ALL[(*page % 2) as usize];
+                look.page(page_hash(7, *page), 0, page_type, fact);
+            }
+            look.finish(shown.len() as u64, second % 3 > 0);
+        }
+        prop_assert!(what_if.sampled_pages() <= pages);
+        let curves = what_if.curves();
+        for decider in Decider::ALL {
+            for point in &curves.of(decider).points {
+                for faults in point.faults {
+                    let Estimate { low, likely, high } = faults;
+                    prop_assert!(0.0 <= low && low <= likely && likely <= high, "{faults:?}");
+                    prop_assert!(likely.is_finite());
+                }
+            }
+        }
+        let lru = &curves.of(Decider::Lru).points;
+        let likely = |point: &Point| point.faults_per_second().likely;
+        prop_assert!(lru.windows(2).all(|pair| likely(&pair[0]) >= likely(&pair[1]) - 1e-9));
+    }
+}
+
+/// Uses of 4000 pages with a skew, 400 a look, as if by chance.
+fn skewed(looks: u64) -> Vec<Vec<u64>> {
+    let uniform = |at: u64| (crate::mix::hash(at) >> 11) as f64 / (1u64 << 53) as f64;
+    (0..looks)
+        .map(|look| {
+            let uses = (0..400).map(|use_| uniform(look * 400 + use_));
+            uses.map(|u| (u * u * u * 4000.0) as u64).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn a_sample_says_what_all_pages_say() {
+    let looks = skewed(200);
+    let of = |pages| {
+        let mut what_if = observe(
+            &looks[..50],
+            4000,
+            Params {
+                pages,
+                ..Params::default()
+            },
+        );
+        what_if.count_anew();
+        for (second, used) in looks.iter().enumerate().skip(50) {
+            let used: std::collections::BTreeSet<u64> = used.iter().copied().collect();
+            let mut look = what_if.look(second as u64 * 1000);
+            for page in 0..4000 {
+                let fact = if used.contains(&page) {
+                    Fact::Used
+                } else {
+                    Fact::Idle
+                };
+                look.page(page_hash(0, page), 0, PageType::Anon, fact);
+            }
+            look.finish(4000, true);
+        }
+        what_if.curves()
+    };
+    let (all, some) = (of(4000), of(500));
+    let mut within = 0;
+    for decider in Decider::ALL {
+        for (exact, told) in all.of(decider).points.iter().zip(&some.of(decider).points) {
+            let (exact, told) = (exact.faults_per_second(), told.faults_per_second());
+            let off = (exact.likely - told.likely).abs();
+            assert!(off < 20.0, "of some 300 a second: {exact:?} {told:?}");
+            within += usize::from(told.low <= exact.likely && exact.likely <= told.high);
+        }
+    }
+    assert!(within * 100 >= 2 * SIZES * 95, "{within}");
+}
+
+#[test]
+fn sizes_below_what_one_look_uses_have_no_upper_bound() {
+    let looks = vec![(0..500).collect::<Vec<u64>>(); 20];
+    let curves = observe(&looks, 1000, Params::default()).curves();
+    let lru = curves.of(Decider::Lru);
+    assert_eq!(lru.at(40.0).faults_per_second().high, f64::INFINITY);
+    assert!(lru.at(60.0).faults_per_second().high.is_finite());
+}
+
+#[test]
+fn pages_in_swap_are_beyond_what_is_resident() {
+    let mut what_if = WhatIf::new(Params::default());
+    for second in 0..100u64 {
+        let mut look = what_if.look(second * 1000);
+        for page in 0..1000u64 {
+            // One page comes back each look of 200 that are out, and another one leaves.
+            let is_out = page >= 800 && page % 200 != second % 200;
+            let fact = match page {
+                _ if is_out => Fact::Out,
+                800.. => Fact::Used,
+                _ if page < 600 => Fact::Used,
+                _ => Fact::Idle,
+            };
+            look.page(page_hash(0, page), 0, PageType::Anon, fact);
+        }
+        look.finish(801, true);
+    }
+    let curves = what_if.curves();
+    assert!(
+        (curves.seen_per_second - 1.0).abs() < 0.1,
+        "{}",
+        curves.seen_per_second
+    );
+    let at = |percent| curves.of(Decider::Lru).at(percent).faults_per_second();
+    assert!((at(90.0).likely - 1.0).abs() < 0.2, "{:?}", at(90.0));
+    assert_eq!(at(150.0).likely, 0.0);
+    assert!(at(150.0).high < 0.1, "{:?}", at(150.0));
+}
+
+#[test]
+fn a_daemons_fits_its_bounds() {
+    let looks = skewed(40);
+    let what_if = observe(&looks, 4000, Params::small(Kernel::Classic));
+    assert_eq!(what_if.sampled_pages(), 1024);
+    assert!(
+        what_if.memory_bytes() <= 128 << 10,
+        "{}",
+        what_if.memory_bytes()
+    );
+    let share = what_if.filter().share();
+    assert!((0.22..0.29).contains(&share), "{share}");
+}
+
+#[test]
+fn what_is_followed_in_part_counts_as_much_as_the_rest() {
+    // Half of the memory is followed whole, of the other one page in four.
+    let mut what_if = WhatIf::new(Params {
+        pages: 1000,
+        ..Params::default()
+    });
+    let mut look = what_if.look(0);
+    for page in 0..20_000u64 {
+        look.page(page_hash(0, page), 0, PageType::Anon, Fact::Used);
+        if page % 4 == 0 {
+            look.page(page_hash(1, page), 2, PageType::File, Fact::Used);
+        }
+    }
+    look.finish(40_000, true);
+    let of = |of: PageType| {
+        let pages = what_if
+            .sample
+            .iter()
+            .filter(|(_, page)| page.page_type == of);
+        pages.count() as f64
+    };
+    let ratio = of(PageType::File) / of(PageType::Anon);
+    assert!((0.8..1.25).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn memory_that_grows_moves_what_was_counted() {
+    let mut what_if = WhatIf::new(Params::default());
+    for second in 0..60u64 {
+        let pages = if second < 40 { 100 } else { 200 };
+        let mut look = what_if.look(second * 1000);
+        for page in 0..pages {
+            let is_used = page < 100 && page % 20 == second % 20;
+            let fact = if is_used { Fact::Used } else { Fact::Idle };
+            look.page(page_hash(0, page), 0, PageType::Anon, fact);
+        }
+        look.finish(pages, true);
+    }
+    let curves = what_if.curves();
+    assert_eq!(curves.full_bytes, 200 * 4096);
+    // A loop of 100 pages: 5 a second below that; above only once, when the new pages came between.
+    let below = curves.at(Decider::Lru, 80 * 4096).faults_per_second();
+    assert!((below.likely - 5.0).abs() < 1.0, "{below:?}");
+    let above = curves.at(Decider::Lru, 120 * 4096).faults_per_second();
+    assert!((above.likely - 100.0 / 60.0).abs() < 0.3, "{above:?}");
+}
+
+#[test]
+fn nothing_seen_is_nothing_known() {
+    let what_if = WhatIf::new(Params::default());
+    let point = what_if
+        .curves()
+        .of(Decider::Kernel)
+        .at(50.0)
+        .faults_per_second();
+    assert_eq!((point.low, point.high), (0.0, f64::INFINITY));
+}
