@@ -24,7 +24,7 @@ use agewise_cli::output::{self, Format};
 ///
 /// JSON is one object a line, with the fields group (kernel, machine, source, mover), name, state
 /// (available, limited, missing), chosen, since, found and advice; CSV has the same columns.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct Args {
     /// How to print it.
     #[arg(long, value_enum, default_value_t)]

@@ -65,9 +65,7 @@ const WATCH: Duration = Duration::from_secs(3);
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = Stop::install()?;
     heading("What this machine allows (agewise doctor)")?;
-    let can_observe = doctor::run(&doctor::Args {
-        format: Format::Text,
-    })? == ExitCode::SUCCESS;
+    let can_observe = doctor::run(&doctor::Args::default())? == ExitCode::SUCCESS;
     if !can_observe {
         say("Nothing can be observed here: see what doctor advises. The lab needs nothing of it.")?;
         curve::show()?;
