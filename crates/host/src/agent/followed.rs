@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use agewise_policy::agemap::{AgeMap, RangeSizes};
 use agewise_policy::generations::{ByType, Generations, LABEL_UNSEEN, LABELS, Label, Sizes};
-use agewise_policy::sample::{Area, Bounds, Identity, Level, Spread, choose, scale};
+use agewise_policy::sample::{Area, Bounds, Identity, Level, Margin, Spread, choose, scale};
 use agewise_policy::workingset::Intervals;
 
 use crate::access::{AddressRange, PAGE_BYTES};
@@ -39,8 +39,8 @@ pub(super) struct Estimate {
     pub whole: Sizes,
     /// All resident pages, by label.
     pub scaled: Sizes,
-    /// Squares of half the width of the interval of each bin.
-    pub half_widths_squared: Vec<ByType<f64>>,
+    /// The margin of each bin, in pages.
+    pub margins: Vec<ByType<Margin>>,
 }
 
 impl Followed {
@@ -154,14 +154,14 @@ impl Followed {
         };
         let of_type = |page_type: usize| {
             let represented = sum(&scaled, page_type).saturating_sub(sum(&whole, page_type));
-            spreads[page_type].half_widths_squared(represented)
+            spreads[page_type].margins(represented)
         };
         let [anon, file] = [of_type(0), of_type(1)];
         Estimate {
             sampled,
             whole,
             scaled,
-            half_widths_squared: anon.into_iter().zip(file).map(|(a, f)| [a, f]).collect(),
+            margins: anon.into_iter().zip(file).map(|(a, f)| [a, f]).collect(),
         }
     }
 

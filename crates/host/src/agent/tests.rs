@@ -169,8 +169,7 @@ fn a_sample_stands_for_what_is_resident() {
     }
     let mut agent = agent(source, &[sleeper.pid()]);
     agent.config.sample = Some(Bounds {
-        follow_all_pages: 0,
-        blocks: 32,
+        blocks: 16,
         block_pages: 1,
         whole_pages: 0,
     });
