@@ -124,7 +124,8 @@ impl Followed {
             + self.mappings.capacity() * size_of::<u32>()
     }
 
-    /// The ages of all of it, from those of what is followed. With `bounds` also how sure each bin is.
+    /// The ages of all of it, from those of what is followed. With `bounds` also how sure each bin
+    /// is.
     pub fn estimate(&self, map: &AgeMap, now_ms: u64, bounds: Option<&Intervals>) -> Estimate {
         let window = map.generations();
         let bins = bounds.map_or(0, |bounds| bounds.bounds_ms().len() + 1);
@@ -202,14 +203,14 @@ impl Followed {
 
 impl Estimate {
     /// What pages found among the sampled ones of a label stand for, and whole ones as they are.
-    pub fn raise(&self, sampled: &Sizes, whole: &Sizes) -> Sizes {
+    pub fn scaled_up(&self, sampled: &Sizes, whole: &Sizes) -> Sizes {
         std::array::from_fn(|label| {
             std::array::from_fn(|page_type| {
                 let of = self.sampled[label][page_type];
                 let stands_for = self.scaled[label][page_type] - self.whole[label][page_type];
                 let part = u128::from(sampled[label][page_type]) * u128::from(stands_for);
-                let raised = part.checked_div(of.into()).unwrap_or(0) as u64;
-                whole[label][page_type] + raised
+                let more = part.checked_div(of.into()).unwrap_or(0) as u64;
+                whole[label][page_type] + more
             })
         })
     }

@@ -7,8 +7,9 @@ use agewise_policy::sample::{Interval, Margin};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 use serde::Serialize;
 
+use super::classify::WHOLE_PARTS;
 use super::followed::subtract;
-use super::space::{Space, WHOLE_PARTS};
+use super::space::Space;
 use crate::access::PAGE_BYTES;
 use crate::untrusted::Untrusted;
 
@@ -37,8 +38,8 @@ pub struct SubjectReport {
     pub refaulted_bytes: u64,
     /// Resident memory that is followed: all of it, or the sample that stands for it.
     pub followed_bytes: u64,
-    /// How far each bin of the histogram may be off with 95 % probability, bytes. Empty where everything
-    /// is followed.
+    /// How far each bin of the histogram may be off with 95 % probability, bytes. Empty where
+    /// everything is followed.
     pub margins_bytes: Vec<ByType<Margin>>,
     /// For how long it has been observed: the longest of its processes.
     pub observed_ms: u64,
@@ -153,7 +154,7 @@ impl SubjectReport {
             let of_part = |number: usize| match &estimate {
                 None => part(space, number),
                 Some(estimate) => {
-                    estimate.raise(&part(space, number), &part(space, WHOLE_PARTS + number))
+                    estimate.scaled_up(&part(space, number), &part(space, WHOLE_PARTS + number))
                 }
             };
             let mut sizes = match ordinal {

@@ -3,9 +3,9 @@
 
 use crate::generations::{ByType, LABEL_UNSEEN, LABELS, Sizes};
 
-/// Pages by label of memory of which `whole` was followed whole and `sampled` stands for the rest of
-/// `known`, all resident pages by type. The sum is exactly `known`, or what was seen if that is more
-/// (the kernel's counters lag a little).
+/// Pages by label of memory of which `whole` was followed whole and `sampled` stands for the rest
+/// of `known`, all resident pages by type. The sum is exactly `known`, or what was seen if that is
+/// more (the kernel's counters lag a little).
 pub fn scale(whole: &Sizes, sampled: &Sizes, known: ByType<u64>) -> Sizes {
     let mut scaled: Sizes = [[0; 2]; LABELS];
     for page_type in 0..2 {
@@ -26,8 +26,8 @@ pub fn scale(whole: &Sizes, sampled: &Sizes, known: ByType<u64>) -> Sizes {
     scaled
 }
 
-/// `total` in the proportions of `pattern`, in whole numbers of that sum: the largest remainders are
-/// rounded up. All 0 where the pattern is.
+/// `total` in the proportions of `pattern`, in whole numbers of that sum: the largest remainders
+/// are rounded up. All 0 where the pattern is.
 fn share_out(total: u64, pattern: &[u64]) -> Vec<u64> {
     let sum: u128 = pattern.iter().map(|part| u128::from(*part)).sum();
     if sum == 0 {

@@ -19,8 +19,8 @@ pub struct Interval {
     pub high: u64,
 }
 
-/// Distances from an estimate to the ends of its 95 % interval. They differ: a bin that holds little
-/// can be much too small, but not much too large.
+/// Distances from an estimate to the ends of its 95 % interval. They differ: a bin that holds
+/// little can be much too small, but not much too large.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Margin {
     /// Distance to the lower end.
@@ -30,8 +30,9 @@ pub struct Margin {
 }
 
 impl Margin {
-    /// The margin of the sum of two estimates from independent samples: each side adds up as variances
-    /// do (Zou and Donner, *Construction of confidence limits about effect measures*, 2008).
+    /// The margin of the sum of two estimates from independent samples: each side adds up as
+    /// variances do (Zou and Donner, *Construction of confidence limits about effect measures*,
+    /// 2008).
     #[must_use]
     pub fn plus(self, other: Margin) -> Margin {
         Margin {
@@ -66,10 +67,11 @@ impl Margin {
 /// How much the blocks differ in each bin, for pages of one type.
 ///
 /// The variance is that of the ratio estimator (Cochran, *Sampling Techniques*, 6.4) with the
-/// finite-population correction. It becomes an interval by way of the number of independent pages that
-/// would vary as much (Kish's effective sample size), for which Wilson's score interval holds the truth
-/// where few blocks show a bin. The symmetric interval (estimate plus or minus 1.96 standard
-/// deviations) does not: in a bin of 1 % it misses the truth in up to 10 of 100 samples, not 5.
+/// finite-population correction. It becomes an interval by way of the number of independent pages
+/// that would vary as much (Kish's effective sample size), for which Wilson's score interval holds
+/// the truth where few blocks show a bin. The symmetric interval (estimate plus or minus 1.96
+/// standard deviations) does not: in a bin of 1 % it misses the truth in up to 10 of 100 samples,
+/// not 5.
 ///
 /// Blocks without a page of the type are left out: they say nothing about its ages.
 #[derive(Clone, Debug, Default)]
@@ -147,8 +149,8 @@ impl Spread {
     }
 }
 
-/// Student's t instead of 1.96, as the variance itself is known from `n` blocks only (first term of its
-/// expansion).
+/// Student's t instead of 1.96, as the variance itself is known from `n` blocks only (first term of
+/// its expansion).
 fn student(n: f64) -> f64 {
     Z_95 * (1.0 + (Z_95 * Z_95 + 1.0) / (4.0 * (n - 1.0)))
 }

@@ -30,7 +30,8 @@ enum Layout {
 }
 
 impl Layout {
-    /// Young and present pages of block number `at` of so many, where a share `young` of all is young.
+    /// Young and present pages of block number `at` of so many, where a share `young` of all is
+    /// young.
     fn block(self, at: u64, blocks: u64, young: f64, run: u64) -> (u64, u64) {
         let base = run << 32;
         let of = |number: u64| base + number;
@@ -100,8 +101,8 @@ fn sample(layout: Layout, blocks: u64, young: f64, run: u64, tally: &mut Tally) 
     tally.errors_squared += ((estimate - is_young as f64) / present as f64).powi(2);
 }
 
-/// Bins of 0.3 to 40 % of memory in seven layouts: 95 of 100 intervals hold the truth, 92 of the worst
-/// layout; and where a bin is not small they are no wider than they need be.
+/// Bins of 0.3 to 40 % of memory in seven layouts: 95 of 100 intervals hold the truth, 92 of the
+/// worst layout; and where a bin is not small they are no wider than they need be.
 #[test]
 fn intervals_hold_the_truth() {
     let layouts = [

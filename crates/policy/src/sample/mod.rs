@@ -10,8 +10,8 @@
 //! and so that a page which two processes map is followed in both or in neither. They are
 //! *stratified*: of 2^[`Level`] neighbouring blocks exactly one is followed, so every part of every
 //! mapping has its share. And they are *nested*: of the blocks of two neighbouring strata a coarser
-//! sample follows one of the two that the finer one did, so lowering the rate begins no history anew.
-//! Small mappings are followed whole.
+//! sample follows one of the two that the finer one did, so lowering the rate begins no history
+//! anew. Small mappings are followed whole.
 //!
 //! What the blocks show is scaled to what is known exactly, the resident memory of the process by
 //! type ([`scale`]), and every figure gets its 95 % interval ([`Spread`]).
@@ -44,8 +44,8 @@ pub use interval::{Interval, Margin, Spread};
 /// Of 2^level neighbouring blocks one is followed. 0: all.
 pub type Level = u8;
 
-/// No sample is finer: where neighbours are alike, reading and clearing half of all blocks one by one
-/// costs more than reading and clearing everything (4.9 and 3.1 ms for 613 MiB).
+/// No sample is finer: where neighbours are alike, reading and clearing half of all blocks one by
+/// one costs more than reading and clearing everything (4.9 and 3.1 ms for 613 MiB).
 const LEVEL_MIN: Level = 2;
 
 /// No sample is coarser: 2^40 blocks of one page are more than an address space of 48 bits holds.
@@ -54,8 +54,8 @@ pub const LEVEL_MAX: Level = 40;
 /// How much is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Blocks followed, at most. Resident memory of as many pages is followed whole; of more, half as
-    /// many blocks at least, or a quarter where it is little more.
+    /// Blocks followed, at most. Resident memory of as many pages is followed whole; of more, half
+    /// as many blocks at least, or a quarter where it is little more.
     pub blocks: u64,
     /// Pages of a block, a power of two up to 512. Large blocks are read cheaply; small ones
     /// say more for as many pages, because neighbours are alike.
@@ -65,8 +65,8 @@ pub struct Bounds {
 }
 
 impl Default for Bounds {
-    /// Up to 384 MiB whole; of more, up to 6144 blocks of 64 KiB and 64 MiB of small mappings. Not a power
-    /// of two: a program of some bytes more than one should not have half as many blocks.
+    /// Up to 384 MiB whole; of more, up to 6144 blocks of 64 KiB and 64 MiB of small mappings. Not
+    /// a power of two: a program of some bytes more than one should not have half as many blocks.
     fn default() -> Self {
         Bounds {
             blocks: 6 << 10,

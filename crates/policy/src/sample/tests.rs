@@ -24,7 +24,8 @@ fn pages_of(pieces: &[Piece]) -> BTreeSet<u64> {
         .collect()
 }
 
-/// Whether a block is followed, asked of that block alone: of each two halves it lies in the one taken.
+/// Whether a block is followed, asked of that block alone: of each two halves it lies in the one
+/// taken.
 fn is_followed(block: u64, level: Level) -> bool {
     (1..=level).all(|level| block >> (level - 1) & 1 == upper_half(0, block >> level, level))
 }
@@ -41,7 +42,8 @@ proptest! {
         prop_assert!(pieces.windows(2).all(|two| two[0].pages.end <= two[1].pages.start));
     }
 
-    /// A coarser sample follows nothing that the finer one did not; splitting a mapping changes nothing.
+    /// A coarser sample follows nothing that the finer one did not; splitting a mapping changes
+    /// nothing.
     #[test]
     fn samples_are_nested_and_do_not_depend_on_splits(
         start in 0u64..5000, length in 2u64..5000, at in 1u64..5000, level in 0u8..8,
