@@ -2,86 +2,24 @@
 //! Processes and cgroups that would like not to be seen, as `report` and `reclaim` show them.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
+#[path = "../../host/tests/support/headless.rs"]
+mod headless;
+#[allow(dead_code, reason = "each test program uses its part of it")]
 mod support;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
-use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use agewise_host::cgroup::Hierarchy;
 use agewise_host::root::ProcRoot;
 use assert_cmd::cargo::cargo_bin;
+use headless::{HOG_BYTES, Headless};
 use serde_json::Value;
 use support::{Daemon, blind, one};
-
-const HOG_BYTES: usize = 16 << 20;
-
-/// A process whose first thread has ended while another one holds memory. Killed when dropped.
-struct Headless(u32);
-
-extern "C" fn hold(ready: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: memory of our own is mapped and written within its length; a descriptor of our own.
-    unsafe {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let at = libc::mmap(std::ptr::null_mut(), HOG_BYTES, protection, flags, -1, 0);
-        if at == libc::MAP_FAILED {
-            libc::_exit(1);
-        }
-        at.cast::<u8>().write_bytes(1, HOG_BYTES);
-        libc::write(ready as i32, c"1".as_ptr().cast(), 1);
-        loop {
-            libc::pause();
-        }
-    }
-}
-
-impl Headless {
-    fn start() -> Headless {
-        let mut ends = [0; 2];
-        // SAFETY: the child has one thread and calls nothing of Rust's; the parent owns both ends.
-        let (pid, mut ready) = unsafe {
-            assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
-            let pid = libc::fork();
-            if pid == 0 {
-                let mut thread: libc::pthread_t = std::mem::zeroed();
-                let end = ends[1] as usize as *mut libc::c_void;
-                if libc::pthread_create(&raw mut thread, std::ptr::null(), hold, end) != 0 {
-                    libc::_exit(1);
-                }
-                // This thread only.
-                libc::syscall(libc::SYS_exit, 0);
-            }
-            assert!(pid > 0);
-            libc::close(ends[1]);
-            (pid as u32, fs::File::from_raw_fd(ends[0]))
-        };
-        let headless = Headless(pid);
-        ready.read_exact(&mut [0]).expect("the other thread runs");
-        let began = Instant::now();
-        let stat = format!("/proc/{pid}/stat");
-        while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
-            assert!(began.elapsed() < Duration::from_secs(20), "the leader ends");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        headless
-    }
-}
-
-impl Drop for Headless {
-    fn drop(&mut self) {
-        // SAFETY: a child of ours that nobody waited for.
-        unsafe {
-            libc::kill(self.0 as i32, libc::SIGKILL);
-            libc::waitpid(self.0 as i32, std::ptr::null_mut(), 0);
-        }
-    }
-}
 
 fn agewise(args: &[&str]) -> Output {
     Command::new(cargo_bin("agewise"))

@@ -23,7 +23,6 @@ const JUDGED: usize = 10;
 const SIZE: &str = "128M";
 /// A quarter of it at most, in blocks; small mappings come on top.
 const BOUNDS: Bounds = Bounds {
-    follow_all_pages: 1 << 13,
     blocks: 1 << 9,
     block_pages: 16,
     whole_pages: 1 << 10,

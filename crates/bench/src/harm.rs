@@ -14,7 +14,6 @@ use rand_pcg::Pcg64;
 use serde::Serialize;
 
 use super::statistics::{Change, median};
-use super::tally::ratio;
 use super::{HarmArgs, ages, half_idle};
 use crate::exercise::spawned::Spawned;
 use agewise_cli::observe;
@@ -45,22 +44,12 @@ pub struct Harm {
     cpu_change_low_ratio: f64,
     /// Upper end.
     cpu_change_high_ratio: f64,
-    /// Page tables with accessed pages whose clear was put off, of all such: what is not cleared costs nobody
-    /// anything.
-    put_off_ratio: f64,
     /// Pages that the histogram has in a wrong bin, of all: the mean of some scans after the spans.
     histogram_error_ratio: f64,
 }
 
 /// Scans in which the histogram is held against the truth.
 const JUDGED: usize = 10;
-
-/// Page tables with accessed pages, over all scans, and those whose clear was put off.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tables {
-    young: u64,
-    put_off: u64,
-}
 
 /// Operations a second of one span: of time, and of the exerciser's CPU time.
 type Rates = (f64, f64);
@@ -86,12 +75,11 @@ pub(super) fn measure(program: &Path, args: &HarmArgs, stop: &Stop) -> anyhow::R
     let mut rng = Pcg64::seed_from_u64(1);
     let (mut by_time, mut by_cpu) = (Vec::new(), Vec::new());
     let (mut alone, mut watched) = (Vec::new(), Vec::new());
-    let mut tables = Tables::default();
     for _ in 0..args.pairs {
         let watched_first: bool = rng.random();
         let mut rates = [(0.0, 0.0); 2];
         for is_watched in [watched_first, !watched_first] {
-            let watcher = is_watched.then_some((&mut agent, args.interval, &mut tables));
+            let watcher = is_watched.then_some((&mut agent, args.interval));
             rates[usize::from(is_watched)] = span(&exerciser, args.span, watcher, stop)?;
         }
         by_time.push((rates[0].0, rates[1].0));
@@ -115,7 +103,6 @@ pub(super) fn measure(program: &Path, args: &HarmArgs, stop: &Stop) -> anyhow::R
         cpu_change_ratio: cpu_change.change_ratio,
         cpu_change_low_ratio: cpu_change.change_low_ratio,
         cpu_change_high_ratio: cpu_change.change_high_ratio,
-        put_off_ratio: ratio(tables.put_off, tables.young),
         histogram_error_ratio,
     })
 }
@@ -124,7 +111,7 @@ pub(super) fn measure(program: &Path, args: &HarmArgs, stop: &Stop) -> anyhow::R
 fn span(
     exerciser: &Spawned,
     length: Duration,
-    mut watcher: Option<(&mut Agent, Duration, &mut Tables)>,
+    mut watcher: Option<(&mut Agent, Duration)>,
     stop: &Stop,
 ) -> anyhow::Result<Rates> {
     let read = || {
@@ -138,10 +125,8 @@ fn span(
     let end = start + length;
     let mut next = start;
     while Instant::now() < end {
-        if let Some((agent, interval, tables)) = &mut watcher {
-            let tick = agent.tick()?;
-            tables.young += tick.young_tables;
-            tables.put_off += tick.put_off_tables;
+        if let Some((agent, interval)) = &mut watcher {
+            agent.tick()?;
             next += *interval;
         } else {
             next = end;

@@ -3,6 +3,7 @@
 //! they see is decided in `agewise-policy`.
 
 pub mod access;
+pub mod activate;
 pub mod agent;
 mod bpf;
 pub mod capability;
@@ -16,6 +17,7 @@ pub mod faults;
 pub mod glance;
 pub mod heated;
 pub mod kernel_source;
+pub mod look;
 pub mod lru_gen;
 pub mod memory;
 pub mod mover;
@@ -24,7 +26,6 @@ pub mod pagecache;
 pub mod pagewalk;
 pub mod pressure;
 pub mod process;
-pub mod raise;
 pub mod recorder;
 pub mod root;
 pub mod source;

@@ -2,10 +2,8 @@
 //! The mappings of a process: `/proc/PID/maps` (format: proc_pid_maps(5)), into buffers that are
 //! used again, and from `/proc/PID/smaps` only what maps does not tell: which are locked.
 
-use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -13,6 +11,10 @@ use serde::Serialize;
 use crate::access::AddressRange;
 use crate::error::FileError;
 use crate::root::numbers_in;
+
+mod filesystems;
+
+use filesystems::Filesystems;
 
 /// What a mapping is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -99,8 +101,8 @@ impl MapsReader {
             })
     }
 
-    /// A file of the address space of a process. That of the first thread is empty once the thread has
-    /// ended; if others live on, theirs tell. Returns the path of what was read.
+    /// A file of the address space of a process. That of the first thread is empty once the thread
+    /// has ended; if others live on, theirs tell. Returns the path of what was read.
     fn slurp_of(&mut self, pid: u32, file: &str) -> Result<PathBuf, FileError> {
         let process = PathBuf::from(format!("/proc/{pid}"));
         let path = process.join(file);
@@ -324,97 +326,9 @@ impl Scan<'_> {
     }
 }
 
-/// Which devices hold shared memory or huge pages: learnt once for each device met.
-#[derive(Debug, Default)]
-struct Filesystems {
-    kinds: HashMap<u64, Option<VmaKind>>,
-    own: bool,
-}
-
-impl Filesystems {
-    fn kind(&mut self, line: &Line<'_>, pid: u32) -> VmaKind {
-        if line.inode == 0 {
-            let special = [b"[vdso]".as_slice(), b"[vvar", b"[vsyscall]", b"[uprobes]"];
-            let is_special = special.iter().any(|prefix| line.name.starts_with(prefix));
-            return if is_special {
-                VmaKind::Special
-            } else {
-                VmaKind::Anon
-            };
-        }
-        if let Some(kind) = self.of_device(line.device, pid) {
-            return kind;
-        }
-        if line.name.starts_with(b"anon_inode:") || line.name.starts_with(b"/dev/") {
-            return VmaKind::Special;
-        }
-        if line.perms[3] == b's' {
-            VmaKind::FileShared
-        } else {
-            VmaKind::FilePrivate
-        }
-    }
-
-    /// Shared memory or huge pages, by the file system of the device; `None` for any other.
-    fn of_device(&mut self, device: u64, pid: u32) -> Option<VmaKind> {
-        if let Some(&known) = self.kinds.get(&device) {
-            return known;
-        }
-        if !self.own {
-            self.own = true;
-            self.learn_internal();
-        }
-        // The target may live in a mount namespace of its own: ask it, not ourselves.
-        self.learn_mounts(pid);
-        *self.kinds.entry(device).or_insert(None)
-    }
-
-    /// The kernel's own mounts, which no mount table shows: those behind memfd.
-    fn learn_internal(&mut self) {
-        use rustix::fs::{MemfdFlags, memfd_create};
-        let pairs = [
-            (MemfdFlags::CLOEXEC, VmaKind::Shmem),
-            (MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB, VmaKind::Hugetlb),
-        ];
-        for (flags, kind) in pairs {
-            let Ok(fd) = memfd_create("agewise-probe", flags) else {
-                continue;
-            };
-            if let Ok(meta) = File::from(fd).metadata() {
-                self.kinds.insert(meta.dev(), Some(kind));
-            }
-        }
-    }
-
-    fn learn_mounts(&mut self, pid: u32) {
-        let Ok(text) = fs::read_to_string(format!("/proc/{pid}/mountinfo")) else {
-            return;
-        };
-        for line in text.lines() {
-            if let Some((device, kind)) = mount_kind(line) {
-                self.kinds.insert(device, Some(kind));
-            }
-        }
-    }
-}
-
-/// Device and kind of a line of mountinfo (proc_pid_mountinfo(5)), for tmpfs and hugetlbfs.
-fn mount_kind(line: &str) -> Option<(u64, VmaKind)> {
-    let (fields, rest) = line.split_once(" - ")?;
-    let kind = match rest.split(' ').next()? {
-        "tmpfs" | "devtmpfs" => VmaKind::Shmem,
-        "hugetlbfs" => VmaKind::Hugetlb,
-        _ => return None,
-    };
-    let (major, minor) = fields.split(' ').nth(2)?.split_once(':')?;
-    Some((
-        rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?),
-        kind,
-    ))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::filesystems::mount_kind;
     use super::*;
 
     const MAPS: &str = "\

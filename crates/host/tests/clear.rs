@@ -55,13 +55,13 @@ struct Sink<'a> {
 
 impl SightSink for Sink<'_> {
     fn table(&mut self, sight: &TableSight<'_>) {
-        let judged = self.clearer.judge(sight);
+        self.clearer.judge(sight);
         let first = match (sight.va as usize).checked_sub(BASE) {
             Some(bytes) if bytes < 1 << 40 => bytes / PAGE,
             _ => return,
         };
         self.found.leaves.push(sight.leaf);
-        let is_young = |page: &usize| judged.young[page / 64] >> (page % 64) & 1 == 1;
+        let is_young = |page: &usize| sight.bits.young[page / 64] >> (page % 64) & 1 == 1;
         self.found
             .young
             .extend((0..512).filter(is_young).map(|page| first + page));
@@ -243,49 +243,4 @@ fn shared_and_locked_memory_is_cleared_too() {
     let found = watched.scan();
     assert!(found.report.refs_writes == 1, "{:?}", found.report);
     assert_about(&found.young, &want, 1024);
-}
-
-/// A hot half that is accessed between all scans: it is taken for young all the time though it is
-/// hardly ever cleared, and the cold half for idle. When the halves change places, that is known
-/// within two scans.
-#[test]
-fn hot_memory_is_known_without_being_cleared() {
-    let Some(mut walk) = walker("hot_memory_is_known_without_being_cleared") else {
-        return;
-    };
-    let pages = 128 << 8;
-    let child = Child::spawn(move || {
-        map_fixed(BASE, pages, libc::MADV_NOHUGEPAGE);
-        fill(BASE, pages);
-    });
-    let policy = ClearPolicy {
-        means: Means::Cold,
-        ..ClearPolicy::default()
-    };
-    let mut watched = Watched::new(&mut walk, &child, policy);
-    let half = pages / 2;
-    let hot: Vec<usize> = (0..half).collect();
-    let cold: Vec<usize> = (half..pages).collect();
-    watched.scan();
-    watched.scan();
-    let (mut cleared, mut put_off) = (0, 0);
-    for scan in 0..12 {
-        child.read(BASE, half, 1, 0);
-        let found = watched.scan();
-        assert_about(&found.young, &hot, pages);
-        if scan >= 2 {
-            cleared += found.report.tables_cleared;
-            put_off += found.report.tables_put_off;
-        }
-    }
-    // 32 tables are hot; some are the program's own.
-    assert!(cleared < 10 * 32, "{cleared} tables cleared");
-    assert!(put_off > 10 * 32 / 2, "{put_off} tables put off");
-    for scan in 0..5 {
-        child.read(BASE + half * PAGE, half, 1, 0);
-        let found = watched.scan();
-        if scan >= 2 {
-            assert_about(&found.young, &cold, pages);
-        }
-    }
 }

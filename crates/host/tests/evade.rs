@@ -2,10 +2,11 @@
 //! Programs that would not be found, or be taken for somebody's login: real processes, and cgroups of
 //! their own.
 
+#[path = "support/headless.rs"]
+mod headless;
+
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
-use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,9 +18,9 @@ use agewise_host::process::{Process, ProcessKind};
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::{Killed, Ledger, Throttle, ThrottleError, Untouchable, untouchable};
 use agewise_host::vma::VmaTable;
+use headless::{HOG_BYTES, Headless};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-const HOG_BYTES: usize = 16 << 20;
 
 /// A memory cgroup that is removed again.
 struct Place(Cgroup);
@@ -74,77 +75,6 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(began.elapsed() < PATIENCE, "{what}");
         std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// A process whose first thread has ended while another one holds memory. Killed when dropped.
-struct Headless(u32);
-
-extern "C" fn hold(ready: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: memory of our own is mapped and written within its length; a descriptor of our own.
-    unsafe {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let at = libc::mmap(std::ptr::null_mut(), HOG_BYTES, protection, flags, -1, 0);
-        if at == libc::MAP_FAILED {
-            libc::_exit(1);
-        }
-        at.cast::<u8>().write_bytes(1, HOG_BYTES);
-        libc::mlock(at, 4096);
-        libc::write(ready as i32, c"1".as_ptr().cast(), 1);
-        loop {
-            libc::pause();
-        }
-    }
-}
-
-impl Headless {
-    fn start() -> Headless {
-        let mut ends = [0; 2];
-        // SAFETY: the child has one thread and calls nothing of Rust's; the parent owns both ends.
-        let (pid, mut ready) = unsafe {
-            assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
-            let pid = libc::fork();
-            if pid == 0 {
-                libc::setsid();
-                let mut thread: libc::pthread_t = std::mem::zeroed();
-                let end = ends[1] as usize as *mut libc::c_void;
-                let failed = libc::pthread_create(&raw mut thread, std::ptr::null(), hold, end);
-                if failed != 0 {
-                    libc::_exit(1);
-                }
-                // This thread only.
-                libc::syscall(libc::SYS_exit, 0);
-            }
-            assert!(pid > 0);
-            libc::close(ends[1]);
-            (pid, fs::File::from_raw_fd(ends[0]))
-        };
-        let headless = Headless(pid as u32);
-        ready.read_exact(&mut [0]).expect("the other thread runs");
-        let stat = format!("/proc/{pid}/stat");
-        wait_until("the leader ends", || {
-            fs::read_to_string(&stat).unwrap().contains(") Z ")
-        });
-        headless
-    }
-
-    /// Whether it has ended; waits for it then.
-    fn has_ended(&self) -> bool {
-        // SAFETY: a child of ours.
-        unsafe { libc::waitpid(self.0 as i32, std::ptr::null_mut(), libc::WNOHANG) != 0 }
-    }
-}
-
-impl Drop for Headless {
-    fn drop(&mut self) {
-        // SAFETY: a child of ours; one that was waited for already is in neither call.
-        unsafe {
-            if libc::waitpid(self.0 as i32, std::ptr::null_mut(), libc::WNOHANG) == 0 {
-                libc::kill(self.0 as i32, libc::SIGKILL);
-                libc::waitpid(self.0 as i32, std::ptr::null_mut(), 0);
-            }
-        }
     }
 }
 

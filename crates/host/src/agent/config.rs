@@ -81,10 +81,6 @@ pub struct TickReport {
     pub refaulted_pages: u64,
     /// Present pages whose accessed bits could not be cleared: they seem accessed all the time.
     pub uncleared_pages: u64,
-    /// Page tables with young pages.
-    pub young_tables: u64,
-    /// Those of them whose clear was put off.
-    pub put_off_tables: u64,
     /// There are more cgroups or processes than the limits allow.
     pub truncated: bool,
     /// CPU time, ns.
@@ -105,8 +101,8 @@ pub trait AlsoYoung: Send {
     fn take(&mut self, target: &Target) -> Option<HashMap<u64, PageSet>>;
 }
 
-/// Listens to what a tick reads, table by table, before it is cleared: benchmarks that know the truth,
-/// recorders.
+/// Listens to what a tick reads, table by table, before it is cleared: benchmarks that know the
+/// truth, recorders.
 pub trait Tap {
     /// One table of a process, and which of its pages are taken for accessed.
     fn table(&mut self, target: &Target, sight: &TableSight<'_>, young: &PageSet);

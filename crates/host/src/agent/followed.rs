@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use agewise_policy::agemap::{AgeMap, RangeSizes};
 use agewise_policy::generations::{ByType, Generations, LABEL_UNSEEN, LABELS, Label, Sizes};
-use agewise_policy::sample::{Area, Bounds, Identity, Level, Spread, choose, scale};
+use agewise_policy::sample::{Area, Bounds, Identity, Level, Margin, Spread, choose, scale};
 use agewise_policy::workingset::Intervals;
 
 use crate::access::{AddressRange, PAGE_BYTES};
@@ -39,8 +39,8 @@ pub(super) struct Estimate {
     pub whole: Sizes,
     /// All resident pages, by label.
     pub scaled: Sizes,
-    /// Squares of half the width of the interval of each bin.
-    pub half_widths_squared: Vec<ByType<f64>>,
+    /// The margin of each bin, in pages.
+    pub margins: Vec<ByType<Margin>>,
 }
 
 impl Followed {
@@ -134,7 +134,8 @@ impl Followed {
             + self.mappings.capacity() * size_of::<u32>()
     }
 
-    /// The ages of all of it, from those of what is followed. With `bounds` also how sure each bin is.
+    /// The ages of all of it, from those of what is followed. With `bounds` also how sure each bin
+    /// is.
     pub fn estimate(&self, map: &AgeMap, now_ms: u64, bounds: Option<&Intervals>) -> Estimate {
         let window = map.generations();
         let bins = bounds.map_or(0, |bounds| bounds.bounds_ms().len() + 1);
@@ -164,14 +165,14 @@ impl Followed {
         };
         let of_type = |page_type: usize| {
             let represented = sum(&scaled, page_type).saturating_sub(sum(&whole, page_type));
-            spreads[page_type].half_widths_squared(represented)
+            spreads[page_type].margins(represented)
         };
         let [anon, file] = [of_type(0), of_type(1)];
         Estimate {
             sampled,
             whole,
             scaled,
-            half_widths_squared: anon.into_iter().zip(file).map(|(a, f)| [a, f]).collect(),
+            margins: anon.into_iter().zip(file).map(|(a, f)| [a, f]).collect(),
         }
     }
 
@@ -212,14 +213,14 @@ impl Followed {
 
 impl Estimate {
     /// What pages found among the sampled ones of a label stand for, and whole ones as they are.
-    pub fn raise(&self, sampled: &Sizes, whole: &Sizes) -> Sizes {
+    pub fn scaled_up(&self, sampled: &Sizes, whole: &Sizes) -> Sizes {
         std::array::from_fn(|label| {
             std::array::from_fn(|page_type| {
                 let of = self.sampled[label][page_type];
                 let stands_for = self.scaled[label][page_type] - self.whole[label][page_type];
                 let part = u128::from(sampled[label][page_type]) * u128::from(stands_for);
-                let raised = part.checked_div(of.into()).unwrap_or(0) as u64;
-                whole[label][page_type] + raised
+                let more = part.checked_div(of.into()).unwrap_or(0) as u64;
+                whole[label][page_type] + more
             })
         })
     }

@@ -9,9 +9,12 @@
 //! not wrong. Processes may come, go and exec between ticks and during them; one that cannot be
 //! looked at keeps the ages it had, and is reported.
 
+mod classify;
 mod config;
 mod followed;
+mod processes;
 mod report;
+mod reporting;
 mod share;
 mod space;
 mod target;
@@ -21,14 +24,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agewise_policy::sample;
-use agewise_policy::workingset::{Histogram, Intervals};
 
-use crate::access::{AccessSource, PAGE_BYTES, Resolution, Target};
+use crate::access::{AccessSource, Resolution, Target};
 use crate::cgroup::CgroupError;
 use crate::clear::shared::MapCounts;
 use crate::clock::thread_cpu_ns;
 use crate::glance;
-use crate::memory::{self, MemInfo, NodeMap, Zone};
 use crate::root::Roots;
 use crate::vma::MapsReader;
 
@@ -37,8 +38,10 @@ pub use report::{CostReport, SubjectAges, SubjectReport};
 pub use space::Space;
 pub use target::{PROCESSES_MAX, PathFilter, Resolved, ResolvedSubject, Subject, Targets};
 
+use classify::{Extra, Nodes, Shared, WHOLE_PARTS};
+use reporting::Cost;
 use share::{FrameSet, Sharing};
-use space::{Extra, LookCost, Nodes, Shared, WHOLE_PARTS, clock_ms};
+use space::{LookCost, clock_ms};
 use target::Known;
 
 /// Ticks for which a pid is believed to be that of a kernel thread: they are many, they stay, and
@@ -81,19 +84,6 @@ pub struct Agent {
     cost: Cost,
 }
 
-/// CPU ns of the first tick, and of all ticks but the first (of the first while there is no other).
-#[derive(Clone, Copy, Debug, Default)]
-struct Cost {
-    first_ns: u64,
-    scans: u64,
-    began_ms: u64,
-    total_ns: u64,
-    walk_ns: u64,
-    classify_ns: u64,
-    clear_ns: u64,
-    present_pages: u64,
-}
-
 impl Agent {
     /// An agent for these targets on this machine.
     ///
@@ -107,7 +97,7 @@ impl Agent {
     ) -> Result<Self, CgroupError> {
         // A scan that comes a little early must still clear.
         config.clear.min_interval_ns = config.scan_interval_ms() * 500_000;
-        let nodes = find_nodes(&roots)?;
+        let nodes = Nodes::find(&roots)?;
         let now_ms = clock_ms();
         Ok(Agent {
             source,
@@ -311,76 +301,6 @@ impl Agent {
         self.pace_from_tick = self.ticks + 1;
     }
 
-    /// Opens processes that are new, and forgets those that are gone or are of no target any more.
-    fn find_spaces(&mut self, watched_since_ms: Option<u64>, report: &mut TickReport) {
-        let tick = self.ticks;
-        self.refused.clear();
-        for (pid, subjects) in &self.resolved.processes {
-            let same = self.spaces.get_mut(pid).is_some_and(Space::is_alive);
-            if !same {
-                self.spaces.remove(pid);
-                let process = match target::open(&self.roots.proc, *pid) {
-                    // Its number was given to another one since the subjects were found.
-                    Ok(Some(process)) if self.resolved.means_another(&process, subjects) => {
-                        report.vanished += 1;
-                        continue;
-                    }
-                    Ok(Some(process)) => process,
-                    Ok(None) => continue,
-                    Err(error) if error.is_gone() => {
-                        report.vanished += 1;
-                        continue;
-                    }
-                    Err(error) => {
-                        report.failed += 1;
-                        self.refused.push((subjects.clone(), error.to_string()));
-                        continue;
-                    }
-                };
-                let born_ms = watched_since_ms.and_then(|since_ms| {
-                    started_ms(process.start_ticks()).filter(|ms| *ms >= since_ms)
-                });
-                let horizon_ms = self.config.intervals.horizon_ms();
-                let counts = Arc::clone(&self.map_counts);
-                let mut space = Space::new(process, self.config.clear, counts, horizon_ms, born_ms);
-                space.is_alive();
-                self.spaces.insert(*pid, space);
-            }
-            if let Some(space) = self.spaces.get_mut(pid) {
-                let start_ticks = space.process.start_ticks();
-                let is_of = |subject: &&usize| {
-                    let wanted = self.resolved.subjects[**subject].start_ticks;
-                    wanted.is_none_or(|wanted| wanted == start_ticks)
-                };
-                space.subjects.clear();
-                space.subjects.extend(subjects.iter().filter(is_of));
-                space.tick = tick;
-            }
-        }
-        self.spaces
-            .retain(|_, space| space.tick == tick && !space.subjects.is_empty());
-    }
-
-    fn read_mappings(&mut self, report: &mut TickReport) {
-        let (maps, within) = (&mut self.maps, self.config.within.as_deref());
-        self.spaces
-            .retain(|_, space| match space.read_mappings(maps, within) {
-                Ok(()) => {
-                    space.trouble = None;
-                    true
-                }
-                Err(error) if error.is_gone() => {
-                    report.vanished += 1;
-                    false
-                }
-                Err(error) => {
-                    report.failed += 1;
-                    space.trouble = Some(error.to_string());
-                    true
-                }
-            });
-    }
-
     /// Finds the mappings whose pages may be shared, and the sets of subjects in which pages count
     /// once: each subject of several processes, or all together.
     fn find_shared(&mut self) -> Vec<usize> {
@@ -476,7 +396,7 @@ impl Agent {
                 });
             let counted = wanted
                 .enumerate()
-                .map(|(at, (_, set))| (part_of(&self.nodes, at), set))
+                .map(|(at, (_, set))| (self.nodes.first_part(at), set))
                 .take((WHOLE_PARTS - 1) / self.nodes.ids.len() - 1)
                 .collect();
             let shared = Shared {
@@ -498,8 +418,6 @@ impl Agent {
                     report.young_pages += look.counts.young;
                     report.refaulted_pages += look.counts.refaulted;
                     report.uncleared_pages += look.clear.uncleared_pages;
-                    report.young_tables += look.clear.tables_young;
-                    report.put_off_tables += look.clear.tables_put_off;
                     cost.walk_ns += look.walk_ns;
                     cost.classify_ns += look.classify_ns;
                     cost.clear_ns += look.clear_ns;
@@ -520,135 +438,14 @@ impl Agent {
         }
     }
 
-    /// Says of the processes among the subjects which have exited.
-    fn mark_gone(&mut self) {
-        for (index, subject) in self.resolved.subjects.iter_mut().enumerate() {
-            let of = |subjects: &[usize]| subjects.contains(&index);
-            let is_known = self.spaces.values().any(|space| of(&space.subjects))
-                || self.refused.iter().any(|(subjects, _)| of(subjects));
-            if subject.start_ticks.is_some() && !is_known {
-                subject.gone = Some("the process has exited".to_owned());
-            }
-        }
-    }
-
-    /// What is known after the last tick.
-    pub fn report(&self) -> Vec<SubjectReport> {
-        self.report_by(|_| self.config.intervals.clone())
-    }
-
     /// Changes the pace, from the next tick on.
     pub fn set_scan_interval_ms(&mut self, interval_ms: u64) {
         self.config.scan_interval_ms = Some(interval_ms);
     }
 
-    /// The ages of one subject (by its place in [`subjects`](Self::subjects)), in bytes, by the
-    /// bounds of [`AgentConfig::returned`]: what is resident, and what the last tick found accessed
-    /// or back from swap by how long it had been idle until then. Pages that several processes share
-    /// count in each. `None` where those are not kept.
-    pub fn ages(&self, subject: usize) -> Option<SubjectAges> {
-        let bounds = self.config.returned.as_ref()?;
-        let mut ages = SubjectAges {
-            looked_ms: self.last_tick_ms,
-            watched_ms: 0,
-            resident: Histogram::new(bounds),
-            returned: Histogram::new(bounds),
-            out_bytes: 0,
-            refaulted_bytes: 0,
-        };
-        let of = |space: &&Space| space.subjects.contains(&subject);
-        for space in self.spaces.values().filter(of) {
-            let window = space.map.generations();
-            let oldest = self.config.oldest;
-            ages.resident
-                .add_window(window, &space.sizes(), self.last_tick_ms, oldest);
-            if let Some(returned) = &space.returned {
-                ages.returned.add(returned);
-            }
-            let since_ms = window.unseen_since_ms().unwrap_or(self.last_tick_ms);
-            let watched_ms = self.last_tick_ms.saturating_sub(since_ms);
-            ages.watched_ms = ages.watched_ms.max(watched_ms);
-            ages.out_bytes += space.swapped_pages() * PAGE_BYTES;
-            ages.refaulted_bytes += space.refaulted_pages * PAGE_BYTES;
-        }
-        ages.resident = ages.resident.scaled(PAGE_BYTES);
-        ages.returned = ages.returned.scaled(PAGE_BYTES);
-        Some(ages)
-    }
-
     /// The NUMA nodes whose memory is told apart.
     pub fn nodes(&self) -> &[u32] {
         &self.nodes.ids
-    }
-
-    /// The same as [`report`](Self::report), with bounds of its own for each NUMA node. Histograms
-    /// of nodes with different bounds cannot be added.
-    pub fn report_by(&self, bounds: impl Fn(u32) -> Intervals) -> Vec<SubjectReport> {
-        let now_ms = self.last_tick_ms;
-        let bounds: Vec<Intervals> = self.nodes.ids.iter().map(|node| bounds(*node)).collect();
-        let oldest = self.config.oldest;
-        let mut reports: Vec<SubjectReport> = self
-            .resolved
-            .subjects
-            .iter()
-            .map(|subject| {
-                let mut report = SubjectReport::new(
-                    subject.name.clone(),
-                    subject.cgroup.is_some(),
-                    &self.nodes.ids,
-                    &bounds,
-                );
-                report.gone = subject.gone.clone();
-                report
-            })
-            .collect();
-        let is_same = bounds.iter().all(|other| other == &bounds[0]);
-        let same_bounds = is_same.then_some(&bounds[0]);
-        let mut processes = vec![0usize; reports.len()];
-        for subject in self.spaces.values().flat_map(|space| &space.subjects) {
-            processes[*subject] += 1;
-        }
-        for space in self.spaces.values() {
-            let mut place = 0;
-            for subject in &space.subjects {
-                let part = if self.targets.share_pages() {
-                    Some(part_of(&self.nodes, 0))
-                } else if processes[*subject] > 1 {
-                    place += 1;
-                    Some(part_of(&self.nodes, place - 1))
-                } else {
-                    None
-                };
-                reports[*subject].add(space, part.map(usize::from), now_ms, oldest, same_bounds);
-            }
-        }
-        for (subjects, why) in &self.refused {
-            for subject in subjects {
-                reports[*subject].troubles.push(why.clone());
-            }
-        }
-        for (report, subject) in reports.iter_mut().zip(&self.resolved.subjects) {
-            report.finish();
-            report.unmapped_cache_bytes = self.unmapped_cache_bytes(subject);
-        }
-        reports
-    }
-
-    /// Page cache that no process maps.
-    fn unmapped_cache_bytes(&self, subject: &ResolvedSubject) -> Option<u64> {
-        let cgroup = subject.cgroup.as_ref()?;
-        if cgroup.is_root() {
-            let info = MemInfo::of_machine(&self.roots.proc).ok()?;
-            return Some(
-                info.file_bytes
-                    .saturating_sub(info.mapped_bytes.max(info.shmem_bytes)),
-            );
-        }
-        let stat = cgroup.stat().ok()?;
-        Some(
-            stat.file_bytes
-                .saturating_sub(stat.file_mapped_bytes.max(stat.shmem_bytes)),
-        )
     }
 
     /// All subjects are gone: there is nothing to observe any more, and nothing will come.
@@ -660,87 +457,6 @@ impl Agent {
                 .iter()
                 .all(|subject| subject.gone.is_some())
     }
-
-    /// What it cost so far.
-    pub fn cost(&self) -> CostReport {
-        let scans = self.cost.scans.max(1) as f64;
-        let gib = (self.cost.present_pages * PAGE_BYTES) as f64 / f64::from(1 << 30);
-        let per_scan = |ns: u64| ns as f64 / 1e6 / scans;
-        let per_gib = |ns: u64| {
-            if gib > 0.0 {
-                ns as f64 / 1e6 / gib
-            } else {
-                0.0
-            }
-        };
-        let agemap_bytes: usize = self.spaces.values().map(|s| s.map.memory_bytes()).sum();
-        let slots: u64 = self
-            .spaces
-            .values()
-            .map(|space| space.map.page_slots())
-            .sum();
-        // The last scan stands for the interval that follows it.
-        let elapsed_ms =
-            self.began_ms.saturating_sub(self.cost.began_ms) + self.config.scan_interval_ms();
-        CostReport {
-            scans: self.ticks,
-            first_scan_cpu_ms: self.cost.first_ns as f64 / 1e6,
-            cpu_ms_per_scan: per_scan(self.cost.total_ns),
-            walk_ms_per_scan: per_scan(self.cost.walk_ns),
-            classify_ms_per_scan: per_scan(self.cost.classify_ns),
-            clear_ms_per_scan: per_scan(self.cost.clear_ns),
-            cpu_ms_per_gib: per_gib(self.cost.total_ns),
-            walk_ms_per_gib: per_gib(self.cost.walk_ns),
-            classify_ms_per_gib: per_gib(self.cost.classify_ns),
-            clear_ms_per_gib: per_gib(self.cost.clear_ns),
-            core_percent: self.cost.total_ns as f64 / 1e6 / elapsed_ms as f64 * 100.0,
-            scan_interval_ms: self.config.scan_interval_ms(),
-            agemap_bytes: agemap_bytes as u64,
-            agemap_bytes_per_page: agemap_bytes as f64 / slots.max(1) as f64,
-            unseen_processes: self.unseen.0,
-            unseen_cgroups: self.unseen.1,
-        }
-    }
-
-    /// Bytes of memory that observation takes, besides what the source holds.
-    pub fn memory_bytes(&self) -> usize {
-        self.spaces.values().map(Space::memory_bytes).sum::<usize>()
-            + self.young_frames.memory_bytes()
-            + self
-                .counted_frames
-                .iter()
-                .map(FrameSet::memory_bytes)
-                .sum::<usize>()
-    }
-}
-
-/// The first part of the pages that others count, for set number `at` of a process.
-fn part_of(nodes: &Nodes, at: usize) -> u8 {
-    ((1 + at) * nodes.ids.len()).min(WHOLE_PARTS - 1) as u8
-}
-
-fn find_nodes(roots: &Roots) -> Result<Nodes, CgroupError> {
-    let mut ids = memory::online_nodes(&roots.sys)?;
-    ids.sort_unstable();
-    if ids.is_empty() {
-        ids.push(0);
-    }
-    let map = match ids.len() {
-        1 => None,
-        _ => Some(NodeMap::new(&Zone::all(&roots.proc)?)),
-    };
-    Ok(Nodes { ids, map })
-}
-
-/// When a process started, by the clock of ages. Ticks count from boot and go on while the machine
-/// sleeps; the clock does not: after a sleep a process seems to have started too late, never too
-/// early, and only by what was slept.
-fn started_ms(start_ticks: u64) -> Option<u64> {
-    let per_second = rustix::param::clock_ticks_per_second();
-    let since_boot_ms = start_ticks.checked_mul(1000)?.checked_div(per_second)?;
-    let slept_ms =
-        crate::clock::boottime_ns().saturating_sub(crate::clock::monotonic_ns()) / 1_000_000;
-    Some(since_boot_ms.saturating_sub(slept_ms))
 }
 
 #[cfg(test)]

@@ -3,12 +3,13 @@
 
 use agewise_policy::agemap::PartSizes;
 use agewise_policy::generations::{ByType, LABEL_UNSEEN, LABELS, Sizes};
-use agewise_policy::sample::Interval;
+use agewise_policy::sample::{Interval, Margin};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 use serde::Serialize;
 
+use super::classify::WHOLE_PARTS;
 use super::followed::subtract;
-use super::space::{Space, WHOLE_PARTS};
+use super::space::Space;
 use crate::access::PAGE_BYTES;
 use crate::untrusted::Untrusted;
 
@@ -37,9 +38,9 @@ pub struct SubjectReport {
     pub refaulted_bytes: u64,
     /// Resident memory that is followed: all of it, or the sample that stands for it.
     pub followed_bytes: u64,
-    /// How far each bin of the histogram may be off, either way, with 95 % probability: bytes. Empty
-    /// where everything is followed.
-    pub half_widths_bytes: Vec<ByType<f64>>,
+    /// How far each bin of the histogram may be off with 95 % probability, bytes. Empty where
+    /// everything is followed.
+    pub margins_bytes: Vec<ByType<Margin>>,
     /// For how long it has been observed: the longest of its processes.
     pub observed_ms: u64,
     /// Processes that could not be looked at, and why.
@@ -126,7 +127,7 @@ impl SubjectReport {
             unmapped_cache_bytes: None,
             refaulted_bytes: 0,
             followed_bytes: 0,
-            half_widths_bytes: Vec::new(),
+            margins_bytes: Vec::new(),
             observed_ms: 0,
             troubles: Vec::new(),
             gone: None,
@@ -147,13 +148,13 @@ impl SubjectReport {
         let estimate = space.estimate(now_ms, same_bounds);
         self.followed_bytes += space.followed_pages() * PAGE_BYTES;
         if let Some(estimate) = &estimate {
-            self.add_half_widths(&estimate.half_widths_squared);
+            self.add_margins(&estimate.margins);
         }
         for (ordinal, (_, histogram)) in self.nodes.iter_mut().enumerate() {
             let of_part = |number: usize| match &estimate {
                 None => part(space, number),
                 Some(estimate) => {
-                    estimate.raise(&part(space, number), &part(space, WHOLE_PARTS + number))
+                    estimate.scaled_up(&part(space, number), &part(space, WHOLE_PARTS + number))
                 }
             };
             let mut sizes = match ordinal {
@@ -189,39 +190,34 @@ impl SubjectReport {
     }
 
     /// Adds what the sample of a process leaves open.
-    fn add_half_widths(&mut self, squares: &[ByType<f64>]) {
-        if self.half_widths_bytes.len() < squares.len() {
-            self.half_widths_bytes.resize(squares.len(), [0.0; 2]);
+    fn add_margins(&mut self, margins: &[ByType<Margin>]) {
+        if self.margins_bytes.len() < margins.len() {
+            self.margins_bytes
+                .resize(margins.len(), [Margin::default(); 2]);
         }
-        for (sum, squares) in self.half_widths_bytes.iter_mut().zip(squares) {
-            for (sum, square) in sum.iter_mut().zip(squares) {
-                // Processes are sampled each by itself: squares add up.
-                *sum = sum.hypot(square.sqrt() * PAGE_BYTES as f64);
+        for (sum, margins) in self.margins_bytes.iter_mut().zip(margins) {
+            for (sum, margin) in sum.iter_mut().zip(margins) {
+                *sum = sum.plus(margin.scaled(PAGE_BYTES as f64));
             }
         }
     }
 
     /// The 95 % interval of the bytes of a bin: `amounts`, of the histogram or of a node of it.
     pub fn interval(&self, bin: usize, amounts: ByType<u64>) -> ByType<Interval> {
+        let margins = self.margins_bytes.get(bin).copied().unwrap_or_default();
         std::array::from_fn(|page_type| {
-            let half = self
-                .half_widths_bytes
-                .get(bin)
-                .map_or(0.0, |half| half[page_type]);
-            let (amount, half) = (amounts[page_type], half.ceil() as u64);
-            let most = self.resident_bytes[page_type].max(amount);
-            Interval {
-                low: amount.saturating_sub(half),
-                high: amount.saturating_add(half).min(most),
-            }
+            let amount = amounts[page_type];
+            let Interval { low, high } = margins[page_type].around(amount);
+            let high = high.min(self.resident_bytes[page_type].max(amount));
+            Interval { low, high }
         })
     }
 
     /// The largest part of resident memory by which any bin, anon and file together, may be off.
     pub fn half_width_ratio(&self) -> f64 {
-        let widths = self.half_widths_bytes.iter();
-        let widest = widths
-            .map(|[anon, file]| anon.hypot(*file))
+        let margins = self.margins_bytes.iter();
+        let widest = margins
+            .map(|[anon, file]| anon.plus(*file).widest())
             .fold(0.0, f64::max);
         let resident: u64 = self.resident_bytes.iter().sum();
         (widest / resident.max(1) as f64).min(1.0)

@@ -1,31 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One process under observation: its mappings, its ages, how its accessed bits are cleared.
 
-use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use agewise_policy::agemap::{AgeMap, Facts, Leaves, Look, LookCounts, Part, RangeSizes};
-use agewise_policy::generations::{PageType, Sizes};
+use agewise_policy::agemap::{AgeMap, LookCounts, RangeSizes};
+use agewise_policy::generations::Sizes;
 use agewise_policy::sample::{self, Bounds, Level};
-use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
-use super::Tap;
+use super::classify::{Classifier, Extra, Mapping, Shared};
 use super::followed::{Estimate, Followed};
 use super::share::{self, FrameSet};
-use crate::access::{
-    AccessError, AccessSource, AddressRange, Batch, LeafRun, PAGE_BYTES, SightSink, TABLE_BYTES,
-    TableSight, Target,
-};
-use crate::clear::hand::KernelHand;
+use crate::access::{AccessSource, AddressRange, TableSight, Target};
 use crate::clear::shared::MapCounts;
-use crate::clear::{ClearError, ClearPolicy, ClearReport, Clearer};
+use crate::clear::{ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
-use crate::error::FileError;
 use crate::glance::Glances;
-use crate::memory::NodeMap;
-use crate::process::{Process, ProcessError};
+use crate::look::{LookError, Looked, look};
+use crate::process::Process;
 use crate::untrusted::Untrusted;
 use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
@@ -73,67 +65,6 @@ pub(super) struct LookCost {
     pub clear_ns: u64,
     pub counts: LookCounts,
     pub clear: ClearReport,
-}
-
-/// Why a process was not looked at to the end.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum SpaceError {
-    #[error(transparent)]
-    Eye(#[from] AccessError),
-    #[error(transparent)]
-    Maps(#[from] FileError),
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    #[error(transparent)]
-    Clear(#[from] ClearError),
-}
-
-impl SpaceError {
-    /// The process is gone, or another one now: nothing is wrong with us.
-    pub fn is_gone(&self) -> bool {
-        match self {
-            SpaceError::Eye(error) => error.is_target_gone(),
-            SpaceError::Maps(error) => error.is_not_found(),
-            SpaceError::Process(error) => error.is_gone(),
-            SpaceError::Clear(error) => matches!(error, ClearError::Gone { .. }),
-        }
-    }
-}
-
-/// What all processes of a tick have in common.
-pub(super) struct Shared<'a> {
-    /// Frames seen young in any mapping that may be shared.
-    pub young: &'a FrameSet,
-    /// Frames already counted, for each set of subjects this process is counted in.
-    pub counted: Vec<(Part, &'a mut FrameSet)>,
-    pub nodes: &'a Nodes,
-}
-
-/// The NUMA nodes, where there are several.
-#[derive(Debug)]
-pub(super) struct Nodes {
-    /// Node ids, ascending; never empty.
-    pub ids: Vec<u32>,
-    pub map: Option<NodeMap>,
-}
-
-impl Nodes {
-    /// The position of the node of a frame.
-    pub fn ordinal(&self, frame: u64) -> usize {
-        let node = self.map.as_ref().and_then(|map| map.node_of(frame));
-        node.and_then(|node| self.ids.iter().position(|id| *id == node))
-            .unwrap_or(0)
-    }
-}
-
-/// What one look does besides.
-pub(super) struct Extra<'a> {
-    /// Bounds by which to tell what came back into use.
-    pub returned_bounds: Option<&'a Intervals>,
-    /// Accesses that somebody else saw and cleared, by table. Who does that clears for us as well.
-    pub also_young: Option<HashMap<u64, PageSet>>,
-    /// Who listens.
-    pub tap: Option<&'a mut dyn Tap>,
 }
 
 impl Space {
@@ -225,7 +156,7 @@ impl Space {
         &mut self,
         reader: &mut MapsReader,
         within: Option<&[AddressRange]>,
-    ) -> Result<(), SpaceError> {
+    ) -> Result<(), LookError> {
         if self.maps_read.is_good_for(self.virtual_bytes) && self.followed.level() > 0 {
             self.maps_read.looks += 1;
             return Ok(());
@@ -330,7 +261,7 @@ impl Space {
         &self,
         source: &mut dyn AccessSource,
         young: &mut FrameSet,
-    ) -> Result<u64, SpaceError> {
+    ) -> Result<u64, LookError> {
         let followed = self.followed.ranges.iter().zip(&self.followed.of);
         let ranges: Vec<AddressRange> = followed
             .filter(|(_, (mapping, _))| self.is_shareable(*mapping))
@@ -349,7 +280,7 @@ impl Space {
     }
 
     /// Notes what was accessed so far, where somebody else may clear it before the next look.
-    pub(super) fn glance(&mut self, source: &mut dyn AccessSource) -> Result<u64, SpaceError> {
+    pub(super) fn glance(&mut self, source: &mut dyn AccessSource) -> Result<u64, LookError> {
         let target = Target::from(&self.process);
         Ok(self.glances.glance(source, &target)?)
     }
@@ -360,9 +291,8 @@ impl Space {
         source: &mut dyn AccessSource,
         shared: Shared<'_>,
         extra: Extra<'_>,
-    ) -> Result<LookCost, SpaceError> {
+    ) -> Result<LookCost, LookError> {
         let began = thread_cpu_ns();
-        let target = Target::from(&self.process);
         let now_ns = monotonic_ns();
         let is_sample = self.followed.is_sample();
         if is_sample {
@@ -388,47 +318,40 @@ impl Space {
             self.clearer
                 .set_resident_pages(is_sample.then_some(self.resident_pages));
         }
-        let (scanned, failed) = {
-            let mut sink = Sink {
+        let looked = {
+            let mut classifier = Classifier {
                 look: self.map.look(),
-                clearer: &mut self.clearer,
-                hand: KernelHand::new(&self.process),
                 mappings: &mappings,
                 of: &self.followed.of,
                 is_sample,
                 shared,
                 also_young: extra.also_young.as_ref(),
                 tap: extra.tap,
-                target,
+                target: Target::from(&self.process),
                 glances: &mut self.glances,
                 parts: Vec::new(),
-                failed: None,
             };
-            let scanned = source.scan(&target, &self.followed.ranges, &mut sink);
+            let is_clearing = extra.also_young.is_none();
+            let ranges = &self.followed.ranges;
+            let clearer = &mut self.clearer;
+            let looked = look(
+                &self.process,
+                source,
+                ranges,
+                clearer,
+                is_clearing,
+                &mut classifier,
+            );
             // A look that broke off is dropped, which keeps what it did not reach.
-            let scanned = scanned.map(|report| (report, sink.look.finish_with_returned()));
-            (scanned, sink.failed)
+            looked.map(|looked| (looked, classifier.look.finish_with_returned()))
         };
         self.glances.end(&self.followed.ranges);
-        let (scanned, (mut counts, back)) = match scanned {
-            Ok(found) => found,
-            Err(error) => {
-                if matches!(error, AccessError::Changed { .. }) {
-                    self.clearer.forget();
-                }
-                return Err(error.into());
-            }
-        };
+        let (Looked { cost, cleared }, (mut counts, back)) = looked?;
         if is_sample {
-            raise(&mut counts, self.followed.known_pages());
+            scale_up(&mut counts, self.followed.known_pages());
         }
-        let cleared = match failed {
-            Some(error) => Err(error),
-            None if extra.also_young.is_some() => Ok(ClearReport::default()),
-            None => self.clearer.finish(&mut KernelHand::new(&self.process)),
-        };
-        // The generation ends where reading did, however long that took: what was read late may have been
-        // accessed late.
+        // The generation ends where reading did, however long that took: what was read late may
+        // have been accessed late.
         let now_ms = clock_ms();
         self.returned = extra.returned_bounds.map(|bounds| {
             let mut returned = Histogram::new(bounds);
@@ -441,9 +364,9 @@ impl Space {
         self.refaulted_pages += counts.refaulted;
         let clear = cleared?;
         let total_ns = thread_cpu_ns() - began;
-        let classify_ns = total_ns.saturating_sub(scanned.cost.cpu_ns + clear.cpu_ns);
+        let classify_ns = total_ns.saturating_sub(cost.cpu_ns + clear.cpu_ns);
         Ok(LookCost {
-            walk_ns: scanned.cost.cpu_ns,
+            walk_ns: cost.cpu_ns,
             classify_ns,
             clear_ns: clear.cpu_ns,
             counts,
@@ -484,18 +407,18 @@ impl MapsRead {
 }
 
 /// From what a sample showed to what there is.
-fn raise(counts: &mut LookCounts, known_pages: u64) {
+fn scale_up(counts: &mut LookCounts, known_pages: u64) {
     let seen = u128::from(counts.present.max(1));
     let known = u128::from(known_pages.max(counts.present));
-    let raised = |pages: u64| (u128::from(pages) * known / seen) as u64;
+    let scaled = |pages: u64| (u128::from(pages) * known / seen) as u64;
     *counts = LookCounts {
         tables: counts.tables,
         present: known_pages.max(counts.present),
-        young: raised(counts.young),
-        appeared: raised(counts.appeared),
-        gone: raised(counts.gone),
-        swapped_out: raised(counts.swapped_out),
-        refaulted: raised(counts.refaulted),
+        young: scaled(counts.young),
+        appeared: scaled(counts.appeared),
+        gone: scaled(counts.gone),
+        swapped_out: scaled(counts.swapped_out),
+        refaulted: scaled(counts.refaulted),
     };
 }
 
@@ -513,221 +436,3 @@ fn is_within(range: AddressRange, within: Option<&[AddressRange]>) -> bool {
             .is_some_and(|wanted| wanted.start < range.end)
     })
 }
-
-/// A mapping of which something is followed.
-struct Mapping<'a> {
-    vma: &'a Vma,
-    is_shareable: bool,
-}
-
-/// Parts from this on are those of mappings that are followed whole, in the order of the others.
-pub(super) const WHOLE_PARTS: usize = 128;
-
-struct Sink<'a, 't> {
-    look: Look<'a>,
-    clearer: &'a mut Clearer,
-    hand: KernelHand<'a>,
-    mappings: &'a [Mapping<'a>],
-    /// Mapping of each range that is read, and whether that is followed whole.
-    of: &'a [(u32, bool)],
-    is_sample: bool,
-    shared: Shared<'a>,
-    also_young: Option<&'a HashMap<u64, PageSet>>,
-    tap: Option<&'t mut dyn Tap>,
-    target: Target,
-    glances: &'a mut Glances,
-    parts: Vec<(Part, PageSet)>,
-    failed: Option<ClearError>,
-}
-
-impl Sink<'_, '_> {
-    /// The mapping that a range is of, and its number.
-    fn mapping(&self, range: usize) -> Option<(usize, &Mapping<'_>)> {
-        let number = self.of.get(range)?.0 as usize;
-        Some((number, self.mappings.get(number)?))
-    }
-
-    fn kind(&self, range: usize) -> Option<VmaKind> {
-        self.mapping(range).map(|(_, mapping)| mapping.vma.kind)
-    }
-
-    fn is_shareable(&self, range: usize) -> bool {
-        self.mapping(range)
-            .is_some_and(|(_, mapping)| mapping.is_shareable)
-    }
-
-    /// What the bits of a sight mean; it is noted to be cleared.
-    fn judge(&mut self, sight: &TableSight<'_>) -> PageSet {
-        let Some((number, _)) = self.mapping(sight.range) else {
-            return sight.bits.young;
-        };
-        if self.is_sample {
-            self.clearer.gap();
-        }
-        let range = number;
-        self.clearer.judge(&TableSight { range, ..*sight }).young
-    }
-
-    /// Which pages are file pages. What was written in a private mapping of a file is anonymous;
-    /// the kernel maps the file's own pages there clean and read-only.
-    fn files(&self, sight: &TableSight<'_>) -> PageSet {
-        match self.kind(sight.range) {
-            Some(VmaKind::FileShared) => PageSet::ALL,
-            Some(VmaKind::FilePrivate) => sight.bits.present.without(&sight.bits.dirty),
-            _ => PageSet::NONE,
-        }
-    }
-
-    /// Pages of other nodes than the first, and pages that another process counts.
-    fn note_parts(&mut self, sight: &TableSight<'_>, is_shareable: bool, bits: &mut TableBits) {
-        let several_nodes = self.shared.nodes.map.is_some();
-        let is_whole = self
-            .of
-            .get(sight.range)
-            .is_some_and(|(_, is_whole)| *is_whole);
-        let base = if self.is_sample && is_whole {
-            WHOLE_PARTS
-        } else {
-            0
-        };
-        self.parts.clear();
-        if !several_nodes && !is_shareable {
-            return;
-        }
-        let mut masks: Vec<(usize, PageSet)> = Vec::new();
-        let mut set = |part: usize, page: usize| {
-            let at = masks
-                .iter()
-                .position(|(of, _)| *of == part)
-                .unwrap_or_else(|| {
-                    masks.push((part, PageSet::NONE));
-                    masks.len() - 1
-                });
-            masks[at].1.insert(page);
-        };
-        let shared = &mut self.shared;
-        let present = sight.bits.present;
-        share::frames(sight, &present, |page, frame| {
-            let node = if several_nodes {
-                shared.nodes.ordinal(frame)
-            } else {
-                0
-            };
-            if node > 0 {
-                set(base + node, page);
-            }
-            if !is_shareable {
-                return;
-            }
-            for (part, counted) in &mut shared.counted {
-                if counted.insert(frame) {
-                    set(base + usize::from(*part) + node, page);
-                }
-            }
-            if !sight.bits.young.contains(page) && shared.young.contains(frame) {
-                bits.young.insert(page);
-            }
-        });
-        debug_assert!(masks.iter().all(|(part, _)| *part < 2 * WHOLE_PARTS));
-        self.parts
-            .extend(masks.iter().map(|(part, mask)| (*part as Part, *mask)));
-    }
-}
-
-impl Sink<'_, '_> {
-    /// Leaves of one type, alone in this process, of which no look and no glance saw anything else.
-    fn plain_leaves(&mut self, run: &LeafRun<'_>, page_type: PageType) {
-        let first = run.first();
-        if run.tables() == 0 {
-            return;
-        }
-        if let Some((number, mapping)) = self.mapping(first.range) {
-            let kind = mapping.vma.kind;
-            if self.is_sample {
-                self.clearer.gap();
-            }
-            self.clearer.judge_leaves(&run.of_range(number));
-            self.glances.take_in(first, kind);
-        }
-        let taken = self.look.leaves(Leaves {
-            first: first.va / TABLE_BYTES,
-            tables: run.tables(),
-            young: run.is_young(),
-            page_type,
-        });
-        debug_assert!(taken.is_ok());
-    }
-}
-
-impl SightSink for Sink<'_, '_> {
-    fn table(&mut self, sight: &TableSight<'_>) {
-        let mut bits = *sight.bits;
-        match self.also_young {
-            None => bits.young = self.judge(sight),
-            Some(also) => {
-                if let Some(also) = also.get(&(sight.va / TABLE_BYTES)) {
-                    bits.young |= *also & sight.bits.present;
-                }
-            }
-        }
-        if let Some(kind) = self.kind(sight.range) {
-            bits.young |= self.glances.take_in(sight, kind);
-        }
-        let is_shareable = self.is_shareable(sight.range);
-        self.note_parts(sight, is_shareable, &mut bits);
-        if let Some(tap) = &mut self.tap {
-            tap.table(&self.target, sight, &bits.young);
-        }
-        let facts = Facts {
-            index: sight.va / TABLE_BYTES,
-            bits: &bits,
-            files: self.files(sight),
-            parts: &self.parts,
-        };
-        // The source shows tables upwards; one that did not would be shown to us again next time.
-        let taken = self.look.table(facts);
-        debug_assert!(taken.is_ok());
-    }
-
-    fn leaves(&mut self, run: &LeafRun<'_>) {
-        let page_type = match self.kind(run.first().range) {
-            Some(VmaKind::FileShared) => PageType::File,
-            Some(VmaKind::Anon) => PageType::Anon,
-            // Each page has a type of its own.
-            _ => return run.sights().for_each(|sight| self.table(&sight)),
-        };
-        let range = run.first().range;
-        let singly = self.is_shareable(range) || self.tap.is_some() || self.also_young.is_some();
-        if singly || self.shared.nodes.map.is_some() {
-            return run.sights().for_each(|sight| self.table(&sight));
-        }
-        // What was accessed anyway, or never glanced, is as it was seen.
-        let mut from = 0;
-        for at in 0..run.tables() {
-            if !run.is_young() && self.glances.has_seen(run.va(at)) {
-                self.plain_leaves(&run.part(from, at), page_type);
-                self.table(&run.sight(at));
-                from = at + 1;
-            }
-        }
-        self.plain_leaves(&run.part(from, run.tables()), page_type);
-    }
-
-    fn unreadable(&mut self, range: AddressRange) {
-        self.look
-            .keep(range.start / TABLE_BYTES..range.end.div_ceil(TABLE_BYTES));
-    }
-
-    fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
-        if let Some(tap) = &mut self.tap {
-            tap.batch_end(&self.target, batch);
-        }
-        if self.failed.is_none() && self.also_young.is_none() {
-            self.failed = self.clearer.clear(&mut self.hand, batch).err();
-        }
-        ControlFlow::Continue(())
-    }
-}
-
-/// Bytes of one table's worth of pages, for readers of the constants above.
-const _: () = assert!(TABLE_BYTES == PAGE_BYTES * PAGES_PER_TABLE as u64);

@@ -66,9 +66,9 @@ pub enum Targets {
         /// How many cgroups to tell apart; the memory of others counts for the nearest above them.
         limits: TreeLimits,
     },
-    /// The cgroups whose path a filter takes, each with all below it, and processes. Those that come
-    /// later are found, those that go are dropped. A page counts once in all, as above; a process
-    /// that lies in several of the cgroups (one above the other) counts in each of them.
+    /// The cgroups whose path a filter takes, each with all below it, and processes. Those that
+    /// come later are found, those that go are dropped. A page counts once in all, as above; a
+    /// process that lies in several of the cgroups (one above the other) counts in each of them.
     Matched {
         /// The hierarchy that accounts memory; without one there are only processes.
         hierarchy: Option<Hierarchy>,
@@ -114,7 +114,8 @@ pub struct Resolved {
     pub processes: Vec<(u32, Vec<usize>)>,
     /// There are more cgroups or processes than the limits allow.
     pub truncated: bool,
-    /// Processes that run and may not be looked at, or of which it cannot be found out where they belong.
+    /// Processes that run and may not be looked at, or of which it cannot be found out where they
+    /// belong.
     pub unseen_processes: usize,
     /// Cgroups of which it cannot be found out which processes they hold.
     pub unseen_cgroups: usize,
@@ -174,8 +175,8 @@ pub(super) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Calls `visit` with every process that has memory and is not ourselves. Returns how many could
-    /// not be opened.
+    /// Calls `visit` with every process that has memory and is not ourselves. Returns how many
+    /// could not be opened.
     fn each(
         &mut self,
         root: &ProcRoot,

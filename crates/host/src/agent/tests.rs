@@ -13,7 +13,7 @@ use agewise_policy::workingset::{Intervals, OldestPages};
 use super::*;
 use crate::access::fake::{FakeSource, FakeTable};
 use crate::access::{
-    Abilities, AccessError, AddressRange, Leaf, ScanReport, SightSink, TABLE_BYTES,
+    Abilities, AccessError, AddressRange, Leaf, PAGE_BYTES, ScanReport, SightSink, TABLE_BYTES,
 };
 use crate::clear::Means;
 use crate::process::{Bound, Process};
@@ -169,7 +169,6 @@ fn a_sample_stands_for_what_is_resident() {
     }
     let mut agent = agent(source, &[sleeper.pid()]);
     agent.config.sample = Some(Bounds {
-        follow_all_pages: 0,
         blocks: 32,
         block_pages: 1,
         whole_pages: 0,
@@ -278,7 +277,7 @@ fn nodes_and_shared_pages_add_up() {
         ids: vec![0, 1],
         map: None,
     };
-    let first_part = part_of(&nodes, 0);
+    let first_part = nodes.first_part(0);
     let counted = [
         (first_part, PageSet::range(128..176)),
         (first_part + 1, PageSet::range(0..16)),

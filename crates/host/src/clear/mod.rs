@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clearing accessed bits: nearly all of what watching costs, so only what has to be, only when it
-//! tells something, and by the cheapest means.
+//! Clearing accessed bits: nearly all of what watching costs, so only what has to be cleared, and
+//! by the cheapest means.
 //!
 //! Two means, and what each does besides:
 //!
@@ -18,31 +18,28 @@
 //! | needs | CAP_SYS_NICE and the right to trace the target (not for ourselves) | to be its user |
 //!
 //! And the target pays too, whatever the means: some 400 ns for each page whose bit it sets again.
-//! So the [`book`](agewise_policy::clear::book) puts clears off where they would tell nothing, and who wants histograms only follows
-//! a sample ([`agewise_policy::sample`]).
+//! So histograms come from a sample ([`agewise_policy::sample`]).
 //!
 //! One [`Clearer`] serves one process. In each scan: [`begin`](Clearer::begin), then
-//! [`judge`](Clearer::judge) every sight as it comes (it says what the young bits mean) and
+//! [`judge`](Clearer::judge) every sight as it comes and
 //! [`clear`](Clearer::clear) at the end of each batch, so that little time passes between the read
-//! of a table and its clear: an access in between is lost to pages that are cleared. Where much time
-//! passed all the same, because we were stopped, the batch is left as it is. At the end
+//! of a table and its clear: an access in between is lost to pages that are cleared. Where much
+//! time passed all the same, because we were stopped, the batch is left as it is. At the end
 //! [`finish`](Clearer::finish).
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::Arc;
 
-use agewise_policy::clear::book::{Book, Place, PutOff};
-use agewise_policy::clear::cost::CostModel;
+use agewise_policy::clear::CostModel;
 
-use crate::access::{AddressRange, Batch, Leaf, LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight};
-use crate::clock::{monotonic_ns, thread_cpu_ns};
+use crate::access::{Leaf, LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight};
 use crate::vma::{Vma, VmaKind};
-use hand::{ClearHand, MAX_RANGES, RefsScope};
+use hand::RefsScope;
 use notes::Notes;
 use runs::{Run, Runs};
 use shared::MapCounts;
 
+mod carry_out;
 mod folios;
 pub mod hand;
 mod notes;
@@ -54,7 +51,7 @@ pub mod shared;
 mod tests;
 
 pub use policy::{ClearPolicy, Means};
-pub use report::{ClearError, ClearReport, Judged};
+pub use report::{ClearError, ClearReport};
 
 /// How the pages of a mapping are cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,12 +84,14 @@ struct Sharing {
 
 /// Clearing scans after which what the last one cost says something of the next.
 const SETTLED: u32 = 4;
-/// A flush of more than 33 pages is one of everything (x86, `tlb_single_page_flush_ceiling`, 4.20 to
-/// 6.18); twice that leaves room.
+/// A flush of more than 33 pages is one of everything (x86, `tlb_single_page_flush_ceiling`, 4.20
+/// to 6.18); twice that leaves room.
 const FLUSHES_ALL_BYTES: u64 = 64 * PAGE_BYTES;
-/// Between the read of a table and its clear pass some 0.1 ms, and a few ms where we wait for a CPU. What
-/// is accessed in a longer pause (a stop, a stall of the machine) is too much to lose.
+/// Between the read of a table and its clear pass some 0.1 ms, and a few ms where we wait for a
+/// CPU. What is accessed in a longer pause (a stop, a stall of the machine) is too much to lose.
 const LATE_NS: u64 = 20_000_000;
+/// A write to `clear_refs` for few pages waits no longer.
+const REFS_WAIT_NS: u64 = 60_000_000_000;
 /// Pages asked per mapping.
 const PROBES: u8 = 8;
 /// Clearing scans after which a mapping is asked again.
@@ -104,7 +103,6 @@ pub struct Clearer {
     pid: u32,
     policy: ClearPolicy,
     cost: CostModel,
-    book: Book,
     /// What this batch showed, until it is cleared.
     notes: Notes,
     runs: Runs,
@@ -146,7 +144,6 @@ impl Clearer {
             pid,
             policy,
             cost,
-            book: Book::default(),
             notes: Notes::default(),
             runs: Runs::new(cost.worth_bridging(), policy.max_run_bytes),
             counts,
@@ -176,13 +173,13 @@ impl Clearer {
 
     /// Bytes of memory held, about.
     pub fn memory_bytes(&self) -> usize {
-        self.book.memory_bytes()
-            + self.notes.memory_bytes()
+        self.notes.memory_bytes()
             + self.mappings.capacity() * size_of::<Mapping>()
             + self.sharing.capacity() * 2 * size_of::<Sharing>()
     }
 
-    /// A scan begins at `now_ns` over these mappings, in the order of the ranges given to the source.
+    /// A scan begins at `now_ns` over these mappings, in the order of the ranges given to the
+    /// source.
     pub fn begin<'v>(&mut self, now_ns: u64, vmas: impl IntoIterator<Item = &'v Vma>) {
         self.now_ns = now_ns;
         let due = self
@@ -206,12 +203,6 @@ impl Clearer {
             self.scan += 1;
             self.by_refs = self.choose_refs(now_ns);
             self.rotate = self.next_rotate();
-            let put_off = PutOff {
-                tolerance: self.policy.tolerance,
-                max_ns: self.policy.max_put_off_ns,
-                rotate: self.rotate,
-            };
-            self.book.begin(now_ns, &put_off);
         }
         self.mappings.clear();
         for vma in vmas {
@@ -252,8 +243,8 @@ impl Clearer {
         known.is_some_and(|known| known.shared && self.scan - known.scan < PROBE_AGAIN)
     }
 
-    /// The next scans show a part of so many resident pages: what a write to `clear_refs` costs goes
-    /// by all of them. `None`: everything is shown.
+    /// The next scans show a part of so many resident pages: what a write to `clear_refs` costs
+    /// goes by all of them. `None`: everything is shown.
     pub fn set_resident_pages(&mut self, pages: Option<u64>) {
         self.resident_pages = pages;
     }
@@ -270,7 +261,7 @@ impl Clearer {
     }
 
     /// One write instead of many ranges: where it costs less than half, and does not hold the
-    /// target up for too long. It also gives up all that was put off, so it must win clearly.
+    /// target up for too long. It leaves the TLB as it is, so it must win clearly.
     fn choose_refs(&self, now_ns: u64) -> bool {
         match self.policy.means {
             Means::Refs => return true,
@@ -314,107 +305,60 @@ impl Clearer {
         whole.div_ceil(budget.max(1)).clamp(1, 64) as u32
     }
 
-    /// What the young bits of `sight` mean; what of it is to be cleared is noted.
-    pub fn judge(&mut self, sight: &TableSight<'_>) -> Judged {
+    /// Notes what of `sight` is to be cleared. Returns when the time began that its young bits tell
+    /// of, `CLOCK_MONOTONIC` ns; `None` in the first scan: accessed at some time since they were
+    /// mapped.
+    pub fn judge(&mut self, sight: &TableSight<'_>) -> Option<u64> {
         self.judge_alike(sight, 1)
     }
 
-    /// The same for leaves: their young bits mean what they say.
+    /// The same for leaves.
     pub fn judge_leaves(&mut self, run: &LeafRun<'_>) {
         self.judge_alike(run.first(), run.tables());
     }
 
     /// As many neighbouring tables as this one, of which the same was seen; several only of leaves.
-    fn judge_alike(&mut self, sight: &TableSight<'_>, tables: u64) -> Judged {
-        let young = sight.bits.young;
+    fn judge_alike(&mut self, sight: &TableSight<'_>, tables: u64) -> Option<u64> {
         let present = sight.bits.present.len() * tables;
-        let Some(&mapping) = self.mappings.get(sight.range) else {
-            return Judged {
-                young,
-                since_ns: None,
-                stale: false,
-            };
-        };
-        let place = Place {
-            table: sight.va / TABLE_BYTES,
-            mapping: mapping.start,
-        };
+        let mapping = *self.mappings.get(sight.range)?;
         self.present[usize::from(mapping.is_file)] += present;
-        let in_book = sight.leaf == Leaf::Page && sight.covered.is_full();
-        if young.is_empty() {
+        let since_ns = self.since_ns(mapping.way);
+        if sight.bits.young.is_empty() {
             self.notes.pass(if sight.leaf == Leaf::Page {
                 present as u32
             } else {
                 tables as u32
             });
-            if in_book && self.report.due {
-                self.book.idle(place);
-            }
-            return Judged {
-                young,
-                since_ns: self.since_ns(mapping.way),
-                stale: false,
-            };
+            return since_ns;
         }
         self.report.tables_young += tables;
         if !self.report.due {
-            let since_ns = if in_book {
-                self.book.since_ns(place)
-            } else {
-                self.since_ns(mapping.way)
-            };
-            return Judged {
-                young,
-                since_ns,
-                stale: false,
-            };
+            return since_ns;
         }
         self.probe(sight);
-        let since_ns = self.since_ns(mapping.way);
         match mapping.way {
             Way::Nothing => {
                 self.report.uncleared_pages += present;
-                Judged {
-                    young,
-                    since_ns: None,
-                    stale: false,
-                }
+                return None;
             }
             Way::Refs(scope) => {
-                self.waiting[usize::from(scope == RefsScope::File)] += young.len() * tables;
-                Judged {
-                    young,
-                    since_ns,
-                    stale: false,
-                }
+                let waiting = &mut self.waiting[usize::from(scope == RefsScope::File)];
+                *waiting += sight.bits.young.len() * tables;
             }
-            Way::Cold if in_book => self.judge_by_book(sight, place),
+            Way::Cold if self.is_its_turn(sight) => self.note(sight, tables),
             Way::Cold => {
-                self.note(sight, tables);
-                Judged {
-                    young,
-                    since_ns,
-                    stale: false,
-                }
+                self.report.tables_put_off += tables;
+                self.notes.close();
             }
         }
+        since_ns
     }
 
-    fn judge_by_book(&mut self, sight: &TableSight<'_>, place: Place) -> Judged {
-        let bits = &sight.bits;
-        let verdict = self.book.judge(place, &bits.present, &bits.young);
-        if verdict.clear {
-            self.note(sight, 1);
-        } else {
-            self.report.tables_put_off += 1;
-            self.notes.close();
-        }
-        self.report.tables_stale += u64::from(verdict.stale);
-        Judged {
-            young: verdict.accessed,
-            since_ns: verdict.since_ns,
-            stale: verdict.stale,
-        }
+    /// A budget is kept by taking turns: bits that stay set are taken for accesses until theirs
+    /// comes.
+    fn is_its_turn(&self, sight: &TableSight<'_>) -> bool {
+        let turn = sight.va / TABLE_BYTES + u64::from(self.scan);
+        turn.is_multiple_of(u64::from(self.rotate))
     }
 
     /// The last time everything of this kind was clear.
@@ -478,206 +422,6 @@ impl Clearer {
         }
     }
 
-    /// Clear what was noted of this batch, unless it was read too long ago: then it stays, and its
-    /// bits are taken for accesses once more by the next scan.
-    ///
-    /// # Errors
-    /// [`ClearError`].
-    pub fn clear(&mut self, hand: &mut dyn ClearHand, batch: &Batch) -> Result<(), ClearError> {
-        if monotonic_ns().saturating_sub(batch.begin_ns) > LATE_NS {
-            self.leave();
-        }
-        self.clear_noted(hand)
-    }
-
-    fn leave(&mut self) {
-        for (of, va) in self.notes.tables() {
-            if let Some(mapping) = self.mappings.get(of) {
-                self.book.left(Place {
-                    table: va / TABLE_BYTES,
-                    mapping: mapping.start,
-                });
-                self.report.tables_late += 1;
-            }
-        }
-        self.notes.forget();
-        // A run may have begun in the batch before, which was cleared in time.
-        self.runs.close();
-    }
-
-    fn clear_noted(&mut self, hand: &mut dyn ClearHand) -> Result<(), ClearError> {
-        if self.notes.is_empty() {
-            return Ok(());
-        }
-        let began = thread_cpu_ns();
-        self.notes.make_runs(&mut self.runs);
-        let mut runs = self.runs.take(true);
-        self.hold_back(&mut runs);
-        self.clear_runs(hand, &runs, began)
-    }
-
-    /// `clear_refs` leaves the TLB as it is, and what is accessed through entries that are still
-    /// there is missed for as long as they stay. `MADV_COLD` flushes, all of the TLB where its range
-    /// is long: so where a write to `clear_refs` is to be expected, one such run comes after it.
-    fn hold_back(&mut self, runs: &mut Vec<Run>) {
-        let expected = self.last.refs_writes > 0 || self.waiting != [0; 2];
-        if !expected || self.held.is_some() {
-            return;
-        }
-        // The flush spans the pages found young: not those that the write has just cleared, and
-        // that is those of files more often than not.
-        let long = runs.iter().enumerate().filter(|(_, run)| {
-            run.range.len() >= FLUSHES_ALL_BYTES
-                && self
-                    .mapping_at(run.range.start)
-                    .is_some_and(|mapping| !mapping.is_file)
-        });
-        // The shortest: its pages wait longest between being read and being cleared.
-        if let Some((at, _)) = long.min_by_key(|(_, run)| run.range.len()) {
-            self.held = Some(runs.remove(at));
-        }
-    }
-
-    /// `began_ns`: CPU time of this thread when the work on these runs began.
-    fn clear_runs(
-        &mut self,
-        hand: &mut dyn ClearHand,
-        runs: &[Run],
-        began_ns: u64,
-    ) -> Result<(), ClearError> {
-        if runs.is_empty() {
-            return Ok(());
-        }
-        let result = self.cold(hand, runs);
-        let cpu_ns = thread_cpu_ns() - began_ns;
-        let pages: u64 = runs.iter().map(|run| u64::from(run.present_pages)).sum();
-        self.report.cpu_ns += cpu_ns;
-        self.report.range_pages += pages;
-        self.report.ranges += runs.len() as u64;
-        match result {
-            Ok(()) => {
-                self.cost.learn_cold(runs.len() as u64, pages, cpu_ns);
-                Ok(())
-            }
-            Err(error) if is_denied(&error) && self.policy.means == Means::Auto => {
-                // From now on by clear_refs; this scan's at its end.
-                self.cold_denied = true;
-                self.waiting = self.present.map(|pages| pages.max(1));
-                Ok(())
-            }
-            Err(error) => Err(ClearError::new(self.pid, error)),
-        }
-    }
-
-    fn cold(&mut self, hand: &mut dyn ClearHand, runs: &[Run]) -> io::Result<()> {
-        let ranges: Vec<AddressRange> = runs.iter().map(|run| run.range).collect();
-        let mut rest = ranges.as_slice();
-        while !rest.is_empty() {
-            let batch = &rest[..rest.len().min(MAX_RANGES)];
-            self.report.calls += 1;
-            let done = match hand.cold(batch) {
-                Ok(done) => done,
-                Err(error) if is_refusal(&error) => 0,
-                Err(error) => return Err(error),
-            };
-            let refused = usize::from(done < batch.len());
-            if let Some(range) = batch.get(done) {
-                self.report.ranges_refused += 1;
-                if let Some(mapping) = self.mapping_at(range.start).copied() {
-                    let sharing = Sharing {
-                        shared: true,
-                        scan: self.scan,
-                    };
-                    self.sharing.insert(mapping.start, sharing);
-                }
-            }
-            rest = &rest[done + refused..];
-        }
-        Ok(())
-    }
-
-    /// The mapping that an address given to be cleared lies in.
-    fn mapping_at(&self, address: u64) -> Option<&Mapping> {
-        let behind = self
-            .mappings
-            .partition_point(|mapping| mapping.start <= address);
-        self.mappings.get(behind.checked_sub(1)?)
-    }
-
-    /// The scan has ended: clear what is left, by `clear_refs` where that is the way.
-    ///
-    /// # Errors
-    /// [`ClearError`].
-    pub fn finish(&mut self, hand: &mut dyn ClearHand) -> Result<ClearReport, ClearError> {
-        self.clear_noted(hand)?;
-        let held: Vec<Run> = self.held.take().into_iter().collect();
-        if self.cold_denied {
-            // What was held back goes with the rest, by `clear_refs`.
-            self.waiting[0] += held.len() as u64;
-        }
-        if self.report.due {
-            self.finish_refs(hand)?;
-            self.last_clear_ns = Some(self.now_ns);
-        }
-        if !self.cold_denied {
-            self.clear_runs(hand, &held, thread_cpu_ns())?;
-        }
-        let starts: Vec<u64> = self.mappings.iter().map(|mapping| mapping.start).collect();
-        self.sharing
-            .retain(|start, _| starts.binary_search(start).is_ok());
-        self.notes.release();
-        self.book.end();
-        Ok(self.report)
-    }
-
-    fn finish_refs(&mut self, hand: &mut dyn ClearHand) -> Result<(), ClearError> {
-        let [anon, file] = self.present;
-        let (scope, pages) = match self.waiting.map(|pages| pages > 0) {
-            [false, false] => return Ok(()),
-            [true, false] => (RefsScope::Anon, anon),
-            [false, true] => (RefsScope::File, file),
-            [true, true] => (RefsScope::All, anon + file),
-        };
-        let pages = self
-            .resident_pages
-            .map_or(pages, |resident| resident.max(pages));
-        let must = self.by_refs || self.cold_denied;
-        if !must && self.refs_can_wait() {
-            self.report.refs_put_off = true;
-            return Ok(());
-        }
-        if !must && !self.may_stall(self.cost.refs_ns(pages), self.now_ns) {
-            self.report.uncleared_pages += pages;
-            return Ok(());
-        }
-        let began = thread_cpu_ns();
-        hand.refs(scope)
-            .map_err(|error| ClearError::new(self.pid, error))?;
-        let cpu_ns = thread_cpu_ns() - began;
-        self.report.cpu_ns += cpu_ns;
-        self.report.refs_writes += 1;
-        self.cost.learn_refs(pages, cpu_ns);
-        self.last_refs_ns = Some(self.now_ns);
-        if scope == RefsScope::All {
-            self.book.all_cleared();
-        }
-        Ok(())
-    }
-
-    /// A write clears the pages of all mappings of its kind, those too that were cleared a moment
-    /// ago and their accesses since: for a few pages that others map too (the text of a program of
-    /// which several run) that costs more truth than it brings. While they are within the
-    /// tolerance they may be taken for young for as long as any clear may be put off.
-    fn refs_can_wait(&self) -> bool {
-        let waiting: u64 = self.waiting.iter().sum();
-        let present: u64 = self.present.iter().sum();
-        let since = self
-            .last_refs_ns
-            .map(|last| self.now_ns.saturating_sub(last));
-        waiting as f64 <= self.policy.tolerance * present as f64
-            && since.is_some_and(|since| since < self.policy.max_put_off_ns)
-    }
-
     /// The process called exec: everything known of its memory is void.
     pub fn forget(&mut self) {
         *self = Clearer {
@@ -685,16 +429,4 @@ impl Clearer {
             ..Clearer::with_counts(self.pid, self.policy, Arc::clone(&self.counts))
         };
     }
-}
-
-/// This range is refused, others may not be: locked, unmapped, hugetlb.
-fn is_refusal(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EINVAL | libc::ENOMEM | libc::EFAULT)
-    )
-}
-
-fn is_denied(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS))
 }

@@ -94,12 +94,9 @@ impl Notes {
         self.wanted = false;
     }
 
-    /// Mapping and address of the tables that are to be cleared.
-    pub fn tables(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
-        self.notes.iter().filter_map(|note| match note {
-            Note::Table { of, va } => Some((*of, *va)),
-            _ => None,
-        })
+    /// Tables of base pages that are to be cleared.
+    pub fn tables(&self) -> u64 {
+        self.bits.len() as u64
     }
 
     /// Forget them.

@@ -22,11 +22,6 @@ pub struct ClearPolicy {
     pub means: Means,
     /// No page is cleared again sooner: what the finest bin of the histogram needs, not more.
     pub min_interval_ns: u64,
-    /// Share of the pages of a steady, hot table that may wrongly be taken for young because its
-    /// clear was put off, averaged over scans. 0: exact, every young page is cleared in every scan.
-    pub tolerance: f64,
-    /// No clear is put off longer.
-    pub max_put_off_ns: u64,
     /// CPU time for clearing in one scan; tables take turns to stay within it. `None`: no limit.
     pub budget_ns: Option<u64>,
     /// No range is longer: how long one call holds the target's mmap lock (16 MiB: 0.2 ms).
@@ -35,29 +30,30 @@ pub struct ClearPolicy {
     pub max_stall_share: f64,
     /// Longest such time; beyond it `clear_refs` is not used (except by [`Means::Refs`]).
     pub max_stall_ns: u64,
+    /// Share of present pages up to which those that only `clear_refs` clears wait for a minute;
+    /// until then they are taken for young. 0: none waits.
+    pub refs_wait_ratio: f64,
 }
 
 impl Default for ClearPolicy {
-    /// Wrong by at most 1 % of a hot table's pages on average, for at most 60 s.
     fn default() -> Self {
         ClearPolicy {
             means: Means::Auto,
             min_interval_ns: 0,
-            tolerance: 0.01,
-            max_put_off_ns: 60_000_000_000,
             budget_ns: None,
             max_run_bytes: 16 << 20,
             max_stall_share: 0.005,
             max_stall_ns: 100_000_000,
+            refs_wait_ratio: 0.01,
         }
     }
 }
 
 impl ClearPolicy {
-    /// Nothing is put off: as true as accessed bits can be, at the full price.
+    /// Every young page is cleared in every scan, whatever that takes.
     pub fn exact() -> Self {
         ClearPolicy {
-            tolerance: 0.0,
+            refs_wait_ratio: 0.0,
             ..Self::default()
         }
     }

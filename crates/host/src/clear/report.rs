@@ -3,21 +3,7 @@
 
 use std::io;
 
-use agewise_policy::table::PageSet;
 use serde::Serialize;
-
-/// What the young bits of a sight mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Judged {
-    /// The pages to be taken for accessed since `since_ns`.
-    pub young: PageSet,
-    /// Beginning of the time the bits tell of, `CLOCK_MONOTONIC` ns. `None` in the first scan:
-    /// accessed at some time since they were mapped.
-    pub since_ns: Option<u64>,
-    /// The sight had young bits that are too old to be believed; they are not in `young`. The next
-    /// scan will be exact. Take the pages for as old as they were.
-    pub stale: bool,
-}
 
 /// What one scan cleared, and what that cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -28,12 +14,10 @@ pub struct ClearReport {
     pub tables_young: u64,
     /// Of these, cleared by `MADV_COLD`.
     pub tables_cleared: u64,
-    /// Of these, put off.
+    /// Of these, put off to stay within the budget.
     pub tables_put_off: u64,
     /// Of these, not cleared after all: too much time had passed since they were read.
     pub tables_late: u64,
-    /// Of these, whose bits were too old to be believed.
-    pub tables_stale: u64,
     /// Address ranges given to `MADV_COLD`.
     pub ranges: u64,
     /// Present pages in them.

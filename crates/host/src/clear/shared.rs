@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Is a page mapped by others too? `MADV_COLD` leaves such pages alone (madvise_cold_or_pageout_pte_range
-//! in mm/madvise.c: only where the mapping asked is the only one), so their accessed bits stay.
+//! Is a page mapped by others too? `MADV_COLD` leaves such pages alone
+//! (madvise_cold_or_pageout_pte_range in mm/madvise.c: only where the mapping asked is the only
+//! one), so their accessed bits stay.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

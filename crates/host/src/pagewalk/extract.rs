@@ -52,9 +52,10 @@ impl Extractor {
         }
     }
 
-    /// Writes the bitmaps of `table` to `out`. False, and `out` means nothing, when it holds what no page table of a process can hold: an
-    /// entry present to the MMU that user space may not access, or with reserved bits set, a frame
-    /// far behind the end of memory among them (special entries aside: they may be anything). Such a table was freed and used for something else
+    /// Writes the bitmaps of `table` to `out`. False, and `out` means nothing, when it holds what
+    /// no page table of a process can hold: an entry present to the MMU that user space may not
+    /// access, or with reserved bits set, a frame far behind the end of memory among them (special
+    /// entries aside: they may be anything). Such a table was freed and used for something else
     /// while it was read.
     pub fn extract(&self, table: &Raw, out: &mut Extract) -> bool {
         match self.width {

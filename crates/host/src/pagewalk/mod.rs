@@ -14,8 +14,6 @@
 //! x86-64 only. Needs BTF, BPF syscall programs or task iterators (Linux 5.17), CAP_BPF,
 //! CAP_PERFMON, and CAP_SYS_ADMIN for frame numbers in `/proc/self/pagemap`.
 
-use std::fs;
-
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
 use crate::access::{
@@ -28,6 +26,8 @@ use layout::{Ctl, Entry, Range};
 use leaf::leaf_bits;
 use machine::Machine;
 use program::Program;
+use ranges::{Cursor, join, leaves_alike, slot_end};
+use threads::Threads;
 
 pub mod entry;
 pub mod extract;
@@ -35,8 +35,10 @@ pub(crate) mod layout;
 mod leaf;
 mod machine;
 mod program;
+mod ranges;
 #[cfg(test)]
 mod synthetic;
+mod threads;
 
 pub use program::{Capacity, Flavour};
 
@@ -47,7 +49,8 @@ pub struct PageWalk {
     extractor: Extractor,
     /// The ranges given, joined where they share tables: what the program is asked for.
     joined: Vec<Range>,
-    /// The tables that the last call copied, as bitmaps, by slot; more slots than tables, sometimes.
+    /// The tables that the last call copied, as bitmaps, by slot; more slots than tables,
+    /// sometimes.
     digested: Vec<Digest>,
 }
 
@@ -349,80 +352,6 @@ struct Shown<'a> {
     seen_ns: u64,
 }
 
-/// Which of the ranges given an address lies in, moving upwards only.
-struct Cursor<'a> {
-    ranges: &'a [AddressRange],
-    at: usize,
-}
-
-impl Cursor<'_> {
-    /// The range in which the 2 MiB from `va` on lie whole.
-    fn whole(&mut self, va: u64) -> Option<usize> {
-        let is_behind = |range: &AddressRange| range.end <= va;
-        while self.ranges.get(self.at).is_some_and(is_behind) {
-            self.at += 1;
-        }
-        let range = self.ranges.get(self.at)?;
-        let is_whole = va.is_multiple_of(TABLE_BYTES)
-            && range.start <= va
-            && va.checked_add(TABLE_BYTES)? <= range.end;
-        is_whole.then_some(self.at)
-    }
-
-    /// Call `show(index, range)` for every range that meets `from..to`.
-    fn each(&mut self, from: u64, to: u64, mut show: impl FnMut(usize, AddressRange)) {
-        while self.at < self.ranges.len() && self.ranges[self.at].end <= from {
-            self.at += 1;
-        }
-        for (index, range) in self.ranges.iter().enumerate().skip(self.at) {
-            if range.start >= to {
-                break;
-            }
-            show(index, *range);
-        }
-    }
-}
-
-/// The threads of a process whose leader has exited but which lives on.
-struct Threads {
-    pid: u32,
-    tid: u32,
-    rest: Option<Vec<u32>>,
-}
-
-impl Threads {
-    fn leader(pid: u32) -> Self {
-        Threads {
-            pid,
-            tid: pid,
-            rest: None,
-        }
-    }
-
-    /// Move on to a thread not tried yet.
-    fn next(&mut self) -> bool {
-        let pid = self.pid;
-        let rest = self.rest.get_or_insert_with(|| {
-            let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
-                return Vec::new();
-            };
-            let tid = |name: std::ffi::OsString| name.to_str()?.parse().ok();
-            tasks
-                .flatten()
-                .filter_map(|task| tid(task.file_name()))
-                .filter(|&t| t != pid)
-                .collect()
-        });
-        match rest.pop() {
-            Some(tid) => {
-                self.tid = tid;
-                true
-            }
-            None => false,
-        }
-    }
-}
-
 fn refusal(rc: u32, pid: u32) -> AccessError {
     match rc {
         layout::RC_NO_TASK => AccessError::NoSuchProcess { pid },
@@ -431,51 +360,6 @@ fn refusal(rc: u32, pid: u32) -> AccessError {
         layout::RC_OTHER_TASK => AccessError::Reused { pid },
         _ => AccessError::NoAddressSpace { pid },
     }
-}
-
-/// Ranges that share a 2 MiB table become one, so that the table is copied once.
-fn join(ranges: &[AddressRange], out: &mut Vec<Range>) {
-    out.clear();
-    for range in ranges {
-        match out.last_mut() {
-            Some(last) if (last.end - 1) / TABLE_BYTES >= range.start / TABLE_BYTES => {
-                last.end = range.end;
-            }
-            _ => out.push(Range {
-                start: range.start,
-                end: range.end,
-            }),
-        }
-    }
-}
-
-/// How many of `entries`, from the first, are neighbouring 2 MiB leaves of which the same is seen, whole in
-/// one range, and the number of that range. `None` where that is not even two.
-fn leaves_alike(entries: &[Entry], cursor: &mut Cursor<'_>) -> Option<(usize, usize)> {
-    let first = match entries {
-        [first, second, ..] if [first.kind, second.kind] == [layout::KIND_PMD; 2] => first,
-        _ => return None,
-    };
-    let seen = leaf_bits(first.entry);
-    if !seen.bits.present.is_full() {
-        return None;
-    }
-    let range = cursor.whole(first.va)?;
-    let within = cursor.ranges[range].end.saturating_sub(first.va) / TABLE_BYTES;
-    let places = (first.va..).step_by(TABLE_BYTES as usize);
-    let candidates = entries.iter().zip(places).take(within as usize);
-    let alike = candidates.take_while(|(entry, va)| {
-        entry.kind == layout::KIND_PMD
-            && entry.va == *va
-            && std::ptr::eq(leaf_bits(entry.entry), seen)
-    });
-    let alike = alike.count();
-    (alike > 1).then_some((range, alike))
-}
-
-/// Behind the last address of the slot of `span` bytes in which `va` lies.
-fn slot_end(va: u64, span: u64) -> u64 {
-    (va & !(span - 1)).saturating_add(span)
 }
 
 fn hide(cursor: &mut Cursor<'_>, va: u64, end: u64, report: &mut ScanReport, sink: &mut Shown<'_>) {

@@ -8,9 +8,9 @@
 //! Page faults, where there is a source of them, are written with their own times between the looks
 //! ([`Evidence::Fault`]); a page that faulted in an interval is not written as seen in it as well.
 //!
-//! A program that touches so much that clearing all of it in every interval would slow it by more than
-//! [`MAX_SLOWDOWN`] is spared: some of its accesses are inferred from others, and the trace says which
-//! ([`Evidence::Inferred`]).
+//! A program that touches so much that clearing all of it in every interval would slow it by more
+//! than [`MAX_SLOWDOWN`] is spared: some of its accesses are inferred from others, and the trace
+//! says which ([`Evidence::Inferred`]).
 
 pub mod faults;
 mod pace;
@@ -24,6 +24,7 @@ use std::time::Duration;
 use crate::access::{Abilities, AccessError, AccessSource, Resolution};
 use crate::clock;
 use crate::faults::{Fault, FaultKind};
+use crate::look::LookError;
 use crate::pagewalk::{Capacity, PageWalk};
 use crate::process::{Process, ProcessError};
 use agewise_trace::page_trace::{Header, Order, PageTraceWriter};
@@ -31,7 +32,6 @@ use agewise_trace::{AccessKind, Evidence, Request, TraceError};
 use serde::Serialize;
 
 use pages::PageNames;
-pub use watched::WatchError;
 use watched::Watched;
 
 /// Why a recording cannot go on.
@@ -55,15 +55,15 @@ pub enum RecordError {
         /// The process.
         pid: u32,
         /// What failed.
-        source: WatchError,
+        source: LookError,
     },
     /// Page faults could not be read.
     #[error("page faults cannot be recorded: {0}; --faults off does without")]
     Faults(AccessError),
 }
 
-/// Tables read before they are cleared. What is accessed between the two is lost to the trace, and at
-/// short intervals that time counts: fewer tables than elsewhere, at some more calls.
+/// Tables read before they are cleared. What is accessed between the two is lost to the trace, and
+/// at short intervals that time counts: fewer tables than elsewhere, at some more calls.
 const TABLES_A_CALL: u32 = 16;
 
 /// What recording may cost a program, as a share of its time, unless told otherwise.
@@ -172,8 +172,8 @@ impl<'a, W: Write> Recorder<'a, W> {
         self.faults = Some(source);
     }
 
-    /// Bounds what recording costs processes added from now on; infinite: everything is seen, whatever
-    /// it costs.
+    /// Bounds what recording costs processes added from now on; infinite: everything is seen,
+    /// whatever it costs.
     pub fn set_max_slowdown(&mut self, share: f64) {
         self.max_slowdown = share;
     }
@@ -211,7 +211,8 @@ impl<'a, W: Write> Recorder<'a, W> {
         }
     }
 
-    /// Takes in a process; `born_here` as in [`Watched::new`]. One that is gone already is left out.
+    /// Takes in a process; `born_here` as in [`Watched::new`]. One that is gone already is left
+    /// out.
     ///
     /// # Errors
     /// It may not be looked at, or is a kernel thread.

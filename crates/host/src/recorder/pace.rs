@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What recording costs the program, bounded. Pure.
 //!
-//! A program pays some 400 ns for each accessed bit it has to set again. Where it touches so much that
-//! clearing all bits in every interval would cost it more than it should, most tables are cleared less
-//! often, and the trace says which accesses nobody saw.
+//! A program pays some 400 ns for each accessed bit it has to set again. Where it touches so much
+//! that clearing all bits in every interval would cost it more than it should, most tables are
+//! cleared less often, and the trace says which accesses nobody saw.
 //!
 //! Tables are taken in groups of 32 (64 MiB). One table of each, the *sample*, is cleared at every
-//! look: its accesses are seen. The others are cleared when a second has passed, or more where that is
-//! shown to be safe. Between two clears the first access of each page is seen, in its interval. What a
-//! page does after that is inferred: it follows a page of the sample, so that the share touched in an
-//! interval, in a second, or in any pattern is that of the sample. Before a clear is put off for
-//! longer, every table cleared is evidence: what share of its pages came back within a second says
-//! how long pages that stopped being accessed may be taken for accessed (1 % of the pages at most).
-//! When fewer come back than expected, the group is cleared every second again.
+//! look: its accesses are seen. The others are cleared when a second has passed, or more where that
+//! is shown to be safe. Between two clears the first access of each page is seen, in its interval.
+//! What a page does after that is inferred: it follows a page of the sample, so that the share
+//! touched in an interval, in a second, or in any pattern is that of the sample. Before a clear is
+//! put off for longer, every table cleared is evidence: what share of its pages came back within a
+//! second says how long pages that stopped being accessed may be taken for accessed (1 % of the
+//! pages at most). When fewer come back than expected, the group is cleared every second again.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,8 @@ const EVIDENCE_MAX: u32 = 8192;
 const SECOND_NS: u64 = 1_000_000_000;
 /// A table serves as the sample for so long, so that no table pays for all.
 const SAMPLE_FOR_NS: u64 = 30 * SECOND_NS;
-/// How long the next sample is watched before it takes over: two seconds, of which it must know one.
+/// How long the next sample is watched before it takes over: two seconds, of which it must know
+/// one.
 const HEIR_FOR_NS: u64 = 2 * SECOND_NS;
 /// How far all clears may be put off beyond what the evidence allows, to keep the bound.
 const STRETCH_MAX: f64 = 30.0;
@@ -234,8 +235,8 @@ impl Sample {
         }
     }
 
-    /// Takes in what was accessed in the last interval. After each second: the pages of the one before
-    /// it, and those of them that came back.
+    /// Takes in what was accessed in the last interval. After each second: the pages of the one
+    /// before it, and those of them that came back.
     fn see(&mut self, seen: &PageSet, now_ns: u64, look: u64) -> Option<(PageSet, PageSet)> {
         self.look = look;
         let mut of_second = None;

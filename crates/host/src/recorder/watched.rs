@@ -3,17 +3,13 @@
 //! on, and the accessed bits are cleared for the next interval.
 
 use std::io;
-use std::ops::ControlFlow;
 
-use crate::access::{
-    AccessError, AccessSource, AddressRange, Batch, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES,
-    TableSight, Target,
-};
+use crate::access::{AccessSource, AddressRange, Batch, Leaf, PAGE_BYTES, TABLE_BYTES, TableSight};
 use crate::clear::hand::{ClearHand, KernelHand, MAX_RANGES};
-use crate::clear::{ClearError, ClearPolicy, ClearReport, Clearer};
+use crate::clear::{ClearPolicy, ClearReport, Clearer};
 use crate::clock;
-use crate::error::FileError;
 use crate::faults::Fault;
+use crate::look::{LookError, Viewer, look};
 use crate::process::Process;
 use crate::vma::{MapsReader, VmaKind, VmaTable};
 use agewise_policy::table::PageSet;
@@ -22,32 +18,6 @@ use agewise_trace::Evidence;
 
 use super::pace::{Pace, RESET_NS};
 use super::pages::{Numbering, PageNames};
-
-/// A look at a process failed.
-#[derive(Debug, thiserror::Error)]
-pub enum WatchError {
-    /// Its mappings could not be read.
-    #[error(transparent)]
-    Maps(#[from] FileError),
-    /// Its page tables could not be read.
-    #[error(transparent)]
-    Eye(#[from] AccessError),
-    /// Its accessed bits could not be cleared: nothing more can be learnt of it.
-    #[error(transparent)]
-    Clear(#[from] ClearError),
-}
-
-impl WatchError {
-    /// The process is gone, which is no fault.
-    #[must_use]
-    pub fn is_gone(&self) -> bool {
-        match self {
-            WatchError::Maps(error) => error.is_not_found(),
-            WatchError::Eye(error) => error.is_target_gone(),
-            WatchError::Clear(error) => matches!(error, ClearError::Gone { .. }),
-        }
-    }
-}
 
 /// A run of neighbouring pages accessed in one interval, numbered for the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +34,8 @@ pub struct Touched {
 
 /// Looks in a row that cost the program too much, after which it is spared.
 const DEAR_LOOKS: u32 = 5;
-/// Share of what recording may cost that goes to accessed bits set again; the rest is for the flushes
-/// and locks of clearing.
+/// Share of what recording may cost that goes to accessed bits set again; the rest is for the
+/// flushes and locks of clearing.
 const RESET_SHARE: f64 = 0.5;
 /// Longest range given to the kernel at once: how long one call holds the program's mmap lock.
 const RANGE_BYTES_MAX: u64 = 16 << 20;
@@ -93,8 +63,8 @@ pub struct Watched {
 
 impl Watched {
     /// Starts with a process. `born_here`: it was started during the recording, so what it touched
-    /// before its first look belongs to the trace. `max_slowdown`: the share of its time that recording
-    /// may cost it; infinite for no bound.
+    /// before its first look belongs to the trace. `max_slowdown`: the share of its time that
+    /// recording may cost it; infinite for no bound.
     #[must_use]
     pub fn new(process: Process, slot: u64, born_here: bool, max_slowdown: f64) -> Watched {
         // Nothing is put off: a trace must not contain accesses that did not happen.
@@ -120,16 +90,17 @@ impl Watched {
         self.pace.is_some()
     }
 
-    /// Looks once. What was accessed since the last look goes to `found`, in rising order of address.
+    /// Looks once. What was accessed since the last look goes to `found`, in rising order of
+    /// address.
     ///
     /// # Errors
-    /// [`WatchError`].
+    /// [`LookError`].
     pub fn look(
         &mut self,
         source: &mut dyn AccessSource,
         names: &mut PageNames,
         found: &mut dyn FnMut(Touched),
-    ) -> Result<ClearReport, WatchError> {
+    ) -> Result<ClearReport, LookError> {
         let pid = self.process.pid();
         self.vmas.read_by(&mut self.maps, pid)?;
         let mapped: Vec<_> = self
@@ -164,24 +135,21 @@ impl Watched {
         if let Some(pace) = &mut self.pace {
             pace.begin(now_ns);
         }
-        let mut sink = Sink {
+        let mut numberer = Numberer {
             hand: KernelHand::new(&self.process),
-            clearer: &mut self.clearer,
             numberings: &numberings,
             count_first: self.born_here,
             found,
-            failed: None,
             spareable: &spareable,
             pace: self.pace.as_mut(),
             cold: Vec::new(),
             reset_pages: 0,
             denied: false,
         };
-        source.scan(&Target::from(&self.process), &ranges, &mut sink)?;
-        let (failed, reset_pages, denied) = (sink.failed, sink.reset_pages, sink.denied);
-        if let Some(error) = failed {
-            return Err(error.into());
-        }
+        let clearer = &mut self.clearer;
+        let looked = look(&self.process, source, &ranges, clearer, true, &mut numberer)?;
+        let (reset_pages, denied) = (numberer.reset_pages, numberer.denied);
+        let cleared = looked.cleared?;
         if let Some(pace) = &mut self.pace {
             pace.end();
         }
@@ -190,7 +158,7 @@ impl Watched {
             (self.pace, self.max_slowdown) = (None, f64::INFINITY);
         }
         self.decide_to_spare(now_ns, reset_pages);
-        Ok(self.clearer.finish(&mut KernelHand::new(&self.process))?)
+        Ok(cleared)
     }
 }
 
@@ -242,13 +210,12 @@ struct Numberings {
     copies: bool,
 }
 
-struct Sink<'a> {
+/// Numbers the pages that a look finds accessed.
+struct Numberer<'a> {
     hand: KernelHand<'a>,
-    clearer: &'a mut Clearer,
     numberings: &'a [Numberings],
     count_first: bool,
     found: &'a mut dyn FnMut(Touched),
-    failed: Option<ClearError>,
     /// Ranges whose pages are the process's own.
     spareable: &'a [bool],
     pace: Option<&'a mut Pace>,
@@ -260,7 +227,7 @@ struct Sink<'a> {
     denied: bool,
 }
 
-impl Sink<'_> {
+impl Numberer<'_> {
     /// A table of a process that is spared.
     fn spared(&mut self, sight: &TableSight<'_>) -> bool {
         let is_whole = sight.leaf == Leaf::Page && sight.covered.is_full();
@@ -340,13 +307,13 @@ fn is_denied(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS))
 }
 
-impl SightSink for Sink<'_> {
-    fn table(&mut self, sight: &TableSight<'_>) {
+impl Viewer for Numberer<'_> {
+    fn table(&mut self, sight: &TableSight<'_>, clearer: &mut Clearer) {
         if self.spared(sight) {
             return;
         }
-        let judged = self.clearer.judge(sight);
-        let known_since = judged.since_ns.is_some() || self.count_first;
+        let since_ns = clearer.judge(sight);
+        let known_since = since_ns.is_some() || self.count_first;
         let Some(numberings) = self.numberings.get(sight.range).filter(|_| known_since) else {
             return;
         };
@@ -363,23 +330,16 @@ impl SightSink for Sink<'_> {
             }
         };
         match numberings.file {
-            None => emit(&judged.young, numberings.own),
-            Some(file) if !numberings.copies => emit(&judged.young, file),
+            None => emit(&sight.bits.young, numberings.own),
+            Some(file) if !numberings.copies => emit(&sight.bits.young, file),
             Some(file) => {
-                emit(&judged.young.without(&sight.bits.dirty), file);
-                emit(&(judged.young & sight.bits.dirty), numberings.own);
+                emit(&sight.bits.young.without(&sight.bits.dirty), file);
+                emit(&(sight.bits.young & sight.bits.dirty), numberings.own);
             }
         }
     }
 
-    fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
+    fn batch_end(&mut self, _: &Batch) {
         self.clear_noted();
-        match self.clearer.clear(&mut self.hand, batch) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                self.failed = Some(error);
-                ControlFlow::Break(())
-            }
-        }
     }
 }

@@ -42,8 +42,8 @@ pub struct Piece {
     pub is_whole: bool,
 }
 
-/// What is followed of these areas (rising, disjoint), in rising order: mappings of up to `whole_limit`
-/// pages whole, of the others one block in 2^`level`. At level 0 everything is.
+/// What is followed of these areas (rising, disjoint), in rising order: mappings of up to
+/// `whole_limit` pages whole, of the others one block in 2^`level`. At level 0 everything is.
 pub fn choose(areas: &[Area], level: Level, block_pages: u64, whole_limit: u64) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut from = 0;
@@ -65,8 +65,8 @@ pub fn choose(areas: &[Area], level: Level, block_pages: u64, whole_limit: u64) 
     pieces
 }
 
-/// The size in pages up to which mappings are followed whole, so that those of all processes together
-/// have no more than `pages_max`: a power of two less one, or 0.
+/// The size in pages up to which mappings are followed whole, so that those of all processes
+/// together have no more than `pages_max`: a power of two less one, or 0.
 pub fn whole_limit<'a>(processes: impl Iterator<Item = &'a [Area]>, pages_max: u64) -> u64 {
     let mut by_size = [0u64; 65];
     for areas in processes {
@@ -116,8 +116,8 @@ fn blocks(number: usize, area: &Area, level: Level, block_pages: u64, out: &mut 
     }
 }
 
-/// The block followed of stratum number `stratum`: 2^`level` blocks, at a multiple of as many. Of its
-/// two halves the hash takes one, and of that the half that a finer sample would.
+/// The block followed of stratum number `stratum`: 2^`level` blocks, at a multiple of as many. Of
+/// its two halves the hash takes one, and of that the half that a finer sample would.
 fn chosen(seed: u64, stratum: u64, level: Level) -> u64 {
     let levels = (1..=level).rev();
     levels.fold(stratum, |at, level| at * 2 + upper_half(seed, at, level))

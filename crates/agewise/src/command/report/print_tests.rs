@@ -2,6 +2,7 @@
 //! Golden output, and that what we print can be read back.
 
 use agewise_policy::generations::PageType;
+use agewise_policy::sample::Margin;
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::*;
@@ -31,7 +32,14 @@ fn reports() -> Vec<SubjectReport> {
         unmapped_cache_bytes: Some(3 * MIB),
         refaulted_bytes: 8192,
         followed_bytes: 63 * MIB,
-        half_widths_bytes: vec![[5e6, 1e6], [2e6, 1e6], [3e6, 0.0]],
+        margins_bytes: [[5e6, 1e6], [2e6, 1e6], [3e6, 0.0]]
+            .map(|bin| {
+                bin.map(|bytes| Margin {
+                    below: bytes,
+                    above: bytes,
+                })
+            })
+            .to_vec(),
         observed_ms: 9000,
         troubles: vec!["17 (a\nb): not permitted".to_owned()],
         gone: None,
@@ -47,7 +55,7 @@ fn reports() -> Vec<SubjectReport> {
         unmapped_cache_bytes: None,
         refaulted_bytes: 0,
         followed_bytes: 0,
-        half_widths_bytes: Vec::new(),
+        margins_bytes: Vec::new(),
         observed_ms: 0,
         troubles: Vec::new(),
         gone: Some("the process has exited".to_owned()),

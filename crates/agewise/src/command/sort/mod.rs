@@ -28,21 +28,21 @@ use agewise_cli::units::{self, bytes_text, duration_text};
 ///
 /// Watches the target page by page. Pages that were not touched for --older-than are marked as cold
 /// (process_madvise(MADV_COLD)): they move to the inactive list, or to the oldest generation of the
-/// multi-gen LRU. Pages that two looks found in use are raised to the active list, unless the
-/// multi-gen LRU is on: one byte of each is read, twice, by which the kernel counts them as used, and
-/// thrown away. So reclaim, when it comes, takes what is cold first and not what is in use. Nothing
-/// is written, nothing leaves memory; a page that is touched again counts as young again. Works on a
-/// stock kernel.
+/// multi-gen LRU. Pages that two looks found in use are activated (moved to the active list),
+/// unless the multi-gen LRU is on: one byte of each is read, twice, by which the kernel counts them
+/// as used, and thrown away. So reclaim, when it comes, takes what is cold first and not what is in
+/// use. Nothing is written, nothing leaves memory; a page that is touched again counts as young
+/// again. Works on a stock kernel.
 ///
 /// Runs until interrupted, until the target has ended, or for --duration; each page is marked once
-/// for each time it grows cold, and raised once for each time it comes into use, or again when the
-/// kernel has taken its active lists apart. mlocked memory is left alone, and memory that other
+/// for each time it grows cold, and activated once for each time it comes into use, or again when
+/// the kernel has taken its active lists apart. mlocked memory is left alone, and memory that other
 /// programs map too is not marked by the kernel. agewise itself and the processes it came from are
 /// never touched.
 ///
-/// Accessed bits are cleared by clear_refs here, since clearing them by MADV_COLD, as other commands
-/// may, would put hot pages on the inactive list too. Without raising, that alone would harm: the
-/// kernel spares a page for the bit that was cleared.
+/// Accessed bits are cleared by clear_refs here, since clearing them by MADV_COLD, as other
+/// commands may, would put hot pages on the inactive list too. Without raising, that alone would
+/// harm: the kernel spares a page for the bit that was cleared.
 ///
 /// Exit status: 0 done, interrupted, or the target has ended; 1 an error; 2 a wrong argument.
 #[derive(Debug, clap::Args)]
@@ -72,11 +72,11 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     duration: Option<Duration>,
 
-    /// Only mark what is cold; raise nothing.
+    /// Only mark what is cold; activate nothing.
     #[arg(long)]
     cold_only: bool,
 
-    /// Do everything but mark and raise.
+    /// Do everything but mark and activate.
     #[arg(long)]
     dry_run: bool,
 
@@ -100,7 +100,7 @@ pub(super) struct Sorted {
     refused_bytes: u64,
     /// Raised to the active list.
     raised_bytes: u64,
-    /// Calls that marked or raised.
+    /// Calls that marked or activated.
     calls: u64,
     /// CPU time of everything agewise did, ms.
     cpu_ms: f64,
@@ -130,7 +130,7 @@ struct Limits {
     older_than: Duration,
     /// Bytes a second that are marked.
     rate: u64,
-    raises: bool,
+    activates: bool,
     dry_run: bool,
 }
 
@@ -159,7 +159,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         older_than: args.older_than,
         rate: args.rate,
         // There, generations do what the active list does here, and MADV_COLD moves between them.
-        raises: !args.cold_only && !matches!(multi_gen, Ok(Some(features)) if features.core),
+        activates: !args.cold_only && !matches!(multi_gen, Ok(Some(features)) if features.core),
         dry_run: args.dry_run,
     };
     let stop = Stop::install()?;
@@ -226,7 +226,7 @@ fn print(args: &Args, sorted: &Sorted) -> anyhow::Result<()> {
             };
             writeln!(
                 out,
-                "{:<5} {:>8}  {} found cold, {} {}{refused}; {} in use, raised; {:.1} ms CPU",
+                "{:<5} {:>8}  {} found cold, {} {}{refused}; {} in use, activated; {:.1} ms CPU",
                 sorted.record,
                 duration_text(Duration::from_millis((sorted.seconds * 1e3) as u64)),
                 bytes_text(sorted.asked_bytes),

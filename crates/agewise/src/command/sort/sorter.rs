@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sorting pass by pass: what has grown cold is marked, what is in use is raised.
+//! Sorting pass by pass: what has grown cold is marked, what is in use is activated.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use agewise_host::access::{AddressRange, PAGE_BYTES, Target};
+use agewise_host::activate::{PAGES_MAX, activate};
 use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, Hierarchy};
 use agewise_host::clear::hand::KernelHand;
 use agewise_host::clock;
 use agewise_host::mover::{self, Plan, Run, RunSet, SystemClock, TokenBucket, Wanted};
 use agewise_host::process::Process;
-use agewise_host::raise::{self, PAGES_MAX};
 use agewise_host::root::ProcRoot;
 use agewise_host::vma::VmaTable;
 use agewise_policy::generations::LABEL_OLDEST;
@@ -22,7 +22,8 @@ use agewise_cli::signal::Stop;
 /// CPU time for raising: so much at once (some 50000 pages), and this share of one core on average.
 const RAISE_BURST: Duration = Duration::from_millis(30);
 const RAISE_CPU_SHARE: f64 = 0.0025;
-/// The kernel took pages off its active lists if these have shrunk by more than one part in so many.
+/// The kernel took pages off its active lists if these have shrunk by more than one part in so
+/// many.
 const SHRUNK_PART: u64 = 16;
 
 /// What is known of one process from pass to pass.
@@ -33,27 +34,27 @@ struct Known {
     /// Seen in use once and not cold since.
     seen: RunSet,
     /// Raised, and not cold since.
-    raised: RunSet,
+    activated: RunSet,
     /// Length of the active lists of its cgroup after the last pass.
     active_bytes: Option<u64>,
 }
 
-/// Marks and raises.
+/// Marks and activates.
 pub(super) struct Sorter<'a> {
     limits: Limits,
     stop: &'a Stop,
     hierarchy: Option<Hierarchy>,
     bucket: TokenBucket,
     began: Instant,
-    raise_cpu: Duration,
+    activate_cpu: Duration,
     /// By pid and start time.
     known: HashMap<(u32, u64), Known>,
     total: Sorted,
 }
 
 impl<'a> Sorter<'a> {
-    /// Ourselves and the processes we came from are left alone. Without a hierarchy whatever is in use is raised again and
-    /// again, since nothing tells what the kernel took back.
+    /// Ourselves and the processes we came from are left alone. Without a hierarchy whatever is in
+    /// use is activated again and again, since nothing tells what the kernel took back.
     pub fn new(limits: Limits, hierarchy: Option<Hierarchy>, stop: &'a Stop) -> Sorter<'a> {
         Sorter {
             limits,
@@ -61,7 +62,7 @@ impl<'a> Sorter<'a> {
             hierarchy,
             bucket: TokenBucket::new(limits.rate, clock::monotonic_ns()),
             began: Instant::now(),
-            raise_cpu: Duration::ZERO,
+            activate_cpu: Duration::ZERO,
             known: HashMap::new(),
             total: Sorted {
                 record: "total",
@@ -145,10 +146,10 @@ impl<'a> Sorter<'a> {
             let marked = self.mark_cold(agent, process, &new, pass)?;
             known.marked = known.marked.union(&marked);
         }
-        if self.limits.raises {
+        if self.limits.activates {
             let cgroup = self.cgroup(process);
-            self.raise_used(agent, process, cgroup.as_ref(), known, &young, pass)?;
-            known.raised = known.raised.subtract(&cold);
+            self.activate_used(agent, process, cgroup.as_ref(), known, &young, pass)?;
+            known.activated = known.activated.subtract(&cold);
             known.seen = known.seen.union(&young).subtract(&cold);
             // Also brings the kernel's own counts up to date, by which it judges whether there is
             // enough on the inactive lists.
@@ -176,7 +177,7 @@ impl<'a> Sorter<'a> {
 
     /// Raises what this look and an earlier one saw in use: a page that is used once only is not
     /// worth another's place.
-    fn raise_used(
+    fn activate_used(
         &mut self,
         agent: &mut Agent,
         process: &Process,
@@ -192,17 +193,17 @@ impl<'a> Sorter<'a> {
             _ => true,
         };
         if took_back {
-            known.seen = known.seen.union(&known.raised);
-            known.raised = RunSet::default();
+            known.seen = known.seen.union(&known.activated);
+            known.activated = RunSet::default();
         }
-        let due = young.intersect(&known.seen).subtract(&known.raised);
-        let left_ns = self.raise_cpu_left_ns();
+        let due = young.intersect(&known.seen).subtract(&known.activated);
+        let left_ns = self.activate_cpu_left_ns();
         if due.is_empty() || left_ns == 0 {
             return Ok(());
         }
         let plan = self.look(agent, process, &due, Wanted::Present)?;
         let mut rest = units_of(plan.base(), PAGE_BYTES).chain(units_of(plan.huge(), HUGE_BYTES));
-        let mut raised = Vec::new();
+        let mut activated = Vec::new();
         while self.stop.requested().is_none() && clock::thread_cpu_ns() - began < left_ns {
             let batch: Vec<Run> = rest.by_ref().take(PAGES_MAX).collect();
             if batch.is_empty() {
@@ -211,27 +212,30 @@ impl<'a> Sorter<'a> {
             if !self.limits.dry_run {
                 // Of a huge page one byte is as good as all.
                 let addresses: Vec<u64> = batch.iter().map(|run| run.start).collect();
-                match raise::raise(process.pid(), &addresses) {
+                match activate(process.pid(), &addresses) {
                     Ok(done) => pass.calls += done.calls,
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => break,
                     Err(error) => {
-                        agewise_cli::note!("process {}: cannot raise: {error}", process.pid());
-                        self.limits.raises = false;
+                        agewise_cli::note!(
+                            "process {}: cannot activate pages: {error}",
+                            process.pid()
+                        );
+                        self.limits.activates = false;
                         break;
                     }
                 }
             }
             pass.raised_bytes += batch.iter().map(|run| run.bytes()).sum::<u64>();
-            raised.extend(batch);
+            activated.extend(batch);
         }
-        known.raised = known.raised.union(&RunSet::from_runs(raised));
-        self.raise_cpu += Duration::from_nanos(clock::thread_cpu_ns() - began);
+        known.activated = known.activated.union(&RunSet::from_runs(activated));
+        self.activate_cpu += Duration::from_nanos(clock::thread_cpu_ns() - began);
         Ok(())
     }
 
-    fn raise_cpu_left_ns(&self) -> u64 {
+    fn activate_cpu_left_ns(&self) -> u64 {
         let allowed = RAISE_BURST + self.began.elapsed().mul_f64(RAISE_CPU_SHARE);
-        u64::try_from(allowed.saturating_sub(self.raise_cpu).as_nanos()).unwrap_or(u64::MAX)
+        u64::try_from(allowed.saturating_sub(self.activate_cpu).as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// What of `pages` is there (and not touched) right now and may be moved.

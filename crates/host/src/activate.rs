@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Raising pages in the kernel's classic LRU: they join the active list, which reclaim leaves alone
-//! as long as there is enough on the inactive one.
+//! Activating pages in the kernel's classic LRU: they join the active list, which reclaim leaves
+//! alone as long as there is enough on the inactive one.
 //!
-//! The kernel has no call for it, but reading another process's memory marks every page read as used
-//! (`FOLL_TOUCH` of `pin_user_pages_remote`, `folio_mark_accessed` in mm/swap.c, 5.6 to 6.18): once
-//! referenced, twice active. So one byte of each page is read twice (process_vm_readv(2)), 0.5 us a
-//! page in all. Nobody looks at the bytes. No accessed bit is set, no page becomes dirty. A page that
-//! is not there would be brought in: give pages that have just been seen.
+//! The kernel has no call for it, but reading another process's memory marks every page read as
+//! used (`FOLL_TOUCH` of `pin_user_pages_remote`, `folio_mark_accessed` in mm/swap.c, 5.6 to 6.18):
+//! once referenced, twice active. So one byte of each page is read twice (process_vm_readv(2)), 0.5
+//! us a page in all. The bytes are thrown away. No accessed bit is set, no page becomes dirty. A
+//! page that is not there would be brought in: give pages that have just been seen.
 //!
-//! It is what undoes the harm of watching there: clearing accessed bits takes from the kernel what it
-//! would have spared hot pages for.
+//! It repairs what observing does there: clearing accessed bits takes from the kernel the evidence
+//! that would have kept hot pages.
 
 use std::io;
 
@@ -18,10 +18,10 @@ use crate::access::PAGE_BYTES;
 /// Most pages of one call (`UIO_MAXIOV`).
 pub const PAGES_MAX: usize = 1024;
 
-/// What raising did.
+/// What activating did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Raised {
-    /// Pages raised.
+pub struct Activated {
+    /// Pages activated.
     pub pages: u64,
     /// Pages that could not be read: unmapped meanwhile, or device memory.
     pub refused: u64,
@@ -29,14 +29,14 @@ pub struct Raised {
     pub calls: u64,
 }
 
-/// Raises the pages of process `pid` at these addresses, at most [`PAGES_MAX`].
+/// Activates the pages of process `pid` at these addresses, at most [`PAGES_MAX`].
 ///
 /// # Errors
-/// The process is gone (`ESRCH`), may not be traced by us (`EPERM`), or the kernel was built without
-/// the call (`ENOSYS`).
-pub fn raise(pid: u32, addresses: &[u64]) -> io::Result<Raised> {
+/// The process is gone (`ESRCH`), may not be traced by us (`EPERM`), or the kernel was built
+/// without the call (`ENOSYS`).
+pub fn activate(pid: u32, addresses: &[u64]) -> io::Result<Activated> {
     let addresses = &addresses[..addresses.len().min(PAGES_MAX)];
-    let mut raised = Raised::default();
+    let mut activated = Activated::default();
     let mut rest = addresses;
     while !rest.is_empty() {
         let read = read_bytes(pid, rest)?;
@@ -45,17 +45,17 @@ pub fn raise(pid: u32, addresses: &[u64]) -> io::Result<Raised> {
         } else {
             0
         };
-        raised.calls += 1 + u64::from(read > 0);
-        raised.pages += again as u64;
-        raised.refused += (read - again.min(read)) as u64;
+        activated.calls += 1 + u64::from(read > 0);
+        activated.pages += again as u64;
+        activated.refused += (read - again.min(read)) as u64;
         rest = &rest[read..];
         // The next one cannot be read; those behind it may.
         if let [_, behind @ ..] = rest {
-            raised.refused += 1;
+            activated.refused += 1;
             rest = behind;
         }
     }
-    Ok(raised)
+    Ok(activated)
 }
 
 /// Reads a byte at each address, up to the first that cannot be read: how many were.
@@ -73,8 +73,9 @@ fn read_bytes(pid: u32, addresses: &[u64]) -> io::Result<usize> {
         iov_len: addresses.len(),
     };
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
-    // SAFETY: `local` names as many bytes of `bytes` as there are addresses, at most its length, and
-    // `remote` has that many entries; their addresses are the target's and are checked by the kernel.
+    // SAFETY: `local` names as many bytes of `bytes` as there are addresses, at most its length,
+    // and `remote` has that many entries; their addresses are the target's and are checked by the
+    // kernel.
     let read = unsafe {
         libc::process_vm_readv(
             pid,
@@ -130,7 +131,7 @@ mod tests {
     fn live_pages_read_twice_are_active() {
         let lru_gen = std::fs::read_to_string("/sys/kernel/mm/lru_gen/enabled").unwrap_or_default();
         if !matches!(lru_gen.trim(), "" | "0x0000") {
-            return println!("SKIP live raise test: the multi-gen LRU is on");
+            return println!("SKIP live test of activation: the multi-gen LRU is on");
         }
         let bytes = (PAGES + 2) * PAGE_BYTES as usize;
         // SAFETY: a new anonymous mapping, which nothing else refers to.
@@ -156,14 +157,14 @@ mod tests {
             .collect();
         let before = active(&addresses);
         let pid = std::process::id();
-        let mut raised = Raised::default();
+        let mut activated = Activated::default();
         for chunk in addresses.chunks(PAGES_MAX) {
-            match raise(pid, chunk) {
-                Ok(done) => raised.pages += done.pages,
-                Err(error) => return println!("SKIP live raise test: {error}"),
+            match activate(pid, chunk) {
+                Ok(done) => activated.pages += done.pages,
+                Err(error) => return println!("SKIP live test of activation: {error}"),
             }
         }
-        assert_eq!(raised.pages, PAGES as u64);
+        assert_eq!(activated.pages, PAGES as u64);
         // A hole is passed over.
         // SAFETY: the last two pages of the mapping, not used any more.
         unsafe {
@@ -177,7 +178,7 @@ mod tests {
             first + (PAGES as u64) * PAGE_BYTES,
             first + PAGE_BYTES,
         ];
-        let done = raise(pid, &with_hole).expect("readable");
+        let done = activate(pid, &with_hole).expect("readable");
         assert_eq!((done.pages, done.refused), (2, 1));
         match (before, active(&addresses)) {
             (Ok(before), Ok(after)) => {
@@ -188,7 +189,9 @@ mod tests {
                 );
             }
             (Err(error), _) | (_, Err(error)) => {
-                println!("SKIP live raise test: which list pages are on is not told: {error}");
+                println!(
+                    "SKIP live test of activation: it is not known which list pages are on: {error}"
+                );
             }
         }
         // SAFETY: the rest of the mapping, to which nothing refers any more.
@@ -197,8 +200,11 @@ mod tests {
 
     #[test]
     fn nobody_is_gone() {
-        let error = raise(u32::MAX, &[4096]).expect_err("no such process");
+        let error = activate(u32::MAX, &[4096]).expect_err("no such process");
         assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
-        assert_eq!(raise(1, &[]).expect("nothing to do"), Raised::default());
+        assert_eq!(
+            activate(1, &[]).expect("nothing to do"),
+            Activated::default()
+        );
     }
 }

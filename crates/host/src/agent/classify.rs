@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From what a look shows of one process to ages: page types, NUMA nodes, pages shared with others.
+
+use std::collections::HashMap;
+
+use agewise_policy::agemap::{Facts, Leaves, Look, Part};
+use agewise_policy::generations::PageType;
+use agewise_policy::table::{PageSet, TableBits};
+use agewise_policy::workingset::Intervals;
+
+use super::Tap;
+use super::share::{self, FrameSet};
+use crate::access::{AddressRange, Batch, LeafRun, TABLE_BYTES, TableSight, Target};
+use crate::cgroup::CgroupError;
+use crate::clear::Clearer;
+use crate::glance::Glances;
+use crate::look::Viewer;
+use crate::memory::{self, NodeMap, Zone};
+use crate::root::Roots;
+use crate::vma::{Vma, VmaKind};
+
+/// What all processes of a tick have in common.
+pub(super) struct Shared<'a> {
+    /// Frames seen young in any mapping that may be shared.
+    pub young: &'a FrameSet,
+    /// Frames already counted, for each set of subjects this process is counted in.
+    pub counted: Vec<(Part, &'a mut FrameSet)>,
+    pub nodes: &'a Nodes,
+}
+
+/// The NUMA nodes, where there are several.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    /// Node ids, ascending; never empty.
+    pub ids: Vec<u32>,
+    pub map: Option<NodeMap>,
+}
+
+impl Nodes {
+    /// Those of this machine.
+    ///
+    /// # Errors
+    /// `/sys` or `/proc/zoneinfo` cannot be read.
+    pub fn find(roots: &Roots) -> Result<Nodes, CgroupError> {
+        let mut ids = memory::online_nodes(&roots.sys)?;
+        ids.sort_unstable();
+        if ids.is_empty() {
+            ids.push(0);
+        }
+        let map = match ids.len() {
+            1 => None,
+            _ => Some(NodeMap::new(&Zone::all(&roots.proc)?)),
+        };
+        Ok(Nodes { ids, map })
+    }
+
+    /// The first part of the pages that others count, for set number `at` of a process.
+    pub fn first_part(&self, at: usize) -> u8 {
+        ((1 + at) * self.ids.len()).min(WHOLE_PARTS - 1) as u8
+    }
+
+    /// The position of the node of a frame.
+    pub fn ordinal(&self, frame: u64) -> usize {
+        let node = self.map.as_ref().and_then(|map| map.node_of(frame));
+        node.and_then(|node| self.ids.iter().position(|id| *id == node))
+            .unwrap_or(0)
+    }
+}
+
+/// What one look does besides.
+pub(super) struct Extra<'a> {
+    /// Bounds by which to tell what came back into use.
+    pub returned_bounds: Option<&'a Intervals>,
+    /// Accesses that somebody else saw and cleared, by table. Who does that clears for us as well.
+    pub also_young: Option<HashMap<u64, PageSet>>,
+    /// Who listens.
+    pub tap: Option<&'a mut dyn Tap>,
+}
+
+/// A mapping of which something is followed.
+pub(super) struct Mapping<'a> {
+    pub vma: &'a Vma,
+    pub is_shareable: bool,
+}
+
+/// Parts from this on are those of mappings that are followed whole, in the order of the others.
+pub(super) const WHOLE_PARTS: usize = 128;
+
+/// Turns what is seen into ages.
+pub(super) struct Classifier<'a, 't> {
+    pub look: Look<'a>,
+    pub mappings: &'a [Mapping<'a>],
+    /// Mapping of each range that is read, and whether that is followed whole.
+    pub of: &'a [(u32, bool)],
+    pub is_sample: bool,
+    pub shared: Shared<'a>,
+    pub also_young: Option<&'a HashMap<u64, PageSet>>,
+    pub tap: Option<&'t mut dyn Tap>,
+    pub target: Target,
+    pub glances: &'a mut Glances,
+    pub parts: Vec<(Part, PageSet)>,
+}
+
+impl Classifier<'_, '_> {
+    /// The mapping that a range is of, and its number.
+    fn mapping(&self, range: usize) -> Option<(usize, &Mapping<'_>)> {
+        let number = self.of.get(range)?.0 as usize;
+        Some((number, self.mappings.get(number)?))
+    }
+
+    fn kind(&self, range: usize) -> Option<VmaKind> {
+        self.mapping(range).map(|(_, mapping)| mapping.vma.kind)
+    }
+
+    fn is_shareable(&self, range: usize) -> bool {
+        self.mapping(range)
+            .is_some_and(|(_, mapping)| mapping.is_shareable)
+    }
+
+    /// Notes what of a sight is to be cleared.
+    fn note(&self, sight: &TableSight<'_>, clearer: &mut Clearer) {
+        let Some((range, _)) = self.mapping(sight.range) else {
+            return;
+        };
+        if self.is_sample {
+            clearer.gap();
+        }
+        clearer.judge(&TableSight { range, ..*sight });
+    }
+
+    /// Which pages are file pages. What was written in a private mapping of a file is anonymous;
+    /// the kernel maps the file's own pages there clean and read-only.
+    fn files(&self, sight: &TableSight<'_>) -> PageSet {
+        match self.kind(sight.range) {
+            Some(VmaKind::FileShared) => PageSet::ALL,
+            Some(VmaKind::FilePrivate) => sight.bits.present.without(&sight.bits.dirty),
+            _ => PageSet::NONE,
+        }
+    }
+
+    /// Pages of other nodes than the first, and pages that another process counts.
+    fn note_parts(&mut self, sight: &TableSight<'_>, is_shareable: bool, bits: &mut TableBits) {
+        let several_nodes = self.shared.nodes.map.is_some();
+        let is_whole = self
+            .of
+            .get(sight.range)
+            .is_some_and(|(_, is_whole)| *is_whole);
+        let base = if self.is_sample && is_whole {
+            WHOLE_PARTS
+        } else {
+            0
+        };
+        self.parts.clear();
+        if !several_nodes && !is_shareable {
+            return;
+        }
+        let mut masks: Vec<(usize, PageSet)> = Vec::new();
+        let mut set = |part: usize, page: usize| {
+            let at = masks
+                .iter()
+                .position(|(of, _)| *of == part)
+                .unwrap_or_else(|| {
+                    masks.push((part, PageSet::NONE));
+                    masks.len() - 1
+                });
+            masks[at].1.insert(page);
+        };
+        let shared = &mut self.shared;
+        let present = sight.bits.present;
+        share::frames(sight, &present, |page, frame| {
+            let node = if several_nodes {
+                shared.nodes.ordinal(frame)
+            } else {
+                0
+            };
+            if node > 0 {
+                set(base + node, page);
+            }
+            if !is_shareable {
+                return;
+            }
+            for (part, counted) in &mut shared.counted {
+                if counted.insert(frame) {
+                    set(base + usize::from(*part) + node, page);
+                }
+            }
+            if !sight.bits.young.contains(page) && shared.young.contains(frame) {
+                bits.young.insert(page);
+            }
+        });
+        debug_assert!(masks.iter().all(|(part, _)| *part < 2 * WHOLE_PARTS));
+        self.parts
+            .extend(masks.iter().map(|(part, mask)| (*part as Part, *mask)));
+    }
+}
+
+impl Classifier<'_, '_> {
+    /// Leaves of one type, alone in this process, of which no look and no glance saw anything else.
+    fn plain_leaves(&mut self, run: &LeafRun<'_>, page_type: PageType, clearer: &mut Clearer) {
+        let first = run.first();
+        if run.tables() == 0 {
+            return;
+        }
+        if let Some((number, mapping)) = self.mapping(first.range) {
+            let kind = mapping.vma.kind;
+            if self.is_sample {
+                clearer.gap();
+            }
+            clearer.judge_leaves(&run.of_range(number));
+            self.glances.take_in(first, kind);
+        }
+        let taken = self.look.leaves(Leaves {
+            first: first.va / TABLE_BYTES,
+            tables: run.tables(),
+            young: run.is_young(),
+            page_type,
+        });
+        debug_assert!(taken.is_ok());
+    }
+}
+
+impl Viewer for Classifier<'_, '_> {
+    fn table(&mut self, sight: &TableSight<'_>, clearer: &mut Clearer) {
+        let mut bits = *sight.bits;
+        match self.also_young {
+            None => self.note(sight, clearer),
+            Some(also) => {
+                if let Some(also) = also.get(&(sight.va / TABLE_BYTES)) {
+                    bits.young |= *also & sight.bits.present;
+                }
+            }
+        }
+        if let Some(kind) = self.kind(sight.range) {
+            bits.young |= self.glances.take_in(sight, kind);
+        }
+        let is_shareable = self.is_shareable(sight.range);
+        self.note_parts(sight, is_shareable, &mut bits);
+        if let Some(tap) = &mut self.tap {
+            tap.table(&self.target, sight, &bits.young);
+        }
+        let facts = Facts {
+            index: sight.va / TABLE_BYTES,
+            bits: &bits,
+            files: self.files(sight),
+            parts: &self.parts,
+        };
+        // The source shows tables upwards; one that did not would be shown to us again next time.
+        let taken = self.look.table(facts);
+        debug_assert!(taken.is_ok());
+    }
+
+    fn leaves(&mut self, run: &LeafRun<'_>, clearer: &mut Clearer) {
+        let page_type = match self.kind(run.first().range) {
+            Some(VmaKind::FileShared) => PageType::File,
+            Some(VmaKind::Anon) => PageType::Anon,
+            // Each page has a type of its own.
+            _ => return run.sights().for_each(|sight| self.table(&sight, clearer)),
+        };
+        let range = run.first().range;
+        let singly = self.is_shareable(range) || self.tap.is_some() || self.also_young.is_some();
+        if singly || self.shared.nodes.map.is_some() {
+            return run.sights().for_each(|sight| self.table(&sight, clearer));
+        }
+        // What was accessed anyway, or never glanced, is as it was seen.
+        let mut from = 0;
+        for at in 0..run.tables() {
+            if !run.is_young() && self.glances.has_seen(run.va(at)) {
+                self.plain_leaves(&run.part(from, at), page_type, clearer);
+                self.table(&run.sight(at), clearer);
+                from = at + 1;
+            }
+        }
+        self.plain_leaves(&run.part(from, run.tables()), page_type, clearer);
+    }
+
+    fn unreadable(&mut self, range: AddressRange) {
+        self.look
+            .keep(range.start / TABLE_BYTES..range.end.div_ceil(TABLE_BYTES));
+    }
+
+    fn batch_end(&mut self, batch: &Batch) {
+        if let Some(tap) = &mut self.tap {
+            tap.batch_end(&self.target, batch);
+        }
+    }
+}

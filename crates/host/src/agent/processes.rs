@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The processes that a tick finds, and those that are gone since the last one.
+
+use std::sync::Arc;
+
+use super::target;
+use super::{Agent, Space, TickReport};
+
+impl Agent {
+    /// Opens processes that are new, and forgets those that are gone or are of no target any more.
+    pub(super) fn find_spaces(&mut self, watched_since_ms: Option<u64>, report: &mut TickReport) {
+        let tick = self.ticks;
+        self.refused.clear();
+        for (pid, subjects) in &self.resolved.processes {
+            let same = self.spaces.get_mut(pid).is_some_and(Space::is_alive);
+            if !same {
+                self.spaces.remove(pid);
+                let process = match target::open(&self.roots.proc, *pid) {
+                    // Its number was given to another one since the subjects were found.
+                    Ok(Some(process)) if self.resolved.means_another(&process, subjects) => {
+                        report.vanished += 1;
+                        continue;
+                    }
+                    Ok(Some(process)) => process,
+                    Ok(None) => continue,
+                    Err(error) if error.is_gone() => {
+                        report.vanished += 1;
+                        continue;
+                    }
+                    Err(error) => {
+                        report.failed += 1;
+                        self.refused.push((subjects.clone(), error.to_string()));
+                        continue;
+                    }
+                };
+                let born_ms = watched_since_ms.and_then(|since_ms| {
+                    started_ms(process.start_ticks()).filter(|ms| *ms >= since_ms)
+                });
+                let horizon_ms = self.config.intervals.horizon_ms();
+                let counts = Arc::clone(&self.map_counts);
+                let mut space = Space::new(process, self.config.clear, counts, horizon_ms, born_ms);
+                space.is_alive();
+                self.spaces.insert(*pid, space);
+            }
+            if let Some(space) = self.spaces.get_mut(pid) {
+                let start_ticks = space.process.start_ticks();
+                let is_of = |subject: &&usize| {
+                    let wanted = self.resolved.subjects[**subject].start_ticks;
+                    wanted.is_none_or(|wanted| wanted == start_ticks)
+                };
+                space.subjects.clear();
+                space.subjects.extend(subjects.iter().filter(is_of));
+                space.tick = tick;
+            }
+        }
+        self.spaces
+            .retain(|_, space| space.tick == tick && !space.subjects.is_empty());
+    }
+
+    pub(super) fn read_mappings(&mut self, report: &mut TickReport) {
+        let (maps, within) = (&mut self.maps, self.config.within.as_deref());
+        self.spaces
+            .retain(|_, space| match space.read_mappings(maps, within) {
+                Ok(()) => {
+                    space.trouble = None;
+                    true
+                }
+                Err(error) if error.is_gone() => {
+                    report.vanished += 1;
+                    false
+                }
+                Err(error) => {
+                    report.failed += 1;
+                    space.trouble = Some(error.to_string());
+                    true
+                }
+            });
+    }
+
+    /// Says of the processes among the subjects which have exited.
+    pub(super) fn mark_gone(&mut self) {
+        for (index, subject) in self.resolved.subjects.iter_mut().enumerate() {
+            let of = |subjects: &[usize]| subjects.contains(&index);
+            let is_known = self.spaces.values().any(|space| of(&space.subjects))
+                || self.refused.iter().any(|(subjects, _)| of(subjects));
+            if subject.start_ticks.is_some() && !is_known {
+                subject.gone = Some("the process has exited".to_owned());
+            }
+        }
+    }
+}
+
+/// When a process started, by the clock of ages. Ticks count from boot and go on while the machine
+/// sleeps; the clock does not: after a sleep a process seems to have started too late, never too
+/// early, and only by what was slept.
+fn started_ms(start_ticks: u64) -> Option<u64> {
+    let per_second = rustix::param::clock_ticks_per_second();
+    let since_boot_ms = start_ticks.checked_mul(1000)?.checked_div(per_second)?;
+    let slept_ms =
+        crate::clock::boottime_ns().saturating_sub(crate::clock::monotonic_ns()) / 1_000_000;
+    Some(since_boot_ms.saturating_sub(slept_ms))
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reports of an agent: ages by subject and NUMA node, and what it cost.
+
+use agewise_policy::workingset::{Histogram, Intervals};
+
+use super::share::FrameSet;
+use super::target::ResolvedSubject;
+use super::{Agent, CostReport, Space, SubjectAges, SubjectReport};
+use crate::access::PAGE_BYTES;
+use crate::memory::MemInfo;
+
+/// CPU ns of the first tick, and of all ticks but the first (of the first while there is no other).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cost {
+    pub first_ns: u64,
+    pub scans: u64,
+    pub began_ms: u64,
+    pub total_ns: u64,
+    pub walk_ns: u64,
+    pub classify_ns: u64,
+    pub clear_ns: u64,
+    pub present_pages: u64,
+}
+
+impl Agent {
+    /// What is known after the last tick.
+    pub fn report(&self) -> Vec<SubjectReport> {
+        self.report_by(|_| self.config.intervals.clone())
+    }
+
+    /// The ages of one subject (by its place in [`subjects`](Self::subjects)), in bytes, by the
+    /// bounds of [`AgentConfig::returned`]: what is resident, and what the last tick found accessed
+    /// or back from swap by how long it had been idle until then. Pages that several processes
+    /// share count in each. `None` where those are not kept.
+    pub fn ages(&self, subject: usize) -> Option<SubjectAges> {
+        let bounds = self.config.returned.as_ref()?;
+        let mut ages = SubjectAges {
+            looked_ms: self.last_tick_ms,
+            watched_ms: 0,
+            resident: Histogram::new(bounds),
+            returned: Histogram::new(bounds),
+            out_bytes: 0,
+            refaulted_bytes: 0,
+        };
+        let of = |space: &&Space| space.subjects.contains(&subject);
+        for space in self.spaces.values().filter(of) {
+            let window = space.map.generations();
+            let oldest = self.config.oldest;
+            ages.resident
+                .add_window(window, &space.sizes(), self.last_tick_ms, oldest);
+            if let Some(returned) = &space.returned {
+                ages.returned.add(returned);
+            }
+            let since_ms = window.unseen_since_ms().unwrap_or(self.last_tick_ms);
+            let watched_ms = self.last_tick_ms.saturating_sub(since_ms);
+            ages.watched_ms = ages.watched_ms.max(watched_ms);
+            ages.out_bytes += space.swapped_pages() * PAGE_BYTES;
+            ages.refaulted_bytes += space.refaulted_pages * PAGE_BYTES;
+        }
+        ages.resident = ages.resident.scaled(PAGE_BYTES);
+        ages.returned = ages.returned.scaled(PAGE_BYTES);
+        Some(ages)
+    }
+
+    /// The same as [`report`](Self::report), with bounds of its own for each NUMA node. Histograms
+    /// of nodes with different bounds cannot be added.
+    pub fn report_by(&self, bounds: impl Fn(u32) -> Intervals) -> Vec<SubjectReport> {
+        let now_ms = self.last_tick_ms;
+        let bounds: Vec<Intervals> = self.nodes.ids.iter().map(|node| bounds(*node)).collect();
+        let oldest = self.config.oldest;
+        let mut reports: Vec<SubjectReport> = self
+            .resolved
+            .subjects
+            .iter()
+            .map(|subject| {
+                let mut report = SubjectReport::new(
+                    subject.name.clone(),
+                    subject.cgroup.is_some(),
+                    &self.nodes.ids,
+                    &bounds,
+                );
+                report.gone = subject.gone.clone();
+                report
+            })
+            .collect();
+        let is_same = bounds.iter().all(|other| other == &bounds[0]);
+        let same_bounds = is_same.then_some(&bounds[0]);
+        let mut processes = vec![0usize; reports.len()];
+        for subject in self.spaces.values().flat_map(|space| &space.subjects) {
+            processes[*subject] += 1;
+        }
+        for space in self.spaces.values() {
+            let mut place = 0;
+            for subject in &space.subjects {
+                let part = if self.targets.share_pages() {
+                    Some(self.nodes.first_part(0))
+                } else if processes[*subject] > 1 {
+                    place += 1;
+                    Some(self.nodes.first_part(place - 1))
+                } else {
+                    None
+                };
+                reports[*subject].add(space, part.map(usize::from), now_ms, oldest, same_bounds);
+            }
+        }
+        for (subjects, why) in &self.refused {
+            for subject in subjects {
+                reports[*subject].troubles.push(why.clone());
+            }
+        }
+        for (report, subject) in reports.iter_mut().zip(&self.resolved.subjects) {
+            report.finish();
+            report.unmapped_cache_bytes = self.unmapped_cache_bytes(subject);
+        }
+        reports
+    }
+
+    /// Page cache that no process maps.
+    fn unmapped_cache_bytes(&self, subject: &ResolvedSubject) -> Option<u64> {
+        let cgroup = subject.cgroup.as_ref()?;
+        if cgroup.is_root() {
+            let info = MemInfo::of_machine(&self.roots.proc).ok()?;
+            return Some(
+                info.file_bytes
+                    .saturating_sub(info.mapped_bytes.max(info.shmem_bytes)),
+            );
+        }
+        let stat = cgroup.stat().ok()?;
+        Some(
+            stat.file_bytes
+                .saturating_sub(stat.file_mapped_bytes.max(stat.shmem_bytes)),
+        )
+    }
+
+    /// What it cost so far.
+    pub fn cost(&self) -> CostReport {
+        let scans = self.cost.scans.max(1) as f64;
+        let gib = (self.cost.present_pages * PAGE_BYTES) as f64 / f64::from(1 << 30);
+        let per_scan = |ns: u64| ns as f64 / 1e6 / scans;
+        let per_gib = |ns: u64| {
+            if gib > 0.0 {
+                ns as f64 / 1e6 / gib
+            } else {
+                0.0
+            }
+        };
+        let agemap_bytes: usize = self.spaces.values().map(|s| s.map.memory_bytes()).sum();
+        let slots: u64 = self
+            .spaces
+            .values()
+            .map(|space| space.map.page_slots())
+            .sum();
+        // The last scan stands for the interval that follows it.
+        let elapsed_ms =
+            self.began_ms.saturating_sub(self.cost.began_ms) + self.config.scan_interval_ms();
+        CostReport {
+            scans: self.ticks,
+            first_scan_cpu_ms: self.cost.first_ns as f64 / 1e6,
+            cpu_ms_per_scan: per_scan(self.cost.total_ns),
+            walk_ms_per_scan: per_scan(self.cost.walk_ns),
+            classify_ms_per_scan: per_scan(self.cost.classify_ns),
+            clear_ms_per_scan: per_scan(self.cost.clear_ns),
+            cpu_ms_per_gib: per_gib(self.cost.total_ns),
+            walk_ms_per_gib: per_gib(self.cost.walk_ns),
+            classify_ms_per_gib: per_gib(self.cost.classify_ns),
+            clear_ms_per_gib: per_gib(self.cost.clear_ns),
+            core_percent: self.cost.total_ns as f64 / 1e6 / elapsed_ms as f64 * 100.0,
+            scan_interval_ms: self.config.scan_interval_ms(),
+            agemap_bytes: agemap_bytes as u64,
+            agemap_bytes_per_page: agemap_bytes as f64 / slots.max(1) as f64,
+            unseen_processes: self.unseen.0,
+            unseen_cgroups: self.unseen.1,
+        }
+    }
+
+    /// Bytes of memory that observation takes, besides what the source holds.
+    pub fn memory_bytes(&self) -> usize {
+        self.spaces.values().map(Space::memory_bytes).sum::<usize>()
+            + self.young_frames.memory_bytes()
+            + self
+                .counted_frames
+                .iter()
+                .map(FrameSet::memory_bytes)
+                .sum::<usize>()
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One look at one process: read its page tables, show them to a viewer, clear the accessed bits
+//! batch by batch. The agent and the recorder both look this way.
+
+use std::ops::ControlFlow;
+
+use crate::access::{
+    AccessError, AccessSource, AddressRange, Batch, LeafRun, ScanCost, SightSink, TableSight,
+    Target,
+};
+use crate::clear::hand::KernelHand;
+use crate::clear::{ClearError, ClearReport, Clearer};
+use crate::error::FileError;
+use crate::process::{Process, ProcessError};
+
+/// Why a process was not looked at, or not to the end.
+#[derive(Debug, thiserror::Error)]
+pub enum LookError {
+    /// Its page tables could not be read.
+    #[error(transparent)]
+    Source(#[from] AccessError),
+    /// Its mappings could not be read.
+    #[error(transparent)]
+    Maps(#[from] FileError),
+    /// A file of its directory in `/proc` could not be read.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// Its accessed bits could not be cleared: nothing more can be learnt about it.
+    #[error(transparent)]
+    Clear(#[from] ClearError),
+}
+
+impl LookError {
+    /// The process is gone, or its pid belongs to another one: not a fault.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        match self {
+            LookError::Source(error) => error.is_target_gone(),
+            LookError::Maps(error) => error.is_not_found(),
+            LookError::Process(error) => error.is_gone(),
+            LookError::Clear(error) => matches!(error, ClearError::Gone { .. }),
+        }
+    }
+}
+
+/// Takes in what a look shows, as a [`SightSink`] does, and asks the clearer to clear it.
+pub(crate) trait Viewer {
+    /// One table.
+    fn table(&mut self, sight: &TableSight<'_>, clearer: &mut Clearer);
+
+    /// Neighbouring leaves that look alike.
+    fn leaves(&mut self, run: &LeafRun<'_>, clearer: &mut Clearer) {
+        run.sights().for_each(|sight| self.table(&sight, clearer));
+    }
+
+    /// Nothing could be learnt about this part.
+    fn unreadable(&mut self, range: AddressRange) {
+        let _ = range;
+    }
+
+    /// Everything that was read together has been shown; it is cleared next.
+    fn batch_end(&mut self, batch: &Batch) {
+        let _ = batch;
+    }
+}
+
+/// What a look cost and cleared.
+#[derive(Debug)]
+pub(crate) struct Looked {
+    /// The cost of reading.
+    pub cost: ScanCost,
+    /// What was cleared. An error leaves what the viewer saw true.
+    pub cleared: Result<ClearReport, ClearError>,
+}
+
+/// Looks at `ranges` of a process. `clearer`: prepared for this look by [`Clearer::begin`]. Unless
+/// `is_clearing`, accessed bits stay as they are: somebody else clears them.
+///
+/// # Errors
+/// The page tables could not be read to the end; what the viewer saw before stays true.
+pub(crate) fn look(
+    process: &Process,
+    source: &mut dyn AccessSource,
+    ranges: &[AddressRange],
+    clearer: &mut Clearer,
+    is_clearing: bool,
+    viewer: &mut dyn Viewer,
+) -> Result<Looked, AccessError> {
+    let mut sink = Sink {
+        viewer,
+        clearer,
+        hand: KernelHand::new(process),
+        is_clearing,
+        failed: None,
+    };
+    let scanned = source.scan(&Target::from(process), ranges, &mut sink);
+    let Sink {
+        clearer,
+        mut hand,
+        failed,
+        ..
+    } = sink;
+    if matches!(scanned, Err(AccessError::Changed { .. })) {
+        clearer.forget();
+    }
+    let cost = scanned?.cost;
+    let cleared = match failed {
+        Some(error) => Err(error),
+        None if is_clearing => clearer.finish(&mut hand),
+        None => Ok(ClearReport::default()),
+    };
+    Ok(Looked { cost, cleared })
+}
+
+struct Sink<'a> {
+    viewer: &'a mut dyn Viewer,
+    clearer: &'a mut Clearer,
+    hand: KernelHand<'a>,
+    is_clearing: bool,
+    failed: Option<ClearError>,
+}
+
+impl SightSink for Sink<'_> {
+    fn table(&mut self, sight: &TableSight<'_>) {
+        self.viewer.table(sight, self.clearer);
+    }
+
+    fn leaves(&mut self, run: &LeafRun<'_>) {
+        self.viewer.leaves(run, self.clearer);
+    }
+
+    fn unreadable(&mut self, range: AddressRange) {
+        self.viewer.unreadable(range);
+    }
+
+    fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
+        self.viewer.batch_end(batch);
+        if self.is_clearing && self.failed.is_none() {
+            self.failed = self.clearer.clear(&mut self.hand, batch).err();
+        }
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The ranges that a scan is asked for, and where in them the walk is.
+
+use super::layout::{self, Entry, Range};
+use super::leaf::leaf_bits;
+use crate::access::{AddressRange, TABLE_BYTES};
+
+/// Which of the ranges given an address lies in, moving upwards only.
+pub(super) struct Cursor<'a> {
+    pub ranges: &'a [AddressRange],
+    pub at: usize,
+}
+
+impl Cursor<'_> {
+    /// The range in which the 2 MiB from `va` on lie whole.
+    pub fn whole(&mut self, va: u64) -> Option<usize> {
+        let is_behind = |range: &AddressRange| range.end <= va;
+        while self.ranges.get(self.at).is_some_and(is_behind) {
+            self.at += 1;
+        }
+        let range = self.ranges.get(self.at)?;
+        let is_whole = va.is_multiple_of(TABLE_BYTES)
+            && range.start <= va
+            && va.checked_add(TABLE_BYTES)? <= range.end;
+        is_whole.then_some(self.at)
+    }
+
+    /// Call `show(index, range)` for every range that meets `from..to`.
+    pub fn each(&mut self, from: u64, to: u64, mut show: impl FnMut(usize, AddressRange)) {
+        while self.at < self.ranges.len() && self.ranges[self.at].end <= from {
+            self.at += 1;
+        }
+        for (index, range) in self.ranges.iter().enumerate().skip(self.at) {
+            if range.start >= to {
+                break;
+            }
+            show(index, *range);
+        }
+    }
+}
+
+/// Ranges that share a 2 MiB table become one, so that the table is copied once.
+pub(super) fn join(ranges: &[AddressRange], out: &mut Vec<Range>) {
+    out.clear();
+    for range in ranges {
+        match out.last_mut() {
+            Some(last) if (last.end - 1) / TABLE_BYTES >= range.start / TABLE_BYTES => {
+                last.end = range.end;
+            }
+            _ => out.push(Range {
+                start: range.start,
+                end: range.end,
+            }),
+        }
+    }
+}
+
+/// How many of `entries`, from the first, are neighbouring 2 MiB leaves of which the same is seen,
+/// whole in one range, and the number of that range. `None` where that is not even two.
+pub(super) fn leaves_alike(entries: &[Entry], cursor: &mut Cursor<'_>) -> Option<(usize, usize)> {
+    let first = match entries {
+        [first, second, ..] if [first.kind, second.kind] == [layout::KIND_PMD; 2] => first,
+        _ => return None,
+    };
+    let seen = leaf_bits(first.entry);
+    if !seen.bits.present.is_full() {
+        return None;
+    }
+    let range = cursor.whole(first.va)?;
+    let within = cursor.ranges[range].end.saturating_sub(first.va) / TABLE_BYTES;
+    let places = (first.va..).step_by(TABLE_BYTES as usize);
+    let candidates = entries.iter().zip(places).take(within as usize);
+    let alike = candidates.take_while(|(entry, va)| {
+        entry.kind == layout::KIND_PMD
+            && entry.va == *va
+            && std::ptr::eq(leaf_bits(entry.entry), seen)
+    });
+    let alike = alike.count();
+    (alike > 1).then_some((range, alike))
+}
+
+/// Behind the last address of the slot of `span` bytes in which `va` lies.
+pub(super) fn slot_end(va: u64, span: u64) -> u64 {
+    (va & !(span - 1)).saturating_add(span)
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Kinds of mappings by the file system of their file.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+
+use super::{Line, VmaKind};
+
+/// Which devices hold shared memory or huge pages: learnt once for each device met.
+#[derive(Debug, Default)]
+pub(super) struct Filesystems {
+    kinds: HashMap<u64, Option<VmaKind>>,
+    own: bool,
+}
+
+impl Filesystems {
+    pub fn kind(&mut self, line: &Line<'_>, pid: u32) -> VmaKind {
+        if line.inode == 0 {
+            let special = [b"[vdso]".as_slice(), b"[vvar", b"[vsyscall]", b"[uprobes]"];
+            let is_special = special.iter().any(|prefix| line.name.starts_with(prefix));
+            return if is_special {
+                VmaKind::Special
+            } else {
+                VmaKind::Anon
+            };
+        }
+        if let Some(kind) = self.of_device(line.device, pid) {
+            return kind;
+        }
+        if line.name.starts_with(b"anon_inode:") || line.name.starts_with(b"/dev/") {
+            return VmaKind::Special;
+        }
+        if line.perms[3] == b's' {
+            VmaKind::FileShared
+        } else {
+            VmaKind::FilePrivate
+        }
+    }
+
+    /// Shared memory or huge pages, by the file system of the device; `None` for any other.
+    fn of_device(&mut self, device: u64, pid: u32) -> Option<VmaKind> {
+        if let Some(&known) = self.kinds.get(&device) {
+            return known;
+        }
+        if !self.own {
+            self.own = true;
+            self.learn_internal();
+        }
+        // The target may live in a mount namespace of its own: ask it, not ourselves.
+        self.learn_mounts(pid);
+        *self.kinds.entry(device).or_insert(None)
+    }
+
+    /// The kernel's own mounts, which no mount table shows: those behind memfd.
+    fn learn_internal(&mut self) {
+        use rustix::fs::{MemfdFlags, memfd_create};
+        let pairs = [
+            (MemfdFlags::CLOEXEC, VmaKind::Shmem),
+            (MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB, VmaKind::Hugetlb),
+        ];
+        for (flags, kind) in pairs {
+            let Ok(fd) = memfd_create("agewise-probe", flags) else {
+                continue;
+            };
+            if let Ok(meta) = File::from(fd).metadata() {
+                self.kinds.insert(meta.dev(), Some(kind));
+            }
+        }
+    }
+
+    fn learn_mounts(&mut self, pid: u32) {
+        let Ok(text) = fs::read_to_string(format!("/proc/{pid}/mountinfo")) else {
+            return;
+        };
+        for line in text.lines() {
+            if let Some((device, kind)) = mount_kind(line) {
+                self.kinds.insert(device, Some(kind));
+            }
+        }
+    }
+}
+
+/// Device and kind of a line of mountinfo (proc_pid_mountinfo(5)), for tmpfs and hugetlbfs.
+pub(super) fn mount_kind(line: &str) -> Option<(u64, VmaKind)> {
+    let (fields, rest) = line.split_once(" - ")?;
+    let kind = match rest.split(' ').next()? {
+        "tmpfs" | "devtmpfs" => VmaKind::Shmem,
+        "hugetlbfs" => VmaKind::Hugetlb,
+        _ => return None,
+    };
+    let (major, minor) = fields.split(' ').nth(2)?.split_once(':')?;
+    Some((
+        rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?),
+        kind,
+    ))
+}
