@@ -5,6 +5,7 @@ pub mod ages;
 pub mod daemon;
 pub mod evict;
 pub mod exercise;
+mod files;
 pub mod harm;
 pub mod hotcold;
 pub mod judge;
@@ -130,6 +131,15 @@ enum What {
     /// measure for minutes), resident_max_bytes at most granted_bytes, growth_bytes about 0,
     /// left_behind 0. Takes mapped times touched of memory.
     Daemon(DaemonArgs),
+    /// What following the page cache costs, and how true it is.
+    ///
+    /// A file of its own is read in known places by pread, sendfile and a mapping; loops of cached reads
+    /// run with and without the programs on the tracepoints, in pairs of random order. Bars: missed at
+    /// most 0.005 and false at most 0.01 (but for mmap, which page tables show), resident_error_ratio
+    /// within 0.01, machine_error_ratio within 0.02, pread_4k_change_ratio at most 0.05,
+    /// pread_64k_change_ratio at most 0.01, walk_ms_per_gib at most 1. Takes the size of the file as
+    /// page cache.
+    Files(files::Args),
     /// The program that `bench scale` watches.
     #[command(hide = true)]
     Sea,
@@ -347,6 +357,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         What::Lab(args) => lab::measure(args).and_then(|record| print("lab", args.format, &record)),
         What::Daemon(args) => daemon::measure(&program, args, &stop)
             .and_then(|record| print("daemon", args.format, &record)),
+        What::Files(args) => {
+            files::measure(args, &stop).and_then(|record| print("files", args.format, &record))
+        }
         What::Nest | What::Sea => Ok(()),
     };
     match stop.requested() {
