@@ -421,6 +421,49 @@ static __always_inline int show_inode(u64 inode)
 	return full;
 }
 
+/* Whether the inode is where it was in the list: others point to it. */
+static __always_inline int stands(u64 inode, u64 number)
+{
+	u64 at = field(inode, struct inode, i_sb_list), sb = 0, now = 0, next = 0, prev = 0;
+
+	read_field(sb, inode, struct inode, i_sb);
+	read_field(now, inode, struct inode, i_ino);
+	read_field(next, at, struct list_head, next);
+	read_field(prev, next, struct list_head, prev);
+	return sb == cw_ctl.super && now == number && prev == at && next != at;
+}
+
+struct back { u64 at; u32 from; };
+
+/* The inode passed before, while none stands. 1 ends the loop. */
+static long back_step(u64 i, void *ctx)
+{
+	struct back *b = ctx;
+	struct cw_place *place = &cw_ctl.trail[(b->from - 1 - (u32)i) & (CW_TRAIL - 1)];
+
+	if (!stands(place->inode, place->number))
+		return 0;
+	b->at = field(place->inode, struct inode, i_sb_list);
+	return 1;
+}
+
+/* The inode at hand went away. On behind one passed before, which shows some again; 0: there is none. */
+static __always_inline int go_back(struct list *l)
+{
+	struct back b = { .from = cw_ctl.passed };
+	u32 known = cw_ctl.passed;
+
+	cw_ctl.steps_back++;
+	bpf_loop(known < CW_TRAIL ? known : CW_TRAIL, back_step, &b, 0);
+	if (b.at)
+		l->at = b.at;
+	else if (known < CW_TRAIL)
+		l->at = l->head;
+	else
+		return 0;
+	return 1;
+}
+
 /* On to the next inode of the list. 1 ends the loop. */
 static long inode_step(u64 i, void *ctx)
 {
@@ -447,15 +490,17 @@ static long inode_step(u64 i, void *ctx)
 		if (prev == l->at && next != l->at)
 			goto found;
 	}
+lost:
+	cw_ctl.visited++;
+	if (go_back(l))
+		return 0;
 	cw_ctl.rc = CW_LOST;
 	return 1;
 found:
 	inode = next - bpf_core_field_offset(struct inode, i_sb_list);
 	read_field(sb, inode, struct inode, i_sb);
-	if (sb != cw_ctl.super) {
-		cw_ctl.rc = CW_LOST;
-		return 1;
-	}
+	if (sb != cw_ctl.super)
+		goto lost;
 	cw_ctl.visited++;
 	cw_ctl.inode = inode;
 	cw_ctl.page = 0;
@@ -469,6 +514,9 @@ show:
 	}
 	/* It was shown whole: this is where to go on behind. */
 	cw_ctl.page = ~0ULL;
+	cw_ctl.trail[cw_ctl.passed & (CW_TRAIL - 1)].inode = inode;
+	cw_ctl.trail[cw_ctl.passed & (CW_TRAIL - 1)].number = cw_ctl.number;
+	cw_ctl.passed++;
 	return 0;
 }
 
@@ -489,12 +537,12 @@ SEC("syscall")
 int walk_inodes(void *ctx)
 {
 	struct list l = {};
-	u64 sb = 0, number = 0, next = 0, prev = 0;
 
 	cw_ctl.n_files = 0;
 	cw_ctl.n_leaves = 0;
 	cw_ctl.visited = 0;
 	cw_ctl.retries = 0;
+	cw_ctl.steps_back = 0;
 	if (!is_super(cw_ctl.super)) {
 		cw_ctl.rc = CW_NOT_HERE;
 		return 0;
@@ -502,16 +550,13 @@ int walk_inodes(void *ctx)
 	l.head = field(cw_ctl.super, struct super_block, s_inodes);
 	l.at = l.head;
 	if (cw_ctl.inode) {
-		l.at = field(cw_ctl.inode, struct inode, i_sb_list);
-		read_field(sb, cw_ctl.inode, struct inode, i_sb);
-		read_field(number, cw_ctl.inode, struct inode, i_ino);
-		read_field(next, l.at, struct list_head, next);
-		read_field(prev, next, struct list_head, prev);
-		if (sb != cw_ctl.super || number != cw_ctl.number || prev != l.at || next == l.at) {
+		if (stands(cw_ctl.inode, cw_ctl.number)) {
+			l.at = field(cw_ctl.inode, struct inode, i_sb_list);
+			l.resume = cw_ctl.page != ~0ULL;
+		} else if (!go_back(&l)) {
 			cw_ctl.rc = CW_LOST;
 			return 0;
 		}
-		l.resume = cw_ctl.page != ~0ULL;
 	}
 	bpf_loop(1 << 23, inode_step, &l, 0);
 	return 0;

@@ -9,6 +9,7 @@
 #define CW_SHIFT	6	/* log2 of that */
 #define CW_LEVELS	11	/* deepest tree of 64-bit indices */
 #define CW_RETRIES	3
+#define CW_TRAIL	64	/* inodes passed last that are remembered, a power of two */
 #define CW_NAME_BYTES	256	/* longest name of a directory entry, and its end */
 #define CW_DEPTH	64	/* names of a path, at most */
 
@@ -57,6 +58,8 @@ struct cw_leaf {
 /* The names of a path, from the file up. */
 struct cw_path { u8 names[CW_DEPTH][CW_NAME_BYTES]; };
 
+struct cw_place { u64 inode, number; };
+
 struct cw_ctl {
 	/* in and out: where to go on */
 	u64 super;
@@ -72,6 +75,10 @@ struct cw_ctl {
 	u32 visited;		/* inodes looked at, with pages or without */
 	u32 retries;		/* nodes given up: they left their tree as they were read */
 	u32 names;		/* of a path, from the file up */
+	/* Kept from call to call: where to go back to when the inode at hand goes away. */
+	u32 passed;		/* inodes passed in this super block */
+	u32 steps_back;
+	struct cw_place trail[CW_TRAIL];
 };
 
 #endif

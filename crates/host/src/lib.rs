@@ -15,6 +15,7 @@ pub mod damon;
 pub mod error;
 pub mod faults;
 pub mod glance;
+pub mod guest;
 pub mod heated;
 pub mod kernel_source;
 pub mod look;

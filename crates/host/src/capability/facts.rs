@@ -217,6 +217,8 @@ pub(crate) struct Facts {
     pub walker: Result<WalkerFacts, AccessError>,
     pub faults: Result<(), AccessError>,
     pub page_cache: Result<Vec<&'static Tracepoint>, AccessError>,
+    /// Processes that run KVM guests.
+    pub guest_hosts: Vec<u32>,
     pub layout: Layout,
     pub memory_hierarchy: Result<Hierarchy, CgroupError>,
     pub unified: Option<Hierarchy>,
@@ -265,6 +267,7 @@ impl Facts {
             walker: calls.load_walker(),
             faults: calls.load_faults(),
             page_cache: calls.load_page_cache(),
+            guest_hosts: crate::guest::hosts(&roots.proc),
             layout: mounts.layout(),
             has_memory_reclaim: memory_hierarchy.as_ref().is_ok_and(has_memory_reclaim),
             memory_hierarchy,

@@ -9,14 +9,30 @@ use crate::cgroup::{CgroupError, Layout, Version};
 use crate::damon::{Availability, Owner};
 
 pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
-    vec![
+    let mut lines = vec![
         memory(facts),
         cgroup(facts),
         swap(facts),
         psi(facts),
         thp(facts),
         accessed_bits(facts),
-    ]
+    ];
+    lines.extend(guests(facts));
+    lines
+}
+
+/// Said only where there are some.
+fn guests(facts: &Facts) -> Option<Capability> {
+    let pids: Vec<_> = facts.guest_hosts.iter().map(u32::to_string).collect();
+    if pids.is_empty() {
+        return None;
+    }
+    let found = format!(
+        "processes {} run KVM guests: what guests access is not seen, and no policy moves their \
+         memory",
+        pids.join(", ")
+    );
+    Some(line("guests", State::Limited, found))
 }
 
 fn line(name: &'static str, state: State, found: impl Into<String>) -> Capability {

@@ -16,7 +16,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
         memory_reclaim(facts),
         lru_gen(facts),
         damon(facts),
-        page_cache(),
+        page_cache(facts),
     ]
 }
 
@@ -128,11 +128,20 @@ fn damon(facts: &Facts) -> Capability {
         .advise("see the access source of this name")
 }
 
-fn page_cache() -> Capability {
-    line(
-        "page_cache",
-        State::Available,
-        "drops clean pages of files that can be opened (fadvise)",
-    )
-    .since("2.6.0")
+fn page_cache(facts: &Facts) -> Capability {
+    let name = "page_cache";
+    match &facts.page_cache {
+        Ok(_) => line(
+            name,
+            State::Available,
+            "drops clean pages of files that can be opened (fadvise): reclaim --files",
+        ),
+        Err(_) => line(
+            name,
+            State::Missing,
+            "which pages of files are cold is not known",
+        )
+        .advise("see the access source of this name"),
+    }
+    .since("6.11")
 }

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use crate::access::AccessError;
 use crate::error::FileError;
+use crate::guest;
 use crate::process::{Process, ProcessError, ProcessKind};
 use crate::root::ProcRoot;
 
@@ -27,6 +28,12 @@ pub enum PageoutError {
     /// The process may not be touched: everything depends on it.
     #[error("process {pid} is init: paging it out can stall the whole machine; left alone")]
     Init {
+        /// The pid.
+        pid: u32,
+    },
+    /// The process may not be touched: what its guests use is not known.
+    #[error("{}; left alone", guest::note(*pid))]
+    Guests {
         /// The pid.
         pid: u32,
     },
@@ -107,8 +114,8 @@ impl PageoutError {
     }
 }
 
-/// Refuses ourselves and the processes we came from, init, kernel threads, what has exited, and
-/// kernels without pidfds.
+/// Refuses ourselves and the processes we came from, init, kernel threads, hosts of KVM guests, what
+/// has exited, and kernels without pidfds.
 pub fn check_target(process: &Process) -> Result<(), PageoutError> {
     let pid = process.pid();
     if process.is_self() {
@@ -128,6 +135,9 @@ pub fn check_target(process: &Process) -> Result<(), PageoutError> {
             comm: stat.comm,
         }
         .into());
+    }
+    if guest::runs_guests(&ProcRoot::default(), pid) {
+        return Err(PageoutError::Guests { pid });
     }
     if process.pidfd().is_none() {
         return Err(PageoutError::NotSupported);

@@ -91,6 +91,17 @@ pub struct Accesses {
     pub dropped: u64,
 }
 
+impl Accesses {
+    /// Adds what a later look found.
+    pub fn add(&mut self, later: Accesses) {
+        for (block, pages) in later.blocks {
+            *self.blocks.entry(block).or_insert(PageSet::NONE) |= pages;
+        }
+        self.events += later.events;
+        self.dropped += later.dropped;
+    }
+}
+
 /// `struct af_ctl`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]

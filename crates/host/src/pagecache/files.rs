@@ -2,6 +2,7 @@
 //! The ages of the pages of all files: what is there and what was accessed, in one age map.
 
 use std::collections::HashMap;
+use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -65,6 +66,8 @@ pub struct FileAges {
     map: AgeMap,
     slots: Slots,
     files: HashMap<(u64, u64), CachedFile>,
+    /// Accesses since the last look that were asked for already.
+    pending: Accesses,
     looks: u32,
     last_look_ms: u64,
 }
@@ -84,6 +87,7 @@ impl FileAges {
             map: AgeMap::new(now_ms, horizon_ms),
             slots: Slots::default(),
             files: HashMap::new(),
+            pending: Accesses::default(),
             looks: 0,
             last_look_ms: now_ms,
         })
@@ -96,7 +100,8 @@ impl FileAges {
     pub fn look(&mut self, owned: &dyn Fn(u64) -> bool) -> Result<FilesLook, AccessError> {
         let began_ns = thread_cpu_ns();
         // Accesses first: a page accessed after this belongs to the next look.
-        let accesses = self.accessed.look()?;
+        self.glance()?;
+        let accesses = std::mem::take(&mut self.pending);
         let now_ms = clock_ms();
         self.looks = self.looks.wrapping_add(1);
         let mut gather = Gather {
@@ -161,6 +166,34 @@ impl FileAges {
             let _ = look.table(facts);
         }
         look.finish().young
+    }
+
+    /// Takes in what was accessed until now, without looking at what is there.
+    ///
+    /// # Errors
+    /// Those of [`Accessed::look`].
+    pub fn glance(&mut self) -> Result<(), AccessError> {
+        let later = self.accessed.look()?;
+        self.pending.add(later);
+        Ok(())
+    }
+
+    /// What was accessed since the last look, as far as glances know.
+    pub fn pending(&self) -> &Accesses {
+        &self.pending
+    }
+
+    /// Pages of a file not accessed for so long, as runs of indices.
+    pub fn cold(&self, file: &CachedFile, older_than_ms: u64) -> Vec<Range<u64>> {
+        let first = file.slot.first;
+        let all = first..first + file.slot.pages();
+        let mut runs = Vec::new();
+        self.map
+            .runs_older_than(all, self.last_look_ms, older_than_ms, |run| {
+                runs.push(run.pages.start - first..run.pages.end - first);
+                ControlFlow::Continue(())
+            });
+        runs
     }
 
     /// All files that have pages of the cgroups asked for.

@@ -99,6 +99,18 @@ fn spread(marks: u64, tail: u64) -> u64 {
     marks
 }
 
+/// Inodes passed last that are remembered.
+pub const TRAIL: usize = 64;
+
+/// An inode passed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)]
+pub struct Passed {
+    pub inode: u64,
+    pub number: u64,
+}
+
 /// Names of a path, at most.
 pub const DEPTH: usize = 64;
 /// The longest name of a directory entry, and its end.
@@ -109,7 +121,7 @@ pub type Names = [[u8; NAME_BYTES]; DEPTH];
 
 /// The control block. See `struct cw_ctl` for the fields.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub struct Ctl {
     pub super_block: u64,
@@ -125,6 +137,16 @@ pub struct Ctl {
     pub visited: u32,
     pub retries: u32,
     pub names: u32,
+    pub passed: u32,
+    pub steps_back: u32,
+    pub trail: [Passed; TRAIL],
+}
+
+impl Default for Ctl {
+    fn default() -> Self {
+        // SAFETY: plain numbers, of which zero is one.
+        unsafe { std::mem::zeroed() }
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! something else.
 
 pub mod accessed;
+mod drop;
 mod files;
 pub mod layout;
 mod names;
@@ -13,6 +14,7 @@ mod slots;
 mod walk;
 
 pub use accessed::{Accessed, Accesses, Block};
+pub use drop::{DropLimits, DropReport, Dropper};
 pub use files::{CachedFile, FILES_MAX, FileAges, FilesLook};
 pub use layout::Leaf;
 pub use names::{Mounts, Openers, Place, device_text};

@@ -35,7 +35,7 @@ const SUPERS: usize = 1024;
 /// Super blocks listed at most: a machine with more has their rest unseen, and is told so.
 const SUPERS_MAX: usize = 1 << 16;
 /// A walk begins anew so often in one super block, when inodes go away under it.
-const RESTARTS_MAX: u32 = 256;
+const RESTARTS_MAX: u32 = 16;
 /// Places to begin anew at.
 const CHECKPOINTS: usize = 64;
 
@@ -141,6 +141,8 @@ pub struct WalkReport {
     pub pages: u64,
     /// Nodes of trees given up: they changed under the read again and again.
     pub unreadable: u64,
+    /// Times that the inode at hand went away, and the walk went on from one passed before.
+    pub steps_back: u64,
     /// Times that a list of inodes was entered again, because the place in it was gone.
     pub restarts: u64,
     /// File system instances not walked to their end: unmounted, or changing faster than read.
@@ -317,6 +319,7 @@ impl CacheWalk {
             ctl = self.run(self.walk_inodes, ctl)?;
             report.inodes += u64::from(ctl.visited);
             report.unreadable += u64::from(ctl.retries);
+            report.steps_back += u64::from(ctl.steps_back);
             let files = self.files.slice(ctl.n_files as usize);
             let mut leaves = self.leaves.slice(ctl.n_leaves as usize);
             for file in files {

@@ -85,8 +85,8 @@ struct TargetArgs {
     all: bool,
 }
 
-/// Looks take at most this share of one core.
-const CORE_SHARE: u32 = 20;
+/// Looks take at most one part in so many of a core.
+pub(crate) const CORE_SHARE: u32 = 20;
 /// Processes named of one file, at most.
 const OPENERS_SHOWN: usize = 8;
 
@@ -247,13 +247,17 @@ fn name_openers(proc: &ProcRoot, shown: &mut [Shown]) -> anyhow::Result<()> {
 }
 
 /// The cgroups whose pages are wanted, and the names of all.
-struct Cgroups {
+pub(crate) struct Cgroups {
     names: HashMap<u64, String>,
     wanted: Option<HashSet<u64>>,
 }
 
 impl Cgroups {
-    fn find(wanted: Option<&str>) -> anyhow::Result<Self> {
+    /// All cgroups; wanted is one with those below it, or every page.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(crate) fn find(wanted: Option<&str>) -> anyhow::Result<Self> {
         let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
             Ok(hierarchy) => hierarchy,
             Err(CgroupError::NoMemoryController { .. }) if wanted.is_none() => {
@@ -283,7 +287,8 @@ impl Cgroups {
         Ok(Cgroups { names, wanted })
     }
 
-    fn owns(&self, id: u64) -> bool {
+    /// Whether pages charged to a cgroup are wanted.
+    pub(crate) fn owns(&self, id: u64) -> bool {
         self.wanted
             .as_ref()
             .is_none_or(|wanted| wanted.contains(&id))

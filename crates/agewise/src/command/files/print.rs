@@ -315,7 +315,6 @@ fn text_of_losses(out: &mut impl Write, look: &FilesLook) -> io::Result<()> {
 
 fn headings(ages: &Histogram) -> Vec<String> {
     let bins = ages.bins();
-    let bound = |upper_ms: u64| duration_text(Duration::from_millis(upper_ms));
     let finite = bins.len() - 1;
     let mut headings: Vec<String> = bins[..finite]
         .iter()
@@ -323,6 +322,23 @@ fn headings(ages: &Histogram) -> Vec<String> {
         .collect();
     headings.push("older".to_owned());
     headings
+}
+
+/// A bound in the largest unit that it is a whole number of.
+fn bound(upper_ms: u64) -> String {
+    let units = [
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1000),
+    ];
+    match units
+        .into_iter()
+        .find(|(_, ms)| upper_ms.is_multiple_of(*ms))
+    {
+        Some((unit, ms)) => format!("{}{unit}", upper_ms / ms),
+        None => format!("{upper_ms}ms"),
+    }
 }
 
 fn row(out: &mut impl Write, pages: u64, dirty_pages: u64, ages: &Histogram) -> io::Result<()> {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise reclaim`: what is cold leaves, once.
 
+mod files;
 pub mod record;
 pub mod timing;
 
@@ -74,6 +75,18 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = units::duration)]
     watch: Duration,
 
+    /// Move pages of files out instead, whoever reads them: clean ones that no process maps.
+    ///
+    /// They are found in the page cache of the cgroup, by the kernel's tracepoints on it (`agewise
+    /// files` lists them), opened read-only, and dropped by posix_fadvise. What comes back is not
+    /// watched.
+    #[arg(long, conflicts_with_all = ["pid", "keep", "watch"])]
+    files: bool,
+
+    /// With --files: also of network and FUSE file systems, from which pages are slow to come back.
+    #[arg(long, requires = "files")]
+    far: bool,
+
     /// Do everything but move.
     #[arg(long)]
     dry_run: bool,
@@ -107,6 +120,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let interval = timing::interval(args.older_than, args.interval).map_err(|why| anyhow!(why))?;
     let observation =
         timing::observation(args.older_than, interval, args.observe).map_err(|why| anyhow!(why))?;
+    if args.files {
+        return files::run(args, interval, observation);
+    }
     if let Some(pid) = args.targets.pid
         && mover::own_lineage().contains(&pid)
     {

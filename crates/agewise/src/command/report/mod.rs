@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, SubjectReport};
+use agewise_host::guest;
+use agewise_host::root::ProcRoot;
 use agewise_host::source::{Open, Source};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -31,7 +33,7 @@ use agewise_cli::units;
 ///
 /// A line counts the bytes whose age in milliseconds lies above the bound of the line before and up
 /// to its own. Lines that start with # say more: totals, memory in swap, page cache that no process
-/// maps (accessed bits do not tell its age), what could not be looked at, and what looking cost.
+/// maps (see `agewise files`), what could not be looked at, and what looking cost.
 ///
 /// Anon is memory that would go to swap (private and shared memory, tmpfs), file what would be
 /// written back or dropped. A page that several processes of a target map counts once, and is as
@@ -181,6 +183,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         duration,
         args.follow,
         |agent, truncated| {
+            note_guests(agent);
             let mut reports = agent.report();
             let left = Left::of(&reports);
             let cut = sort_and_cut(&mut reports, args.sort, args.top);
@@ -188,6 +191,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Ok(left)
         },
     )
+}
+
+/// Says of which processes page tables do not show all accesses.
+fn note_guests(agent: &Agent) {
+    let observed: std::collections::BTreeSet<u32> =
+        agent.spaces().map(|space| space.process().pid()).collect();
+    for pid in observed {
+        if guest::runs_guests(&ProcRoot::default(), pid) {
+            agewise_cli::note!("{}", guest::note(pid));
+        }
+    }
 }
 
 /// How long to observe when nobody says.

@@ -394,8 +394,7 @@ fn text_of(out: &mut impl Write, report: &SubjectReport, knows: Knows) -> io::Re
         _ if knows != Knows::Agent => {}
         Some(bytes) => writeln!(
             out,
-            "# page cache that no process maps: {}, in no line above: accessed bits do not tell \
-             its age",
+            "# page cache that no process maps: {}, in no line above: see agewise files",
             bytes_text(bytes)
         )?,
         None => writeln!(

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise reclaim --files`: cold pages of files leave, whoever reads them.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use agewise_host::access::PAGE_BYTES;
+use agewise_host::pagecache::{
+    CacheKind, CachedFile, DropLimits, DropReport, Dropper, FileAges, Mounts, Place,
+};
+use agewise_host::root::ProcRoot;
+use agewise_host::untrusted::Untrusted;
+use serde::Serialize;
+
+use super::Args;
+use crate::command::files::{CORE_SHARE, Cgroups};
+use agewise_cli::observe::millis;
+use agewise_cli::output::{self, Format};
+use agewise_cli::signal::Stop;
+use agewise_cli::units::{bytes_text, duration_text};
+
+/// Files of text; the sum covers the rest.
+const LINES_MAX: usize = 20;
+
+/// What happened to the pages of one file, or of all of them.
+#[derive(Serialize)]
+struct Dropped<'a> {
+    /// `file`, or `total` for the last line.
+    record: &'static str,
+    /// Empty where no path leads to it, and for the sum.
+    path: &'a Untrusted,
+    inode: u64,
+    resident_bytes: u64,
+    #[serde(flatten)]
+    report: DropReport,
+    /// Nothing was moved, only planned.
+    dry_run: bool,
+}
+
+/// Runs the command with `--files`.
+///
+/// # Errors
+/// A cgroup that is not there, missing privileges, output that cannot be written.
+pub fn run(args: &Args, interval: Duration, observation: Duration) -> anyhow::Result<ExitCode> {
+    let cgroups = Cgroups::find(args.targets.cgroup.as_deref())?;
+    let older_than_ms = millis(args.older_than);
+    let mut ages = FileAges::open(older_than_ms)?;
+    let stop = Stop::install()?;
+    let end = Instant::now() + observation;
+    loop {
+        let began = Instant::now();
+        let look = ages.look(&|id| cgroups.owns(id))?;
+        if let Some(signal) = stop.requested() {
+            agewise_cli::note!("interrupted while observing; nothing was moved");
+            return Ok(ExitCode::from(Stop::exit_code(signal)));
+        }
+        if began >= end {
+            break;
+        }
+        let pause = interval.max(Duration::from_nanos(look.cpu_ns) * CORE_SHARE);
+        stop.wait_until((began + pause).min(end));
+    }
+    let dropped = drop_all(args, &mut ages, &stop)?;
+    print(args, &dropped)?;
+    Ok(match stop.requested() {
+        Some(signal) => ExitCode::from(Stop::exit_code(signal)),
+        None => ExitCode::SUCCESS,
+    })
+}
+
+/// A file, and what happened to its cold pages.
+type Outcome = (CachedFile, Option<Untrusted>, DropReport);
+
+/// Drops what is cold, of the files with the most memory first.
+fn drop_all(args: &Args, ages: &mut FileAges, stop: &Stop) -> anyhow::Result<Vec<Outcome>> {
+    let mounts = Mounts::read(&ProcRoot::default())?;
+    let is_file = |file: &&CachedFile| file.on.kind == CacheKind::File;
+    let mut files: Vec<CachedFile> = ages.files().filter(is_file).cloned().collect();
+    files.sort_by_key(|file| (std::cmp::Reverse(file.pages), file.inode.address));
+    let limits = DropLimits {
+        bytes_max: args.max_bytes.unwrap_or(u64::MAX),
+        rate_bytes_per_s: args.rate,
+        rehearse: args.dry_run,
+        far: args.far,
+    };
+    let mut dropper = Dropper::new(limits, stop.flag());
+    let mut outcomes = Vec::new();
+    for file in files {
+        let runs = ages.cold(&file, millis(args.older_than));
+        if runs.is_empty() {
+            continue;
+        }
+        let path = ages.path(&file)?;
+        let find = |path| mounts.find(file.on.device, path, file.inode.number);
+        let place: Option<Place> = path.as_deref().and_then(find);
+        let report = dropper.drop_pages(ages, &file, place.as_ref(), &runs)?;
+        let path = place.map(|place| Untrusted::from(&*place.path));
+        outcomes.push((file, path, report));
+    }
+    Ok(outcomes)
+}
+
+fn print(args: &Args, outcomes: &[Outcome]) -> anyhow::Result<()> {
+    let mut total = DropReport::default();
+    outcomes.iter().for_each(|(.., report)| total.add(report));
+    let mut out = std::io::stdout().lock();
+    let nameless = Untrusted::default();
+    let record = |(file, path, report): &Outcome| -> (Untrusted, u64, u64, DropReport) {
+        let path = path.clone().unwrap_or_default();
+        (path, file.inode.number, file.pages * PAGE_BYTES, *report)
+    };
+    match args.format {
+        Format::Json => {
+            for (path, inode, resident_bytes, report) in outcomes.iter().map(record) {
+                let dropped = Dropped {
+                    record: "file",
+                    path: &path,
+                    inode,
+                    resident_bytes,
+                    report,
+                    dry_run: args.dry_run,
+                };
+                output::json_line(&mut out, &dropped)?;
+            }
+            let dropped = Dropped {
+                record: "total",
+                path: &nameless,
+                inode: 0,
+                resident_bytes: outcomes
+                    .iter()
+                    .map(|(file, ..)| file.pages * PAGE_BYTES)
+                    .sum(),
+                report: total,
+                dry_run: args.dry_run,
+            };
+            output::json_line(&mut out, &dropped)?;
+        }
+        Format::Csv => {
+            writeln!(
+                out,
+                "path,inode,resident_bytes,asked_bytes,left_bytes,rehearsed_bytes,young_bytes,\
+                 dirty_bytes,stayed_bytes,vanished_bytes,unreachable_bytes,limited_bytes"
+            )?;
+            for (path, inode, resident_bytes, r) in outcomes.iter().map(record) {
+                writeln!(
+                    out,
+                    "{},{inode},{resident_bytes},{},{},{},{},{},{},{},{},{}",
+                    path.csv(),
+                    r.asked_bytes,
+                    r.left_bytes,
+                    r.rehearsed_bytes,
+                    r.young_bytes,
+                    r.dirty_bytes,
+                    r.stayed_bytes,
+                    r.vanished_bytes,
+                    r.unreachable_bytes,
+                    r.limited_bytes,
+                )?;
+            }
+        }
+        Format::Text => text(&mut out, args, outcomes, &total)?,
+    }
+    Ok(out.flush()?)
+}
+
+fn text(
+    out: &mut impl Write,
+    args: &Args,
+    outcomes: &[Outcome],
+    total: &DropReport,
+) -> std::io::Result<()> {
+    let gone = |report: &DropReport| report.left_bytes + report.rehearsed_bytes;
+    writeln!(
+        out,
+        "{} of {} files not accessed for {}: {} {}",
+        bytes_text(total.asked_bytes),
+        outcomes.len(),
+        duration_text(args.older_than),
+        bytes_text(gone(total)),
+        if args.dry_run { "would leave" } else { "left" },
+    )?;
+    let mut largest: Vec<&Outcome> = outcomes.iter().collect();
+    largest.sort_by_key(|(.., report)| std::cmp::Reverse(gone(report)));
+    for (file, path, report) in largest.into_iter().take(LINES_MAX) {
+        write!(
+            out,
+            "  {:>10} of {:>10}  ",
+            bytes_text(gone(report)),
+            bytes_text(report.asked_bytes)
+        )?;
+        match path {
+            Some(path) => writeln!(out, "{}", path.terminal())?,
+            None => writeln!(out, "{}:inode {}", file.on.fs_type, file.inode.number)?,
+        }
+    }
+    for (bytes, why) in [
+        (total.young_bytes, "accessed since they were looked at"),
+        (total.dirty_bytes, "dirty or being written"),
+        (
+            total.stayed_bytes,
+            "mapped, locked, or in a large folio that is used",
+        ),
+        (total.vanished_bytes, "gone already"),
+        (
+            total.unreachable_bytes,
+            "of files that no path leads to, that cannot be opened, or of network and FUSE file \
+             systems (--far)",
+        ),
+        (
+            total.limited_bytes,
+            "not reached: --max-bytes, or interrupted",
+        ),
+    ] {
+        if bytes > 0 {
+            writeln!(out, "  {:>10} kept: {why}", bytes_text(bytes))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise bench files`: what following the page cache costs, and how true it is.
+//!
+//! Files of our own are read in known places; what the tracepoints tell is held against that, and what
+//! the walk finds against `cachestat(2)` and `/proc/meminfo`.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use agewise_host::memory::MemInfo;
+use agewise_host::pagecache::{
+    Accessed, CacheKind, CacheSink, CacheWalk, Inode, Leaf, SuperBlock, WalkReport,
+};
+use agewise_host::root::ProcRoot;
+use anyhow::{Context, bail};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use serde::Serialize;
+
+use crate::PAGE_BYTES;
+use crate::statistics::{Change, median};
+use agewise_cli::output::Format;
+use agewise_cli::signal::Stop;
+use agewise_cli::units;
+
+/// Pages read in the loops whose price is measured: 64 MiB, more than the processor's caches hold.
+const LOOP_PAGES: u64 = 16 << 10;
+/// Walks of which the median is told.
+const WALKS: usize = 5;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Size of the file that is read; with it, how much the walk of one GiB costs.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::positive_size)]
+    size: u64,
+    /// Where it is made; not on tmpfs.
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    directory: PathBuf,
+    /// Pairs of spans with and without the programs, for the price of each loop.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pairs: usize,
+    /// Length of a span.
+    #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = units::positive_duration)]
+    span: Duration,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) format: Format,
+}
+
+/// What was found.
+#[derive(Serialize)]
+pub(super) struct Files {
+    size_bytes: u64,
+    /// Of the pages read, those not told; and of the others, those told. By way of reading.
+    pread_missed_ratio: f64,
+    pread_false_ratio: f64,
+    long_pread_missed_ratio: f64,
+    long_pread_false_ratio: f64,
+    sendfile_missed_ratio: f64,
+    sendfile_false_ratio: f64,
+    mmap_missed_ratio: f64,
+    mmap_false_ratio: f64,
+    mixed_missed_ratio: f64,
+    mixed_false_ratio: f64,
+    /// Pages of the file that the walk finds, less those of cachestat, relative.
+    resident_error_ratio: f64,
+    /// All pages of files and shared memory, less `Cached` of meminfo, relative.
+    machine_error_ratio: f64,
+    /// The loop without the programs.
+    pread_4k_ns: f64,
+    pread_4k_change_ratio: f64,
+    pread_4k_change_low_ratio: f64,
+    pread_4k_change_high_ratio: f64,
+    pread_64k_ns: f64,
+    pread_64k_change_ratio: f64,
+    pread_64k_change_low_ratio: f64,
+    pread_64k_change_high_ratio: f64,
+    /// One walk of everything.
+    walk_ms: f64,
+    walk_inodes: u64,
+    walk_files: u64,
+    walk_pages: u64,
+    /// What the file alone adds to it.
+    walk_ms_per_gib: f64,
+    /// Inodes without pages and small files, per inode.
+    walk_us_per_inode: f64,
+}
+
+/// Measures.
+pub(super) fn measure(args: &Args, stop: &Stop) -> anyhow::Result<Files> {
+    let dir = tempfile::tempdir_in(&args.directory)
+        .with_context(|| format!("a directory in {}", args.directory.display()))?;
+    let pages = (args.size / PAGE_BYTES).max(2 * LOOP_PAGES);
+    let mut walk = CacheWalk::open()?;
+    let (before_ms, before) = time_walks(&mut walk, stop)?;
+    let file = Cached::new(dir.path().join("file"), pages)?;
+    let (walk_ms, with_file) = time_walks(&mut walk, stop)?;
+    let resident_error_ratio = file.resident_error(&mut walk)?;
+    let machine_error_ratio = machine_error(&mut walk)?;
+    let [pread, long_pread, sendfile, mmap, mixed] = truths(&file)?;
+    let small = price(&file, 1, args, stop)?;
+    let large = price(&file, 16, args, stop)?;
+    let gib = (pages * PAGE_BYTES) as f64 / f64::from(1 << 30);
+    Ok(Files {
+        size_bytes: pages * PAGE_BYTES,
+        pread_missed_ratio: pread.missed,
+        pread_false_ratio: pread.wrong,
+        long_pread_missed_ratio: long_pread.missed,
+        long_pread_false_ratio: long_pread.wrong,
+        sendfile_missed_ratio: sendfile.missed,
+        sendfile_false_ratio: sendfile.wrong,
+        mmap_missed_ratio: mmap.missed,
+        mmap_false_ratio: mmap.wrong,
+        mixed_missed_ratio: mixed.missed,
+        mixed_false_ratio: mixed.wrong,
+        resident_error_ratio,
+        machine_error_ratio,
+        pread_4k_ns: small.0,
+        pread_4k_change_ratio: small.1.change_ratio,
+        pread_4k_change_low_ratio: small.1.change_low_ratio,
+        pread_4k_change_high_ratio: small.1.change_high_ratio,
+        pread_64k_ns: large.0,
+        pread_64k_change_ratio: large.1.change_ratio,
+        pread_64k_change_low_ratio: large.1.change_low_ratio,
+        pread_64k_change_high_ratio: large.1.change_high_ratio,
+        walk_ms,
+        walk_inodes: with_file.inodes,
+        walk_files: with_file.files,
+        walk_pages: with_file.pages,
+        walk_ms_per_gib: (walk_ms - before_ms) / gib,
+        walk_us_per_inode: before_ms * 1000.0 / before.inodes.max(1) as f64,
+    })
+}
+
+/// A file of ours whose pages are all in memory, clean.
+struct Cached {
+    file: File,
+    pages: u64,
+}
+
+impl Cached {
+    fn new(path: PathBuf, pages: u64) -> anyhow::Result<Self> {
+        let mut file = File::create(&path)?;
+        let block = vec![7u8; 1 << 20];
+        let mut left = pages * PAGE_BYTES;
+        while left > 0 {
+            let length = left.min(block.len() as u64) as usize;
+            file.write_all(&block[..length])?;
+            left -= length as u64;
+        }
+        file.sync_all()?;
+        let file = File::open(&path)?;
+        let cached = Cached { file, pages };
+        cached.read(0, pages)?;
+        // SAFETY: a descriptor of ours. What is read from here on is not read ahead.
+        unsafe { libc::posix_fadvise(cached.file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+        Ok(cached)
+    }
+
+    /// Reads pages one MiB at a time.
+    fn read(&self, first: u64, pages: u64) -> std::io::Result<()> {
+        let mut buffer = vec![0; 1 << 20];
+        let (mut at, end) = (first * PAGE_BYTES, (first + pages) * PAGE_BYTES);
+        while at < end {
+            let length = (end - at).min(buffer.len() as u64) as usize;
+            self.file.read_exact_at(&mut buffer[..length], at)?;
+            at += length as u64;
+        }
+        Ok(())
+    }
+
+    fn cachestat(&self) -> anyhow::Result<u64> {
+        const CACHESTAT: libc::c_long = 451;
+        let (range, mut stat) = ([0u64; 2], [0u64; 5]);
+        let fd = self.file.as_raw_fd();
+        // SAFETY: both are of the sizes that the call knows, and outlive it.
+        let result = unsafe { libc::syscall(CACHESTAT, fd, range.as_ptr(), stat.as_mut_ptr(), 0) };
+        if result != 0 {
+            bail!("cachestat: {} (Linux 6.5)", std::io::Error::last_os_error());
+        }
+        Ok(stat[0])
+    }
+
+    fn resident_error(&self, walk: &mut CacheWalk) -> anyhow::Result<f64> {
+        let mut sum = Sum {
+            number: self.file.metadata()?.ino(),
+            ..Sum::default()
+        };
+        walk.walk(&|on| on.kind == CacheKind::File, &mut sum)?;
+        let truth = self.cachestat()?;
+        Ok(sum.of_file as f64 / truth.max(1) as f64 - 1.0)
+    }
+}
+
+/// Counts pages.
+#[derive(Default)]
+struct Sum {
+    /// The inode counted apart.
+    number: u64,
+    open: u64,
+    of_file: u64,
+    mapped_or_not: u64,
+}
+
+impl CacheSink for Sum {
+    fn leaves(&mut self, _: &Arc<SuperBlock>, _: &Inode, leaves: &[Leaf]) {
+        self.open += leaves.iter().map(Leaf::pages).sum::<u64>();
+    }
+
+    fn end(&mut self, on: &Arc<SuperBlock>, inode: &Inode, valid: bool) {
+        let pages = std::mem::take(&mut self.open);
+        if valid && on.kind != CacheKind::Device {
+            self.mapped_or_not += pages;
+        }
+        if valid && inode.number == self.number {
+            // Others may have its number on other file systems: ours is the largest.
+            self.of_file = self.of_file.max(pages);
+        }
+    }
+}
+
+fn machine_error(walk: &mut CacheWalk) -> anyhow::Result<f64> {
+    let cached = || -> anyhow::Result<f64> {
+        let info = MemInfo::of_machine(&ProcRoot::default())?;
+        Ok(info.file_bytes as f64)
+    };
+    let before = cached()?;
+    let mut sum = Sum::default();
+    walk.walk(&|_| true, &mut sum)?;
+    let truth = (before + cached()?) / 2.0;
+    Ok((sum.mapped_or_not * PAGE_BYTES) as f64 / truth - 1.0)
+}
+
+struct Nothing;
+
+impl CacheSink for Nothing {
+    fn leaves(&mut self, _: &Arc<SuperBlock>, _: &Inode, _: &[Leaf]) {}
+    fn end(&mut self, _: &Arc<SuperBlock>, _: &Inode, _: bool) {}
+}
+
+/// CPU time of a walk, ms: the median of some.
+fn time_walks(walk: &mut CacheWalk, stop: &Stop) -> anyhow::Result<(f64, WalkReport)> {
+    let mut reports = Vec::new();
+    for _ in 0..WALKS {
+        anyhow::ensure!(stop.requested().is_none(), "interrupted");
+        reports.push(walk.walk(&|_| true, &mut Nothing)?);
+    }
+    let times: Vec<f64> = reports
+        .iter()
+        .map(|report| report.cpu_ns as f64 / 1e6)
+        .collect();
+    let last = reports.pop().context("some walks")?;
+    Ok((median(&times), last))
+}
+
+/// How true what is told is.
+#[derive(Clone, Copy)]
+struct Truth {
+    missed: f64,
+    wrong: f64,
+}
+
+/// By pread of a page, of 64 pages, sendfile, a mapping, and all of them.
+fn truths(file: &Cached) -> anyhow::Result<[Truth; 5]> {
+    let mut source = Accessed::open()?;
+    let number = file.file.metadata()?.ino() as u32;
+    let mut random = Pcg64Mcg::seed_from_u64(14);
+    let out = File::options().write(true).open("/dev/null")?;
+    let map = {
+        // SAFETY: nobody else has this file, and it keeps its size.
+        unsafe { memmap2::Mmap::map(&file.file)? }
+    };
+    let mut way = |ways: &[usize]| -> anyhow::Result<Truth> {
+        source.look()?;
+        let mut wanted = BTreeSet::new();
+        for turn in 0..file.pages / 128 {
+            let way = ways[turn as usize % ways.len()];
+            let pages = [1, 64, 8, 1][way];
+            let first = random.random_range(0..file.pages - pages);
+            match way {
+                0 | 1 => file.read(first, pages)?,
+                2 => send(&file.file, &out, first, pages)?,
+                _ => {
+                    std::hint::black_box(map[(first * PAGE_BYTES) as usize]);
+                }
+            }
+            wanted.extend(first..first + pages);
+        }
+        let seen = source.look()?;
+        let of_file = seen
+            .blocks
+            .iter()
+            .filter(|(block, _)| block.number == number);
+        let told: BTreeSet<u64> = of_file
+            .flat_map(|(block, pages)| {
+                let first = u64::from(block.block) * 512;
+                pages
+                    .pages()
+                    .map(move |page| first + page as u64)
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        let missed = wanted.difference(&told).count() as f64;
+        let wrong = told.difference(&wanted).count() as f64;
+        let others = file.pages - wanted.len() as u64;
+        Ok(Truth {
+            missed: missed / wanted.len() as f64,
+            wrong: wrong / others.max(1) as f64,
+        })
+    };
+    Ok([
+        way(&[0])?,
+        way(&[1])?,
+        way(&[2])?,
+        way(&[3])?,
+        way(&[0, 1, 2])?,
+    ])
+}
+
+fn send(from: &File, to: &File, first: u64, pages: u64) -> anyhow::Result<()> {
+    let mut offset = i64::try_from(first * PAGE_BYTES)?;
+    let mut left = (pages * PAGE_BYTES) as usize;
+    while left > 0 {
+        // SAFETY: descriptors of ours, and an offset that outlives the call.
+        let sent = unsafe { libc::sendfile(to.as_raw_fd(), from.as_raw_fd(), &mut offset, left) };
+        if sent <= 0 {
+            bail!("sendfile: {}", std::io::Error::last_os_error());
+        }
+        left -= sent as usize;
+    }
+    Ok(())
+}
+
+/// ns of a cached read of so many pages without the programs, and what they change.
+fn price(file: &Cached, pages: u64, args: &Args, stop: &Stop) -> anyhow::Result<(f64, Change)> {
+    let mut random = Pcg64Mcg::seed_from_u64(pages);
+    let mut buffer = vec![0; (pages * PAGE_BYTES) as usize];
+    let mut pairs = Vec::new();
+    for _ in 0..args.pairs.max(6) {
+        anyhow::ensure!(stop.requested().is_none(), "interrupted");
+        let with_first = random.random::<bool>();
+        let mut ns = [0.0; 2];
+        for with in [with_first, !with_first] {
+            let source = with.then(Accessed::open).transpose()?;
+            let (began, mut reads) = (Instant::now(), 0u64);
+            while began.elapsed() < args.span {
+                for _ in 0..64 {
+                    let first = random.random_range(0..LOOP_PAGES - pages);
+                    file.file.read_exact_at(&mut buffer, first * PAGE_BYTES)?;
+                }
+                reads += 64;
+            }
+            ns[usize::from(with)] = began.elapsed().as_nanos() as f64 / reads as f64;
+            drop(source);
+        }
+        pairs.push((ns[0], ns[1]));
+    }
+    let without: Vec<f64> = pairs.iter().map(|(without, _)| *without).collect();
+    let change = Change::of_pairs(&pairs).context("fewer than three pairs")?;
+    Ok((median(&without), change))
+}
