@@ -157,6 +157,7 @@ fn run(
     let plan = Plan {
         duration: args.duration,
         interval: None,
+        spares_lists: true,
     };
     let ops = exerciser.truth().ops();
     let found = watch(observe::listed(&[], &[cgroup.name()])?, plan, stop)?;

@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, AgentConfig, Targets};
-use agewise_host::clear::ClearPolicy;
+use agewise_host::clear::{ClearPolicy, Means};
 use agewise_host::root::Roots;
 use agewise_host::swap::{self, SwapArea};
-use agewise_host::whatif::{Sights, kernel_in_use};
+use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
 use agewise_policy::sample::Bounds;
 use agewise_policy::whatif::{Curves, Params, Prices, WhatIf};
 use agewise_policy::workingset::Intervals;
@@ -38,6 +38,8 @@ pub struct Plan {
     pub duration: Duration,
     /// From look to look; `None`: as the use of memory needs.
     pub interval: Option<Duration>,
+    /// The kernel is to find its lists as they were: it is about to reclaim by them. Costs more.
+    pub spares_lists: bool,
 }
 
 /// What was found.
@@ -49,6 +51,8 @@ pub struct Found {
     pub interval: Duration,
     /// Pages simulated, of those resident.
     pub sampled_pages: usize,
+    /// Pages of files are in it: they are charged to what was watched.
+    pub has_files: bool,
     /// What there is to say of how accesses are seen.
     pub note: Option<String>,
     /// CPU time of looking.
@@ -68,6 +72,9 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
     let finest = plan.interval.unwrap_or(INTERVAL_MIN);
     config.scan_interval_ms = Some(observe::millis(finest));
     config.clear = ClearPolicy::exact();
+    if plan.spares_lists {
+        config.clear.means = Means::Refs;
+    }
     config.sample = Some(Bounds::default());
     let (mut agent, note) = observe::open_agent(targets, config)?;
     let params = Params {
@@ -79,6 +86,7 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
     let began = Instant::now();
     let (mut next, mut is_counting) = (began, false);
     let (mut look_ns, mut simulate_ns) = (0, 0);
+    let mut has_files = None;
     loop {
         sights.clear();
         let looking = Instant::now();
@@ -90,7 +98,18 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
             break;
         }
         let before_ns = agewise_host::clock::thread_cpu_ns();
-        sights.show(&agent, &pids, &mut what_if, report.failed == 0, blind_ms);
+        let has_files = *has_files.get_or_insert_with(|| {
+            let cgroup = agent
+                .subjects()
+                .find_map(|(subject, _)| subject.cgroup.clone());
+            is_charged_for_files(cgroup.as_ref(), &agent, &pids)
+        });
+        let around = Around {
+            is_whole: report.failed == 0,
+            has_files,
+            blind_ms,
+        };
+        sights.show(&agent, &pids, &mut what_if, around);
         simulate_ns += agewise_host::clock::thread_cpu_ns() - before_ns;
         let (looks, elapsed) = (what_if.looks(), began.elapsed());
         if looks > 1 && !is_counting && plan.interval.is_none() {
@@ -111,7 +130,9 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
             break;
         }
     }
-    found(&agent, &what_if, interval, note, [look_ns, simulate_ns])
+    let mut found = found(&agent, &what_if, interval, note, [look_ns, simulate_ns])?;
+    found.has_files = has_files.unwrap_or(true);
+    Ok(found)
 }
 
 fn found(
@@ -136,6 +157,7 @@ fn found(
         curves,
         interval,
         sampled_pages: what_if.sampled_pages(),
+        has_files: true,
         note,
         look_cpu_ms: cpu_ns[0] as f64 / 1e6,
         simulate_cpu_ms: cpu_ns[1] as f64 / 1e6,

@@ -13,6 +13,7 @@ use agewise_policy::whatif::{Fact, Filter, Kernel, Look, WhatIf, page_hash};
 
 use crate::access::{PAGE_BYTES, TableSight, Target};
 use crate::agent::{Agent, Space, Tap};
+use crate::cgroup::Cgroup;
 use crate::root::Roots;
 use crate::vma::{Vma, VmaKind};
 
@@ -42,6 +43,30 @@ pub struct Sights {
     by_pid: BTreeMap<u32, Vec<Seen>>,
 }
 
+/// What a look is to know besides what it shows.
+#[derive(Clone, Copy, Debug)]
+pub struct Around {
+    /// All processes could be looked at.
+    pub is_whole: bool,
+    /// Pages of files count. Those of programs and libraries that a cgroup maps are often charged to
+    /// another one, which read them first: a limit of this one does not touch them.
+    pub has_files: bool,
+    /// How long looking took.
+    pub blind_ms: f64,
+}
+
+/// Whether a cgroup is charged for most of the pages of files that its processes map. Without a cgroup
+/// they count.
+pub fn is_charged_for_files(cgroup: Option<&Cgroup>, agent: &Agent, pids: &[u32]) -> bool {
+    let Some(charged) = cgroup.and_then(|cgroup| cgroup.stat().ok()) else {
+        return true;
+    };
+    let spaces = pids.iter().filter_map(|pid| agent.space(*pid));
+    let statuses = spaces.filter_map(|space| space.process().status().ok());
+    let mapped: u64 = statuses.map(|status| status.rss_file_bytes).sum();
+    charged.file_mapped_bytes >= mapped / 2
+}
+
 impl Tap for Sights {
     fn table(&mut self, target: &Target, sight: &TableSight<'_>, young: &PageSet) {
         if (sight.bits.present | sight.bits.swapped).is_empty() {
@@ -61,35 +86,31 @@ impl Sights {
         self.by_pid.values_mut().for_each(Vec::clear);
     }
 
-    /// Shows the pages of these processes to a simulation. `is_whole`: all of them could be looked at.
-    /// `blind_ms`: how long that took.
-    pub fn show(
-        &self,
-        agent: &Agent,
-        pids: &[u32],
-        what_if: &mut WhatIf,
-        is_whole: bool,
-        blind_ms: f64,
-    ) {
+    /// Shows the pages of these processes to a simulation.
+    pub fn show(&self, agent: &Agent, pids: &[u32], what_if: &mut WhatIf, around: Around) {
         let mut look = what_if.look(agent.last_tick_ms());
-        look.blind(blind_ms);
+        look.blind(around.blind_ms);
         let spaces: Vec<&Space> = pids.iter().filter_map(|pid| agent.space(*pid)).collect();
         for space in &spaces {
             let seen = self.by_pid.get(&space.process().pid());
             for seen in seen.into_iter().flatten() {
-                show_table(&mut look, space, seen);
+                show_table(&mut look, space, seen, around.has_files);
             }
         }
         // Pages that several share count once: then only the sample tells how many there are.
         let resident = match spaces[..] {
-            [space] => space.sizes().iter().flatten().sum(),
+            [space] => space
+                .sizes()
+                .iter()
+                .map(|[anon, file]| anon + if around.has_files { *file } else { 0 })
+                .sum(),
             _ => 0,
         };
-        look.finish(resident, is_whole);
+        look.finish(resident, around.is_whole);
     }
 }
 
-fn show_table(look: &mut Look<'_>, space: &Space, seen: &Seen) {
+fn show_table(look: &mut Look<'_>, space: &Space, seen: &Seen, has_files: bool) {
     let there = seen.bits.present | seen.bits.swapped;
     let Some(first) = there.pages().next() else {
         return;
@@ -107,6 +128,9 @@ fn show_table(look: &mut Look<'_>, space: &Space, seen: &Seen) {
     for at in there.pages() {
         let page = seen.va / PAGE_BYTES + at as u64;
         let page_type = page_type(vma, seen.bits.dirty.contains(at));
+        if page_type == PageType::File && !has_files {
+            continue;
+        }
         let hash = hash_of(vma, own, page, page_type);
         if !Filter::takes(filter, hash, level) {
             continue;

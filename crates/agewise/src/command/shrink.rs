@@ -203,6 +203,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let watching = Plan {
         duration: args.duration,
         interval: None,
+        spares_lists: true,
     };
     let targets = observe::listed(&[], std::slice::from_ref(&args.cgroup))?;
     let found = watch(targets, watching, &stop)?;

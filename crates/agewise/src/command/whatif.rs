@@ -162,6 +162,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = Plan {
         duration: args.duration,
         interval: args.interval.0,
+        spares_lists: false,
     };
     let found = watch(targets, plan, &stop)?;
     let full = found.curves.full_bytes;
@@ -276,6 +277,12 @@ fn text(
         "cost: {:.0} ms of CPU time for looking, {:.0} ms for simulating",
         found.look_cpu_ms, found.simulate_cpu_ms
     )?;
+    if !found.has_files {
+        writeln!(
+            out,
+            "the files it maps are charged to another cgroup: they are in no figure"
+        )?;
+    }
     match &found.note {
         Some(note) => writeln!(out, "{note}"),
         None => Ok(()),

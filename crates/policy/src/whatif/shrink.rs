@@ -187,7 +187,9 @@ const HOLD_MS: u64 = 4_000;
 /// What a change of the limit does by itself settles within so long: pages leave that were in use, and
 /// come back.
 const SETTLE_MS: u64 = 1_000;
-/// Waiting is judged over so long, also while it settles.
+/// Until then so many times the waiting that is allowed is let pass.
+const SETTLE_FACTOR: f64 = 10.0;
+/// Waiting is judged over so long.
 const WINDOW_MS: u64 = 2_000;
 /// The last step is held for so long.
 const LAST_HOLD_MS: u64 = 10_000;
@@ -247,24 +249,29 @@ impl Shrink {
         let Some(at) = self.at else {
             return self.begin(0, facts);
         };
+        let held_ms = facts.now_ms.saturating_sub(self.since_ms);
+        let first = self.window[0];
+        if held_ms < SETTLE_MS {
+            let (_, wait) = self.rates(first, facts);
+            if held_ms >= SETTLE_MS / 2 && wait > self.terms.wait_max * SETTLE_FACTOR {
+                return self.back(at, facts, Verdict::Waiting);
+            }
+            return Act::Wait;
+        }
+        if self.settled.is_none() {
+            self.window.clear();
+        }
         self.window.push(facts);
         let keep_ms = facts.now_ms.saturating_sub(WINDOW_MS);
-        let before = self
-            .window
-            .iter()
-            .take_while(|of| of.now_ms <= keep_ms)
-            .count();
-        self.window.drain(..before.saturating_sub(1));
+        let before = self.window.iter().take_while(|of| of.now_ms <= keep_ms);
+        let before = before.count().saturating_sub(1);
+        self.window.drain(..before);
         let first = self.window[0];
         if facts.now_ms >= first.now_ms + WINDOW_MS {
             let (_, wait) = self.rates(first, facts);
             if wait > self.terms.wait_max {
                 return self.back(at, facts, Verdict::Waiting);
             }
-        }
-        let held_ms = facts.now_ms.saturating_sub(self.since_ms);
-        if held_ms < SETTLE_MS {
-            return Act::Wait;
         }
         let settled = *self.settled.get_or_insert(facts);
         let is_last = at + 1 == self.steps.len();

@@ -140,7 +140,7 @@ fn when_it_hurts_it_steps_back_at_once() {
     // In truth it needs 70 percent.
     let mut world = World::new(curves(70.0, 200.0));
     let over_ms = world.run(&mut shrink, terms.wait_max);
-    assert!(over_ms <= 3000, "{over_ms}");
+    assert!(over_ms <= 4000, "{over_ms}");
     assert_eq!(shrink.verdict(), Verdict::Waiting);
     let limit = world.limit_bytes.unwrap();
     assert!(
@@ -176,13 +176,14 @@ fn the_kernels_own_count_of_waiting_is_believed() {
     };
     assert!(matches!(shrink.next(facts(0, 7)), Act::Limit(_)));
     assert_eq!(shrink.next(facts(1000, 7)), Act::Wait);
-    assert_eq!(shrink.next(facts(2000, 7 + 50_000)), Act::Unlimit);
+    assert_eq!(shrink.next(facts(2000, 7 + 5_000)), Act::Wait);
+    assert_eq!(shrink.next(facts(3000, 7 + 50_000)), Act::Unlimit);
     assert_eq!(shrink.verdict(), Verdict::Waiting);
-    assert_eq!(shrink.next(facts(3000, 9)), Act::Done);
+    assert_eq!(shrink.next(facts(4000, 9)), Act::Done);
 }
 
 proptest! {
-    /// Whatever was told and whatever is true, waiting is over what is allowed for three seconds at
+    /// Whatever was told and whatever is true, waiting is over what is allowed for four seconds at
     /// most, and it ends no lower than asked for.
     #[test]
     fn it_never_hurts_for_long(
@@ -198,7 +199,7 @@ proptest! {
         let mut world = World::new(truth);
         let mut shrink = Shrink::new(steps, terms);
         let over_ms = world.run(&mut shrink, wait_max);
-        prop_assert!(over_ms <= 3000, "{over_ms}");
+        prop_assert!(over_ms <= 4000, "{over_ms}");
         prop_assert!(world.limit_bytes.is_none_or(|limit| limit >= FULL * goal / 100));
     }
 }

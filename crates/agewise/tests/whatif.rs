@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise whatif` and `agewise shrink` on an exerciser in a memory cgroup of its own: its hot half is
+//! used over and over, the other half never.
+
+#[allow(dead_code, reason = "each test program uses its part of it")]
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use agewise_bench::exercise::spawned::Spawned;
+use agewise_bench::memcg::OwnMemcg;
+use agewise_host::cgroup::{Cgroup, Hierarchy};
+use agewise_host::root::ProcRoot;
+use agewise_host::swap::{ZramDevice, ZramOptions};
+use serde_json::Value;
+use support::{AGEWISE, MIB, blind, one};
+
+/// Dropped in this order: the exerciser has to end before its cgroup can go.
+struct Scene {
+    exerciser: Option<Spawned>,
+    _device: ZramDevice,
+    cgroup: Cgroup,
+    _memcg: OwnMemcg,
+    state: tempfile::TempDir,
+}
+
+impl Scene {
+    /// `Err`: why not here.
+    fn new() -> Result<Self, String> {
+        if let Some(why) = blind() {
+            return Err(why);
+        }
+        let hierarchy = Hierarchy::discover(&ProcRoot::default()).map_err(|e| e.to_string())?;
+        let memcg = OwnMemcg::create(&hierarchy).map_err(|e| format!("{e:#}"))?;
+        let device = ZramDevice::create(&ZramOptions::new(256 * MIB)).map_err(|e| e.to_string())?;
+        let entrance = memcg.entrance().map_err(|e| format!("{e:#}"))?;
+        let words = [
+            "--size",
+            "64M",
+            "--pattern",
+            "hotcold:0.5",
+            "--rate",
+            "20000",
+            "--no-final-check",
+        ];
+        let exerciser = Spawned::start_in(Path::new(AGEWISE), words, Some(&entrance), None);
+        let name = memcg
+            .dir()
+            .file_name()
+            .expect("a cgroup has a name")
+            .to_owned();
+        let cgroup = Cgroup::open(&hierarchy, Path::new("/").join(name)).expect("just made");
+        Ok(Scene {
+            exerciser: Some(exerciser.map_err(|e| format!("{e:#}"))?),
+            _device: device,
+            cgroup,
+            _memcg: memcg,
+            state: tempfile::tempdir().expect("a directory"),
+        })
+    }
+
+    /// In a session of its own: a cgroup with a process of the session of agewise is left alone.
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("setsid");
+        command.arg(AGEWISE).args(words);
+        command.env("STATE_DIRECTORY", self.state.path());
+        command
+    }
+
+    /// Runs a command on the cgroup.
+    fn run(&self, words: &[&str]) -> Output {
+        let name = self.cgroup.name();
+        let words = [
+            words,
+            &["--cgroup", &name, "--duration", "4s", "--format", "json"],
+        ]
+        .concat();
+        self.command(&words).output().expect("agewise runs")
+    }
+
+    fn limit_bytes(&self) -> Option<u64> {
+        let limits = self.cgroup.limits().expect("it is there");
+        limits.high_bytes.or(limits.max_bytes)
+    }
+}
+
+fn lines(output: &Output) -> Vec<Value> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a line of JSON"));
+    lines.collect()
+}
+
+#[test]
+fn live_half_of_the_memory_is_known_to_do() {
+    let _one = one();
+    let scene = match Scene::new() {
+        Ok(scene) => scene,
+        Err(why) => return println!("SKIPPED live_half_of_the_memory_is_known_to_do: {why}"),
+    };
+    let output = scene.run(&["whatif", "--memory", "30%,80%"]);
+    assert!(output.status.success(), "{output:?}");
+    let lines = lines(&output);
+    assert_eq!(lines.len(), 4, "two sizes, two policies: {lines:?}");
+    for pair in lines.chunks(2) {
+        let faults = |at: usize| pair[at]["faults_per_second"].as_f64().expect("a number");
+        assert!(
+            faults(0) > 1000.0 && faults(1) < faults(0) / 20.0,
+            "{pair:?}"
+        );
+        for line in pair {
+            let number = |field: &str| line[field].as_f64().unwrap_or(f64::INFINITY);
+            assert!(
+                number("faults_low") <= number("faults_per_second"),
+                "{line}"
+            );
+            assert!(
+                number("faults_per_second") <= number("faults_high"),
+                "{line}"
+            );
+            assert!(number("observed_seconds") > 1.0, "{line}");
+            assert!(number("wait_ratio") > 0.0 || number("faults_per_second") == 0.0);
+        }
+    }
+}
+
+#[test]
+fn live_what_hurts_is_refused_and_a_plan_changes_nothing() {
+    let _one = one();
+    let scene = match Scene::new() {
+        Ok(scene) => scene,
+        Err(why) => return println!("SKIPPED live_what_hurts_is_refused: {why}"),
+    };
+    let refused = scene.run(&["shrink", "--to", "25%", "--max-wait", "0.01%"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("refused"), "{said}");
+    assert_eq!(scene.limit_bytes(), None);
+    let planned = scene.run(&["shrink", "--to", "70%", "--max-wait", "5%", "--dry-run"]);
+    assert!(planned.status.success(), "{planned:?}");
+    let lines = lines(&planned);
+    assert!(
+        lines.iter().all(|line| line["record"] == "plan") && lines.len() > 2,
+        "{lines:?}"
+    );
+    assert_eq!(scene.limit_bytes(), None);
+    let root = scene
+        .command(&["shrink", "--cgroup", "/", "--duration", "1s"])
+        .output();
+    assert_eq!(root.expect("agewise runs").status.code(), Some(1));
+}
+
+#[test]
+fn live_what_a_killed_shrink_left_is_undone() {
+    let _one = one();
+    let mut scene = match Scene::new() {
+        Ok(scene) => scene,
+        Err(why) => return println!("SKIPPED live_what_a_killed_shrink_left_is_undone: {why}"),
+    };
+    let name = scene.cgroup.name();
+    let words = [
+        "shrink",
+        "--cgroup",
+        &name,
+        "--duration",
+        "3s",
+        "--to",
+        "60%",
+        "--max-wait",
+        "50%",
+    ];
+    let mut child = scene.command(&words).spawn().expect("agewise runs");
+    let began = Instant::now();
+    while scene.limit_bytes().is_none() {
+        assert!(
+            began.elapsed() < Duration::from_secs(120),
+            "no limit was set"
+        );
+        assert!(
+            child.try_wait().expect("ours").is_none(),
+            "it ended without a limit"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    child.kill().expect("ours");
+    child.wait().expect("ours");
+    assert!(scene.limit_bytes().is_some(), "it was killed");
+    let undone = scene
+        .command(&["daemon", "--undo"])
+        .output()
+        .expect("agewise runs");
+    assert!(undone.status.success(), "{undone:?}");
+    assert_eq!(scene.limit_bytes(), None);
+    scene
+        .exerciser
+        .take()
+        .expect("there")
+        .finish()
+        .expect("no page changed");
+}
