@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A source whose pages are given: for tests of everything that stands on an [`AccessSource`].
+//! A source with given pages, for tests of everything that uses an [`AccessSource`].
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

@@ -40,13 +40,13 @@ pub enum RecordError {
     /// The trace could not be written. What was written before stays readable.
     #[error("{0}; what was recorded before stays readable")]
     Write(#[from] TraceError),
-    /// The eye sees whole mappings only.
+    /// The source sees whole mappings only.
     #[error(
-        "a page trace needs an access source that tells single pages; '{eye}' tells whole mappings only: run \
+        "a page trace needs an access source that sees single pages; '{eye}' sees whole mappings only: run \
          as root on a kernel with BTF (see agewise doctor)"
     )]
     Coarse {
-        /// Name of the eye.
+        /// Name of the source.
         eye: &'static str,
     },
     /// No process could be looked at for a reason other than that it is gone.
@@ -66,10 +66,10 @@ pub enum RecordError {
 /// at short intervals that time counts: fewer tables than elsewhere, at some more calls.
 const TABLES_A_CALL: u32 = 16;
 
-/// What recording may cost a program, as a share of its time, unless told otherwise.
+/// Default for what recording may cost a program, as a share of its time.
 pub const MAX_SLOWDOWN: f64 = 0.05;
 
-/// The eye for recordings.
+/// The source for recordings.
 ///
 /// # Errors
 /// No privilege, or no BPF here.
@@ -338,7 +338,7 @@ impl<'a, W: Write> Recorder<'a, W> {
             return Ok(false);
         };
         let numbering = watched.numbering_of(fault);
-        // One told late, from another processor, comes as soon as it can.
+        // A late one, from another processor, is written as soon as possible.
         self.written_ns = self
             .written_ns
             .max(fault.time_ns.saturating_sub(self.start_ns));

@@ -101,7 +101,7 @@ impl View {
         expires_ms.max(now_ms.saturating_add(min_sleep_ms))
     }
 
-    /// Whether pressure is to be told now; if so it is noted. Neither a report younger than the
+    /// Whether pressure is to be reported now; if so that is noted. Neither a report younger than the
     /// threshold nor a notification within it lets another one through.
     pub fn notify(&mut self, now_ms: u64) -> bool {
         let Some(report) = &self.report else {
