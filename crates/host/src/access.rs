@@ -272,12 +272,8 @@ pub enum Resolution {
 pub struct Abilities {
     /// How fine `young` is.
     pub resolution: Resolution,
-    /// `dirty` is known.
-    pub dirty: bool,
     /// [`TableSight::pfn`] is known.
     pub pfn: bool,
-    /// What [`TableSight::leaf`] says is true. Otherwise it always says [`Leaf::Page`].
-    pub leaf: bool,
     /// Looking alone changes what the next look sees (the source clears as it reads).
     pub clears: bool,
 }

@@ -72,9 +72,7 @@ impl AccessSource for FakeSource {
     fn abilities(&self) -> Abilities {
         Abilities {
             resolution: Resolution::Page,
-            dirty: true,
             pfn: false,
-            leaf: true,
             clears: false,
         }
     }

@@ -166,11 +166,6 @@ impl Clearer {
         }
     }
 
-    /// What clearing costs here, as far as it is known.
-    pub fn cost(&self) -> &CostModel {
-        &self.cost
-    }
-
     /// Bytes of memory held, about.
     pub fn memory_bytes(&self) -> usize {
         self.notes.memory_bytes()

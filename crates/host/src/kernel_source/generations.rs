@@ -338,8 +338,8 @@ fn shallow(memcgs: &[Memcg], depth_max: usize) -> Vec<String> {
         .collect()
 }
 
-/// The two bounds that can be distinguished within a window, longest first: the longest that fits, and
-/// of the shorter ones that in the middle (of their logarithms).
+/// The two bounds that can be distinguished within a window, longest first: the longest that fits,
+/// and of the shorter ones that in the middle (of their logarithms).
 fn lead_times(intervals: &Intervals, window_ms: u64) -> Vec<u64> {
     let fitting: Vec<u64> = intervals
         .bounds_ms()

@@ -2,9 +2,9 @@
 //! Ages of memory cgroups by DAMON on physical memory (`paddr`): a monitor watches all of it, and
 //! each page counts, at the age of its region, for the cgroup it is charged to.
 //!
-//! Coarser than a monitor of virtual memory: neighbours in physical memory often belong to different
-//! programs, so a region mixes what is in use with what is not. It sees what no process maps (page
-//! cache), and works where DAMON was built without `vaddr`.
+//! Coarser than a monitor of virtual memory: neighbours in physical memory often belong to
+//! different programs, so a region mixes what is in use with what is not. It sees what no process
+//! maps (page cache), and works where DAMON was built without `vaddr`.
 
 use std::collections::HashMap;
 use std::path::Path;

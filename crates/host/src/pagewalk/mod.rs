@@ -274,9 +274,7 @@ impl AccessSource for PageWalk {
     fn abilities(&self) -> Abilities {
         Abilities {
             resolution: Resolution::Page,
-            dirty: true,
             pfn: true,
-            leaf: true,
             clears: false,
         }
     }

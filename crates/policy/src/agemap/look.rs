@@ -23,7 +23,7 @@ pub struct Facts<'a> {
     pub parts: &'a [(Part, PageSet)],
 }
 
-/// Neighbouring 2 MiB leaves: tables with all 512 pages present, of one type, and accessed or not
+/// Neighbouring 2 MiB leaves of one type: all 512 pages of a table are present, and accessed or not
 /// together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaves {
@@ -165,8 +165,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// Takes in leaves: the same as [`table`](Self::table) for each of them, in a fraction of the
-    /// time.
+    /// Takes in leaves: as [`table`](Self::table) for each of them, in a fraction of the time.
     ///
     /// # Errors
     /// [`OutOfOrder`], and nothing was taken in.
