@@ -20,7 +20,7 @@ use crate::units;
 /// Most targets given by name.
 pub const TARGETS_MAX: usize = 64;
 
-/// How ages are told apart, and how truly.
+/// Age bins and accuracy.
 #[derive(Debug, clap::Args)]
 pub struct AgeArgs {
     /// Upper bounds of the age bins, increasing, at most 31.

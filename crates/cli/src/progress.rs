@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar over steps of which the number becomes known as they are made.
+/// A bar over steps; their number becomes known as they are made.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,

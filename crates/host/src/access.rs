@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Eyes: how accesses to the memory of a process become known.
+//! Access sources: how accesses to the memory of a process become known.
 //!
 //! An [`AccessSource`] looks once at ranges of one address space and streams a [`TableSight`] for
 //! every 2 MiB that holds something, in rising order of address, so a caller needs memory for one
@@ -130,7 +130,7 @@ pub struct TableSight<'a> {
 
 impl TableSight<'_> {
     /// Frame number (4 KiB units) of page `page` of the 2 MiB range; `None` where nothing is
-    /// present or the source does not tell.
+    /// present or the source does not know.
     pub fn pfn(&self, page: usize) -> Option<u64> {
         if page >= PAGES_PER_TABLE || !self.bits.present.contains(page) {
             return None;
@@ -151,7 +151,8 @@ impl TableSight<'_> {
         }
     }
 
-    /// The raw page-table entry of page `page` (of the leaf, for huge ones), where the source has it.
+    /// The raw page-table entry of page `page` (of the leaf, for huge ones), where the source has
+    /// it.
     pub fn raw(&self, page: usize) -> Option<u64> {
         match self.entries {
             Entries::Unknown => None,
@@ -160,7 +161,7 @@ impl TableSight<'_> {
         }
     }
 
-    /// Swap device and slot of page `page`, where it is swapped and the source tells.
+    /// Swap device and slot of page `page`, where it is swapped and the source knows.
     pub fn swap_entry(&self, page: usize) -> Option<SwapEntry> {
         if page >= PAGES_PER_TABLE || !self.bits.swapped.contains(page) {
             return None;
@@ -256,7 +257,7 @@ pub struct ScanReport {
     pub complete: bool,
 }
 
-/// The finest thing a source can tell apart.
+/// The finest unit that a source can distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resolution {
@@ -266,17 +267,13 @@ pub enum Resolution {
     Mapping,
 }
 
-/// What a source can and cannot tell.
+/// What a source knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Abilities {
     /// How fine `young` is.
     pub resolution: Resolution,
-    /// `dirty` is known.
-    pub dirty: bool,
     /// [`TableSight::pfn`] is known.
     pub pfn: bool,
-    /// What [`TableSight::leaf`] says is true. Otherwise it always says [`Leaf::Page`].
-    pub leaf: bool,
     /// Looking alone changes what the next look sees (the source clears as it reads).
     pub clears: bool,
 }
@@ -286,7 +283,7 @@ pub trait AccessSource {
     /// Its name in reports and on the command line.
     fn name(&self) -> &'static str;
 
-    /// What it can and cannot tell.
+    /// What it knows.
     fn abilities(&self) -> Abilities;
 
     /// Look once at `ranges` (whole pages, rising, disjoint) of `target`.

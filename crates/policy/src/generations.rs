@@ -8,8 +8,8 @@
 //!
 //! A page does not carry the 64-bit sequence number but a [`Label`] of seven bits. Labels grow
 //! with youth, so "older than" is one comparison of bytes. When labels run out, the window is
-//! *coalesced*: neighbouring old generations become one, whose interval is the union, and every
-//! page is given its new label once. Intervals stay exact bounds of age; only the resolution
+//! *coalesced*: neighbouring old generations become one with the union of their intervals, and
+//! every page is given its new label once. Intervals stay exact bounds of age; only the resolution
 //! coarsens with age, as much as it must and no more.
 
 /// What backs a page, in the sense of the kernel's `LRU_GEN_ANON` and `LRU_GEN_FILE`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A source whose pages are given: for tests of everything that stands on an [`AccessSource`].
+//! A source with given pages, for tests of everything that uses an [`AccessSource`].
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -72,9 +72,7 @@ impl AccessSource for FakeSource {
     fn abilities(&self) -> Abilities {
         Abilities {
             resolution: Resolution::Page,
-            dirty: true,
             pfn: false,
-            leaf: true,
             clears: false,
         }
     }

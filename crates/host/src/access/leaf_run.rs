@@ -5,8 +5,8 @@ use super::{Entries, TABLE_BYTES, TableSight};
 use crate::pagewalk::entry::EntryFormat;
 use crate::pagewalk::layout::Entry;
 
-/// Neighbouring 2 MiB leaves of one mapping of which the same was seen: memory in huge pages is hot or
-/// idle by the dozen, and what holds for all of them need be thought once.
+/// Neighbouring 2 MiB leaves of one mapping that look alike. Memory in huge pages is hot or idle in
+/// long stretches, so a stretch is handled at once.
 #[derive(Clone, Copy, Debug)]
 pub struct LeafRun<'a> {
     /// The first: whole, and present.

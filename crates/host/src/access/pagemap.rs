@@ -169,9 +169,7 @@ impl AccessSource for Pagemap {
     fn abilities(&self) -> Abilities {
         Abilities {
             resolution: Resolution::Mapping,
-            dirty: false,
             pfn: false,
-            leaf: !self.plain,
             clears: false,
         }
     }

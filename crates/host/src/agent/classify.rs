@@ -13,7 +13,7 @@ use super::share::{self, FrameSet};
 use crate::access::{AddressRange, Batch, LeafRun, TABLE_BYTES, TableSight, Target};
 use crate::cgroup::CgroupError;
 use crate::clear::Clearer;
-use crate::glance::Glances;
+use crate::interim::InterimScans;
 use crate::look::Viewer;
 use crate::memory::{self, NodeMap, Zone};
 use crate::root::Roots;
@@ -77,7 +77,7 @@ pub(super) struct Extra<'a> {
     pub tap: Option<&'a mut dyn Tap>,
 }
 
-/// A mapping of which something is followed.
+/// A mapping that is followed, whole or in part.
 pub(super) struct Mapping<'a> {
     pub vma: &'a Vma,
     pub is_shareable: bool,
@@ -97,7 +97,7 @@ pub(super) struct Classifier<'a, 't> {
     pub also_young: Option<&'a HashMap<u64, PageSet>>,
     pub tap: Option<&'t mut dyn Tap>,
     pub target: Target,
-    pub glances: &'a mut Glances,
+    pub interim: &'a mut InterimScans,
     pub parts: Vec<(Part, PageSet)>,
 }
 
@@ -195,7 +195,8 @@ impl Classifier<'_, '_> {
 }
 
 impl Classifier<'_, '_> {
-    /// Leaves of one type, alone in this process, of which no look and no glance saw anything else.
+    /// Leaves of one type, alone in this process, that look alike in this look and in the
+    /// intermediate scans before it.
     fn plain_leaves(&mut self, run: &LeafRun<'_>, page_type: PageType, clearer: &mut Clearer) {
         let first = run.first();
         if run.tables() == 0 {
@@ -207,7 +208,7 @@ impl Classifier<'_, '_> {
                 clearer.gap();
             }
             clearer.judge_leaves(&run.of_range(number));
-            self.glances.take_in(first, kind);
+            self.interim.take_in(first, kind);
         }
         let taken = self.look.leaves(Leaves {
             first: first.va / TABLE_BYTES,
@@ -231,7 +232,7 @@ impl Viewer for Classifier<'_, '_> {
             }
         }
         if let Some(kind) = self.kind(sight.range) {
-            bits.young |= self.glances.take_in(sight, kind);
+            bits.young |= self.interim.take_in(sight, kind);
         }
         let is_shareable = self.is_shareable(sight.range);
         self.note_parts(sight, is_shareable, &mut bits);
@@ -261,10 +262,10 @@ impl Viewer for Classifier<'_, '_> {
         if singly || self.shared.nodes.map.is_some() {
             return run.sights().for_each(|sight| self.table(&sight, clearer));
         }
-        // What was accessed anyway, or never glanced, is as it was seen.
+        // What was accessed anyway, or not seen in between, is as it was seen.
         let mut from = 0;
         for at in 0..run.tables() {
-            if !run.is_young() && self.glances.has_seen(run.va(at)) {
+            if !run.is_young() && self.interim.has_seen(run.va(at)) {
                 self.plain_leaves(&run.part(from, at), page_type, clearer);
                 self.table(&run.sight(at), clearer);
                 from = at + 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How an agent observes, what it says of a tick, and who may listen.
+//! Configuration of an agent, the report of a tick, and interfaces for listeners.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ pub struct AgentConfig {
     /// Share of one core that clearing may take, percent, all processes together. `None`: what the
     /// policy says for each.
     pub clear_percent: Option<f64>,
-    /// How much is followed. `None`: every page, for whoever does something to single pages.
+    /// How much is followed. `None`: every page, for callers that act on single pages.
     pub sample: Option<Bounds>,
     /// Addresses looked at, rising and disjoint, the same in every process. `None`: all.
     pub within: Option<Vec<AddressRange>>,
@@ -71,7 +71,7 @@ pub struct TickReport {
     pub vanished: usize,
     /// Processes that could not be looked at, or whose bits could not be cleared.
     pub failed: usize,
-    /// Cgroups of which it cannot be found out which processes they hold.
+    /// Cgroups with processes that cannot be listed.
     pub unseen_cgroups: usize,
     /// Present pages.
     pub present_pages: u64,
@@ -93,11 +93,11 @@ pub struct TickReport {
     pub clear_ns: u64,
 }
 
-/// Accesses that somebody else saw and cleared: whoever else reads accessed bits of a process takes
-/// them from the agent, and has to hand them over.
+/// A second observer of a process. It clears accessed bits, so it has to hand the accesses over to
+/// the agent.
 pub trait AlsoYoung: Send {
     /// Pages of a process seen accessed since this was asked last, by page-table index (address /
-    /// 2 MiB); `None` where nobody else looks at it.
+    /// 2 MiB); `None` where the agent is the only observer.
     fn take(&mut self, target: &Target) -> Option<HashMap<u64, PageSet>>;
 }
 

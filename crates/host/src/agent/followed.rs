@@ -32,7 +32,7 @@ pub(super) struct Followed {
     swapped_pages: u64,
 }
 
-/// What is known of a process of which a sample is followed, in pages.
+/// What a sample of a process says about all of it, in pages.
 pub(super) struct Estimate {
     /// What blocks showed, and what was followed whole.
     pub sampled: Sizes,

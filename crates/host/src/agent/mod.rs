@@ -29,7 +29,7 @@ use crate::access::{AccessSource, Resolution, Target};
 use crate::cgroup::CgroupError;
 use crate::clear::shared::MapCounts;
 use crate::clock::thread_cpu_ns;
-use crate::glance;
+use crate::interim;
 use crate::root::Roots;
 use crate::vma::MapsReader;
 
@@ -76,8 +76,8 @@ pub struct Agent {
     last_tick_ms: u64,
     /// Processes and cgroups that the last tick could not look at.
     unseen: (usize, usize),
-    /// How often to glance, while somebody else clears.
-    glance_every: Option<Duration>,
+    /// Period of intermediate scans, while another program clears accessed bits.
+    interim_period: Option<Duration>,
     sharing: Sharing,
     young_frames: FrameSet,
     counted_frames: Vec<FrameSet>,
@@ -118,7 +118,7 @@ impl Agent {
             began_ms: now_ms,
             unseen: (0, 0),
             last_tick_ms: now_ms,
-            glance_every: None,
+            interim_period: None,
             sharing: Sharing::default(),
             young_frames: FrameSet::default(),
             counted_frames: Vec::new(),
@@ -136,7 +136,7 @@ impl Agent {
         &mut *self.source
     }
 
-    /// Asks somebody else for accesses seen and cleared between two ticks.
+    /// Sets a second observer that hands over the accesses it saw and cleared between two ticks.
     pub fn set_also_young(&mut self, also_young: Option<Box<dyn AlsoYoung>>) {
         self.also_young = also_young;
     }
@@ -176,7 +176,7 @@ impl Agent {
             })
     }
 
-    /// The clock ages are told by (`CLOCK_MONOTONIC`), ms.
+    /// The clock of ages (`CLOCK_MONOTONIC`), ms.
     pub fn now_ms() -> u64 {
         clock_ms()
     }
@@ -195,7 +195,7 @@ impl Agent {
         self.tick_tapped(None)
     }
 
-    /// The same with somebody who listens.
+    /// The same with a listener.
     ///
     /// # Errors
     /// As [`tick`](Self::tick).
@@ -207,7 +207,7 @@ impl Agent {
         self.began_ms = clock_ms();
         if self.ticks % RIVALS_KNOWN_TICKS == 1 {
             let look = Duration::from_millis(self.config.scan_interval_ms());
-            self.glance_every = glance::period(&self.roots, look);
+            self.interim_period = interim::period(&self.roots, look);
         }
         if self.ticks.is_multiple_of(KERNEL_THREADS_KNOWN_TICKS) {
             self.kernel_threads.clear();
@@ -236,7 +236,7 @@ impl Agent {
         let mut walk_ns = 0;
         if self.source.abilities().pfn {
             for space in self.spaces.values() {
-                // What fails here fails again below, and is told there.
+                // What fails here fails again below, and is reported there.
                 walk_ns += space
                     .peek(&mut *self.source, &mut self.young_frames)
                     .unwrap_or(0);
@@ -274,10 +274,10 @@ impl Agent {
         Ok(report)
     }
 
-    /// How often to [`glance`](Self::glance) between two ticks: only while somebody else clears
-    /// accessed bits (DAMON), as the last tick but some found it.
-    pub fn glance_every(&self) -> Option<Duration> {
-        self.glance_every
+    /// Period of [`interim_scan`](Self::interim_scan) between two ticks: only while somebody else
+    /// clears accessed bits (DAMON), as the last tick but some found it.
+    pub fn interim_period(&self) -> Option<Duration> {
+        self.interim_period
             .filter(|_| self.source.abilities().resolution == Resolution::Page)
             .filter(|_| !self.source.abilities().clears)
     }
@@ -285,12 +285,12 @@ impl Agent {
     /// Reads, between two ticks, the accessed bits that somebody else may clear before the next: of
     /// files and of huge pages, which DAMON clears by large folios. Clears nothing, and counts as a
     /// part of walking.
-    pub fn glance(&mut self) {
+    pub fn interim_scan(&mut self) {
         let began_ns = thread_cpu_ns();
         let mut walk_ns = 0;
         for space in self.spaces.values_mut() {
-            // What fails here fails again in the next tick, and is told there.
-            walk_ns += space.glance(&mut *self.source).unwrap_or(0);
+            // What fails here fails again in the next tick, and is reported there.
+            walk_ns += space.interim_scan(&mut *self.source).unwrap_or(0);
         }
         self.cost.walk_ns += walk_ns;
         self.cost.total_ns += thread_cpu_ns() - began_ns;
@@ -443,7 +443,7 @@ impl Agent {
         self.config.scan_interval_ms = Some(interval_ms);
     }
 
-    /// The NUMA nodes whose memory is told apart.
+    /// The NUMA nodes that are reported separately.
     pub fn nodes(&self) -> &[u32] {
         &self.nodes.ids
     }

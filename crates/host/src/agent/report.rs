@@ -74,7 +74,7 @@ pub struct CostReport {
     /// CPU time of the first scan, which finds the accessed bits of all memory set and clears them.
     /// It is no part of what follows, as soon as there is another.
     pub first_scan_cpu_ms: f64,
-    /// CPU time of a scan, all told: finding processes, mappings, walk, classification, clearing.
+    /// CPU time of a scan: finding processes, mappings, walk, classification, clearing.
     pub cpu_ms_per_scan: f64,
     /// Reading page tables.
     pub walk_ms_per_scan: f64,
@@ -100,7 +100,7 @@ pub struct CostReport {
     pub agemap_bytes_per_page: f64,
     /// Processes that the last scan could not look at, or not clear.
     pub unseen_processes: usize,
-    /// Cgroups of which it cannot be found out which processes they hold.
+    /// Cgroups with processes that cannot be listed.
     pub unseen_cgroups: usize,
 }
 

@@ -120,7 +120,7 @@ impl Sharing {
     pub fn finish(&mut self) {
         self.private
             .sort_unstable_by_key(|(range, process)| (range.start, *process));
-        // The range that reaches furthest so far, and whose it is.
+        // The range that reaches furthest so far, and its process.
         let mut reach: Option<(u64, u32)> = None;
         for (range, process) in &self.private {
             if let Some((end, of)) = reach

@@ -15,13 +15,13 @@ use crate::access::{AccessSource, AddressRange, TableSight, Target};
 use crate::clear::shared::MapCounts;
 use crate::clear::{ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
-use crate::glance::Glances;
+use crate::interim::InterimScans;
 use crate::look::{LookError, Looked, look};
 use crate::process::Process;
 use crate::untrusted::Untrusted;
 use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
-/// Milliseconds of the clock that ages are told by.
+/// Milliseconds of the clock of ages.
 pub(super) fn clock_ms() -> u64 {
     monotonic_ns() / 1_000_000
 }
@@ -39,7 +39,7 @@ pub struct Space {
     pub(super) shareable: Vec<bool>,
     /// What is read of them.
     followed: Followed,
-    glances: Glances,
+    interim: InterimScans,
     maps_read: MapsRead,
     /// Before the look, as the kernel counts them.
     resident_pages: u64,
@@ -88,7 +88,7 @@ impl Space {
             looked_at: Vec::new(),
             shareable: Vec::new(),
             followed: Followed::default(),
-            glances: Glances::default(),
+            interim: InterimScans::default(),
             maps_read: MapsRead::default(),
             resident_pages: 0,
             virtual_bytes: 0,
@@ -141,7 +141,7 @@ impl Space {
     pub fn memory_bytes(&self) -> usize {
         self.map.memory_bytes()
             + self.clearer.memory_bytes()
-            + self.glances.memory_bytes()
+            + self.interim.memory_bytes()
             + self.followed.memory_bytes()
             + self.vmas.memory_bytes()
     }
@@ -280,9 +280,9 @@ impl Space {
     }
 
     /// Notes what was accessed so far, where somebody else may clear it before the next look.
-    pub(super) fn glance(&mut self, source: &mut dyn AccessSource) -> Result<u64, LookError> {
+    pub(super) fn interim_scan(&mut self, source: &mut dyn AccessSource) -> Result<u64, LookError> {
         let target = Target::from(&self.process);
-        Ok(self.glances.glance(source, &target)?)
+        Ok(self.interim.scan(source, &target)?)
     }
 
     /// Looks at all of it once, and clears.
@@ -328,7 +328,7 @@ impl Space {
                 also_young: extra.also_young.as_ref(),
                 tap: extra.tap,
                 target: Target::from(&self.process),
-                glances: &mut self.glances,
+                interim: &mut self.interim,
                 parts: Vec::new(),
             };
             let is_clearing = extra.also_young.is_none();
@@ -345,7 +345,7 @@ impl Space {
             // A look that broke off is dropped, which keeps what it did not reach.
             looked.map(|looked| (looked, classifier.look.finish_with_returned()))
         };
-        self.glances.end(&self.followed.ranges);
+        self.interim.end(&self.followed.ranges);
         let (Looked { cost, cleared }, (mut counts, back)) = looked?;
         if is_sample {
             scale_up(&mut counts, self.followed.known_pages());

@@ -117,7 +117,7 @@ pub struct Resolved {
     /// Processes that run and may not be looked at, or of which it cannot be found out where they
     /// belong.
     pub unseen_processes: usize,
-    /// Cgroups of which it cannot be found out which processes they hold.
+    /// Cgroups with processes that cannot be listed.
     pub unseen_cgroups: usize,
 }
 

@@ -123,10 +123,10 @@ fn a_process_is_aged_and_its_exit_is_told() {
     assert_eq!(agent.spaces().count(), 0);
 }
 
-/// Somebody else clears the bits of a huge page before the next look: a glance has seen them. What
-/// is mapped by base pages is not glanced at.
+/// Somebody else clears the bits of a huge page before the next look: an intermediate scan has seen
+/// them. Base pages are not scanned.
 #[test]
-fn what_another_clears_between_two_looks_is_glanced() {
+fn what_another_clears_between_two_looks_is_seen() {
     for (leaf, seen) in [(Leaf::Huge, true), (Leaf::Page, false)] {
         let sleeper = Sleeper::new();
         let (pid, table) = (sleeper.pid(), sleeper.table());
@@ -142,7 +142,7 @@ fn what_another_clears_between_two_looks_is_glanced() {
             fake.update(pid, table, |table| table.bits.young = young);
         };
         set_young(PageSet::ALL);
-        agent.glance();
+        agent.interim_scan();
         set_young(PageSet::NONE);
         let wanted = if seen { tick.present_pages } else { 0 };
         assert_eq!(agent.tick().unwrap().young_pages, wanted, "{leaf:?}");

@@ -229,7 +229,7 @@ pub(crate) struct Facts {
     pub thp: Option<String>,
     pub has_clear_refs: bool,
     pub damon: Availability,
-    /// It can be told which cgroup a page of physical memory belongs to.
+    /// The cgroup of a page of physical memory can be read.
     pub has_frame_owners: bool,
     /// What the running monitors watch: `paddr`, `vaddr`, `fvaddr`.
     pub damon_operations: Vec<String>,

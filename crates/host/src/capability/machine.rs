@@ -189,8 +189,8 @@ fn accessed_bits(facts: &Facts) -> Capability {
             shared(
                 format!(
                     "DAMON runs (kdamond pid {}{whose}) and clears them too, a few regions at a \
-                     time; files and huge pages are glanced at between looks, for all that some pages \
-                     may look older than they are",
+                     time; files and huge pages are read between looks as well, but some pages may \
+                     still look older than they are",
                     pids.join(", ")
                 ),
                 "whoever set up /sys/kernel/mm/damon/admin can stop it; agewise does not",

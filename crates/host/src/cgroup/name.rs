@@ -91,7 +91,7 @@ mod tests {
         }
         assert_eq!(text(&path(b"/hog\xff")), r"/hog\xff");
         assert_eq!(text(&path(b"/hog\xc3")), r"/hog\xc3");
-        // The name that looks like it is told apart.
+        // A name that looks the same is another one.
         assert_eq!(text(Path::new(r"/hog\xff")), r"/hog\x5cxff");
         assert_eq!(text(Path::new(r"/hog\x5cxff")), r"/hog\x5cx5cxff");
     }

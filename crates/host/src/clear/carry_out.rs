@@ -170,7 +170,6 @@ impl Clearer {
             .map_or(pages, |resident| resident.max(pages));
         let must = self.by_refs || self.cold_denied;
         if !must && self.refs_can_wait() {
-            self.report.refs_put_off = true;
             return Ok(());
         }
         if !must && !self.may_stall(self.cost.refs_ns(pages), self.now_ns) {

@@ -4,7 +4,7 @@
 //! The kernel keeps the page cache in large folios where the file system knows them. A range that
 //! covers a part of one makes `MADV_COLD` split it, and where it cannot (locked, with buffers that
 //! are in use) the accessed bits stay as they were (`madvise_cold_or_pageout_pte_range`, 6.8 to
-//! 6.18). So ranges of files grow to whole folios. Their bounds are not told to anybody, but a
+//! 6.18). So ranges of files grow to whole folios. No interface gives their bounds, but a
 //! folio lies in memory as in the file: in one piece, at a multiple of its size.
 
 use std::ops::Range;

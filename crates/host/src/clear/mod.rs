@@ -17,7 +17,7 @@
 //! | part of a huge page, or of a large folio of a file | splits it: whole ones are given, or none | cleared as a whole |
 //! | needs | CAP_SYS_NICE and the right to trace the target (not for ourselves) | to be its user |
 //!
-//! And the target pays too, whatever the means: some 400 ns for each page whose bit it sets again.
+//! The target pays too, whatever the means: about 400 ns for each page that it accesses again.
 //! So histograms come from a sample ([`agewise_policy::sample`]).
 //!
 //! One [`Clearer`] serves one process. In each scan: [`begin`](Clearer::begin), then
@@ -122,7 +122,7 @@ pub struct Clearer {
     cold_denied: bool,
     /// Young pages that wait for `clear_refs`: anonymous, file.
     waiting: [u64; 2],
-    /// A run cleared after `clear_refs`, whose flush then serves both.
+    /// A run cleared after `clear_refs`: its flush then serves both.
     held: Option<Run>,
     /// Present pages of this scan by scope: anonymous, file.
     present: [u64; 2],
@@ -164,11 +164,6 @@ impl Clearer {
             last: ClearReport::default(),
             last_present: 0,
         }
-    }
-
-    /// What clearing costs here, as far as it is known.
-    pub fn cost(&self) -> &CostModel {
-        &self.cost
     }
 
     /// Bytes of memory held, about.
@@ -317,7 +312,7 @@ impl Clearer {
         self.judge_alike(run.first(), run.tables());
     }
 
-    /// As many neighbouring tables as this one, of which the same was seen; several only of leaves.
+    /// So many neighbouring tables that look like this one; several only for leaves.
     fn judge_alike(&mut self, sight: &TableSight<'_>, tables: u64) -> Option<u64> {
         let present = sight.bits.present.len() * tables;
         let mapping = *self.mappings.get(sight.range)?;

@@ -28,8 +28,6 @@ pub struct ClearReport {
     pub calls: u64,
     /// Writes to `clear_refs`.
     pub refs_writes: u64,
-    /// A write to `clear_refs` was put off: few pages waited for it.
-    pub refs_put_off: bool,
     /// Present pages of mappings that nothing clears: hugetlb, or shared ones while `clear_refs`
     /// would hold up the target for too long. Their young bits stay.
     pub uncleared_pages: u64,

@@ -7,7 +7,7 @@ use crate::access::AccessError;
 /// Tells what it is given, of watched processes only.
 #[derive(Debug, Default)]
 pub struct FakeFaults {
-    /// To be told, in order of time.
+    /// Events to deliver, in order of time.
     pub faults: Vec<Fault>,
     /// What was lost.
     pub lost: u64,

@@ -19,7 +19,7 @@ use crate::access::AccessError;
 use crate::clock::monotonic_ns;
 use program::Program;
 
-/// Bytes of the ring between kernel and reader, unless told otherwise: some 524 000 faults.
+/// Default size in bytes of the ring between kernel and reader: some 524 000 faults.
 pub const RING_BYTES: u32 = 16 << 20;
 /// Smallest ring: a page.
 pub const RING_BYTES_MIN: u32 = 4096;
@@ -48,7 +48,7 @@ pub struct Fault {
 /// What handling a fault took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultKind {
-    /// Not known: it was still being handled when it was asked for, or this is not told here.
+    /// Not known: the kernel was still handling it, or does not say.
     #[default]
     Unknown,
     /// No reading.
@@ -78,7 +78,7 @@ pub trait FaultSource {
     /// Faults that found the ring full and are lost, since the beginning.
     fn dropped(&self) -> u64;
 
-    /// Whether minor faults are told from major ones.
+    /// Whether minor and major faults can be distinguished.
     fn tells_majors(&self) -> bool {
         false
     }
@@ -92,7 +92,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Loads and attaches; nothing is told until a process is watched.
+    /// Loads and attaches; no faults arrive until a process is watched.
     ///
     /// # Errors
     /// [`AccessError::NoPrivilege`]; [`AccessError::Unsupported`] without BTF, ring buffers (Linux 5.8) or the

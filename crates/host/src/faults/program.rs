@@ -23,7 +23,7 @@ const PLACE_BYTES: u32 = 32;
 /// Bits of the hardware's error code (Intel SDM volume 3, 4.7).
 const CODE_PRESENT: u64 = 1;
 const CODE_WRITE: u64 = 2;
-/// Not the hardware's: word that a fault told before was major.
+/// Not set by hardware: a fault reported earlier was major.
 const CODE_MAJOR: u64 = 0x20;
 
 /// Programs in the kernel and the reader's end of the ring.
@@ -33,7 +33,7 @@ pub(super) struct Program {
     /// Of the events of major faults: none where these are not to be had.
     majors: Vec<Link>,
     ring: RingBuffer<'static>,
-    told: Rc<RefCell<Vec<Event>>>,
+    events: Rc<RefCell<Vec<Event>>>,
     watched: MapHandle,
     dropped: MapHandle,
     /// Most events that fit the ring.
@@ -70,10 +70,10 @@ impl Program {
             let found = found.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
             MapHandle::try_from(&found)
         };
-        let told = Rc::new(RefCell::new(Vec::new()));
+        let events = Rc::new(RefCell::new(Vec::new()));
         let ring_map = map("ring")?;
         let mut builder = RingBufferBuilder::new();
-        let sink = Rc::clone(&told);
+        let sink = Rc::clone(&events);
         builder.add(&ring_map, move |bytes| {
             sink.borrow_mut().extend(event(bytes));
             0
@@ -93,7 +93,7 @@ impl Program {
             _links: links,
             majors,
             ring,
-            told,
+            events,
             watched,
             dropped,
             places: (ring_bytes / PLACE_BYTES) as usize,
@@ -122,7 +122,7 @@ impl Program {
     pub fn drain(&mut self) -> Result<Vec<Event>, AccessError> {
         // A ring full and no more, or a program that faults all the time would keep us here.
         let got = self.ring.consume_raw_n(self.places);
-        let events = std::mem::take(&mut *self.told.borrow_mut());
+        let events = std::mem::take(&mut *self.events.borrow_mut());
         if got < 0 {
             let source = std::io::Error::from_raw_os_error(-got);
             return Err(AccessError::io("BPF ring buffer of page faults", source));
@@ -178,10 +178,10 @@ mod tests {
             protection: false,
             kind: FaultKind::Unknown,
         };
-        let told = |was_major| Some(Event { fault, was_major });
-        assert_eq!(event(&bytes), told(false));
+        let expected = |was_major| Some(Event { fault, was_major });
+        assert_eq!(event(&bytes), expected(false));
         bytes[8] |= CODE_MAJOR as u8;
-        assert_eq!(event(&bytes), told(true));
+        assert_eq!(event(&bytes), expected(true));
         assert_eq!(event(&bytes[..23]), None);
     }
 }

@@ -196,7 +196,7 @@ impl KernelSource for DamonSource {
         let mut caveats = vec![format!(
             "ages by the kernel's DAMON, an estimate by region: {} regions, one page of each looked \
              at every {} ms, ages in steps of {} ms; a page of several processes counts in each, \
-             NUMA nodes are not told apart, processes that came later are not seen",
+             NUMA nodes are not distinguished, processes that came later are not seen",
             self.regions,
             self.attrs.sample_us / 1000,
             self.attrs.aggr_us / 1000,

@@ -223,7 +223,7 @@ mod tests {
             frames.each(pfn..pfn + 1, visit).unwrap();
         }
         std::hint::black_box(&memory);
-        // A part of a huge page is told from its head only, which is not asked for here.
+        // A part of a huge page is recognised by its head only, which is not asked for here.
         let thp = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
         if thp.unwrap_or_default().contains("[always]") {
             return println!("SKIP live frames: memory may be in huge pages");

@@ -28,7 +28,7 @@ const SAME_AGING_NS: u64 = 50_000_000;
 /// A clock far enough from zero for every age.
 const NOW_MS: u64 = u64::MAX / 2;
 
-/// Which cgroups are told apart.
+/// The cgroups that are distinguished.
 #[derive(Debug)]
 enum Scope {
     /// These, each with all below it.
@@ -42,7 +42,7 @@ enum Scope {
 pub struct GenerationSource {
     lru_gen: LruGen,
     scope: Scope,
-    /// Bounds that can be told apart.
+    /// Bounds that can be distinguished.
     intervals: Intervals,
     oldest: OldestPages,
     /// Agings before a look, ms, longest first. Empty: the generations are taken as they are.
@@ -338,8 +338,8 @@ fn shallow(memcgs: &[Memcg], depth_max: usize) -> Vec<String> {
         .collect()
 }
 
-/// The two bounds that can be told apart within a window, longest first: the longest that fits, and
-/// of the shorter ones that in the middle (of their logarithms).
+/// The two bounds that can be distinguished within a window, longest first: the longest that fits,
+/// and of the shorter ones that in the middle (of their logarithms).
 fn lead_times(intervals: &Intervals, window_ms: u64) -> Vec<u64> {
     let fitting: Vec<u64> = intervals
         .bounds_ms()

@@ -2,9 +2,9 @@
 //! Ages of memory cgroups by DAMON on physical memory (`paddr`): a monitor watches all of it, and
 //! each page counts, at the age of its region, for the cgroup it is charged to.
 //!
-//! Coarser than a monitor of virtual memory: neighbours in physical memory often belong to different
-//! programs, so a region mixes what is in use with what is not. It sees what no process maps (page
-//! cache), and works where DAMON was built without `vaddr`.
+//! Coarser than a monitor of virtual memory: neighbours in physical memory often belong to
+//! different programs, so a region mixes what is in use with what is not. It sees what no process
+//! maps (page cache), and works where DAMON was built without `vaddr`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -150,7 +150,7 @@ impl KernelSource for PhysicalSource {
         let mut caveats = vec![format!(
             "ages by the kernel's DAMON on physical memory, an estimate by region: {} regions, in \
              which memory of several programs may lie, one page of each looked at every {} ms, ages \
-             in steps of {} ms; page cache is in these lines; NUMA nodes are not told apart",
+             in steps of {} ms; page cache is in these lines; NUMA nodes are not distinguished",
             self.regions,
             self.attrs.sample_us / 1000,
             self.attrs.aggr_us / 1000,
@@ -163,7 +163,7 @@ impl KernelSource for PhysicalSource {
         }
         if self.truncated {
             caveats.push(
-                "there are more cgroups than are told apart: memory of the others counts for the \
+                "there are more cgroups than can be distinguished: memory of the others counts for the \
                  whole machine only"
                     .to_owned(),
             );

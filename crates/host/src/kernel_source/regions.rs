@@ -81,7 +81,7 @@ impl Counted {
             .add_at_least(page_type, pages, age_ms, oldest);
     }
 
-    /// Adds it to a report whose only node stands for all of them.
+    /// Adds it to a report with one node that stands for all of them.
     pub fn add_to(&self, report: &mut SubjectReport) {
         if let Some((_, histogram)) = report.nodes.first_mut() {
             histogram.add(&self.histogram.scaled(PAGE_BYTES));

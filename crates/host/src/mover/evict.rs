@@ -12,7 +12,7 @@ use super::runs::{Run, RunSet};
 use super::space::{Mover, Present, VECTOR_MAX};
 use super::target::PageoutError;
 
-/// After this many bytes in a row of which none left, it is given up.
+/// Gives up after this many bytes in a row without a page that left.
 const STALLED_BYTES_MAX: u64 = 64 << 20;
 
 /// What a step did.
@@ -350,7 +350,7 @@ impl<'a> Eviction<'a> {
         self.report.skipped_bytes.add(reason, runs.bytes());
     }
 
-    /// Parts of huge pages stay: a page that was split, or of which a part was touched.
+    /// Parts of huge pages stay: a page that was split, or touched in part.
     fn whole_units(&mut self, runs: RunSet, unit_bytes: u64) -> RunSet {
         let whole = runs.shrunk_to(unit_bytes);
         self.report

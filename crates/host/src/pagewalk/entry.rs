@@ -11,7 +11,7 @@
 //! - 31: a marker (userfaultfd write protection or poison, or a guard page: which of these is not
 //!   told apart here). Holds no memory.
 //! - otherwise: migration (the page is resident, on its way), hwpoison, device-private; or swap
-//!   device 23 and up on a kernel built without some of those. Not told apart: all count as
+//!   device 23 and up on a kernel built without some of those. Not distinguished: all count as
 //!   "other", their age unknown for this scan.
 //!
 //! Not visible at all in page tables: swapped-out shared memory (the entry is simply empty), and

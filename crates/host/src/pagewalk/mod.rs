@@ -198,7 +198,7 @@ impl PageWalk {
         }
     }
 
-    /// Several leaves of which the same is seen, whole in the range number `range`.
+    /// Several leaves that look alike, whole in the range number `range`.
     fn show_leaves(
         &self,
         range: usize,
@@ -274,9 +274,7 @@ impl AccessSource for PageWalk {
     fn abilities(&self) -> Abilities {
         Abilities {
             resolution: Resolution::Page,
-            dirty: true,
             pfn: true,
-            leaf: true,
             clears: false,
         }
     }

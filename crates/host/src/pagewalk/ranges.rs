@@ -55,7 +55,7 @@ pub(super) fn join(ranges: &[AddressRange], out: &mut Vec<Range>) {
     }
 }
 
-/// How many of `entries`, from the first, are neighbouring 2 MiB leaves of which the same is seen,
+/// How many of `entries`, from the first, are neighbouring 2 MiB leaves that look alike,
 /// whole in one range, and the number of that range. `None` where that is not even two.
 pub(super) fn leaves_alike(entries: &[Entry], cursor: &mut Cursor<'_>) -> Option<(usize, usize)> {
     let first = match entries {

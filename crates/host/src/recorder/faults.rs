@@ -60,7 +60,7 @@ fn choose(
     }
 }
 
-/// Faults told and not written yet, in order of time.
+/// Faults read and not written yet, in order of time.
 #[derive(Default)]
 pub struct Pending(Vec<Fault>);
 
@@ -71,7 +71,7 @@ impl Pending {
     /// The kernel refuses to tell.
     pub fn fill(&mut self, source: &mut dyn FaultSource) -> Result<(), AccessError> {
         source.drain(&mut self.0)?;
-        // Stable, and nearly sorted: a fault that was being written can be told one call late.
+        // Stable, and nearly sorted: a fault that was being written can arrive one call late.
         self.0.sort_by_key(|fault| fault.time_ns);
         Ok(())
     }

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
-use crate::access::{Abilities, AccessError, AccessSource, Resolution};
+use crate::access::{AccessError, AccessSource, Resolution};
 use crate::clock;
 use crate::faults::{Fault, FaultKind};
 use crate::look::LookError;
@@ -40,14 +40,14 @@ pub enum RecordError {
     /// The trace could not be written. What was written before stays readable.
     #[error("{0}; what was recorded before stays readable")]
     Write(#[from] TraceError),
-    /// The eye sees whole mappings only.
+    /// The source sees whole mappings only.
     #[error(
-        "a page trace needs an access source that tells single pages; '{eye}' tells whole mappings only: run \
+        "a page trace needs an access source that sees single pages; '{name}' sees whole mappings only: run \
          as root on a kernel with BTF (see agewise doctor)"
     )]
     Coarse {
-        /// Name of the eye.
-        eye: &'static str,
+        /// Name of the source.
+        name: &'static str,
     },
     /// No process could be looked at for a reason other than that it is gone.
     #[error("process {pid} cannot be recorded: {source}")]
@@ -66,10 +66,10 @@ pub enum RecordError {
 /// at short intervals that time counts: fewer tables than elsewhere, at some more calls.
 const TABLES_A_CALL: u32 = 16;
 
-/// What recording may cost a program, as a share of its time, unless told otherwise.
+/// Default for what recording may cost a program, as a share of its time.
 pub const MAX_SLOWDOWN: f64 = 0.05;
 
-/// The eye for recordings.
+/// The source for recordings.
 ///
 /// # Errors
 /// No privilege, or no BPF here.
@@ -112,7 +112,7 @@ pub struct Totals {
 
 /// A recording under way.
 pub struct Recorder<'a, W: Write> {
-    eye: &'a mut dyn AccessSource,
+    source: &'a mut dyn AccessSource,
     writer: PageTraceWriter<W>,
     names: PageNames,
     watched: BTreeMap<u32, Watched>,
@@ -134,15 +134,14 @@ impl<'a, W: Write> Recorder<'a, W> {
     /// # Errors
     /// A source that cannot tell pages, or a trace that cannot be written.
     pub fn new(
-        eye: &'a mut dyn AccessSource,
+        source: &'a mut dyn AccessSource,
         path: &std::path::Path,
         out: W,
         interval: Duration,
         metadata: String,
     ) -> Result<Self, RecordError> {
-        let Abilities { resolution, .. } = eye.abilities();
-        if resolution != Resolution::Page {
-            return Err(RecordError::Coarse { eye: eye.name() });
+        if source.abilities().resolution != Resolution::Page {
+            return Err(RecordError::Coarse { name: source.name() });
         }
         let header = Header {
             order: Order::Interval,
@@ -152,7 +151,7 @@ impl<'a, W: Write> Recorder<'a, W> {
             ..Header::default()
         };
         Ok(Recorder {
-            eye,
+            source,
             writer: PageTraceWriter::new(path, out, &header)?,
             names: PageNames::default(),
             watched: BTreeMap::new(),
@@ -248,7 +247,7 @@ impl<'a, W: Write> Recorder<'a, W> {
             let found = &mut self.found;
             let mut keep = |touched: watched::Touched| found.push((pid, touched));
             let cpu_ns = clock::thread_cpu_ns();
-            match watched.look(self.eye, &mut self.names, &mut keep) {
+            match watched.look(self.source, &mut self.names, &mut keep) {
                 Ok(cleared) => self.totals.uncleared_pages = cleared.uncleared_pages,
                 Err(error) if error.is_gone() => gone.push(pid),
                 Err(source) => return Err(RecordError::Watch { pid, source }),
@@ -338,7 +337,7 @@ impl<'a, W: Write> Recorder<'a, W> {
             return Ok(false);
         };
         let numbering = watched.numbering_of(fault);
-        // One told late, from another processor, comes as soon as it can.
+        // A late one, from another processor, is written as soon as possible.
         self.written_ns = self
             .written_ns
             .max(fault.time_ns.saturating_sub(self.start_ns));

@@ -43,9 +43,9 @@ const HEIR_FOR_NS: u64 = 2 * SECOND_NS;
 /// How far all clears may be put off beyond what the evidence allows, to keep the bound.
 const STRETCH_MAX: f64 = 30.0;
 
-/// What a table tells, and what to do with it.
+/// What to make of a table, and what to do with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct Verdict {
     /// Pages seen to be accessed since the last look.
     pub seen: PageSet,
     /// Pages taken for accessed since then, as the pages of the sample were.
@@ -163,7 +163,7 @@ impl Pace {
     }
 
     /// A table of 512 base pages, at address / 2 MiB, that belongs to one mapping alone.
-    pub fn table(&mut self, number: u64, present: &PageSet, young: &PageSet) -> Told {
+    pub fn table(&mut self, number: u64, present: &PageSet, young: &PageSet) -> Verdict {
         let (now_ns, look) = (self.now_ns, self.look);
         let group = self.groups.entry(number / GROUP).or_default();
         let table = self.tables.entry(number).or_insert_with(|| Table {
@@ -182,9 +182,9 @@ impl Pace {
                 table.asked = None;
             }
         }
-        let mut told = Told {
+        let mut verdict = Verdict {
             seen,
-            ..Told::default()
+            ..Verdict::default()
         };
         let mut of_second = None;
         let is_sample = match group.sample(number, now_ns, count(young)) {
@@ -198,13 +198,13 @@ impl Pace {
             group.measure(&asked, &kept);
         }
         if is_sample {
-            told.clear = true;
+            verdict.clear = true;
         } else {
-            told.inferred = group.infer(&(*young & table.left), number);
+            verdict.inferred = group.infer(&(*young & table.left), number);
             let patience = (group.patience_s() * self.stretch * 1e9) as u64;
-            told.clear = count(young) < SPARSE || since_ns >= patience;
+            verdict.clear = count(young) < SPARSE || since_ns >= patience;
         }
-        if told.clear {
+        if verdict.clear {
             if count(young) >= SPARSE && !is_sample {
                 table.asked = Some(Asked {
                     pages: *young,
@@ -218,7 +218,7 @@ impl Pace {
         } else {
             table.left = *young;
         }
-        told
+        verdict
     }
 }
 
@@ -380,17 +380,17 @@ mod tests {
             pace.begin((interval + 1) * LOOK_NS);
             for table in 0..TABLES {
                 let young = set[table as usize];
-                let told = pace.table(1000 + table, &ALL, &young);
-                assert_eq!(told.seen & told.inferred, PageSet::NONE, "told twice");
+                let verdict = pace.table(1000 + table, &ALL, &young);
+                assert_eq!(verdict.seen & verdict.inferred, PageSet::NONE, "seen twice");
                 for (word, young) in young.words().iter().enumerate() {
-                    let bits = told.seen[word] | told.inferred[word];
+                    let bits = verdict.seen[word] | verdict.inferred[word];
                     assert_eq!(bits & !young, 0, "what is not young was not accessed");
                     recorded += u64::from(bits.count_ones()) * u64::from(warm);
                     for bit in (0..64u64).filter(|bit| bits >> bit & 1 != 0) {
                         found.insert(table * 512 + word as u64 * 64 + bit);
                     }
                 }
-                if told.clear {
+                if verdict.clear {
                     set[table as usize] = PageSet::NONE;
                 }
             }

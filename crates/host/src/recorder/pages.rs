@@ -15,9 +15,9 @@ use agewise_trace::PageClass;
 const VPN_BITS: u32 = 45;
 /// Bits of a page's index in its file (4 PiB).
 const FILE_PAGE_BITS: u32 = 40;
-/// Processes that can be told apart; further ones are not recorded.
+/// Most processes; further ones are not recorded.
 pub const PROCESSES_MAX: u32 = 1 << (63 - VPN_BITS);
-/// Files that can be told apart; pages of further ones count as the process's own.
+/// Most files; pages of further ones count as the process's own.
 const FILES_MAX: u32 = 1 << (63 - FILE_PAGE_BITS);
 
 /// Gives numbers to pages, and remembers the files for the trace's metadata.
@@ -73,7 +73,7 @@ impl PageNames {
         }
     }
 
-    /// How pages of the process are numbered of which the mapping is not known (any more).
+    /// How pages without a known mapping are numbered.
     #[must_use]
     pub fn unmapped(process_slot: u64) -> Numbering {
         Numbering {

@@ -240,14 +240,14 @@ impl Numberer<'_> {
         let Some(pace) = &mut self.pace else {
             return false;
         };
-        let told = pace.table(sight.va / TABLE_BYTES, &sight.bits.present, young);
+        let verdict = pace.table(sight.va / TABLE_BYTES, &sight.bits.present, young);
         let Some(numberings) = self.numberings.get(sight.range) else {
             return true;
         };
         let numbering = numberings.own;
         for (bits, evidence) in [
-            (&told.seen, Evidence::Seen),
-            (&told.inferred, Evidence::Inferred),
+            (&verdict.seen, Evidence::Seen),
+            (&verdict.inferred, Evidence::Inferred),
         ] {
             for run in bits.runs() {
                 let (page, pages) = (run.start as u64, run.len() as u64);
@@ -259,7 +259,7 @@ impl Numberer<'_> {
                 });
             }
         }
-        if told.clear && count > 0 {
+        if verdict.clear && count > 0 {
             self.clear_soon(sight.va, young);
         }
         true

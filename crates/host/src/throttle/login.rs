@@ -73,7 +73,7 @@ impl Logins<'_> {
         line
     }
 
-    /// Directly below programs for logins, the uppermost of which root runs.
+    /// Directly below programs for logins; root runs the uppermost of them.
     fn is_let_in(&self, above: &[(u32, Option<Process>)]) -> bool {
         above
             .iter()

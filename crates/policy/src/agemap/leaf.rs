@@ -134,7 +134,7 @@ impl Leaf {
 
 const _: () = assert!(cfg!(target_endian = "little"), "lane 0 is byte 0");
 
-/// A bit for each page of 64 whose byte answers yes: all ones in its lane.
+/// A bit for each of 64 pages that answers yes: all ones in its lane.
 #[inline]
 fn ask(lanes: &Lanes, question: impl Fn(u8x16) -> u8x16) -> u64 {
     let bytes: &[u8; 64] = bytemuck::cast_ref(lanes);

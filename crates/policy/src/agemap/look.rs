@@ -16,15 +16,15 @@ pub struct Facts<'a> {
     pub index: u64,
     /// The bits. Those outside one's own range must be zero.
     pub bits: &'a TableBits,
-    /// Which of the pages are file pages; the others are anon. Bits of pages that are not there mean
-    /// nothing.
+    /// Which of the pages are file pages; the others are anon. Bits of pages that are not there
+    /// mean nothing.
     pub files: PageSet,
     /// Pages to count apart.
     pub parts: &'a [(Part, PageSet)],
 }
 
-/// Neighbouring tables of which all 512 pages are present, of one type, and accessed or not together:
-/// 2 MiB leaves.
+/// Neighbouring 2 MiB leaves of one type: all 512 pages of a table are present, and accessed or not
+/// together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaves {
     /// Page number of the first page / 512.
@@ -91,7 +91,7 @@ struct Seen<'a> {
     parts: &'a [(Part, PageSet)],
 }
 
-/// A table of which more may come.
+/// A table that is not complete yet.
 #[derive(Debug)]
 struct Pending {
     index: u64,
@@ -165,7 +165,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// Takes in leaves: the same as [`table`](Self::table) for each of them, in a fraction of the time.
+    /// Takes in leaves: as [`table`](Self::table) for each of them, in a fraction of the time.
     ///
     /// # Errors
     /// [`OutOfOrder`], and nothing was taken in.
@@ -254,8 +254,8 @@ impl<'a> Look<'a> {
         self.finish_with_returned().0
     }
 
-    /// The same, and the pages that the look found accessed, present before or in swap, by the label
-    /// they had until then: how long memory that is accessed had been idle. To be read before
+    /// The same, and the pages that the look found accessed, present before or in swap, by the
+    /// label they had until then: how long memory that is accessed had been idle. To be read before
     /// [`AgeMap::advance`].
     pub fn finish_with_returned(mut self) -> (LookCounts, Sizes) {
         self.flush();

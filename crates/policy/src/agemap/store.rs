@@ -224,7 +224,7 @@ impl Store {
         self.drop_mask(table.files);
     }
 
-    /// Merges headers that are new, ascending, none of which is there yet.
+    /// Merges new headers, ascending; none of them is there yet.
     pub fn merge(&mut self, fresh: &[Table]) {
         let Some(first) = fresh.first() else { return };
         // Headers must not double: that would cost a tenth of a byte a page.

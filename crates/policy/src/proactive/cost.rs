@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `cost`: moves out the coldest memory whose way out and back costs less than it saves.
+//! `cost`: moves out the coldest memory if its way out and back costs less than it saves.
 //!
 //! It answers the objection that frequency alone does not tell what to evict (review of the
 //! working-set report, v4): what matters is how long a page will stay away, and what its return costs
@@ -28,7 +28,7 @@ use super::{
 use crate::generations::ByType;
 use crate::workingset::Intervals;
 
-/// Ages told apart, in s.
+/// Bounds of age, s.
 const BOUNDS_S: [u64; 27] = [
     1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 420, 600, 900, 1200, 1800, 2700,
     3600, 5400, 7200, 10_800, 21_600, 43_200,

@@ -23,7 +23,7 @@ const MIB: u64 = 1 << 20;
 const NOISE_BYTES: f64 = 64.0 * 1024.0;
 /// Fruitless moves in a row that make a pause.
 const FRUITLESS_MAX: u32 = 3;
-/// A move of which less than this share left was fruitless.
+/// A move was fruitless if less than this share of it left.
 const FRUITLESS_SHARE: f64 = 0.05;
 /// Pauses grow shorter again after so many times their length without regret.
 const CALM_PAUSES: u64 = 4;

@@ -293,7 +293,7 @@ impl<G: Clone + Ord> Guard<G> {
         self.throttle.values().filter_map(|r| r.thaw_ms).min()
     }
 
-    /// Those whose time is over.
+    /// Those that are over.
     pub fn thaw_due(&mut self, now_ms: u64) -> Vec<Decision<G>> {
         let mut decisions = Vec::new();
         for (group, throttle) in &mut self.throttle {

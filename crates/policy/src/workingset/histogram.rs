@@ -15,7 +15,7 @@ use crate::generations::{ByType, Generations, LABEL_UNSEEN, PageType, Sizes};
 /// The upper bound of the last bin, as printed. [`Histogram::from_str`] takes 2^63 - 1 as well.
 pub const NO_UPPER_BOUND_MS: u64 = u64::MAX;
 
-/// Where pages go of which only a lower bound of age is known.
+/// The bin of pages with only a lower bound of age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OldestPages {
     /// Into the bin of the age they certainly have, as the kernel does.

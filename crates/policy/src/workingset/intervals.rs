@@ -90,7 +90,7 @@ impl Intervals {
         first.into_iter().chain(widths).min()
     }
 
-    /// The last bound: beyond it ages need not be told apart.
+    /// The last bound: older ages need not be distinguished.
     pub fn horizon_ms(&self) -> u64 {
         self.0.last().copied().unwrap_or(0)
     }

@@ -122,7 +122,7 @@ fn watch(
 ) -> anyhow::Result<()> {
     let interval = Duration::from_millis(agent.config().scan_interval_ms());
     let mut next_tick = Instant::now();
-    let mut last_glance = next_tick;
+    let mut last_interim = next_tick;
     while stop.requested().is_none() {
         if Instant::now() >= next_tick {
             // Ages go on while the picture stands still: otherwise everything would look idle.
@@ -133,11 +133,11 @@ fn watch(
             }
         }
         if agent
-            .glance_every()
-            .is_some_and(|period| last_glance.elapsed() >= period)
+            .interim_period()
+            .is_some_and(|period| last_interim.elapsed() >= period)
         {
-            agent.glance();
-            last_glance = Instant::now();
+            agent.interim_scan();
+            last_interim = Instant::now();
         }
         terminal.draw(|frame| draw::draw(frame, view))?;
         let input = std::io::stdin();

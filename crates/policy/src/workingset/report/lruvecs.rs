@@ -9,7 +9,7 @@ pub trait Lruvecs {
     /// Names a cgroup.
     type Group: Clone + Ord;
 
-    /// The clock that births are told by. It never goes back; aging may take time.
+    /// The clock of births. It never goes back; aging may take time.
     fn now_ms(&self) -> u64;
 
     /// The cgroups whose own pages together are those of `root` and everything below it; of all

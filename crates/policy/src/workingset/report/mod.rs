@@ -46,7 +46,7 @@ pub enum NodeFile {
     PageAgeIntervals,
     /// How old a report may become, ms; 0 switches it off.
     RefreshInterval,
-    /// How old a report must be for pressure to be told, ms; 0: never.
+    /// How old a report must be for pressure to be reported, ms; 0: never.
     ReportThreshold,
     /// The histogram.
     PageAge,
@@ -125,14 +125,14 @@ impl<G> File<G> {
     }
 }
 
-/// Somebody to be told of pressure.
+/// A receiver of pressure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice<G> {
     /// Who polls the node's `page_age`.
     Node(u32),
     /// Who polls the cgroup's `page_age`.
     Group(G),
-    /// A receiver, whose report has been brought up to date for it.
+    /// A receiver; its report is up to date.
     Receiver(ReceiverId),
 }
 
@@ -379,7 +379,7 @@ impl<G: Clone + Ord> Reports<G> {
         view.map_or((0, 0), |view| (view.refresh_ms, view.threshold_ms))
     }
 
-    /// The cgroups of which something is set, with their nodes.
+    /// The cgroups with any setting, with their nodes.
     pub fn groups(&self) -> impl Iterator<Item = (&G, u32)> {
         let nodes = |(group, views)| {
             let of = move |node: &u32| (group, *node);
@@ -487,7 +487,7 @@ impl<G: Clone + Ord> Reports<G> {
     }
 
     /// A reclaim of `group` (`None` or the root: of the machine) on a node has come to `priority`.
-    /// Returns who is to be told. The first pass, at [`DEF_PRIORITY`], is no sign of pressure.
+    /// Returns the receivers. The first pass, at [`DEF_PRIORITY`], is no sign of pressure.
     pub fn pressure<L: Lruvecs<Group = G>>(
         &mut self,
         group: Option<&G>,

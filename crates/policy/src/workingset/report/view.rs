@@ -40,8 +40,8 @@ pub(super) struct Subject<'a, G> {
 }
 
 impl View {
-    /// Sets the interval; 0 frees the report. Whether the aging thread must look again: the interval
-    /// was off or longer.
+    /// Sets the interval; 0 frees the report. Whether the aging thread must look again: the
+    /// interval was off or longer.
     pub fn set_refresh_ms(&mut self, refresh_ms: u64) -> bool {
         let before_ms = std::mem::replace(&mut self.refresh_ms, refresh_ms);
         if refresh_ms == 0 {
@@ -101,8 +101,8 @@ impl View {
         expires_ms.max(now_ms.saturating_add(min_sleep_ms))
     }
 
-    /// Whether pressure is to be told now; if so it is noted. Neither a report younger than the
-    /// threshold nor a notification within it lets another one through.
+    /// Whether pressure is to be reported now; if so that is noted. Neither a report younger than
+    /// the threshold nor a notification within it lets another one through.
     pub fn notify(&mut self, now_ms: u64) -> bool {
         let Some(report) = &self.report else {
             return false;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Glances between two looks, for when somebody else clears accessed bits too.
+//! Intermediate scans, for when another program clears accessed bits too.
 //!
 //! DAMON clears the accessed bit of each page it samples, of a large folio all of them at once and
 //! without a flush of the TLB (`damon_folio_mkold_one`, mm/damon/ops-common.c, 6.18). What was
 //! accessed before that and not after it is missed by the next look: over a third of the accesses
-//! to a file in folios of 1 MiB, sampled twice a second and looked at once. Nobody can be asked to
-//! stop, but the bits can be read more often. A glance clears nothing and costs the target nothing.
+//! to a file in folios of 1 MiB, sampled twice a second and looked at once. agewise cannot stop the
+//! other program, but it can read the bits more often. An intermediate scan clears nothing and
+//! costs the target nothing.
 
 use std::time::Duration;
 
@@ -18,14 +19,14 @@ use crate::error;
 use crate::root::{Roots, numbers_in};
 use crate::vma::VmaKind;
 
-/// Glances in the time between two samples of whoever else clears.
+/// Intermediate scans in the time between two samples of the other program.
 const PER_SAMPLE: u32 = 4;
-/// Most glances between two looks: beyond that they cost more than they tell.
+/// Most intermediate scans between two looks: more would cost more than they find.
 const PER_LOOK_MAX: u32 = 8;
 
-/// What to glance at in one process, and the pages seen accessed since the last look.
+/// What to scan in one process, and the pages seen accessed since the last look.
 #[derive(Debug, Default)]
-pub struct Glances {
+pub struct InterimScans {
     young: Seen,
     /// The mappings that others clear by large folios, as the last look found them: of files, and
     /// those with huge pages.
@@ -34,12 +35,12 @@ pub struct Glances {
     found: Vec<usize>,
 }
 
-impl Glances {
-    /// Reads the accessed bits of what others clear by large folios. CPU ns.
+impl InterimScans {
+    /// Reads the accessed bits of what others clear by large folios. Returns the CPU time, ns.
     ///
     /// # Errors
     /// [`AccessError`]; what was seen before it stays.
-    pub fn glance(
+    pub fn scan(
         &mut self,
         source: &mut dyn AccessSource,
         target: &Target,
@@ -59,8 +60,8 @@ impl Glances {
         Ok(scanned?.cost.cpu_ns)
     }
 
-    /// A look shows a table of a mapping of this kind. Returns what was glanced of it: pages that are
-    /// still there.
+    /// A look shows a table of a mapping of this kind. Returns the pages seen accessed before that
+    /// are still there.
     pub fn take_in(&mut self, sight: &TableSight<'_>, kind: VmaKind) -> PageSet {
         let in_folios = kind != VmaKind::Anon || sight.leaf != Leaf::Page;
         if in_folios && self.found.last() != Some(&sight.range) {
@@ -72,7 +73,7 @@ impl Glances {
         }
     }
 
-    /// Whether anything was glanced of a table. Upwards, as [`take_in`](Self::take_in) and with it.
+    /// Whether anything of a table was seen. Upwards, as [`take_in`](Self::take_in) and with it.
     pub fn has_seen(&mut self, va: u64) -> bool {
         self.young.of(va / TABLE_BYTES).is_some()
     }
@@ -150,7 +151,7 @@ impl Seen {
     }
 }
 
-/// How often to glance, looking every `look`; `None` where nobody else clears.
+/// Period of intermediate scans, with a look every `look`; `None` where no other program clears.
 pub fn period(roots: &Roots, look: Duration) -> Option<Duration> {
     let sample = fastest_sample(roots)?;
     Some((sample / PER_SAMPLE).max(look / PER_LOOK_MAX))
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn glances_come_several_times_a_sample_and_not_too_often() {
+    fn scans_come_several_times_a_sample_and_not_too_often() {
         let dir = tempfile::tempdir().unwrap();
         let roots = Roots::below(dir.path());
         let second = Duration::from_secs(1);
