@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Faults counted by size, and the curves that follow from them.
 
-use super::Slot;
 use super::curve::{Curve, Curves, Decider, Estimate, PERCENTS, Point, SIZES};
 use super::stack::Distance;
 use crate::generations::PageType;
@@ -255,9 +254,4 @@ pub(super) fn simulated(every: usize) -> Vec<usize> {
     (0..SIZES)
         .filter(|size| size % every.max(1) == 0 || Some(*size) == full || size + 1 == SIZES)
         .collect()
-}
-
-/// A page's number among those of a look, drawn by chance: the order that is assumed.
-pub(super) fn shuffled(slots: &mut [Slot], look: u32) {
-    slots.sort_unstable_by_key(|slot| crate::mix::hash(u64::from(look) << 32 | u64::from(*slot)));
 }
