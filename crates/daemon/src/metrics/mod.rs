@@ -4,3 +4,4 @@
 pub mod families;
 pub mod shown;
 pub mod text;
+mod whatif;

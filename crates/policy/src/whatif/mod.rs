@@ -105,7 +105,7 @@ impl Params {
     /// For a daemon that follows many cgroups.
     pub fn small(kernel: Kernel) -> Self {
         Params {
-            pages: 1 << 10,
+            pages: 1 << 9,
             every: 6,
             kernel,
         }

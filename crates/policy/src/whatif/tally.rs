@@ -182,9 +182,12 @@ impl Tally {
             let high = |at: f64| value(counts, at) + value(&self.most[of], at) - value(lru, at);
             let likely = counts[size].max(0.0);
             let half = half * if total > 0.0 { likely / total } else { 0.0 };
-            let high = high(percent - off) / noticed + half.max(never);
+            // The kernel's lists hold what their history made of them, which is not known: where the
+            // miniature and LRU disagree, it may be either.
+            let high = (high(percent - off) / noticed + half.max(never)).max(lru[size]);
+            let low = (low(percent + off) - half).min(lru[size]);
             Estimate {
-                low: (low(percent + off) - half).max(0.0).min(likely) / seconds,
+                low: low.max(0.0).min(likely) / seconds,
                 likely: likely / seconds,
                 high: match is_coarse {
                     true => f64::INFINITY,
