@@ -22,10 +22,9 @@ use crate::signal::Stop;
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// The interval that `auto` begins with.
 const INTERVAL_AUTO: Duration = Duration::from_secs(1);
-/// `auto` looks more often while more than a part in so many is used from look to look: for memories
-/// smaller than that there is no upper bound. Not more often than that needs: in each look some
-/// uses are lost.
-const USED_PART: u64 = 4;
+/// `auto` looks more often while more than a part in so many is used from look to look: that is how
+/// much of memory the unknown order inside a look is worth.
+const USED_PART: u64 = 16;
 /// The part of the time in which nothing is counted yet, only learnt which pages are where.
 const LEARN_PART: u32 = 4;
 /// Looks of it, at least.

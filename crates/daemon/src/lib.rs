@@ -8,6 +8,7 @@
 pub mod actor;
 pub mod ahead;
 pub mod config;
+pub mod curves;
 pub mod demo;
 pub mod files;
 pub mod hand;

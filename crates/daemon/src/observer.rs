@@ -138,6 +138,7 @@ fn view(seen: &Seen, ages: &SubjectReport, reports: &SubjectReport) -> SubjectVi
         reclaimed: Default::default(),
         rehearsed_bytes: 0,
         psi: None,
+        curves: None,
         is_under_reclaim: false,
         troubles: ages.troubles.iter().take(TROUBLES_MAX).cloned().collect(),
     }

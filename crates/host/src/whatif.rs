@@ -83,7 +83,11 @@ impl Tap for Sights {
 impl Sights {
     /// Forgets what was shown, and keeps its memory for the next tick.
     pub fn clear(&mut self) {
-        self.by_pid.values_mut().for_each(Vec::clear);
+        self.by_pid.retain(|_, seen| {
+            let is_alive = !seen.is_empty();
+            seen.clear();
+            is_alive
+        });
     }
 
     /// Shows the pages of these processes to a simulation.

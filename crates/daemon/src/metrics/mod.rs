@@ -5,3 +5,4 @@ mod ages;
 pub mod families;
 pub mod shown;
 pub mod text;
+mod whatif;

@@ -36,6 +36,7 @@ impl Daemon {
             count.sum_bytes += view.refaulted_bytes.saturating_sub(count.raw_bytes);
             count.raw_bytes = view.refaulted_bytes;
             view.refaulted_bytes = count.sum_bytes;
+            view.curves = self.curves.of(&seen.key);
             if let Some(squeezed) = self.squeezed.get(&seen.key) {
                 let bytes = squeezed.bytes(Reason::THRASH);
                 view.reclaimed.add(Reason::THRASH, bytes);

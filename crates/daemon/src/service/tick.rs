@@ -22,6 +22,7 @@ use super::undo::Found;
 use crate::actor::Actor;
 use crate::ahead::Ahead;
 use crate::config::{Config, Matcher};
+use crate::curves::AllCurves;
 use crate::journal::Journal;
 use crate::observer::{self, Key, LimitHits, Seen};
 use crate::pace::Pace;
@@ -55,6 +56,7 @@ pub struct Daemon {
     pub(super) squeezed: HashMap<Key, Reclaimed>,
     pub(super) refaulted: HashMap<Key, Refaulted>,
     pub(super) hits: LimitHits,
+    pub(super) curves: AllCurves,
     pub(super) own: OwnUse,
     /// Processes never acted upon: ourselves and those we came from.
     pub(super) own_line: &'static [u32],
@@ -197,6 +199,7 @@ impl Daemon {
             squeezed: HashMap::new(),
             refaulted: HashMap::new(),
             hits: LimitHits::default(),
+            curves: AllCurves::new(),
             own: OwnUse::default(),
             own_line: mover::own_lineage(),
             sequence: 0,
@@ -277,9 +280,10 @@ impl Daemon {
         self.pace.begin(began_ms);
         self.journal.retry();
         let cpu_before = clock::process_cpu();
-        let tick = self.agent.tick()?;
+        let tick = self.curves.tick(&mut self.agent)?;
         let seen = observer::subjects(&self.agent);
         self.follow(&seen);
+        self.curves.take(&self.agent, &seen, &tick);
         self.publish(&seen, &tick, began_ms, cpu_before);
         let looked_cpu = clock::process_cpu().saturating_sub(cpu_before);
         self.own.scan_cpu_ms = looked_cpu.as_secs_f64() * 1e3;
@@ -384,6 +388,7 @@ impl Daemon {
 
     /// Undoes what is throttled, and says that it ends.
     pub fn finish(&mut self, why: &str) {
+        self.curves.finish();
         if let Some(protector) = &mut self.protector {
             protector.undo_all(&self.matcher, &self.journal);
         }

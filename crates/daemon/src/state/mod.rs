@@ -23,6 +23,7 @@ use serde::Serialize;
 mod hub;
 mod settings;
 
+pub use crate::curves::Priced;
 pub use agewise_host::pressure::{Psi, Stall};
 pub use hub::{Event, Hub};
 pub use settings::{ReportSetting, Scope, Settings};
@@ -139,6 +140,8 @@ pub struct SubjectView {
     pub rehearsed_bytes: u64,
     /// Pressure, where the kernel tells it for a cgroup (v2).
     pub psi: Option<Psi>,
+    /// What less memory would cost it, once that is known.
+    pub curves: Option<Arc<Priced>>,
     /// The kernel reclaimed from it, on its own account, since the snapshot before.
     pub is_under_reclaim: bool,
     /// What stood in the way of looking at it; a few of them.

@@ -105,7 +105,7 @@ impl Params {
     /// For a daemon that follows many cgroups.
     pub fn small(kernel: Kernel) -> Self {
         Params {
-            pages: 1 << 10,
+            pages: 1 << 9,
             every: 6,
             kernel,
         }
@@ -267,6 +267,16 @@ impl WhatIf {
         };
     }
 
+    /// The order that is assumed inside a look: that of the last uses, as when the same is done over
+    /// and over; new pages last, as they were shown, which is by address. For independent uses it
+    /// makes no difference as long as a look shows a small part of memory.
+    fn put_in_order(&self, slots: &mut [Slot]) {
+        slots.sort_unstable_by_key(|slot| {
+            let number = self.sample.page(*slot).map_or(0, |page| page.number);
+            (self.stack.position(*slot), number)
+        });
+    }
+
     fn use_pages(&mut self, used: &[Slot], is_counted: bool) {
         let distances = self.stack.look(used);
         for (slot, distance) in used.iter().zip(&distances) {
@@ -393,7 +403,7 @@ impl Look<'_> {
         }
         of.rescale(present, resident_pages);
         for list in [&mut out, &mut idle, &mut used] {
-            tally::shuffled(list, look);
+            of.put_in_order(list);
         }
         if look == 0 {
             // Nothing is known of their order but that those in swap were used before the others.

@@ -52,6 +52,8 @@ pub fn page_hash(of: u64, page: u64) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
     pub rank: u64,
+    /// How many pages were shown for the first time before it.
+    pub number: u32,
     pub page_type: PageType,
     /// The look that last showed it, and what it showed.
     pub shown: u32,
@@ -70,6 +72,7 @@ impl Page {
     pub fn new(look: u32, page_type: PageType, fact: Fact) -> Self {
         Page {
             rank: 0,
+            number: 0,
             page_type,
             shown: look,
             fact,
@@ -101,6 +104,8 @@ pub(super) struct Sample {
     by_rank: BTreeMap<u64, Slot>,
     free: Vec<Slot>,
     threshold: u64,
+    /// Pages taken in so far.
+    taken: u32,
 }
 
 impl Sample {
@@ -111,6 +116,7 @@ impl Sample {
             by_rank: BTreeMap::new(),
             free: (0..slots as Slot).rev().collect(),
             threshold: u64::MAX,
+            taken: 0,
         }
     }
 
@@ -155,7 +161,13 @@ impl Sample {
                 slot
             }
         };
-        self.pages[usize::from(slot)] = Some(Page { rank, ..page });
+        let number = self.taken;
+        self.taken = self.taken.wrapping_add(1);
+        self.pages[usize::from(slot)] = Some(Page {
+            rank,
+            number,
+            ..page
+        });
         self.by_rank.insert(rank, slot);
         left
     }

@@ -96,6 +96,11 @@ impl Stack {
         Some((least, most))
     }
 
+    /// Where a page lies: the greater, the later it was used; the greatest of all for a new one.
+    pub fn position(&self, slot: Slot) -> u32 {
+        self.at[usize::from(slot)]
+    }
+
     /// Takes a page off: it is gone.
     pub fn remove(&mut self, slot: Slot) {
         let at = std::mem::replace(&mut self.at[usize::from(slot)], NOWHERE);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Faults counted by size, and the curves that follow from them.
 
-use super::Slot;
 use super::curve::{Curve, Curves, Decider, Estimate, PERCENTS, Point, SIZES};
 use super::stack::Distance;
 use crate::generations::PageType;
@@ -183,9 +182,12 @@ impl Tally {
             let high = |at: f64| value(counts, at) + value(&self.most[of], at) - value(lru, at);
             let likely = counts[size].max(0.0);
             let half = half * if total > 0.0 { likely / total } else { 0.0 };
-            let high = high(percent - off) / noticed + half.max(never);
+            // The kernel's lists hold what their history made of them, which is not known: where the
+            // miniature and LRU disagree, it may be either.
+            let high = (high(percent - off) / noticed + half.max(never)).max(lru[size]);
+            let low = (low(percent + off) - half).min(lru[size]);
             Estimate {
-                low: (low(percent + off) - half).max(0.0).min(likely) / seconds,
+                low: low.max(0.0).min(likely) / seconds,
                 likely: likely / seconds,
                 high: match is_coarse {
                     true => f64::INFINITY,
@@ -255,9 +257,4 @@ pub(super) fn simulated(every: usize) -> Vec<usize> {
     (0..SIZES)
         .filter(|size| size % every.max(1) == 0 || Some(*size) == full || size + 1 == SIZES)
         .collect()
-}
-
-/// A page's number among those of a look, drawn by chance: the order that is assumed.
-pub(super) fn shuffled(slots: &mut [Slot], look: u32) {
-    slots.sort_unstable_by_key(|slot| crate::mix::hash(u64::from(look) << 32 | u64::from(*slot)));
 }
