@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod agent;
+pub mod budgeted;
 pub mod capability;
 pub mod cgroup;
 pub mod clear;
@@ -13,7 +14,6 @@ pub mod damon;
 pub mod error;
 pub mod faults;
 pub mod glance;
-pub mod heated;
 pub mod kernel_source;
 pub mod lru_gen;
 pub mod memory;
