@@ -79,12 +79,12 @@ impl Actor {
     /// How often it wants memory looked at, ms.
     pub fn look_ms(&self) -> Option<u64> {
         let pace = self.controller.pace();
-        pace.look_ms.filter(|_| !pace.heat)
+        pace.look_ms.filter(|_| pace.hold.is_none())
     }
 
-    /// Whether it is held by heat, in steps of its own, beside the ticks.
-    pub fn wants_heat(&self) -> bool {
-        self.controller.pace().heat
+    /// Whether it is held page by page, in steps of its own, beside the ticks.
+    pub fn is_held_ahead(&self) -> bool {
+        self.controller.pace().hold.is_some()
     }
 
     /// Asks its controller after a look.

@@ -9,20 +9,80 @@
 use std::collections::BinaryHeap;
 
 use agewise_policy::reuse::{PageHistory, ReuseModel, ReuseParams, Value};
-use agewise_trace::yardstick::{Policy, PolicySpec, Simulation};
+use agewise_trace::DenseTrace;
+use agewise_trace::yardstick::{Policy, PolicySpec, Simulation, Yardstick, count_misses};
 
 pub(crate) static SPEC: PolicySpec = PolicySpec {
     name: "reuse",
     aliases: &[],
     summary: "agewise's own: reuse times learned by hotness, at looks every quarter of the pool",
-    simulation: Simulation::Online(|capacity| Box::new(ReusePool::new(capacity))),
+    simulation: Simulation::Online(|capacity| {
+        Box::new(ReusePool::new(capacity, &Reuse::default()))
+    }),
 };
 
-/// Accesses from look to look, as a share of the pool.
-const LOOK_SHARE: f64 = 0.25;
 /// Pages evicted at a time: a share of the pool, within bounds.
 const BATCH_PART: usize = 128;
 const BATCH_MAX: usize = 64;
+
+/// The yardstick with parameters.
+#[derive(Clone, Debug)]
+pub(crate) struct Reuse {
+    name: String,
+    /// Accesses from look to look, as a share of the pool.
+    look: f64,
+    /// Pages evicted at a time; `None`: by the size of the pool.
+    batch: Option<usize>,
+    model: ReuseParams,
+}
+
+impl Default for Reuse {
+    fn default() -> Self {
+        Reuse {
+            name: SPEC.name.to_owned(),
+            look: 0.25,
+            batch: None,
+            model: ReuseParams::default(),
+        }
+    }
+}
+
+impl Reuse {
+    /// `look=0.25,batch=8,decay=0.99`, in any order.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut reuse = Reuse {
+            name: format!("{}:{text}", SPEC.name),
+            ..Reuse::default()
+        };
+        for part in text.split(',') {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let within = |low: f64, high: f64| match value.parse::<f64>() {
+                Ok(number) if (low..=high).contains(&number) => Ok(number),
+                Ok(_) => Err(format!("{key} is {value}: it goes from {low} to {high}")),
+                Err(_) => Err(format!("{key} is {value}, which is no number")),
+            };
+            match key.trim() {
+                "look" => reuse.look = within(0.001, 4.0)?,
+                "batch" => reuse.batch = Some(within(1.0, 4096.0)? as usize),
+                "decay" => reuse.model.decay = within(0.5, 0.999)?,
+                _ => return Err(format!("reuse knows look, batch, decay, not {key}")),
+            }
+        }
+        Ok(reuse)
+    }
+}
+
+impl Yardstick for Reuse {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
+        count_misses(trace, capacity, |pages| {
+            Box::new(ReusePool::new(pages, self))
+        })
+    }
+}
 
 /// A page that may go, the one to go first the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,13 +108,16 @@ struct ReusePool {
 }
 
 impl ReusePool {
-    fn new(capacity: usize) -> Self {
+    fn new(capacity: usize, reuse: &Reuse) -> Self {
+        let batch = reuse
+            .batch
+            .unwrap_or((capacity / BATCH_PART).clamp(1, BATCH_MAX));
         ReusePool {
             capacity,
-            batch: (capacity / BATCH_PART).clamp(1, BATCH_MAX),
-            accesses_a_look: ((capacity as f64 * LOOK_SHARE) as u64).max(1),
+            batch,
+            accesses_a_look: ((capacity as f64 * reuse.look) as u64).max(1),
             accesses: 0,
-            model: ReuseModel::new(ReuseParams::default()),
+            model: ReuseModel::new(reuse.model),
             histories: Vec::new(),
             resident: Vec::new(),
             touched: Vec::new(),
@@ -81,8 +144,13 @@ impl ReusePool {
     fn look(&mut self) {
         let mut look = self.model.look();
         look.shift(&mut self.histories);
-        for (page, history) in self.histories.iter_mut().enumerate() {
-            look.page(page as u64, history, self.touched[page]);
+        let words = self.histories.chunks_mut(64).zip(self.touched.chunks(64));
+        for (number, (pages, touched)) in words.enumerate() {
+            let bits = touched
+                .iter()
+                .rev()
+                .fold(0, |bits, bit| bits << 1 | u64::from(*bit));
+            look.word(number as u64, pages, bits);
         }
         look.finish();
         self.touched.fill(false);

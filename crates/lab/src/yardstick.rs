@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Every policy that runs on a trace alone: the field's yardsticks, and the kernel's LRUs as pools.
 
-use agewise_trace::yardstick::{PolicySpec, YARDSTICKS};
+use std::sync::Arc;
 
+use agewise_trace::yardstick::{PolicySpec, YARDSTICKS, Yardstick};
+
+use crate::reuse_pool::Reuse;
 use crate::{kernel_pool, reuse_pool};
 
 /// The kernel's LRUs in a memory cgroup of the capacity.
@@ -29,6 +32,39 @@ pub fn by_name(name: &str) -> Option<&'static PolicySpec> {
     all().find(|spec| spec.is_called(name))
 }
 
+/// The policy written so: a name, or one with parameters (`reuse:look=0.25,batch=8,decay=0.99`).
+///
+/// # Errors
+/// What is wrong, and what there is.
+pub fn parse(text: &str) -> Result<Arc<dyn Yardstick>, String> {
+    if let Some((name, parameters)) = text.split_once(':')
+        && reuse_pool::SPEC.is_called(name)
+    {
+        return Ok(Arc::new(Reuse::parse(parameters)?));
+    }
+    let spec = by_name(text)
+        .ok_or_else(|| format!("there is no policy '{text}'; there are {}", names()))?;
+    Ok(Arc::new(spec))
+}
+
+/// Several policies, parted by commas; so are the parameters of one.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_list(text: &str) -> Result<Vec<Arc<dyn Yardstick>>, String> {
+    let mut written: Vec<String> = Vec::new();
+    for part in text.split(',') {
+        match written.last_mut() {
+            // A parameter of the policy before.
+            Some(before) if part.contains('=') && before.contains(':') && !part.contains(':') => {
+                *before = format!("{before},{part}");
+            }
+            _ => written.push(part.to_owned()),
+        }
+    }
+    written.iter().map(|text| parse(text)).collect()
+}
+
 /// The names of all policies, for messages.
 #[must_use]
 pub fn names() -> String {
@@ -47,5 +83,31 @@ mod tests {
             }
         }
         assert!(by_name("nonsense").is_none());
+    }
+
+    #[test]
+    fn parameters_belong_to_the_policy_before_them() {
+        let list = parse_list("opt,reuse:look=0.5,batch=8,lru,reuse,reuse:decay=0.95").unwrap();
+        let names: Vec<&str> = list.iter().map(|one| one.name()).collect();
+        assert_eq!(
+            names,
+            [
+                "opt",
+                "reuse:look=0.5,batch=8",
+                "lru",
+                "reuse",
+                "reuse:decay=0.95"
+            ]
+        );
+        for (text, complaint) in [
+            ("batch=8", "there is no policy 'batch=8'"),
+            ("reuse:look=0", "look is 0: it goes from 0.001 to 4"),
+            ("reuse:decay=x", "decay is x, which is no number"),
+            ("reuse:speed=1", "reuse knows look, batch, decay, not speed"),
+            ("reuse:", "reuse knows look, batch, decay, not "),
+        ] {
+            let error = parse_list(text).unwrap_err();
+            assert!(error.starts_with(complaint), "{text}: {error}");
+        }
     }
 }

@@ -9,7 +9,6 @@ pub mod agemap;
 pub mod budget;
 pub mod clear;
 pub mod generations;
-pub mod heat;
 mod mix;
 pub mod proactive;
 pub mod reuse;
@@ -22,7 +21,6 @@ pub mod workingset;
 
 pub use agemap::{AgeMap, Facts, Look};
 pub use generations::{ByType, Generations, PageType};
-pub use heat::HeatMap;
 pub use proactive::{Controller, Decision, Spec};
 pub use table::{PageSet, TableBits};
 pub use workingset::{Bin, Histogram, Intervals, OldestPages};

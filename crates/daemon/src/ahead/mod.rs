@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use agewise_host::access::{AccessSource, Target};
 use agewise_host::agent::AlsoYoung;
+use agewise_host::budgeted::Budgeted;
 use agewise_host::clock;
-use agewise_host::heated::Heated;
 use agewise_policy::table::PageSet;
 
 use super::observer::Key;
@@ -25,7 +25,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-pub use report::{Announce, Begun, Held, Report};
+pub use report::{Announce, Begun, Held, Measured, Report};
 
 /// Pages seen accessed, by table.
 type Young = HashMap<u64, PageSet>;
@@ -109,7 +109,9 @@ impl Ahead {
     /// that they are for, so that what was announced and what is told come in pairs.
     pub fn take_reports(&self) -> Vec<(Key, Report)> {
         let mut reports = lock(&self.shared.reports);
-        let done = |_: &Key, report: &mut Report| report.steps > 0 || report.trouble.is_some();
+        let done = |_: &Key, report: &mut Report| {
+            report.steps > 0 || report.measured.is_some() || report.trouble.is_some()
+        };
         reports.extract_if(done).collect()
     }
 }
@@ -128,7 +130,7 @@ struct Runner {
     shared: Arc<Shared>,
     source: Box<dyn AccessSource + Send>,
     announce: Announce,
-    subjects: BTreeMap<Key, Subject<Heated>>,
+    subjects: BTreeMap<Key, Subject<Budgeted>>,
 }
 
 impl Runner {
@@ -187,7 +189,7 @@ impl Runner {
                     subject.hold(held);
                     subject
                 }
-                _ => Subject::new(held),
+                _ => Subject::new(held, clock::monotonic_ns()),
             };
             self.subjects.insert(key, subject);
         }
@@ -204,13 +206,13 @@ impl Runner {
 }
 
 /// Hands what was seen accessed to the agent.
-fn hand_over(shared: &Shared, subject: &mut Subject<Heated>) {
-    for (pid, heated) in subject.spaces() {
-        let seen = heated.take_young();
+fn hand_over(shared: &Shared, subject: &mut Subject<Budgeted>) {
+    for (pid, space) in subject.spaces() {
+        let seen = space.take_young();
         if seen.is_empty() {
             continue;
         }
-        let start_ticks = heated.process().start_ticks();
+        let start_ticks = space.process().start_ticks();
         let mut young = lock(&shared.young);
         let (of, sum) = young
             .entry(*pid)

@@ -2,6 +2,7 @@
 //! Requests to the thread that holds budgets, and its reports.
 
 use agewise_host::cgroup::Cgroup;
+use agewise_policy::budget::{Gain, Verdict};
 use agewise_policy::proactive::{Backend, Spec};
 use serde::Serialize;
 
@@ -64,9 +65,54 @@ pub struct Report {
     pub move_cpu_ns: u64,
     /// Memory grew faster than it was moved: the kernel's own reclaim had to help.
     pub behind: bool,
+    /// What it is worth, as far as that was found out.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Measured>,
     /// What stood in the way, the last of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+}
+
+/// What holding the budget changes against the kernel alone, for the same work of the program: each
+/// with half of its 95 % interval; -0.2 is a fifth less.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// `pays`, `open`, or `back`: the kernel alone holds the limit for now.
+    pub verdict: &'static str,
+    /// Pairs of epochs that were compared.
+    pub pairs: usize,
+    /// Major faults.
+    pub faults_change: f64,
+    /// Half of its interval.
+    pub faults_change_half: f64,
+    /// CPU time, ours included.
+    pub cpu_change: f64,
+    /// Half of its interval.
+    pub cpu_change_half: f64,
+    /// CPU time and waiting for memory together.
+    pub time_change: f64,
+    /// Half of its interval.
+    pub time_change_half: f64,
+}
+
+impl Measured {
+    /// Of what the epochs say.
+    pub(super) fn of(verdict: Verdict, gain: &Gain) -> Self {
+        Measured {
+            verdict: match verdict {
+                Verdict::Open => "open",
+                Verdict::Pays => "pays",
+                Verdict::Back { .. } => "back",
+            },
+            pairs: gain.pairs,
+            faults_change: gain.faults.mean,
+            faults_change_half: gain.faults.half,
+            cpu_change: gain.cpu.mean,
+            cpu_change_half: gain.cpu.half,
+            time_change: gain.time.mean,
+            time_change_half: gain.time.half,
+        }
+    }
 }
 
 impl Report {
@@ -82,6 +128,7 @@ impl Report {
         self.scan_cpu_ns += later.scan_cpu_ns;
         self.move_cpu_ns += later.move_cpu_ns;
         self.behind |= later.behind;
+        self.measured = later.measured.or(self.measured.take());
         if later.trouble.is_some() {
             self.trouble = later.trouble;
         }

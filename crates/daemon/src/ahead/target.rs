@@ -2,18 +2,22 @@
 //! One target under a budget: its address spaces, and what a [`Pacer`] decides for them carried out.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use agewise_host::access::AccessSource;
+use agewise_host::budgeted::{Budgeted, Choose};
+use agewise_host::cgroup::Cgroup;
 use agewise_host::clock;
-use agewise_host::heated::Heated;
 use agewise_host::memory::MemInfo;
 use agewise_host::mover::PageoutError;
 use agewise_host::process::{Process, ProcessError};
 use agewise_host::root::ProcRoot;
-use agewise_policy::budget::{Moved, Pacer, Scanned, World, share};
-use agewise_policy::proactive::{Backend, Decision, Facts, Hands, Reason, SwapRoom};
+use agewise_policy::budget::{
+    Counted, Gone, Moved, Order, Pacer, PageQueue, Scanned, Seen, Verdict, World,
+};
+use agewise_policy::proactive::{Backend, Controller, Decision, Facts, Hands, Reason, SwapRoom};
 
-use super::report::{Announce, Begun, Held, Report};
+use super::report::{Announce, Begun, Held, Measured, Report};
 
 /// What changes slowly is read again after this time, us.
 const SLOW_US: u64 = 1_000_000;
@@ -32,33 +36,33 @@ pub(super) trait Memory: Sized {
     /// Resident memory; `None` when the process is gone.
     fn resident_bytes(&self) -> Option<u64>;
 
-    /// As [`Heated::scan`].
-    fn scan(
+    /// CPU time and major faults so far; `None` when the process is gone.
+    fn counted(&self) -> Option<Counted>;
+
+    /// As [`Budgeted::look`].
+    fn look(
         &mut self,
         source: &mut dyn AccessSource,
-        pages: u64,
-        counts: bool,
-    ) -> Result<Scanned, PageoutError>;
+        clears: bool,
+    ) -> Result<Vec<Seen>, PageoutError>;
 
-    /// Pages queued.
-    fn queued_pages(&self) -> u64;
-
-    /// As [`Heated::move_out`].
+    /// As [`Budgeted::move_out`].
     fn move_out(
         &mut self,
         source: &mut dyn AccessSource,
-        pages: u64,
+        runs: &[Range<u64>],
+        choose: &mut Choose<'_>,
         rehearse: bool,
-    ) -> Result<Moved, PageoutError>;
+    ) -> Result<Gone, PageoutError>;
 }
 
-impl Memory for Heated {
+impl Memory for Budgeted {
     fn open(pid: u32, start_ticks: u64) -> Result<Self, PageoutError> {
         let process = Process::open_user(&ProcRoot::default(), pid)?;
         if process.start_ticks() != start_ticks {
             return Err(ProcessError::Gone { pid }.into());
         }
-        Heated::new(process)
+        Budgeted::new(process)
     }
 
     fn start_ticks(&self) -> u64 {
@@ -73,26 +77,34 @@ impl Memory for Heated {
         self.process().rss_bytes().ok()
     }
 
-    fn scan(
-        &mut self,
-        source: &mut dyn AccessSource,
-        pages: u64,
-        counts: bool,
-    ) -> Result<Scanned, PageoutError> {
-        Heated::scan(self, source, pages, counts)
+    fn counted(&self) -> Option<Counted> {
+        let stat = self.process().stat().ok()?;
+        let us =
+            |ticks: u64| ticks.saturating_mul(1_000_000) / rustix::param::clock_ticks_per_second();
+        Some(Counted {
+            work_us: us(stat.user_ticks),
+            faults: stat.major_faults,
+            waited_us: 0,
+            cpu_us: us(stat.user_ticks.saturating_add(stat.system_ticks)),
+        })
     }
 
-    fn queued_pages(&self) -> u64 {
-        Heated::queued_pages(self)
+    fn look(
+        &mut self,
+        source: &mut dyn AccessSource,
+        clears: bool,
+    ) -> Result<Vec<Seen>, PageoutError> {
+        Budgeted::look(self, source, clears)
     }
 
     fn move_out(
         &mut self,
         source: &mut dyn AccessSource,
-        pages: u64,
+        runs: &[Range<u64>],
+        choose: &mut Choose<'_>,
         rehearse: bool,
-    ) -> Result<Moved, PageoutError> {
-        Heated::move_out(self, source, pages, rehearse)
+    ) -> Result<Gone, PageoutError> {
+        Budgeted::move_out(self, source, runs, choose, rehearse)
     }
 }
 
@@ -121,6 +133,9 @@ pub(super) struct Target<M> {
     pub held: Held,
     pacer: Pacer,
     spaces: Spaces<M>,
+    queue: PageQueue<u32>,
+    /// What was concluded when it was last reported.
+    told: Verdict,
 }
 
 /// Address spaces of a target, and what was read of its cgroup.
@@ -141,15 +156,20 @@ struct Slow {
 }
 
 impl<M: Memory> Target<M> {
-    pub fn new(held: Held) -> Self {
+    /// `seed` decides in which epochs the limit is left to the kernel.
+    pub fn new(held: Held, seed: u64) -> Self {
+        let hold = Controller::new(&held.spec).pace().hold;
+        let queue = PageQueue::new(hold.map_or(Order::default(), |hold| hold.order));
         Target {
-            pacer: Pacer::new(&held.spec, held.dry_run),
+            pacer: Pacer::new(&held.spec, held.dry_run).measuring(seed),
+            told: Verdict::Open,
             held,
             spaces: Spaces {
                 by_pid: BTreeMap::new(),
                 slow: Slow::default(),
                 slow_due_us: 0,
             },
+            queue,
         }
     }
 
@@ -170,13 +190,34 @@ impl<M: Memory> Target<M> {
             if self.spaces.follow(&self.held.processes) {
                 self.pacer.scan_soon();
             }
+            let spaces = &self.spaces.by_pid;
+            self.queue.retain(|pid| spaces.contains_key(&pid));
         }
         self.pacer.turn(&mut Turn {
             held: &self.held,
             spaces: &mut self.spaces,
+            queue: &mut self.queue,
             tools,
             report,
         });
+        self.measured(report);
+    }
+
+    /// The limit of a cgroup that only a test has.
+    #[cfg(test)]
+    pub fn set_limit_bytes(&mut self, bytes: u64) {
+        self.spaces.slow.limit_bytes = Some(bytes);
+    }
+
+    /// What it found out of its worth, if that is news or something was moved.
+    fn measured(&mut self, report: &mut Report) {
+        let Some(epochs) = self.pacer.epochs() else {
+            return;
+        };
+        let verdict = epochs.verdict();
+        if verdict != std::mem::replace(&mut self.told, verdict) || report.steps > 0 {
+            report.measured = epochs.gain().map(|gain| Measured::of(verdict, &gain));
+        }
     }
 
     /// When it wants its next turn, us.
@@ -236,26 +277,26 @@ impl<M: Memory> Spaces<M> {
 struct Turn<'t, 'a, M> {
     held: &'t Held,
     spaces: &'t mut Spaces<M>,
+    queue: &'t mut PageQueue<u32>,
     tools: Tools<'a>,
     report: &'t mut Report,
 }
 
-impl<M> Turn<'_, '_, M> {
-    /// Notes what stands in the way; that a process ended is none of it.
-    fn trouble<T>(&mut self, result: Result<T, PageoutError>) -> Option<T> {
-        match result {
-            Ok(value) => Some(value),
-            Err(error) => {
-                if !error.is_gone() {
-                    self.report.trouble = Some(error.to_string());
-                }
-                None
-            }
-        }
-    }
+/// Time that tasks of a cgroup waited for memory, where the kernel counts it.
+fn waited_us(cgroup: &Cgroup) -> u64 {
+    crate::world::psi_of(cgroup).map_or(0, |psi| psi.some.total_us)
+}
 
-    fn pids(&self) -> Vec<u32> {
-        self.spaces.by_pid.keys().copied().collect()
+/// Notes what stands in the way; that a process ended is none of it.
+fn trouble<T>(report: &mut Report, result: Result<T, PageoutError>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(error) => {
+            if !error.is_gone() {
+                report.trouble = Some(error.to_string());
+            }
+            None
+        }
     }
 }
 
@@ -312,36 +353,47 @@ impl<M: Memory> World for Turn<'_, '_, M> {
     }
 
     fn scan(&mut self, queue_pages: u64, counts: bool) -> Scanned {
-        let mut sum = Scanned::default();
-        for pid in self.pids() {
-            let Some(space) = self.spaces.by_pid.get_mut(&pid) else {
-                continue;
-            };
-            let scanned = space.scan(&mut *self.tools.source, queue_pages, counts);
-            if let Some(scanned) = self.trouble(scanned) {
-                sum.add(&scanned);
+        let began_ns = clock::thread_cpu_ns();
+        let mut seen = BTreeMap::new();
+        for (pid, space) in &mut self.spaces.by_pid {
+            let looked = space.look(&mut *self.tools.source, counts);
+            if let Some(tables) = trouble(self.report, looked) {
+                seen.insert(*pid, tables);
             }
         }
+        let mut scanned = self.queue.scan(&seen, counts, queue_pages);
+        scanned.cpu_ns = clock::thread_cpu_ns().saturating_sub(began_ns);
         self.report.scans += u64::from(counts);
-        self.report.scan_cpu_ns += sum.cpu_ns;
-        sum
+        self.report.scan_cpu_ns += scanned.cpu_ns;
+        scanned
+    }
+
+    fn counted(&mut self) -> Option<(u64, Counted)> {
+        let limit_bytes = self.spaces.slow.limit_bytes?;
+        let mut sum = Counted::default();
+        for space in self.spaces.by_pid.values() {
+            let counted = space.counted().unwrap_or_default();
+            sum.work_us += counted.work_us;
+            sum.cpu_us += counted.cpu_us;
+            sum.faults += counted.faults;
+        }
+        sum.cpu_us += clock::thread_cpu_ns() / 1_000;
+        sum.waited_us = self.held.cgroup.as_ref().map_or(0, waited_us);
+        Some((limit_bytes, sum))
     }
 
     fn move_out(&mut self, pages: u64, rehearse: bool) -> Moved {
         let began_ns = clock::thread_cpu_ns();
-        let mut sum = Moved::default();
-        let queued: Vec<u64> = self.spaces.by_pid.values().map(M::queued_pages).collect();
-        for (pid, part) in self.pids().into_iter().zip(share(pages, &queued)) {
-            let Some(space) = self.spaces.by_pid.get_mut(&pid).filter(|_| part > 0) else {
-                continue;
-            };
-            let moved = space.move_out(&mut *self.tools.source, part, rehearse);
-            if let Some(moved) = self.trouble(moved) {
-                sum.add(&moved);
-            }
-        }
-        sum.cpu_ns = clock::thread_cpu_ns().saturating_sub(began_ns);
+        let (source, spaces) = (&mut *self.tools.source, &mut *self.spaces);
         let report = &mut *self.report;
+        let mut sum = self.queue.move_out(pages, |pid, runs, choose| {
+            let Some(space) = spaces.by_pid.get_mut(&pid) else {
+                return Gone::default();
+            };
+            let gone = space.move_out(source, runs, choose, rehearse);
+            trouble(report, gone).unwrap_or_default()
+        });
+        sum.cpu_ns = clock::thread_cpu_ns().saturating_sub(began_ns);
         report.steps += 1;
         report.tried_bytes += sum.tried_bytes;
         report.young_again_bytes += sum.young_again_bytes;

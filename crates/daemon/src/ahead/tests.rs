@@ -3,15 +3,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use agewise_host::access::AccessSource;
 use agewise_host::access::fake::FakeSource;
+use agewise_host::budgeted::Choose;
 use agewise_host::mover::PageoutError;
 use agewise_host::process::ProcessError;
-use agewise_policy::budget::{Gone, HeatQueue, Moved, PAGE_BYTES, SLICE_PAGES, Scanned, Seen};
+use agewise_policy::budget::{Counted, Gone, PAGE_BYTES, SLICE_PAGES, Seen};
 use agewise_policy::proactive::{Backend, SwapRoom};
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
 
@@ -26,6 +27,7 @@ struct State {
     out: BTreeSet<u64>,
     /// Nothing that is asked for leaves.
     is_stuck: bool,
+    counted: Counted,
 }
 
 impl State {
@@ -33,6 +35,25 @@ impl State {
         self.out.remove(&page);
         self.present.insert(page);
         self.young.insert(page);
+    }
+
+    fn seen(&self) -> Vec<Seen> {
+        let mut tables = BTreeMap::<u64, TableBits>::new();
+        let mut note = |pages: &BTreeSet<u64>, set: fn(&mut TableBits) -> &mut PageSet| {
+            for page in pages {
+                let table = tables.entry(page / PAGES_PER_TABLE as u64).or_default();
+                set(table).insert(*page as usize % PAGES_PER_TABLE);
+            }
+        };
+        note(&self.present, |bits| &mut bits.present);
+        note(&self.young, |bits| &mut bits.young);
+        note(&self.out, |bits| &mut bits.swapped);
+        let seen = |(index, bits)| Seen {
+            index,
+            bits,
+            movable: PageSet::ALL,
+        };
+        tables.into_iter().map(seen).collect()
     }
 }
 
@@ -43,7 +64,6 @@ thread_local! {
 
 struct Fake {
     state: Rc<RefCell<State>>,
-    heat: HeatQueue,
     pid: u32,
 }
 
@@ -52,7 +72,6 @@ impl Memory for Fake {
         let state = PROCESSES.with_borrow(|all| all.get(&pid).cloned());
         Ok(Fake {
             state: state.ok_or(ProcessError::Gone { pid })?,
-            heat: HeatQueue::new(),
             pid,
         })
     }
@@ -69,66 +88,40 @@ impl Memory for Fake {
         Some(self.state.borrow().present.len() as u64 * PAGE_BYTES)
     }
 
-    fn scan(
-        &mut self,
-        _: &mut dyn AccessSource,
-        pages: u64,
-        counts: bool,
-    ) -> Result<Scanned, PageoutError> {
-        let mut state = self.state.borrow_mut();
-        let mut tables = BTreeMap::<u64, TableBits>::new();
-        let mut note = |pages: &BTreeSet<u64>, set: fn(&mut TableBits) -> &mut PageSet| {
-            for page in pages {
-                let table = tables.entry(page / PAGES_PER_TABLE as u64).or_default();
-                let slot = *page as usize % PAGES_PER_TABLE;
-                set(table)[slot / 64] |= 1 << (slot % 64);
-            }
-        };
-        note(&state.present, |bits| &mut bits.present);
-        note(&state.young, |bits| &mut bits.young);
-        note(&state.out, |bits| &mut bits.swapped);
-        let seen: Vec<Seen> = tables
-            .into_iter()
-            .map(|(index, bits)| Seen {
-                index,
-                bits,
-                movable: PageSet::ALL,
-            })
-            .collect();
-        if counts {
-            state.young.clear();
-        }
-        Ok(self.heat.scan(&seen, counts, pages))
+    fn counted(&self) -> Option<Counted> {
+        Some(self.state.borrow().counted)
     }
 
-    fn queued_pages(&self) -> u64 {
-        self.heat.queued_pages()
+    fn look(&mut self, _: &mut dyn AccessSource, clears: bool) -> Result<Vec<Seen>, PageoutError> {
+        let mut state = self.state.borrow_mut();
+        let seen = state.seen();
+        if clears {
+            state.young.clear();
+        }
+        Ok(seen)
     }
 
     fn move_out(
         &mut self,
         _: &mut dyn AccessSource,
-        pages: u64,
+        runs: &[Range<u64>],
+        choose: &mut Choose<'_>,
         rehearse: bool,
-    ) -> Result<Moved, PageoutError> {
-        let state = &self.state;
-        let moved = self.heat.move_out(pages, |runs| {
-            let mut state = state.borrow_mut();
-            let mut gone = Gone::default();
-            for page in runs.iter().cloned().flatten() {
-                if !state.present.contains(&page) || state.young.contains(&page) {
-                    continue;
-                }
-                gone.idle_pages += 1;
-                if !rehearse && !state.is_stuck {
-                    state.present.remove(&page);
-                    state.out.insert(page);
-                    gone.left_pages += 1;
-                }
+    ) -> Result<Gone, PageoutError> {
+        let mut state = self.state.borrow_mut();
+        let chosen = choose(&state.seen());
+        let asked: Vec<u64> = runs.iter().cloned().flatten().collect();
+        let mut gone = Gone::default();
+        for page in chosen.into_iter().flatten() {
+            assert!(asked.contains(&page) && state.present.contains(&page));
+            if !rehearse && !state.is_stuck {
+                state.present.remove(&page);
+                state.young.remove(&page);
+                state.out.insert(page);
+                gone.left_pages += 1;
             }
-            Ok::<_, Infallible>(gone)
-        });
-        Ok(moved.expect("it never fails"))
+        }
+        Ok(gone)
     }
 }
 
@@ -164,7 +157,7 @@ impl Scene {
             backend,
         };
         Scene {
-            target: Target::new(held),
+            target: Target::new(held, 1),
             state,
             now_us: Cell::new(0),
             report: Report::default(),
@@ -322,4 +315,60 @@ fn nothing_moves_that_could_not_be_written_down() {
     scene.is_journal_written = true;
     scene.run(5_000, ROOM, touch_hot);
     assert!(scene.report.left_bytes > 0);
+}
+
+/// A hot quarter, and 64 pages a ms of the rest in turns. What is above the limit when the budget is
+/// not held goes by the kernel, which takes what was not touched lately.
+fn touch_under_limit(state: &mut State, ms: u64) {
+    let pages = 64 * MIB / PAGE_BYTES;
+    for page in (0..256)
+        .map(|n| (ms * 256 + n) % (pages / 4))
+        .chain([ms * 7 % pages])
+    {
+        state.counted.faults += u64::from(state.out.contains(&page));
+        state.touch(page);
+    }
+    state.counted.work_us += 500;
+    state.counted.cpu_us += 500;
+    let over = state
+        .present
+        .len()
+        .saturating_sub((48 * MIB / PAGE_BYTES) as usize);
+    let idle = |page: &&u64| **page >= pages / 4 && !state.young.contains(*page);
+    let victims: Vec<u64> = state
+        .present
+        .iter()
+        .rev()
+        .filter(idle)
+        .take(over)
+        .copied()
+        .collect();
+    for page in victims {
+        state.present.remove(&page);
+        state.out.insert(page);
+    }
+}
+
+#[test]
+fn harm_is_stepped_back_from_within_a_minute() {
+    let mut scene = Scene::new("budget:48M,by=worst", false, Backend::Zram);
+    scene.target.set_limit_bytes(48 * MIB);
+    scene.run(60_000, ROOM, touch_under_limit);
+    let measured = scene.report.measured.clone().expect("it was found out");
+    assert_eq!(measured.verdict, "back", "{measured:?}");
+    assert!(
+        measured.faults_change > measured.faults_change_half,
+        "{measured:?}"
+    );
+    let steps = scene.report.steps;
+    scene.run(60_000, ROOM, touch_under_limit);
+    assert_eq!(scene.report.steps, steps, "nothing is moved any more");
+}
+
+/// Without a limit that the kernel could hold there is nothing to compare with.
+#[test]
+fn without_a_limit_nothing_is_measured() {
+    let mut scene = Scene::new("budget:48M,by=worst", false, Backend::Zram);
+    scene.run(40_000, ROOM, touch_under_limit);
+    assert!(scene.report.measured.is_none());
 }

@@ -52,7 +52,7 @@ impl Daemon {
                 return;
             }
             let actor = &self.actors[&seen.key];
-            if actor.wants_heat() {
+            if actor.is_held_ahead() {
                 held.push(Held {
                     key: seen.key.clone(),
                     cgroup: seen.cgroup.clone(),
@@ -118,9 +118,12 @@ impl Daemon {
                 dry_run: actor.dry_run,
                 fields: &report,
             };
-            let is_action = report.steps > 0;
-            self.journal
-                .write(if is_action { "action" } else { "trouble" }, &line);
+            let record = match &report {
+                report if report.steps > 0 => "action",
+                report if report.trouble.is_some() => "trouble",
+                _ => "measured",
+            };
+            self.journal.write(record, &line);
         }
     }
 

@@ -53,6 +53,5 @@ pub use recheck::{NoRecheck, Recheck, SourceRecheck};
 pub use refault::{RefaultCount, RefaultWatch};
 pub use report::{PageoutReport, SkipReason, Skipped};
 pub use runs::{Run, RunSet};
-pub(crate) use space::page_out;
-pub use space::{Mover, Present, ProcessMover, VECTOR_MAX};
+pub use space::{Mover, Pagemap, Present, ProcessMover, VECTOR_MAX};
 pub use target::{PageoutError, check_target, own_lineage};

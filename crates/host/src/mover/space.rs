@@ -11,8 +11,6 @@ use super::runs::{Run, RunSet};
 use super::target::{PageoutError, check_target};
 use crate::error::{self, FileError};
 use crate::process::{Process, ProcessError};
-use crate::root::ProcRoot;
-use crate::swap;
 
 /// Most ranges one process_madvise call takes (`UIO_MAXIOV`).
 pub const VECTOR_MAX: usize = 1024;
@@ -71,29 +69,53 @@ pub trait Mover {
 #[derive(Debug)]
 pub struct ProcessMover<'a> {
     process: &'a Process,
-    root: ProcRoot,
-    pagemap: File,
+    pagemap: Pagemap,
     page_bytes: u64,
+}
+
+/// What binds a mover to one address space. Whoever moves a little and often keeps it.
+#[derive(Debug)]
+pub struct Pagemap {
+    file: File,
     entries: Vec<u64>,
+}
+
+impl Pagemap {
+    /// That of a process now.
+    ///
+    /// # Errors
+    /// The process is gone, or may not be read.
+    pub fn open(process: &Process) -> Result<Self, PageoutError> {
+        let path = process.path("pagemap");
+        let file = File::open(&path).map_err(|source| {
+            let error = FileError::Read { path, source };
+            ProcessError::from_file(process.pid(), "read the pagemap of", error)
+        })?;
+        process.check()?;
+        let entries = Vec::new();
+        Ok(Pagemap { file, entries })
+    }
 }
 
 impl<'a> ProcessMover<'a> {
     /// Of a process of this machine that may be acted upon ([`check_target`]).
     pub fn open(process: &'a Process) -> Result<Self, PageoutError> {
         check_target(process)?;
-        let path = process.path("pagemap");
-        let pagemap = File::open(&path).map_err(|source| {
-            let error = FileError::Read { path, source };
-            ProcessError::from_file(process.pid(), "read the pagemap of", error)
-        })?;
-        process.check()?;
-        Ok(Self {
+        Ok(Self::with(process, Pagemap::open(process)?))
+    }
+
+    /// Of a process that may be acted upon, and its pagemap.
+    pub fn with(process: &'a Process, pagemap: Pagemap) -> Self {
+        Self {
             process,
-            root: ProcRoot::default(),
             pagemap,
             page_bytes: rustix::param::page_size() as u64,
-            entries: Vec::new(),
-        })
+        }
+    }
+
+    /// The pagemap, for the next mover of this address space.
+    pub fn into_pagemap(self) -> Pagemap {
+        self.pagemap
     }
 
     fn pidfd(&self) -> BorrowedFd<'a> {
@@ -129,7 +151,7 @@ impl<'a> ProcessMover<'a> {
             while at < hull.end {
                 let end = hull.end.min(at.saturating_add(READ_PAGES_MAX * page));
                 self.read_entries(at, end)?;
-                for (index, entry) in self.entries.iter().enumerate() {
+                for (index, entry) in self.pagemap.entries.iter().enumerate() {
                     let address = at + index as u64 * page;
                     while rest[next_run].end <= address {
                         next_run += 1;
@@ -145,19 +167,19 @@ impl<'a> ProcessMover<'a> {
         Ok(())
     }
 
-    /// Fills `self.entries` with those of `start..end`.
+    /// Fills the buffer with those of `start..end`.
     fn read_entries(&mut self, start: u64, end: u64) -> Result<(), PageoutError> {
         let pages = ((end - start) / self.page_bytes) as usize;
-        self.entries.resize(pages, 0);
+        self.pagemap.entries.resize(pages, 0);
         let mut filled = 0;
         while filled < pages {
             let offset = (start / self.page_bytes + filled as u64) * 8;
-            let words = &mut self.entries[filled..];
+            let words = &mut self.pagemap.entries[filled..];
             // SAFETY: the bytes of initialised u64s; any bit pattern is a valid u64.
             let bytes = unsafe {
                 std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), words.len() * 8)
             };
-            match self.pagemap.read_at(bytes, offset) {
+            match self.pagemap.file.read_at(bytes, offset) {
                 // The address space is gone: by exit, or by exec.
                 Ok(0) => return Err(self.gone()),
                 Ok(read) => filled += read / 8,
@@ -248,7 +270,9 @@ impl Mover for ProcessMover<'_> {
     }
 
     fn swap_free_bytes(&mut self) -> Result<u64, PageoutError> {
-        Ok(swap::free_bytes(&self.root)?)
+        // Asked before every call: /proc/swaps would take 20 times as long.
+        let info = rustix::system::sysinfo();
+        Ok(u64::from(info.freeswap) * u64::from(info.mem_unit))
     }
 
     fn rss_bytes(&mut self) -> Result<u64, PageoutError> {
@@ -256,7 +280,7 @@ impl Mover for ProcessMover<'_> {
     }
 
     fn check(&mut self) -> Result<(), PageoutError> {
-        self.process.check()?;
+        self.process.check_running()?;
         Ok(())
     }
 }

@@ -226,6 +226,7 @@ impl Machine {
     #[inline]
     pub fn access(&mut self, process: ProcessId, vpn: u64, write: bool) -> Access {
         self.sys.now_ns += self.config.cost.hit_ns;
+        self.sys.counters.accesses += 1;
         if self.sys.now_ns >= self.sys.events.next_ns() {
             self.run_events();
         }

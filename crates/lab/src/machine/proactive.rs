@@ -176,6 +176,40 @@ impl Machine {
         self.sys.now_ns += read * LOOK_PS / 1_000 + cleared_ns;
     }
 
+    /// Looks at some pages (ascending runs) and changes nothing: what was seen of each of their tables,
+    /// and nothing of other pages.
+    pub fn look_at_pages(&mut self, process: ProcessId, runs: &[Range<u64>]) -> Vec<TableSeen> {
+        let mm = process.mm();
+        let mut seen: Vec<TableSeen> = Vec::new();
+        let mut read = 0;
+        for vpn in runs.iter().cloned().flatten() {
+            read += 1;
+            let Some(leaf) = self.sys.tables.leaf(mm, vpn) else {
+                continue;
+            };
+            let index = vpn / PAGES_PER_PMD;
+            if seen.last().is_none_or(|last| last.index != index) {
+                seen.push(TableSeen {
+                    index,
+                    bits: TableBits::default(),
+                    files: PageSet::NONE,
+                });
+            }
+            let Some(table) = seen.last_mut() else {
+                continue;
+            };
+            let slot = (vpn % PAGES_PER_PMD) as usize;
+            if leaf.present() && !leaf.is_special() {
+                table.bits.present.insert(slot);
+                if leaf.young() {
+                    table.bits.young.insert(slot);
+                }
+            }
+        }
+        self.sys.now_ns += read * LOOK_PS / 1_000;
+        seen
+    }
+
     /// Pages out the pages of these runs that are mapped and idle (a look right before spares what was
     /// accessed meanwhile). Returns how many were tried and how many left the address space, by type.
     ///

@@ -8,18 +8,18 @@
 //! cached looks idle, to the scan and to the look before the move alike.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::ops::Range;
 
 use agewise_kernel::ids::MemcgId;
-use agewise_policy::budget::{Gone, HeatQueue, Moved, Pacer, Scanned, Seen, World, share};
+use agewise_policy::budget::{
+    Counted as Taken, Gone, Moved, Order, Pacer, PageQueue, Scanned, Seen, World,
+};
 use agewise_policy::proactive::{Action, Controller, Decision, Facts, Hands};
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
 use super::access::Source;
 use super::facts::{Counted, gather};
 use super::{DECIDE_NS, Ledger, PAGE_BYTES, ProactivePlan, Truth};
-use crate::machine::{Clearing, Machine, ProcessId};
+use crate::machine::{Clearing, Machine, ProcessId, TableSeen, UNLIMITED};
 
 /// CPU time of a slice beside its pages, ns: waking up and looking at a few tables again (8 pages
 /// take 0.1 ms in all, 7 us each).
@@ -34,7 +34,7 @@ pub(super) struct Held {
 /// What it knows of the processes of a cgroup.
 struct Spaces {
     memcg: MemcgId,
-    heat: BTreeMap<ProcessId, HeatQueue>,
+    queue: PageQueue<ProcessId>,
     /// Ages by the same scans, as the daemon keeps them.
     source: Source,
     counted: Counted,
@@ -44,12 +44,13 @@ struct Spaces {
 
 impl Held {
     pub fn new(plan: &ProactivePlan, memcg: MemcgId) -> Held {
+        let pace = Controller::new(&plan.spec).pace();
         Held {
-            pacer: Pacer::new(&plan.spec, false),
+            pacer: Pacer::new(&plan.spec, false).measuring(u64::from(memcg.0)),
             spaces: Spaces {
                 memcg,
-                heat: BTreeMap::new(),
-                source: Source::new(&Controller::new(&plan.spec).pace()),
+                queue: PageQueue::new(pace.hold.map_or(Order::default(), |hold| hold.order)),
+                source: Source::new(&pace),
                 counted: Counted::default(),
                 scans: 0,
             },
@@ -114,47 +115,58 @@ impl World for Turn<'_> {
         let began_ns = self.machine.now_ns();
         let processes = self.machine.live_processes(self.spaces.memcg);
         self.spaces
-            .heat
-            .retain(|process, _| processes.contains(process));
+            .queue
+            .retain(|process| processes.contains(&process));
         self.spaces.scans += u64::from(counts);
         let tables = match counts {
             true => self.look(),
             false => self.look_again(&processes),
         };
-        let mut sum = Scanned::default();
-        for (process, tables) in &tables {
-            let heat = self.spaces.heat.entry(*process).or_default();
-            sum.add(&heat.scan(tables, counts, queue_pages));
-        }
+        let mut sum = self.spaces.queue.scan(&tables, counts, queue_pages);
         sum.cpu_ns = self.machine.now_ns() - began_ns;
         sum
+    }
+
+    fn counted(&mut self) -> Option<(u64, Taken)> {
+        let memcg = self.spaces.memcg;
+        let limit_pages = self.machine.limits(memcg).max_pages;
+        let counters = self.machine.counters();
+        let work_us = counters.accesses * self.machine.config().cost.hit_ns / 1_000;
+        let policy_us = self.machine.cpu_ns().iter().sum::<u64>() / 1_000;
+        (limit_pages != UNLIMITED).then(|| {
+            let taken = Taken {
+                work_us,
+                faults: counters.pgmajfault,
+                waited_us: self.machine.pressure(memcg).some_ns / 1_000,
+                cpu_us: work_us + policy_us + self.ledger.stats.cpu_ns / 1_000,
+            };
+            (limit_pages.saturating_mul(PAGE_BYTES), taken)
+        })
     }
 
     fn move_out(&mut self, pages: u64, rehearse: bool) -> Moved {
         let before_ns = self.machine.now_ns() - self.machine.waited_ns();
         let misses = self.misses();
         let machine = &mut *self.machine;
-        let queued: Vec<u64> = self
-            .spaces
-            .heat
-            .values()
-            .map(HeatQueue::queued_pages)
-            .collect();
-        let mut sum = Moved::default();
-        for ((&process, heat), part) in self.spaces.heat.iter_mut().zip(share(pages, &queued)) {
-            if part == 0 {
-                continue;
+        let mut sum = self.spaces.queue.move_out(pages, |process, runs, choose| {
+            machine.wait_busy(SLICE_NS);
+            let mut seen = Vec::new();
+            for mut table in machine.look_at_pages(process, runs) {
+                misses.hide(process, table.index, &mut table.bits.young);
+                seen.push(of(&table));
             }
-            let moved = heat.move_out(part, |runs| {
-                machine.wait_busy(SLICE_NS);
-                Ok::<_, Infallible>(match rehearse {
-                    true => Gone::default(),
-                    false => page_out(machine, process, runs, &misses),
-                })
-            });
-            let Ok(moved) = moved;
-            sum.add(&moved);
-        }
+            let chosen = choose(&seen);
+            if rehearse || chosen.is_empty() {
+                return Gone::default();
+            }
+            // Those go as well that were chosen though they had been accessed, or whose access was
+            // missed.
+            let (_, left) = machine.page_out(process, &chosen, true);
+            Gone {
+                left_pages: left[0] + left[1],
+                calls: 1,
+            }
+        });
         sum.cpu_ns = self.machine.now_ns() - self.machine.waited_ns() - before_ns;
         let stats = &mut self.ledger.stats;
         stats.slices += 1;
@@ -189,11 +201,7 @@ impl Turn<'_> {
                 }
                 let mut table = *table;
                 misses.hide(process, table.index, &mut table.bits.young);
-                tables.entry(process).or_default().push(Seen {
-                    index: table.index,
-                    bits: table.bits,
-                    movable: PageSet::ALL,
-                });
+                tables.entry(process).or_default().push(of(&table));
                 Some(table)
             },
         );
@@ -211,44 +219,22 @@ impl Turn<'_> {
                 if table.files[0] != 0 {
                     return;
                 }
-                let mut bits = table.bits;
-                misses.hide(process, table.index, &mut bits.young);
-                tables.entry(process).or_default().push(Seen {
-                    index: table.index,
-                    bits,
-                    movable: PageSet::ALL,
-                });
+                let mut table = *table;
+                misses.hide(process, table.index, &mut table.bits.young);
+                tables.entry(process).or_default().push(of(&table));
             });
         }
         tables
     }
 }
 
-/// Pages out what looks idle: those whose access was missed, too.
-fn page_out(
-    machine: &mut Machine,
-    process: ProcessId,
-    runs: &[Range<u64>],
-    misses: &Misses,
-) -> Gone {
-    let mut gone = Gone::default();
-    let mut add = |(tried, left): ([u64; 2], [u64; 2])| {
-        gone.idle_pages += tried[0] + tried[1];
-        gone.left_pages += left[0] + left[1];
-        gone.calls += 1;
-    };
-    add(machine.page_out(process, runs, false));
-    let missed: Vec<Range<u64>> = runs
-        .iter()
-        .cloned()
-        .flatten()
-        .filter(|page| misses.is_missed(process, *page))
-        .map(|page| page..page + 1)
-        .collect();
-    if !missed.is_empty() {
-        add(machine.page_out(process, &missed, true));
+/// What the queue is told of a table.
+fn of(table: &TableSeen) -> Seen {
+    Seen {
+        index: table.index,
+        bits: table.bits,
+        movable: PageSet::ALL,
     }
-    gone
 }
 
 /// Which pages look idle though they were accessed; the same in every run.

@@ -3,8 +3,8 @@
 //! kernel's generations), a hand (page out, `memory.reclaim`, sort) and a price for both, beside the
 //! processes and their LRU.
 //!
-//! What runs on a real host runs here: the same controller, age maps, and for a budget the same pacer,
-//! heat and queue. Only what is looked at and moved is simulated.
+//! What runs on a real host runs here: the same controller, age maps, and for a budget the same pacer
+//! and queue. Only what is looked at and moved is simulated.
 
 mod access;
 mod by_age;
@@ -129,11 +129,11 @@ impl Ledger {
 }
 
 impl Agent {
-    /// An agent for a cgroup, from the machine's start on. A policy that asks for heat gets what
+    /// An agent for a cgroup, from the machine's start on. A policy that asks for the coldest gets what
     /// holds budgets on a real host; generations show no single page, so there it decides by ages.
     pub fn new(plan: &ProactivePlan, memcg: MemcgId) -> Agent {
-        let wants_heat = Controller::new(&plan.spec).pace().heat;
-        let (kind, due_ns) = if wants_heat && plan.sight == Sight::PageTables {
+        let holds = Controller::new(&plan.spec).pace().hold.is_some();
+        let (kind, due_ns) = if holds && plan.sight == Sight::PageTables {
             (Kind::Held(Box::new(Held::new(plan, memcg))), 0)
         } else {
             let agent = ByAge::new(plan, memcg);

@@ -4,8 +4,7 @@
 //! The policy `budget` ([`crate::proactive`]) says how many bytes have to go. Everything after that
 //! is decided here, for real processes and in the lab alike: a [`Pacer`] is handed facts (the time,
 //! what a scan found, what a move did) and answers with the next [`Step`]; a [`World`] carries it
-//! out ([`Pacer::turn`]). A [`HeatQueue`] keeps the heat of the pages of one address space, and its
-//! coldest pages, the coldest first.
+//! out ([`Pacer::turn`]). A [`PageQueue`] remembers the pages of the target, and which go next.
 //!
 //! ```
 //! use agewise_policy::budget::{Pacer, Step};
@@ -15,33 +14,40 @@
 //! assert!(matches!(pacer.next(0), Step::Scan { .. }));
 //! ```
 
+mod epochs;
+mod order;
 mod pacer;
 mod queue;
 mod world;
 
+pub use epochs::{Change, Counted, Epochs, Gain, Holder, Verdict};
+pub use order::Order;
 pub use pacer::{Pacer, Step};
-pub use queue::{Gone, HeatQueue, Seen};
-pub use world::{World, share};
+pub use queue::{Gone, PageQueue, Seen};
+pub use world::World;
 
 /// Bytes of a page, the unit of queues and slices.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// What a scan leaves of a page's heat. Between 0.95 and 0.98 all values did well on the reference
-/// traces; below, a page read twice looks like one read all the time.
-pub const HEAT_DECAY: f64 = 0.97;
-
-/// Scans take at most this share of a core, percent, whatever the size of the target.
+/// Scans may take this share of a core, percent, whatever the size of the target and whatever they
+/// are good for.
 pub const SCAN_PERCENT: f64 = 1.0;
 
+/// And this share of what moving takes, percent, if that is more: a scan is worth what it saves of
+/// moves, and of the faults that follow them, which take about as long.
+pub const SCAN_OF_MOVES_PERCENT: f64 = 25.0;
+
+/// What it costs the target to set an accessed bit again that a scan cleared, ns.
+pub const YOUNG_AGAIN_NS: u64 = 400;
+
 /// A scan tells most when about this share of the memory was accessed since the one before: with
-/// much less nothing is learnt, with much more all pages look alike, and every cleared bit costs
-/// the target 0.4 us when it sets it again.
-pub const YOUNG_SHARE: f64 = 0.35;
+/// much less nothing is learnt, with much more all pages look alike.
+pub const YOUNG_SHARE: f64 = 0.25;
 
 /// Longest time between scans, ms, unless [`SCAN_PERCENT`] asks for more.
 pub const SCAN_MAX_MS: u64 = 10_000;
 
-/// Time between scans while the policy does not say how often it wants them, ms.
+/// Time to the second scan while the policy does not say when it wants it, ms.
 pub const SCAN_DEFAULT_MS: u64 = 250;
 
 /// So many times what went between two scans is queued for the next: the first of them were touched
@@ -65,6 +71,10 @@ pub const REFILL_FACTOR: u64 = 4;
 /// Such scans take at most this share of a core, percent. They clear nothing, so that they cost the
 /// target nothing; with less, the queue of a target that refaults fast is dry for longer.
 pub const REFILL_PERCENT: f64 = 25.0;
+
+/// Where pages that came in since the last scan may go before what was there, they are looked for by
+/// scans that clear nothing, for this share of what moving takes, percent.
+pub const NEWCOMERS_OF_MOVES_PERCENT: f64 = 10.0;
 
 /// So much moves at once, pages (0.1 ms of work), unless a move would take too long in all: the
 /// program does not run meanwhile, and requests that arrive wait for it.

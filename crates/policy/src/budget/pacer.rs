@@ -2,11 +2,14 @@
 //! When to scan, decide and move: a state machine without a clock of its own.
 
 use super::{
-    LATE_SLICES_MAX, Moved, PAGE_BYTES, QUEUE_FACTOR, QUEUE_MAX_PAGES, QUEUE_MIN_PAGES,
-    REFILL_FACTOR, REFILL_PERCENT, REHEARSAL_US, RETRY_US, SCAN_DEFAULT_MS, SCAN_MAX_MS,
-    SCAN_PERCENT, SLICE_PAGES, SLICE_US, SLICES, SLICES_BEHIND, Scanned, YOUNG_SHARE,
+    Epochs, Holder, LATE_SLICES_MAX, Moved, NEWCOMERS_OF_MOVES_PERCENT, PAGE_BYTES, QUEUE_FACTOR,
+    QUEUE_MAX_PAGES, QUEUE_MIN_PAGES, REFILL_FACTOR, REFILL_PERCENT, REHEARSAL_US, RETRY_US,
+    SCAN_DEFAULT_MS, SCAN_MAX_MS, SCAN_OF_MOVES_PERCENT, SCAN_PERCENT, SLICE_PAGES, SLICE_US,
+    SLICES, SLICES_BEHIND, Scanned, World, YOUNG_AGAIN_NS, YOUNG_SHARE,
 };
-use crate::proactive::{Action, Controller, Decision, Facts, Outcome, Reason, Spec};
+use crate::proactive::{
+    Action, Controller, Decision, Facts, Hold, KERNEL_SLACK_PART, Outcome, Reason, Spec,
+};
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +45,12 @@ pub struct Pacer {
     rehearsal: bool,
     scan_due_us: u64,
     scan_interval_ms: u64,
+    /// When the last scan that counts began, and CPU time of moves since, ns.
+    scanned_us: u64,
+    move_cpu_ns: u64,
+    /// What looking for newcomers may take by now, and what it took last, ns.
+    newcomers_ns: f64,
+    newcomers_cost_ns: f64,
     /// A queue that ran dry is not filled before this time.
     refill_due_us: u64,
     /// When the next decision or slice is due; `None`: nothing was decided yet.
@@ -58,6 +67,8 @@ pub struct Pacer {
     /// Pages that went since the last scan, and in the period before it.
     went_pages: u64,
     went_before_pages: u64,
+    /// Finds out what it is worth.
+    epochs: Option<Epochs>,
 }
 
 /// A slice under way.
@@ -84,6 +95,10 @@ impl Pacer {
             rehearsal,
             scan_due_us: 0,
             scan_interval_ms: 0,
+            scanned_us: 0,
+            move_cpu_ns: 0,
+            newcomers_ns: 0.0,
+            newcomers_cost_ns: f64::INFINITY,
             refill_due_us: 0,
             due_us: None,
             backlog_pages: 0,
@@ -94,7 +109,58 @@ impl Pacer {
             outcome: None,
             went_pages: 0,
             went_before_pages: 0,
+            epochs: None,
         }
+    }
+
+    /// Finds out what it is worth, where the policy asks for that: now and then the limit is left to
+    /// the kernel, `seed` decides when.
+    #[must_use]
+    pub fn measuring(mut self, seed: u64) -> Self {
+        let measures = |hold: Hold| hold.measures;
+        if self.controller.pace().hold.is_some_and(measures) {
+            self.epochs = Some(Epochs::new(seed));
+        }
+        self
+    }
+
+    /// What was found out of that.
+    pub fn epochs(&self) -> Option<&Epochs> {
+        self.epochs.as_ref()
+    }
+
+    /// Whose turn it is: the counters are asked for when they are due. Without them, or without a
+    /// limit that the kernel could hold in its place, the budget is held.
+    pub(super) fn holder(&mut self, world: &mut impl World) -> Holder {
+        let now_ms = world.now_us() / 1000;
+        let rehearsal = self.rehearsal;
+        let budget_bytes = self
+            .controller
+            .pace()
+            .hold
+            .map_or(0, |hold| hold.budget_bytes);
+        let Some(epochs) = self.epochs.as_mut().filter(|_| !rehearsal) else {
+            return Holder::Budget;
+        };
+        if self.slice.is_some() || now_ms < epochs.due_ms() {
+            return epochs.holder();
+        }
+        let slack = budget_bytes / KERNEL_SLACK_PART;
+        let kernel_holds = |limit: u64| limit <= budget_bytes.saturating_add(slack);
+        match world.counted() {
+            Some((limit_bytes, counted)) if kernel_holds(limit_bytes) => {
+                epochs.turn(now_ms, &counted)
+            }
+            _ => {
+                epochs.put_off(now_ms);
+                Holder::Budget
+            }
+        }
+    }
+
+    /// What was decided and not moved yet stays.
+    pub(super) fn leave_to_kernel(&mut self) {
+        self.backlog_pages = 0;
     }
 
     /// Whether moves are rehearsed.
@@ -119,7 +185,14 @@ impl Pacer {
 
     /// When something is due next, us.
     pub fn due_us(&self) -> u64 {
-        self.due_us.unwrap_or(0).min(self.scan_due_us)
+        let own_us = self.due_us.unwrap_or(0).min(self.scan_due_us);
+        match self.epochs.as_ref().filter(|_| !self.rehearsal) {
+            Some(epochs) if epochs.holder() == Holder::Kernel => {
+                epochs.due_ms().saturating_mul(1000)
+            }
+            Some(epochs) => own_us.min(epochs.due_ms().saturating_mul(1000)),
+            None => own_us,
+        }
     }
 
     /// Time between scans now, ms; 0 before the first.
@@ -133,6 +206,7 @@ impl Pacer {
             return match slice.refill {
                 Refill::Wanted => Step::Refill {
                     queue_pages: (slice.left_pages.saturating_mul(REFILL_FACTOR))
+                        .max(self.queue_pages())
                         .clamp(QUEUE_MIN_PAGES, QUEUE_MAX_PAGES),
                 },
                 _ => Step::Move {
@@ -164,6 +238,12 @@ impl Pacer {
             left_pages: pages,
             refill: Refill::NotNeeded,
         });
+        if let Some(slice) = &mut self.slice
+            && self.newcomers_ns >= self.newcomers_cost_ns
+        {
+            slice.refill = Refill::Wanted;
+            return self.next(now_us);
+        }
         Step::Move { pages }
     }
 
@@ -178,20 +258,39 @@ impl Pacer {
     /// A scan that began at `began_us` is done.
     pub fn scanned(&mut self, began_us: u64, scanned: &Scanned) {
         self.went_before_pages = std::mem::take(&mut self.went_pages);
-        let look_ms = self.controller.pace().look_ms.unwrap_or(SCAN_DEFAULT_MS);
-        let affordable_ms = (scanned.cpu_ns as f64 / 1e6 * 100.0 / SCAN_PERCENT) as u64;
+        let cost_ns = scanned.cpu_ns + scanned.young_pages.saturating_mul(YOUNG_AGAIN_NS);
+        let passed_ns = began_us.saturating_sub(self.scanned_us).max(1) as f64 * 1e3;
+        let moving_percent = self.move_cpu_ns as f64 / passed_ns * SCAN_OF_MOVES_PERCENT;
+        (self.scanned_us, self.move_cpu_ns) = (began_us, 0);
+        let affordable_percent = moving_percent.max(SCAN_PERCENT);
+        let affordable_ms = (cost_ns as f64 / 1e6 * 100.0 / affordable_percent) as u64;
         // Half of the way at a time to where the share of accessed memory would be as wanted.
         let share = scanned.young_pages as f64 / scanned.present_pages.max(1) as f64;
         let factor = (YOUNG_SHARE / share.max(0.01)).sqrt().clamp(0.5, 2.0);
-        let wanted_ms = (self.scan_interval_ms.max(look_ms) as f64 * factor) as u64;
-        let least_ms = look_ms.min(SCAN_MAX_MS).max(affordable_ms);
+        let before_ms = match self.scan_interval_ms {
+            0 => self.controller.pace().look_ms.unwrap_or(SCAN_DEFAULT_MS),
+            ms => ms,
+        };
+        let wanted_ms = (before_ms as f64 * factor) as u64;
+        let least_ms = affordable_ms.max(1);
         self.scan_interval_ms = wanted_ms.clamp(least_ms, SCAN_MAX_MS.max(least_ms));
         self.scan_due_us = began_us.saturating_add(self.scan_interval_ms.saturating_mul(1000));
+        let hold = self.controller.pace().hold;
+        if hold.is_some_and(|hold| hold.order.takes_newcomers())
+            && self.newcomers_cost_ns.is_infinite()
+        {
+            // Not known yet: at most what a scan that clears takes.
+            self.newcomers_cost_ns = scanned.cpu_ns as f64;
+        }
     }
 
     /// A scan without clearing filled the queue again.
     pub fn refilled(&mut self, scanned: &Scanned) {
         let pause_us = (scanned.cpu_ns as f64 / 1e3 * 100.0 / REFILL_PERCENT) as u64;
+        self.newcomers_ns = 0.0;
+        if self.newcomers_cost_ns.is_finite() {
+            self.newcomers_cost_ns = scanned.cpu_ns as f64;
+        }
         if let Some(slice) = &mut self.slice {
             slice.refill = Refill::Done;
             self.refill_due_us = slice.began_us.saturating_add(pause_us);
@@ -225,7 +324,12 @@ impl Pacer {
             return decision;
         }
         let behind = matches!(decision.reason, Reason::OverBudget { behind: true, .. });
-        let slices = if behind { SLICES_BEHIND } else { SLICES };
+        // All of it is to have gone when the policy is asked again.
+        let until_us = self.decide_us.saturating_sub(now_us);
+        let slices = match behind {
+            true => SLICES_BEHIND,
+            false => (until_us / SLICE_US).clamp(SLICES_BEHIND, SLICES),
+        };
         self.slice_pages = SLICE_PAGES.max(self.backlog_pages / slices);
         // The first slice goes at once; if the decision came late, so does the slice.
         self.due_us = Some(self.due_us.unwrap_or(now_us));
@@ -246,6 +350,8 @@ impl Pacer {
         slice.left_pages -= tried;
         self.went_pages = self.went_pages.saturating_add(tried);
         self.done.add(moved);
+        self.move_cpu_ns += moved.cpu_ns;
+        self.newcomers_ns += moved.cpu_ns as f64 * NEWCOMERS_OF_MOVES_PERCENT / 100.0;
         let is_short = slice.left_pages > 0;
         let may_refill = slice.began_us >= self.refill_due_us;
         if is_short && may_refill && slice.refill == Refill::NotNeeded {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Heat of one address space, and the queue of its coldest pages.
+//! What is remembered of the pages of a target, and the queue of those that go next.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use super::{HEAT_DECAY, Moved, PAGE_BYTES, QUEUE_TIERS, Scanned};
-use crate::heat::{Candidates, HeatMap};
-use crate::table::{PageSet, TableBits};
+use super::order::RANKS;
+use super::{Moved, Order, PAGE_BYTES, QUEUE_TIERS, Scanned};
+use crate::reuse::{PageHistory, ReuseModel};
+use crate::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 
 /// Most runs handed to the mover in one go.
 const RUNS_MAX: usize = 256;
@@ -22,135 +23,366 @@ pub struct Seen {
     pub movable: PageSet,
 }
 
-/// What the mover did with runs that were due.
+/// What the mover did with the pages that were chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gone {
-    /// Pages still present and not accessed, right before the move.
-    pub idle_pages: u64,
     /// Pages that left.
     pub left_pages: u64,
     /// Calls it took.
     pub calls: u64,
 }
 
-/// Heat and queue of one address space. Pages are named by number: address / page size.
+/// What is known of a target, in one or more address spaces that `S` names, and which of its pages
+/// go next. Pages are named by number: address / page size.
+///
+/// A page takes two bytes, also while it is in swap, and 16 more while it is queued alone.
 #[derive(Clone, Debug)]
-pub struct HeatQueue {
-    heat: HeatMap,
-    /// The coldest pages, none twice: in tiers, and ascending within each.
-    queue: VecDeque<Range<u64>>,
+pub struct PageQueue<S> {
+    order: Order,
+    model: ReuseModel,
+    spaces: BTreeMap<S, Space>,
+    tiers: VecDeque<Tier<S>>,
 }
 
-impl Default for HeatQueue {
-    fn default() -> Self {
-        Self::new()
-    }
+#[derive(Clone, Debug, Default)]
+struct Space {
+    /// Ascending.
+    tables: Vec<Table>,
+    /// Pages that went though they had been touched since the last scan that counts.
+    touched_out: Vec<u64>,
 }
 
-impl HeatQueue {
-    /// Nothing is known and nothing queued. Heat decays by [`HEAT_DECAY`] a scan.
-    pub fn new() -> Self {
-        HeatQueue {
-            heat: HeatMap::new(HEAT_DECAY),
-            queue: VecDeque::new(),
+#[derive(Clone, Debug)]
+struct Table {
+    index: u64,
+    pages: Box<[PageHistory; PAGES_PER_TABLE]>,
+}
+
+/// Pages of about one rank, ascending by address, so that neighbours leave together.
+#[derive(Clone, Debug)]
+struct Tier<S> {
+    rank_max: u16,
+    runs: VecDeque<Run<S>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run<S> {
+    first: u64,
+    pages: u32,
+    space: S,
+}
+
+impl<S: Copy + Ord> PageQueue<S> {
+    /// Nothing is known and nothing queued.
+    pub fn new(order: Order) -> Self {
+        PageQueue {
+            order,
+            model: order.model(),
+            spaces: BTreeMap::new(),
+            tiers: VecDeque::new(),
         }
     }
 
-    /// Takes in a scan of the whole address space (tables ascending) and queues the `pages` coldest
-    /// of what is movable, present and not accessed, in place of what was queued, the coldest first. A scan `counts` if
-    /// accessed bits were cleared with it: heat is added; else only the queue is made anew.
-    pub fn scan(&mut self, tables: &[Seen], counts: bool, pages: u64) -> Scanned {
+    /// Forgets the address spaces for which `keep` is false.
+    pub fn retain(&mut self, mut keep: impl FnMut(S) -> bool) {
+        self.spaces.retain(|space, _| keep(*space));
+        for tier in &mut self.tiers {
+            tier.runs.retain(|run| keep(run.space));
+        }
+    }
+
+    /// Takes in what was seen of whole address spaces (tables ascending) and queues the `pages` that
+    /// go first, in place of what was queued. A scan `counts` if accessed bits were cleared with it:
+    /// it is learnt from; else only the queue is made anew. Of address spaces that are not among
+    /// them, what is known stays and nothing is queued.
+    pub fn scan(&mut self, seen: &BTreeMap<S, Vec<Seen>>, counts: bool, pages: u64) -> Scanned {
         let mut scanned = Scanned::default();
-        let mut candidates = Vec::with_capacity(tables.len());
-        for table in tables {
-            let bits = &table.bits;
-            scanned.present_pages += bits.present.len();
-            scanned.young_pages += bits.young.len();
-            candidates.push(Candidates {
-                index: table.index,
-                pages: (table.movable & bits.present).without(&bits.young),
-            });
+        for table in seen.values().flatten() {
+            scanned.present_pages += table.bits.present.len();
+            scanned.young_pages += table.bits.young.len();
         }
         if counts {
-            let mut scan = self.heat.scan();
-            for table in tables {
-                scan.table(table.index, &table.bits);
-            }
-            scan.finish();
+            self.learn(seen);
         }
-        let tier_pages = pages.div_ceil(QUEUE_TIERS);
-        let runs = self.heat.coldest_in_tiers(&candidates, pages, tier_pages);
-        self.queue = runs.into();
+        self.fill(seen, counts, pages);
         scanned
-    }
-
-    /// The heat of a page: accesses seen, each worth less for every scan since.
-    pub fn heat(&self, page: u64) -> f64 {
-        self.heat.heat(page)
     }
 
     /// Pages queued.
     pub fn queued_pages(&self) -> u64 {
-        self.queue.iter().map(|run| run.end - run.start).sum()
+        self.runs().map(|run| u64::from(run.pages)).sum()
     }
 
-    /// The queue: runs of page numbers, the coldest tier first, ascending within each.
-    pub fn queued(&self) -> impl Iterator<Item = &Range<u64>> {
-        self.queue.iter()
+    /// The queue: pages that go first first, up to the order of tiers.
+    pub fn queued(&self) -> impl Iterator<Item = (S, Range<u64>)> {
+        self.runs()
+            .map(|run| (run.space, run.first..run.first + u64::from(run.pages)))
     }
 
-    /// Moves up to `pages` idle pages of the queue through `mover`, which looks again whether the
-    /// pages it is handed (ascending runs) are idle. What was accessed since it was queued stays, and the next of the
-    /// queue take its place, until enough were tried or the queue is empty.
-    ///
-    /// # Errors
-    /// Those of the mover.
-    pub fn move_out<E>(
+    /// Moves up to `pages` of the queue through `mover`, which is handed ascending runs of one
+    /// address space and a function: that is called with what is seen of them right before the move,
+    /// and says which of them go. A page that was touched since it was queued goes if it is still
+    /// worth no more than its neighbours in the queue, and waits for its turn or stays otherwise; the
+    /// next of the queue take its place, until enough were tried or the queue is empty.
+    pub fn move_out(
         &mut self,
         pages: u64,
-        mut mover: impl FnMut(&[Range<u64>]) -> Result<Gone, E>,
-    ) -> Result<Moved, E> {
+        mut mover: impl FnMut(S, &[Range<u64>], &mut dyn FnMut(&[Seen]) -> Vec<Range<u64>>) -> Gone,
+    ) -> Moved {
         let mut moved = Moved::default();
         let mut left = pages;
-        while left > 0 {
-            let runs = self.take(left);
-            if runs.is_empty() {
-                break;
-            }
+        while left > 0
+            && let Some((space, rank_max, runs)) = self.take(left)
+        {
             let asked: u64 = runs.iter().map(|run| run.end - run.start).sum();
-            let gone = mover(&runs)?;
-            let idle = gone.idle_pages.min(asked);
-            moved.tried_bytes += idle * PAGE_BYTES;
-            moved.young_again_bytes += (asked - idle) * PAGE_BYTES;
-            moved.left_bytes += gone.left_pages.min(idle) * PAGE_BYTES;
+            let mut chosen = 0;
+            let gone = mover(space, &runs, &mut |seen| {
+                let runs = self.choose(space, rank_max, &runs, seen);
+                chosen += runs.iter().map(|run| run.end - run.start).sum::<u64>();
+                runs
+            });
+            let chosen = chosen.min(asked);
+            moved.tried_bytes += chosen * PAGE_BYTES;
+            moved.young_again_bytes += (asked - chosen) * PAGE_BYTES;
+            moved.left_bytes += gone.left_pages.min(chosen) * PAGE_BYTES;
             moved.calls += gone.calls;
-            left -= idle;
+            left -= chosen;
         }
-        Ok(moved)
+        moved
     }
 
-    /// Takes runs of at most `pages` in all from the queue, ascending.
-    fn take(&mut self, mut pages: u64) -> Vec<Range<u64>> {
-        let mut runs = Vec::new();
+    /// Bytes of memory that all of it takes.
+    pub fn memory_bytes(&self) -> usize {
+        let space = |space: &Space| {
+            let histories = space.tables.len() * PAGES_PER_TABLE * size_of::<PageHistory>();
+            let headers = space.tables.capacity() * size_of::<Table>();
+            histories + headers + space.touched_out.capacity() * size_of::<u64>()
+        };
+        let queued = self.tiers.iter().map(|tier| tier.runs.capacity());
+        self.model.memory_bytes()
+            + self.spaces.values().map(space).sum::<usize>()
+            + queued.sum::<usize>() * size_of::<Run<S>>()
+    }
+
+    fn runs(&self) -> impl Iterator<Item = &Run<S>> {
+        self.tiers.iter().flat_map(|tier| &tier.runs)
+    }
+
+    fn learn(&mut self, seen: &BTreeMap<S, Vec<Seen>>) {
+        let mut look = self.model.look();
+        if look.is_shift_due() {
+            let spaces = self.spaces.values_mut();
+            spaces
+                .flat_map(|space| &mut space.tables)
+                .for_each(|table| look.shift(&mut *table.pages));
+        }
+        for (space, seen) in seen {
+            let space = self.spaces.entry(*space).or_default();
+            let mut touched_out = std::mem::take(&mut space.touched_out);
+            touched_out.sort_unstable();
+            let mut touched_out = touched_out.into_iter().peekable();
+            let mut before = std::mem::take(&mut space.tables).into_iter().peekable();
+            for seen in seen {
+                while before.next_if(|table| table.index < seen.index).is_some() {}
+                let known = before.next_if(|table| table.index == seen.index);
+                let there = seen.bits.present | seen.bits.swapped;
+                if there.is_empty() {
+                    continue;
+                }
+                let mut table = known.unwrap_or_else(|| Table {
+                    index: seen.index,
+                    pages: Box::new([PageHistory::default(); PAGES_PER_TABLE]),
+                });
+                let mut touched = seen.bits.young;
+                let table_of = |page: u64| page / PAGES_PER_TABLE as u64;
+                while let Some(page) = touched_out.next_if(|page| table_of(*page) <= seen.index) {
+                    if table_of(page) == seen.index {
+                        touched.insert((page % PAGES_PER_TABLE as u64) as usize);
+                    }
+                }
+                // What is neither mapped nor in swap is gone for good.
+                (!there)
+                    .pages()
+                    .for_each(|page| table.pages[page] = PageHistory::default());
+                let words = table.pages.chunks_exact_mut(64).enumerate();
+                for (word, pages) in words {
+                    let number = seen.index * WORDS_PER_TABLE as u64 + word as u64;
+                    look.word(number, pages, touched[word] & there[word]);
+                }
+                space.tables.push(table);
+            }
+        }
+        look.finish();
+    }
+
+    fn fill(&mut self, seen: &BTreeMap<S, Vec<Seen>>, counts: bool, pages: u64) {
+        let mut counted = [0u64; RANKS];
+        self.each(seen, counts, |_, _, rank| counted[usize::from(rank)] += 1);
+        // How many pages go before one of a rank; among equals the one at the highest address first.
+        let mut before = [0u64; RANKS];
+        let mut lower = 0;
+        for (before, count) in before.iter_mut().zip(counted) {
+            lower += count;
+            *before = lower;
+        }
+        let tier_pages = pages.div_ceil(QUEUE_TIERS).max(1);
+        let mut tiers: VecDeque<Tier<S>> = VecDeque::new();
+        self.each(seen, counts, |space, page, rank| {
+            let place = &mut before[usize::from(rank)];
+            *place -= 1;
+            if *place >= pages {
+                return;
+            }
+            let at = (*place / tier_pages + 1).ilog2() as usize;
+            while tiers.len() <= at {
+                tiers.push_back(Tier {
+                    rank_max: 0,
+                    runs: VecDeque::new(),
+                });
+            }
+            let tier = &mut tiers[at];
+            tier.rank_max = tier.rank_max.max(rank);
+            match tier.runs.back_mut() {
+                Some(run) if run.space == space && run.first + u64::from(run.pages) == page => {
+                    run.pages += 1;
+                }
+                _ => tier.runs.push_back(Run {
+                    first: page,
+                    pages: 1,
+                    space,
+                }),
+            }
+        });
+        self.tiers = tiers;
+    }
+
+    /// Calls `visit` with each page that may go, and its rank.
+    fn each(
+        &self,
+        seen: &BTreeMap<S, Vec<Seen>>,
+        counts: bool,
+        mut visit: impl FnMut(S, u64, u16),
+    ) {
+        for (space, seen) in seen {
+            let tables = self
+                .spaces
+                .get(space)
+                .map_or(&[][..], |space| &space.tables);
+            for seen in seen {
+                let known = known(tables, seen.index);
+                // Their bits were cleared, and their histories know.
+                let touched = if counts {
+                    PageSet::NONE
+                } else {
+                    seen.bits.young
+                };
+                for slot in (seen.movable & seen.bits.present).pages() {
+                    let page = known.map_or(PageHistory::default(), |pages| pages[slot]);
+                    let rank = self.order.rank(&self.model, page, touched.contains(slot));
+                    if let Some(rank) = rank {
+                        visit(
+                            *space,
+                            seen.index * PAGES_PER_TABLE as u64 + slot as u64,
+                            rank,
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes runs of one address space and tier from the queue, at most `pages` in all, ascending;
+    /// with the highest rank of their tier.
+    fn take(&mut self, mut pages: u64) -> Option<(S, u16, Vec<Range<u64>>)> {
+        while self.tiers.front().is_some_and(|tier| tier.runs.is_empty()) {
+            self.tiers.pop_front();
+        }
+        let tier = self.tiers.front_mut()?;
+        let space = tier.runs.front()?.space;
+        let mut runs: Vec<Range<u64>> = Vec::new();
         while pages > 0
             && runs.len() < RUNS_MAX
-            && let Some(run) = self.queue.front_mut()
+            && let Some(run) = tier.runs.front_mut().filter(|run| run.space == space)
         {
-            let length = (run.end - run.start).min(pages);
+            let length = u64::from(run.pages).min(pages);
             pages -= length;
-            runs.push(run.start..run.start + length);
-            run.start += length;
-            if run.start == run.end {
-                self.queue.pop_front();
+            runs.push(run.first..run.first + length);
+            run.first += length;
+            run.pages -= length as u32;
+            if run.pages == 0 {
+                tier.runs.pop_front();
             }
         }
-        // Across tiers addresses start anew.
-        runs.sort_unstable_by_key(|run: &Range<u64>| run.start);
-        runs
+        // What was touched since is at the end of its tier.
+        runs.sort_unstable_by_key(|run| run.start);
+        Some((space, tier.rank_max, runs))
     }
 
-    /// Bytes of memory that heat and queue take.
-    pub fn memory_bytes(&self) -> usize {
-        self.heat.memory_bytes() + self.queue.capacity() * size_of::<Range<u64>>()
+    /// Which pages of `runs` go, given what is seen of them right now.
+    fn choose(
+        &mut self,
+        space: S,
+        rank_max: u16,
+        runs: &[Range<u64>],
+        seen: &[Seen],
+    ) -> Vec<Range<u64>> {
+        let mut chosen: Vec<Range<u64>> = Vec::new();
+        for page in runs.iter().cloned().flatten() {
+            let (index, slot) = place(page);
+            let Ok(at) = seen.binary_search_by_key(&index, |seen| seen.index) else {
+                continue;
+            };
+            let Seen { bits, movable, .. } = &seen[at];
+            if !bits.present.contains(slot) || !movable.contains(slot) {
+                continue;
+            }
+            if bits.young.contains(slot) && !self.goes_though_touched(space, page, rank_max) {
+                continue;
+            }
+            match chosen.last_mut() {
+                Some(run) if run.end == page => run.end += 1,
+                _ => chosen.push(page..page + 1),
+            }
+        }
+        chosen
     }
+
+    /// A page of the queue was touched: whether it goes all the same. If not, it may be queued again.
+    fn goes_though_touched(&mut self, space: S, page: u64, rank_max: u16) -> bool {
+        let Some(known) = self.spaces.get_mut(&space) else {
+            return false;
+        };
+        let (index, slot) = place(page);
+        let history = known_page(&known.tables, index, slot);
+        let Some(rank) = self.order.rank(&self.model, history, true) else {
+            return false;
+        };
+        if rank <= rank_max {
+            known.touched_out.push(page);
+            return true;
+        }
+        if let Some(tier) = self.tiers.iter_mut().find(|tier| rank <= tier.rank_max) {
+            tier.runs.push_back(Run {
+                first: page,
+                pages: 1,
+                space,
+            });
+        }
+        false
+    }
+}
+
+/// The table of a page, and its place there.
+fn place(page: u64) -> (u64, usize) {
+    let pages = PAGES_PER_TABLE as u64;
+    (page / pages, (page % pages) as usize)
+}
+
+fn known(tables: &[Table], index: u64) -> Option<&[PageHistory; PAGES_PER_TABLE]> {
+    let at = tables.binary_search_by_key(&index, |table| table.index);
+    at.ok().map(|at| &*tables[at].pages)
+}
+
+fn known_page(tables: &[Table], index: u64, slot: usize) -> PageHistory {
+    known(tables, index).map_or(PageHistory::default(), |pages| pages[slot])
 }

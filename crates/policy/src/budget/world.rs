@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Carrying out what a pacer decides.
 
-use super::{Moved, Pacer, Scanned, Step};
+use super::{Counted, Holder, Moved, Pacer, Scanned, Step};
 use crate::proactive::{Decision, Facts};
 
 /// The target of a budget: real processes, or those of a simulated machine.
@@ -17,13 +17,19 @@ pub trait World {
     /// down, so nothing of it may move; the policy is asked again later.
     fn decided(&mut self, decision: &Decision) -> bool;
 
-    /// Looks at all memory and queues the `queue_pages` coldest of each address space
-    /// ([`HeatQueue::scan`](super::HeatQueue::scan)). If the scan `counts`, accessed bits are
+    /// Looks at all memory and queues the `queue_pages` that go first
+    /// ([`PageQueue::scan`](super::PageQueue::scan)). If the scan `counts`, accessed bits are
     /// cleared.
     fn scan(&mut self, queue_pages: u64, counts: bool) -> Scanned;
 
-    /// Moves up to `pages` of what is queued, by [`share`] where there are several address spaces.
-    /// A rehearsal does everything but the move.
+    /// The limit that the kernel holds, bytes, and what the target and holding it took so far; `None`:
+    /// there is no limit, or it cannot be counted.
+    fn counted(&mut self) -> Option<(u64, Counted)> {
+        None
+    }
+
+    /// Moves up to `pages` of what is queued ([`PageQueue::move_out`](super::PageQueue::move_out)). A
+    /// rehearsal does everything but the move.
     fn move_out(&mut self, pages: u64, rehearse: bool) -> Moved;
 }
 
@@ -31,6 +37,10 @@ impl Pacer {
     /// Does what is due in `world`: scans, decides, and moves at most one slice, so that others get
     /// their turn. Returns when to call again, us.
     pub fn turn(&mut self, world: &mut impl World) -> u64 {
+        if self.holder(world) == Holder::Kernel {
+            self.leave_to_kernel();
+            return self.due_us();
+        }
         loop {
             let now_us = world.now_us();
             match self.next(now_us) {
@@ -60,21 +70,4 @@ impl Pacer {
             }
         }
     }
-}
-
-/// Divides `pages` among address spaces by what each has queued. The parts sum to `pages`, or to all
-/// there is; none is more than what is queued there.
-pub fn share(pages: u64, queued: &[u64]) -> Vec<u64> {
-    let all: u128 = queued.iter().map(|pages| u128::from(*pages)).sum();
-    let pages = u128::from(pages).min(all);
-    let mut before = 0;
-    let mut given = 0;
-    let part = |queued: &u64| {
-        before += u128::from(*queued);
-        let until = pages * before / all.max(1);
-        let part = until - given;
-        given = until;
-        part as u64
-    };
-    queued.iter().map(part).collect()
 }

@@ -101,7 +101,7 @@ impl Policy for Age {
             decide_ms: self.every_ms,
             look_ms: Some(look_ms),
             bounds: Intervals::new(vec![self.older_than_ms]).expect("one bound above 0"),
-            heat: false,
+            hold: None,
         }
     }
 }

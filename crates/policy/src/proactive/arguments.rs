@@ -258,6 +258,22 @@ impl<'a> Arguments<'a> {
         self.within(key, number, &range, |number| format!("{number}"))
     }
 
+    /// One of several by name; the default is the default of its type.
+    pub fn one_of<T: Copy + Default>(
+        &mut self,
+        key: &'static str,
+        names: &[(&str, T)],
+        kind: &'static str,
+    ) -> Result<T, SpecError> {
+        let Some(text) = self.take(key) else {
+            return Ok(T::default());
+        };
+        let found = names.iter().find(|(name, _)| *name == text);
+        found
+            .map(|(_, value)| *value)
+            .ok_or_else(|| self.not_a(key, text, kind))
+    }
+
     /// On or off.
     pub fn switch(&mut self, key: &'static str, default: bool) -> Result<bool, SpecError> {
         match self.take(key) {

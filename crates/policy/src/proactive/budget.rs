@@ -3,12 +3,15 @@
 //! milliseconds, so that programs seldom enter direct reclaim.
 //!
 //! The headroom below B follows what memory grows by: enough for a step and a half of the fastest
-//! growth seen lately, at least `headroom` of B and 1 MiB (1.5 % where B is small), at most an eighth. The coldest go first (decayed heat where
-//! it is kept, else age), in runs. When growth outruns it and the limit is reached all the same, its
+//! growth seen lately, at least `headroom` of B and 1 MiB (1.5 % where B is small), at most an eighth. What goes
+//! first is the order's to say (`by`; by age where pages are not remembered), in runs. When growth outruns it and the limit is reached all the same, its
 //! reason says `behind`.
 
 use super::arguments::Arguments;
-use super::{Action, Built, Entry, Facts, GuardParams, Pace, Policy, Reason, Wish};
+use super::{
+    Action, Built, Entry, Facts, Figure, Grounds, GuardParams, Hold, Pace, Policy, Reason, Wish,
+};
+use crate::budget::Order;
 use crate::workingset::Intervals;
 
 /// The headroom is at least so much: kernels charge ahead, up to 64 pages for each CPU.
@@ -23,8 +26,18 @@ const HALF_LIFE_MS: f64 = 500.0;
 const SLEEP_MAX_MS: u64 = 250;
 /// Steps of growth that fit into the headroom: one until the next move, a half for being late.
 const HEADROOM_STEPS: f64 = 1.5;
+/// A limit of the kernel holds in place of the budget if it is above it by at most this part.
+pub(crate) const KERNEL_SLACK_PART: u64 = 16;
+/// Steps are not shorter than this, in ms.
+const STEP_MIN_MS: u64 = 2;
+/// With more page cache than this part of what is charged, the kernel is left to choose between cache
+/// and anonymous memory: what cache is used cannot be seen page by page.
+const CACHE_PART: u64 = 8;
 /// A move is worth a call from here on: below it, the step waits for more.
 const MOVE_MIN_BYTES: u64 = 64 * 1024;
+
+/// Orders that are offered; another is for tests.
+const BY: &str = "reuse or heat";
 
 pub(super) const ENTRY: Entry = Entry {
     name: "budget",
@@ -39,6 +52,8 @@ struct Budget {
     step_ms: u64,
     look_ms: u64,
     headroom: f64,
+    order: Order,
+    measures: bool,
     before: Option<Before>,
     /// Fastest growth lately, in bytes a ms.
     growth: f64,
@@ -58,6 +73,8 @@ fn build(arguments: &mut Arguments<'_>) -> Built {
         step_ms: arguments.duration("step", 8, 1..=10_000)?,
         look_ms: arguments.duration("look", 250, 10..=60_000)?,
         headroom: arguments.share("headroom", 0.005, 0.001..=0.125)?,
+        order: arguments.one_of("by", Order::NAMES, BY)?,
+        measures: arguments.switch("measure", true)?,
         before: None,
         growth: 0.0,
     };
@@ -99,11 +116,14 @@ impl Policy for Budget {
         let charged_bytes = facts.charged_bytes.unwrap_or_else(|| facts.resident());
         self.follow_growth(facts, charged_bytes);
         let ceiling = self.ceiling(facts);
-        let step_growth = self.growth * self.step_ms as f64;
         let small = HEADROOM_MIN_BYTES.min(ceiling as f64 * HEADROOM_MIN_SHARE);
         let least = small.max(ceiling as f64 * self.headroom);
+        // Where memory grows fast, shorter steps cost less than memory that stays unused.
+        let grows = HEADROOM_STEPS * self.growth;
+        let step_ms =
+            ((least / grows.max(1e-9)) as u64).clamp(STEP_MIN_MS, self.step_ms.max(STEP_MIN_MS));
         let headroom =
-            (HEADROOM_STEPS * step_growth).clamp(least, ceiling as f64 / HEADROOM_MAX_PART) as u64;
+            (grows * step_ms as f64).clamp(least, ceiling as f64 / HEADROOM_MAX_PART) as u64;
         let aim = ceiling - headroom;
         let moved = self.before.is_some_and(|before| before.moved);
         // The kernel reclaims in batches once the limit is reached: close to it is at it.
@@ -118,9 +138,19 @@ impl Policy for Budget {
             self.before = Some(next);
             let room_bytes = aim.saturating_sub(charged_bytes);
             let until_full_ms = room_bytes as f64 / self.growth.max(1e-9) / 2.0;
-            let sleep_ms =
-                (until_full_ms as u64).clamp(self.step_ms, SLEEP_MAX_MS.max(self.step_ms));
+            let sleep_ms = (until_full_ms as u64).clamp(step_ms, SLEEP_MAX_MS.max(step_ms));
             return Wish::nothing(Reason::WithinBudget { room_bytes }, now_ms + sleep_ms);
+        }
+        let file_bytes = facts.resident_bytes[1];
+        let slack = self.budget_bytes / KERNEL_SLACK_PART;
+        let kernel_holds = facts
+            .limit_bytes
+            .is_some_and(|limit| limit <= self.budget_bytes.saturating_add(slack));
+        if kernel_holds && file_bytes > charged_bytes / CACHE_PART {
+            self.before = Some(next);
+            let grounds =
+                Grounds::new("cache_unseen", &[("file_bytes", Figure::Count(file_bytes))]);
+            return Wish::nothing(Reason::Own(grounds), now_ms + SLEEP_MAX_MS);
         }
         let types = [facts.backend != super::Backend::None, true];
         let bytes_max = over_bytes;
@@ -148,7 +178,7 @@ impl Policy for Budget {
                 headroom_bytes: headroom,
                 behind,
             },
-            next_ms: now_ms + self.step_ms,
+            next_ms: now_ms + step_ms,
             forced: true,
         }
     }
@@ -158,7 +188,11 @@ impl Policy for Budget {
             decide_ms: self.step_ms,
             look_ms: Some(self.look_ms),
             bounds: Intervals::new(vec![1_000, 10_000, 60_000]).expect("bounds increase"),
-            heat: true,
+            hold: Some(Hold {
+                budget_bytes: self.budget_bytes,
+                order: self.order,
+                measures: self.measures,
+            }),
         }
     }
 }

@@ -386,7 +386,7 @@ impl Policy for Cost {
                     .clamp(self.period_ms.min(1_000), LOOK_MAX_MS),
             ),
             bounds: Intervals::new(self.bounds_ms.clone()).expect("bounds increase"),
-            heat: false,
+            hold: None,
         }
     }
 }

@@ -33,6 +33,7 @@ mod spec;
 mod survival;
 
 pub use arguments::SpecError;
+pub(crate) use budget::KERNEL_SLACK_PART;
 pub use controller::Controller;
 pub use decision::{Action, Cause, Decision, Figure, Grounds, Limit, Reason};
 pub use facts::{Backend, Facts, Faults, Hands, Looked, Outcome, Psi, Refaults, SwapRoom};
@@ -40,6 +41,7 @@ pub use guard::{Guard, GuardParams};
 pub use spec::Spec;
 pub use survival::Survival;
 
+use crate::budget::Order;
 use crate::workingset::Intervals;
 use arguments::Arguments;
 
@@ -78,8 +80,19 @@ pub struct Pace {
     pub look_ms: Option<u64>,
     /// The age bounds its facts should have (finer is welcome; coarser makes it more careful).
     pub bounds: Intervals,
-    /// It asks for [`Action::Coldest`]: keep decayed heat beside ages, if that is possible.
-    pub heat: bool,
+    /// It asks for [`Action::Coldest`]: remember pages beside ages, if that is possible.
+    pub hold: Option<Hold>,
+}
+
+/// How a policy holds a target page by page ([`crate::budget`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// What it holds it under.
+    pub budget_bytes: u64,
+    /// Which pages go first.
+    pub order: Order,
+    /// Whether it finds out what that is worth.
+    pub measures: bool,
 }
 
 /// A rule that says what to move out of one target, and when.

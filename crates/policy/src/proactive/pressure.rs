@@ -102,7 +102,7 @@ impl Policy for Pressure {
             decide_ms: self.period_ms,
             look_ms: self.looks.then_some(self.period_ms),
             bounds: Intervals::default(),
-            heat: false,
+            hold: None,
         }
     }
 }

@@ -12,72 +12,85 @@ const STEPS: f64 = 8.0;
 /// Hotness is told apart by a quarter of a factor of two.
 const HOTNESS_STEPS: f64 = 4.0;
 
-/// log2 of the index by class and age.
+/// Steps of hotness from the middle of the lowest class to that of the highest, and one beyond each.
+const HOTNESS_VALUES: usize = (CLASSES as f64 * HOTNESS_STEPS) as usize + 1;
+
+/// The value of a page by age and hotness.
 #[derive(Clone, Debug)]
 pub(super) struct Index {
-    worth: Box<[[f32; AGE_BUCKETS]; CLASSES]>,
+    values: Box<[[Value; HOTNESS_VALUES]; AGE_BUCKETS]>,
 }
 
 impl Index {
     pub fn of(exposures: &Exposures) -> Self {
         let hazards = exposures.hazards();
-        let mut worth = Box::new([[0.0; AGE_BUCKETS]; CLASSES]);
+        let mut values = Box::new([[0; HOTNESS_VALUES]; AGE_BUCKETS]);
+        let mut worth = [[0.0; AGE_BUCKETS]; CLASSES];
         for (worth, hazards) in worth.iter_mut().zip(hazards.iter()) {
-            for (bucket, worth) in worth.iter_mut().enumerate() {
-                *worth = gittins(hazards, bucket).max(1e-12).log2() as f32;
+            *worth = gittins(hazards).map(|index| index.max(1e-12).log2());
+        }
+        for (bucket, values) in values.iter_mut().enumerate() {
+            for (step, value) in values.iter_mut().enumerate() {
+                // Between the middles of two classes, in proportion.
+                let at = step as f64 / HOTNESS_STEPS - 1.0;
+                let share = at - at.floor();
+                let class = |class: f64| class.clamp(0.0, (CLASSES - 1) as f64) as usize;
+                let (below, above) = (class(at.floor()), class(at.floor() + 1.0));
+                let between = worth[below][bucket] * (1.0 - share) + worth[above][bucket] * share;
+                *value = (between * STEPS).floor() as Value;
             }
         }
-        Index { worth }
+        Index { values }
     }
 
-    /// The value of a page: `hotness` is log2 of what it had when it was last touched. Between the
-    /// middles of two classes, in proportion.
-    pub fn value(&self, hotness: f64, bucket: usize) -> Value {
-        let at = hotness + CLASS_OF_ONE as f64 - 0.5;
-        let at = (at * HOTNESS_STEPS).floor() / HOTNESS_STEPS;
-        let below = at.floor();
-        let share = (at - below) as f32;
-        let worth = |class: f64| {
-            let class = class.clamp(0.0, (CLASSES - 1) as f64) as usize;
-            self.worth[class][bucket.min(AGE_BUCKETS - 1)]
-        };
-        let worth = worth(below) * (1.0 - share) + worth(below + 1.0) * share;
-        (f64::from(worth) * STEPS).floor() as Value
+    /// The value of a page: `hotness` is log2 of what it had when it was last touched.
+    #[inline]
+    pub fn value(&self, hotness: f32, bucket: usize) -> Value {
+        let at = (hotness + CLASS_OF_ONE as f32 + 0.5) * HOTNESS_STEPS as f32;
+        // A cast of what is below 0 gives 0.
+        let step = (at as usize).min(HOTNESS_VALUES - 1);
+        self.values[bucket.min(AGE_BUCKETS - 1)][step]
     }
 
     /// Bytes taken from the allocator.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<[[f32; AGE_BUCKETS]; CLASSES]>()
+        size_of_val(&*self.values)
     }
 }
 
-/// The greatest ratio, over all horizons, of the chance that a page idle for as long as `from` is
+/// For each age the greatest ratio, over all horizons, of the chance that a page idle for so long is
 /// touched by then to the looks for which it is expected to be kept.
-fn gittins(hazards: &[f64; AGE_BUCKETS], from: usize) -> f64 {
-    let (mut untouched, mut chance, mut looks) = (1.0f64, 0.0, 0.0);
-    let mut best: f64 = 0.0;
-    for (bucket, &hazard) in hazards.iter().enumerate().skip(from.max(1)) {
-        // It is somewhere in its first bucket: on average half of it is left.
-        let span = if bucket == from {
-            (bucket_looks(bucket) / 2.0).max(1.0)
-        } else {
-            bucket_looks(bucket)
-        };
-        let stays = (1.0 - hazard).powf(span);
+fn gittins(hazards: &[f64; AGE_BUCKETS]) -> [f64; AGE_BUCKETS] {
+    let kept = |hazard: f64, looks: f64| {
+        let stays = (1.0 - hazard).powf(looks);
         let kept = if hazard > 1e-9 {
             (1.0 - stays) / hazard
         } else {
-            span
+            looks
         };
-        chance += untouched * (1.0 - stays);
-        looks += untouched * kept;
-        untouched *= stays;
-        best = best.max(chance / looks);
-        if untouched < REACHED_MIN {
-            break;
+        (stays, kept)
+    };
+    let whole: [(f64, f64); AGE_BUCKETS] =
+        std::array::from_fn(|bucket| kept(hazards[bucket], bucket_looks(bucket)));
+    std::array::from_fn(|from| {
+        // It is somewhere in its first bucket: on average half of it is left.
+        let first = from.max(1);
+        let half = match from {
+            0 => whole[first],
+            _ => kept(hazards[first], (bucket_looks(first) / 2.0).max(1.0)),
+        };
+        let (mut untouched, mut chance, mut looks, mut best) = (1.0f64, 0.0, 0.0, 0.0f64);
+        for (stays, kept) in std::iter::once(&half).chain(&whole[first + 1..]) {
+            chance += untouched * (1.0 - stays);
+            looks += untouched * kept;
+            untouched *= stays;
+            best = best.max(chance / looks);
+            if untouched < REACHED_MIN {
+                break;
+            }
         }
-    }
-    best
+        best
+    })
 }
 
 #[cfg(test)]
@@ -88,7 +101,7 @@ mod tests {
     #[test]
     fn the_index_of_a_constant_hazard_is_the_hazard() {
         for hazard in [0.001, 0.1, 0.9] {
-            let index = gittins(&[hazard; AGE_BUCKETS], 7);
+            let index = gittins(&[hazard; AGE_BUCKETS])[7];
             assert!((index - hazard).abs() < 1e-9, "{hazard}: {index}");
         }
     }
@@ -98,8 +111,8 @@ mod tests {
     fn a_page_is_worth_more_the_nearer_its_return() {
         let mut hazards = [0.0; AGE_BUCKETS];
         hazards[12] = 0.9;
-        let index: Vec<f64> = (1..=12).map(|from| gittins(&hazards, from)).collect();
-        assert!(index.is_sorted() && index[0] > 0.0, "{index:?}");
-        assert!(gittins(&hazards, 13) == 0.0);
+        let index = gittins(&hazards);
+        assert!(index[1..=12].is_sorted() && index[1] > 0.0, "{index:?}");
+        assert!(index[13] == 0.0);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A page keeps two bytes, also while it is in swap ([`PageHistory`]): its hotness (touches, each
 //! worth less by `decay` for every look since) and the look that last saw it touched. A cgroup keeps
-//! one [`ReuseModel`], which learns from a sample of pages the *hazard*: the chance that a page of
+//! one [`ReuseModel`], which learns from a sample of bounded size the *hazard*: the chance that a page of
 //! this hotness, untouched for this many looks, is touched by the next look. From hazards follows
 //! what a page is worth, the Gittins index: the best ratio, over all horizons, of the chance that
 //! it is touched by then to the looks for which it has to be kept until then. What is worth least
@@ -25,10 +25,8 @@
 //! for look in 0..20 {
 //!     let mut seen = model.look();
 //!     seen.shift(&mut pages);
-//!     for (number, page) in pages.iter_mut().enumerate() {
-//!         // Page 0 is touched before every look, the others take turns.
-//!         seen.page(number as u64, page, number == 0 || look % 4 == number);
-//!     }
+//!     // Page 0 is touched before every look, the others take turns.
+//!     seen.word(0, &mut pages, 1 | 1 << (look % 4));
 //!     seen.finish();
 //! }
 //! assert!(model.value_untouched(pages[0]) > model.value_untouched(pages[1]));
@@ -37,13 +35,14 @@
 mod ages;
 mod hazard;
 mod index;
+mod scale;
 
 use ages::{AGE_BUCKETS, age_bucket};
 use hazard::Exposures;
 use index::Index;
 
-use crate::heat::scale::Scale;
 use crate::mix;
+use scale::Scale;
 
 /// Classes of hotness: powers of two, so many below one touch and so many above.
 const CLASSES: usize = 10;
@@ -61,8 +60,8 @@ pub struct ReuseParams {
     pub decay: f64,
     /// What one look leaves of the model's evidence, from 0.5 to 0.9999.
     pub forget: f64,
-    /// One page in so many, chosen by hash, teaches the model.
-    pub sample: u64,
+    /// At most so many pages, chosen by hash, teach the model at a look.
+    pub sample_pages: u64,
 }
 
 impl Default for ReuseParams {
@@ -70,7 +69,7 @@ impl Default for ReuseParams {
         ReuseParams {
             decay: 0.99,
             forget: 0.97,
-            sample: 8,
+            sample_pages: 16 << 10,
         }
     }
 }
@@ -102,6 +101,12 @@ pub struct ReuseModel {
     lowered: u8,
     exposures: Exposures,
     index: Index,
+    /// Values of pages touched since the last look, by level.
+    touched: Box<[Value; 256]>,
+    /// One page in 2 to the power of this is in the sample.
+    thinned: u32,
+    /// Pages of the sample shown by the look under way.
+    sampled_pages: u64,
 }
 
 impl ReuseModel {
@@ -112,9 +117,8 @@ impl ReuseModel {
     pub fn new(params: ReuseParams) -> Self {
         assert!((0.5..=0.999).contains(&params.decay), "{params:?}");
         assert!((0.5..=0.9999).contains(&params.forget), "{params:?}");
-        assert!(params.sample > 0, "{params:?}");
         let exposures = Exposures::default();
-        ReuseModel {
+        let mut model = ReuseModel {
             params,
             scale: Scale::new(params.decay),
             now: 1,
@@ -122,7 +126,12 @@ impl ReuseModel {
             lowered: 0,
             index: Index::of(&exposures),
             exposures,
-        }
+            touched: Box::new([0; 256]),
+            thinned: 0,
+            sampled_pages: 0,
+        };
+        model.value_levels();
+        model
     }
 
     /// A look begins: accessed bits are read, faults since the last look are known.
@@ -138,6 +147,7 @@ impl ReuseModel {
     }
 
     /// What a page is worth that was not touched since the last look.
+    #[inline]
     pub fn value_untouched(&self, page: PageHistory) -> Value {
         if page.level == 0 {
             return VALUE_UNKNOWN;
@@ -149,29 +159,61 @@ impl ReuseModel {
 
     /// What a page is worth that has been touched since the last look; also one that has just been
     /// faulted in, which may well be worth less than what was there before.
+    #[inline]
     pub fn value_touched(&self, page: PageHistory) -> Value {
-        let heat = self.scale.heat(page.level) * self.params.decay + 1.0;
-        self.index.value(heat.log2(), age_bucket(1))
+        self.touched[usize::from(page.level)]
+    }
+
+    /// How hot a page is now, in steps of a quarter of an octave: touches counted with decay, and
+    /// nothing else. 0: colder than can be told.
+    #[inline]
+    pub fn heat_step(&self, page: PageHistory) -> u8 {
+        Scale::step(page.level)
+    }
+
+    /// Whether the last look saw the page touched.
+    #[inline]
+    pub fn is_fresh(&self, page: PageHistory) -> bool {
+        page.level > 0 && page.touched == self.now
     }
 
     /// Bytes of memory the model takes. Histories are the caller's.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + 256 + self.exposures.memory_bytes() + self.index.memory_bytes()
+        let tables = 256 + size_of_val(&*self.touched);
+        size_of::<Self>() + tables + self.exposures.memory_bytes() + self.index.memory_bytes()
     }
 
     /// Looks since the page was touched, at most [`LOOKS_KEPT`].
+    #[inline]
     fn age(&self, page: PageHistory) -> u8 {
         self.now - page.touched.min(self.now)
     }
 
     /// log2 of its hotness when it was touched last.
-    fn hotness(&self, page: PageHistory) -> f64 {
-        let since = f64::from(self.age(page)) * -self.params.decay.log2();
-        self.scale.heat(page.level).log2() + since
+    #[inline]
+    fn hotness(&self, page: PageHistory) -> f32 {
+        let since = f32::from(self.age(page)) * self.scale.octaves_a_look();
+        self.scale.log2_heat(page.level) + since
     }
 
-    fn is_in_sample(&self, number: u64) -> bool {
-        mix::hash(number).is_multiple_of(self.params.sample)
+    fn value_levels(&mut self) {
+        for (level, value) in (0..=255u8).zip(self.touched.iter_mut()) {
+            let heat = self.scale.heat(level) * self.params.decay + 1.0;
+            *value = self.index.value(heat.log2() as f32, age_bucket(1));
+        }
+    }
+
+    /// Which of the 64 pages of a word belong to the sample.
+    fn sampled(&self, word: u64) -> u64 {
+        const WORDS_FROM: u32 = 3;
+        let skipped = self.thinned.saturating_sub(WORDS_FROM);
+        if mix::hash(word).trailing_zeros() < skipped {
+            return 0;
+        }
+        // Each time half of the pages.
+        (0..self.thinned.min(WORDS_FROM))
+            .map(|half| mix::hash(word ^ u64::from(half + 1) << 60))
+            .fold(u64::MAX, |mask, half| mask & half)
     }
 }
 
@@ -204,32 +246,57 @@ impl Look<'_> {
         }
     }
 
-    /// Shows a page: whether it was touched since the last look. `number` names it for good, and
-    /// decides whether it belongs to the sample.
-    pub fn page(&mut self, number: u64, page: &mut PageHistory, is_touched: bool) {
+    /// Shows up to 64 pages, and which of them were touched since the last look. The number of the
+    /// word names them for good, and decides which belong to the sample.
+    pub fn word(&mut self, number: u64, pages: &mut [PageHistory], touched: u64) {
         let model = &mut *self.model;
-        if page.level > 0 && model.is_in_sample(number) {
-            // The age it had reached by this look, of the hotness it had when last touched.
-            let class = class_of(model.hotness(*page));
-            let bucket = age_bucket(u32::from(model.age(*page)));
-            model.exposures.add(class, bucket, is_touched);
+        for at in each_bit(model.sampled(number), pages.len()) {
+            let page = pages[at];
+            if page.level > 0 {
+                // The age it had reached by this look, of the hotness it had when last touched.
+                let class = class_of(model.hotness(page));
+                let bucket = age_bucket(u32::from(model.age(page)));
+                model.exposures.add(class, bucket, touched >> at & 1 == 1);
+                model.sampled_pages += 1;
+            }
         }
-        if is_touched {
+        for at in each_bit(touched, pages.len()) {
+            let page = &mut pages[at];
             page.level = model.scale.after_access(page.level);
             page.touched = model.now;
         }
     }
 
-    /// Ends the look: the index follows what was seen.
+    /// Ends the look: values follow what was seen.
     pub fn finish(self) {
-        self.model.index = Index::of(&self.model.exposures);
+        let model = self.model;
+        let sampled_pages = std::mem::take(&mut model.sampled_pages);
+        if sampled_pages > model.params.sample_pages {
+            model.thinned += 1;
+        } else if sampled_pages < model.params.sample_pages / 4 {
+            model.thinned = model.thinned.saturating_sub(1);
+        }
+        model.index = Index::of(&model.exposures);
+        model.value_levels();
     }
 }
 
+/// The set bits among the first `length`.
+fn each_bit(mut bits: u64, length: usize) -> impl Iterator<Item = usize> {
+    if length < 64 {
+        bits &= (1 << length) - 1;
+    }
+    std::iter::from_fn(move || {
+        let bit = (bits != 0).then(|| bits.trailing_zeros() as usize);
+        bits &= bits.wrapping_sub(1);
+        bit
+    })
+}
+
 /// The class of a hotness, given as log2.
-fn class_of(hotness: f64) -> usize {
-    let class = hotness.floor() + CLASS_OF_ONE as f64;
-    class.clamp(0.0, (CLASSES - 1) as f64) as usize
+fn class_of(hotness: f32) -> usize {
+    let class = hotness.floor() + CLASS_OF_ONE as f32;
+    class.clamp(0.0, (CLASSES - 1) as f32) as usize
 }
 
 /// A number for each class and age.

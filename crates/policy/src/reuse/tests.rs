@@ -9,15 +9,17 @@ use super::*;
 fn look(model: &mut ReuseModel, pages: &mut [PageHistory], touched: impl Fn(usize) -> bool) {
     let mut look = model.look();
     look.shift(pages);
-    for (number, page) in pages.iter_mut().enumerate() {
-        look.page(number as u64, page, touched(number));
+    for (number, word) in pages.chunks_mut(64).enumerate() {
+        let bit = |at: usize| u64::from(touched(64 * number + at)) << at;
+        let bits = (0..word.len()).map(bit).fold(0, |bits, bit| bits | bit);
+        look.word(number as u64, word, bits);
     }
     look.finish();
 }
 
 fn every_page() -> ReuseParams {
     ReuseParams {
-        sample: 1,
+        sample_pages: u64::MAX,
         ..ReuseParams::default()
     }
 }
@@ -25,13 +27,15 @@ fn every_page() -> ReuseParams {
 /// The order of pages of one hotness is that of recency while nothing is known.
 #[test]
 fn it_is_lru_while_it_knows_nothing() {
-    let mut model = ReuseModel::new(ReuseParams {
-        sample: u64::MAX,
-        ..ReuseParams::default()
-    });
+    let mut model = ReuseModel::new(ReuseParams::default());
     let mut pages = vec![PageHistory::default(); 100];
     for now in 0..100 {
-        look(&mut model, &mut pages, |page| page == now);
+        let look = model.look();
+        look.shift(&mut pages);
+        // Touched, and nothing of it counted.
+        pages[now].level = look.model.scale.after_access(0);
+        pages[now].touched = look.model.now;
+        look.finish();
     }
     let values: Vec<Value> = pages
         .iter()
@@ -92,15 +96,14 @@ fn nothing_drifts_over_a_million_looks() {
     for now in 0..LOOKS {
         let mut look = model.look();
         look.shift(&mut pages);
-        look.page(0, &mut pages[0], true);
-        look.page(1, &mut pages[1], now % 50 == 0);
-        look.page(2, &mut pages[2], now == 0);
+        let touched = 1 | u64::from(now % 50 == 0) << 1 | u64::from(now == 0) << 2;
+        look.word(0, &mut pages, touched);
         // The index is asked for now and then; to renew it each time would take minutes.
         if now % 997 == 0 {
             look.finish();
         }
         if now >= 1000 && now % 97 == 0 {
-            hotness[(now >= LOOKS / 2) as usize].push(model.hotness(pages[0]));
+            hotness[(now >= LOOKS / 2) as usize].push(f64::from(model.hotness(pages[0])));
         }
         if now >= 1000 && now % 997 == 0 {
             assert!(model.value_untouched(pages[0]) > model.value_untouched(pages[1]));
@@ -114,6 +117,27 @@ fn nothing_drifts_over_a_million_looks() {
     });
     assert!((means[0] - means[1]).abs() < 0.1, "{means:?}");
     assert!((means[1] - 6.64).abs() < 0.35, "{means:?}");
+}
+
+/// However many pages there are, about so many teach the model, and always the same.
+#[test]
+fn the_sample_is_bounded_and_part_of_the_larger_one() {
+    let mut model = ReuseModel::new(ReuseParams {
+        sample_pages: 1000,
+        ..ReuseParams::default()
+    });
+    let mut pages = vec![PageHistory::default(); 100_000];
+    let mut before = vec![u64::MAX; pages.len() / 64];
+    for _ in 0..20 {
+        look(&mut model, &mut pages, |_| true);
+        for (word, before) in before.iter_mut().enumerate() {
+            let sampled = model.sampled(word as u64);
+            assert_eq!(sampled & !*before, 0);
+            *before = sampled;
+        }
+    }
+    let sampled: u32 = before.iter().map(|word| word.count_ones()).sum();
+    assert!((250..=1000).contains(&sampled), "{sampled}");
 }
 
 #[test]
@@ -166,7 +190,7 @@ proptest! {
                 let age = now as u32 - touched;
                 if age < u32::from(LOOKS_SHIFT) {
                     prop_assert_eq!(u32::from(model.age(*page)), age);
-                    let error = model.hotness(*page) - plain.hotness_at_touch.log2();
+                    let error = f64::from(model.hotness(*page)) - plain.hotness_at_touch.log2();
                     prop_assert!(error.abs() < 1.0, "age {} error {}", age, error);
                 } else {
                     prop_assert!(model.age(*page) >= LOOKS_SHIFT);

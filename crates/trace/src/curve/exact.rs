@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::{Curve, Point, StackDistances};
 use crate::DenseTrace;
-use crate::yardstick::PolicySpec;
+use crate::yardstick::Yardstick;
 
 /// Counts the misses of policies at these sizes. Sizes of one policy run in parallel, where it needs a
 /// run a size; the result does not depend on the number of threads.
@@ -13,7 +13,7 @@ use crate::yardstick::PolicySpec;
 pub fn exact(
     name: &str,
     trace: &DenseTrace,
-    policies: &[&PolicySpec],
+    policies: &[impl Yardstick],
     sizes: &[usize],
 ) -> Vec<Curve> {
     policies
@@ -35,7 +35,7 @@ pub fn exact(
             };
             Curve {
                 trace: name.to_string(),
-                policy: spec.name.to_string(),
+                policy: spec.name().to_string(),
                 accesses: trace.accesses().len() as u64,
                 footprint_pages: trace.page_count() as u64,
                 sampling_rate: None,

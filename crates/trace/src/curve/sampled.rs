@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::{Curve, Point, StackDistances};
-use crate::yardstick::PolicySpec;
+use crate::yardstick::Yardstick;
 use crate::{AccessStream, DenseTrace, PageIndex, TraceError, hash};
 
 /// How pages are sampled.
@@ -123,7 +123,7 @@ pub fn read_samples(stream: &mut AccessStream, plan: SamplingPlan) -> Result<Sam
 pub fn sampled(
     name: &str,
     samples: &Samples,
-    policies: &[&PolicySpec],
+    policies: &[impl Yardstick],
     sizes: &[usize],
 ) -> Vec<Curve> {
     let rate = samples.plan.rate;
@@ -138,7 +138,7 @@ pub fn sampled(
         .par_iter()
         .with_max_len(1)
         .map(|&(policy, sample)| {
-            let (spec, trace) = (policies[policy], &samples.traces[sample]);
+            let (spec, trace) = (&policies[policy], &samples.traces[sample]);
             if spec.is_stack() {
                 StackDistances::of(trace).misses(&scaled)
             } else {
@@ -155,7 +155,7 @@ pub fn sampled(
         .zip(of_policy)
         .map(|(spec, by_sample)| Curve {
             trace: name.to_string(),
-            policy: spec.name.to_string(),
+            policy: spec.name().to_string(),
             accesses: samples.accesses,
             footprint_pages: samples.footprint_pages(),
             sampling_rate: Some(rate),

@@ -69,6 +69,60 @@ pub struct PolicySpec {
     pub simulation: Simulation,
 }
 
+/// What a curve is drawn of: a policy, with parameters or without.
+pub trait Yardstick: Send + Sync + std::fmt::Debug {
+    /// Its name in tables.
+    fn name(&self) -> &str;
+
+    /// Misses of a whole trace with a pool of `capacity` pages (0 is taken for 1).
+    fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64;
+
+    /// Whether one pass over a trace gives the misses for every capacity.
+    fn is_stack(&self) -> bool {
+        false
+    }
+}
+
+impl Yardstick for &PolicySpec {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
+        PolicySpec::misses(self, trace, capacity)
+    }
+
+    fn is_stack(&self) -> bool {
+        PolicySpec::is_stack(self)
+    }
+}
+
+impl<Y: Yardstick + ?Sized> Yardstick for std::sync::Arc<Y> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
+        (**self).misses(trace, capacity)
+    }
+
+    fn is_stack(&self) -> bool {
+        (**self).is_stack()
+    }
+}
+
+/// Misses of a whole trace with a pool of `capacity` pages (0 is taken for 1) that `build` makes.
+#[must_use]
+pub fn count_misses(
+    trace: &DenseTrace,
+    capacity: usize,
+    build: impl Fn(usize) -> Box<dyn Policy>,
+) -> u64 {
+    let mut policy = build(capacity.max(1));
+    policy.reserve(trace.page_count());
+    policy.run(trace.accesses())
+}
+
 /// Policies over a pool of exactly the capacity; the first is the bound for all others.
 pub static YARDSTICKS: &[&PolicySpec] = &[
     &opt::SPEC,
@@ -108,13 +162,10 @@ impl PolicySpec {
     /// Misses of a whole trace with a pool of `capacity` pages (0 is taken for 1).
     #[must_use]
     pub fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
-        let capacity = capacity.max(1);
         match self.simulation {
-            Simulation::Offline(misses) => misses(trace, capacity),
+            Simulation::Offline(misses) => misses(trace, capacity.max(1)),
             Simulation::Online(build) | Simulation::Stack(build) => {
-                let mut policy = build(capacity);
-                policy.reserve(trace.page_count());
-                policy.run(trace.accesses())
+                count_misses(trace, capacity, build)
             }
         }
     }

@@ -7,18 +7,18 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
-use agewise_lab::plot;
+use agewise_lab::{plot, yardstick};
 use agewise_trace::DenseTrace;
 use agewise_trace::curve::{
     self, Curve, Point, SamplingPlan, SizeSpec, exact, read_samples, spread_sizes,
 };
-use agewise_trace::yardstick::PolicySpec;
+use agewise_trace::yardstick::Yardstick;
 use anyhow::Context;
 use serde::Serialize;
 
-use super::verify_policies::known_policy;
 use crate::command::trace::input::{InputArgs, short_name};
 use agewise_cli::output::{self, Format};
 
@@ -48,10 +48,11 @@ pub struct Args {
 
     /// Policies, parted by commas: opt, lru, fifo, clock, arc, lirs, lirs-paper, s3fifo, sieve,
     /// wtinylfu, 2q, lfu; the kernel's classic, mglru-6.12, mglru-7.2, each also -mapped; agewise's own
-    /// reuse.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = known_policy,
+    /// reuse, which may be followed by parameters: reuse:look=0.25,batch=8,decay=0.99 (accesses from
+    /// look to look as a share of the memory, pages evicted at a time, what a look leaves of hotness).
+    #[arg(long, value_name = "NAME", value_parser = PolicyList::parse,
           default_value = "opt,lru,clock")]
-    pub policy: Vec<&'static PolicySpec>,
+    pub policy: Vec<PolicyList>,
 
     /// Sizes, spread from a thousandth of the footprint to all of it on a logarithmic axis.
     #[arg(long, value_name = "N", default_value_t = 32,
@@ -111,6 +112,23 @@ pub struct Args {
     /// Text draws; json and csv have one record a point.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
+}
+
+/// Policies given together.
+#[derive(Clone, Debug)]
+pub struct PolicyList(Vec<Arc<dyn Yardstick>>);
+
+impl PolicyList {
+    fn parse(text: &str) -> Result<Self, String> {
+        yardstick::parse_list(text).map(PolicyList)
+    }
+}
+
+impl Args {
+    fn policies(&self) -> Vec<Arc<dyn Yardstick>> {
+        let lists = self.policy.iter();
+        lists.flat_map(|list| list.0.iter().cloned()).collect()
+    }
 }
 
 /// A point as it is printed.
@@ -192,13 +210,14 @@ fn count(args: &Args, trace: &str, pool: &rayon::ThreadPool) -> anyhow::Result<V
     }
     let decoded = started.elapsed();
     let sizes = sizes(args, dense.page_count() as u64);
-    let curves = pool.install(|| exact(short_name(trace), &dense, &args.policy, &sizes));
+    let policies = args.policies();
+    let curves = pool.install(|| exact(short_name(trace), &dense, &policies, &sizes));
     if args.timing {
         let accesses = dense.accesses().len();
         agewise_cli::note!(
             "{trace}: {accesses} accesses decoded in {:.3} s, {} runs in {:.3} s",
             decoded.as_secs_f64(),
-            args.policy.len() * sizes.len(),
+            policies.len() * sizes.len(),
             (started.elapsed() - decoded).as_secs_f64()
         );
     }
@@ -227,7 +246,8 @@ fn estimate(
         );
     }
     let sizes = sizes(args, samples.footprint_pages());
-    Ok(pool.install(|| curve::sampled(short_name(trace), &samples, &args.policy, &sizes)))
+    let policies = args.policies();
+    Ok(pool.install(|| curve::sampled(short_name(trace), &samples, &policies, &sizes)))
 }
 
 fn sizes(args: &Args, footprint_pages: u64) -> Vec<usize> {

@@ -1,31 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One process under a budget: reads its page tables, clears accessed bits, pages out.
+//! One process under a budget: looks at its page tables, clears accessed bits, and has the mover page
+//! out what is chosen.
 //!
-//! What is hot, what goes next and how much of it is decided in [`agewise_policy::budget`]; this
-//! carries it out. A scan costs the memory of the process, a move only the pages that it moves.
+//! What goes next, and how much of it, is decided in [`agewise_policy::budget`]; this carries it out.
+//! Anonymous memory only: file pages are the kernel's to drop.
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 
-use agewise_policy::budget::{Gone, HeatQueue, Moved, Scanned, Seen};
+use agewise_policy::budget::{Gone, Seen};
 use agewise_policy::table::{PageSet, WORDS_PER_TABLE};
-use rustix::io::Errno;
 
 use crate::access::{
     AccessSource, AddressRange, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES, TableSight, Target,
 };
 use crate::clear::hand::{ClearHand, KernelHand, RefsScope};
-use crate::clock::thread_cpu_ns;
-use crate::mover::{self, PageoutError, Run, VECTOR_MAX, Wanted, check_target, look};
+use crate::mover::{
+    self, Pagemap, PageoutError, PageoutLimits, Plan, ProcessMover, Run, RunSet, check_target,
+};
 use crate::process::Process;
 use crate::vma::{MapsReader, VmaKind, VmaTable};
 
-/// A process whose memory is moved out by heat. Anonymous memory only: file pages cost a read from
-/// a disk, and are the kernel's to drop.
+/// Says which pages go, given what is seen of them right before the move.
+pub type Choose<'a> = dyn FnMut(&[Seen]) -> Vec<Range<u64>> + 'a;
+
+/// A process whose anonymous memory is held under a budget.
 #[derive(Debug)]
-pub struct Heated {
+pub struct Budgeted {
     process: Process,
-    heat: HeatQueue,
+    /// Bound to the address space that was looked at last: after an exec it reads as empty.
+    pagemap: Option<Pagemap>,
     vmas: VmaTable,
     maps: MapsReader,
     ranges: Vec<AddressRange>,
@@ -34,16 +39,16 @@ pub struct Heated {
     keeps_young: bool,
 }
 
-impl Heated {
+impl Budgeted {
     /// Begins with nothing known.
     ///
     /// # Errors
     /// A process that may not be touched: ourselves, init, a kernel thread, one that is gone.
     pub fn new(process: Process) -> Result<Self, PageoutError> {
         check_target(&process)?;
-        Ok(Heated {
+        Ok(Budgeted {
             process,
-            heat: HeatQueue::new(),
+            pagemap: None,
             vmas: VmaTable::new(),
             maps: MapsReader::new(),
             ranges: Vec::new(),
@@ -57,11 +62,6 @@ impl Heated {
         &self.process
     }
 
-    /// Bytes of memory that this takes.
-    pub fn memory_bytes(&self) -> usize {
-        self.heat.memory_bytes() + self.young.capacity() * size_of::<(u64, PageSet)>()
-    }
-
     /// What was seen accessed since the last call, by table, for another observer. From the first
     /// call on it is kept.
     pub fn take_young(&mut self) -> HashMap<u64, PageSet> {
@@ -69,36 +69,28 @@ impl Heated {
         std::mem::take(&mut self.young)
     }
 
-    /// Looks at all of it, and queues the `pages` coldest. A scan that `counts` adds heat and clears
-    /// accessed bits; without it only the queue is made anew.
+    /// Looks at all of it; with `clears`, accessed bits are cleared after that.
     ///
     /// # Errors
     /// The process is gone, or may not be looked at.
-    pub fn scan(
+    pub fn look(
         &mut self,
         source: &mut dyn AccessSource,
-        pages: u64,
-        counts: bool,
-    ) -> Result<Scanned, PageoutError> {
-        let began_ns = thread_cpu_ns();
-        if counts || self.ranges.is_empty() {
+        clears: bool,
+    ) -> Result<Vec<Seen>, PageoutError> {
+        if clears || self.ranges.is_empty() {
+            self.pagemap = Some(Pagemap::open(&self.process)?);
             self.vmas.read_by(&mut self.maps, self.process.pid())?;
             self.ranges.clear();
             let wanted = |kind| matches!(kind, VmaKind::Anon);
             let vmas = self.vmas.vmas().iter().filter(|vma| wanted(vma.kind));
             self.ranges.extend(vmas.map(|vma| vma.range));
         }
-        let mut sink = Sink::default();
-        let target = Target::from(&self.process);
-        source
-            .scan(&target, &self.ranges, &mut sink)
-            .map_err(|error| PageoutError::from_source(self.process.pid(), &error))?;
-        if counts {
-            self.clear(&sink.tables)?;
+        let seen = look(source, &self.process, &self.ranges)?;
+        if clears {
+            self.clear(&seen)?;
         }
-        let mut scanned = self.heat.scan(&sink.tables, counts, pages);
-        scanned.cpu_ns = thread_cpu_ns().saturating_sub(began_ns);
-        Ok(scanned)
+        Ok(seen)
     }
 
     /// Clears accessed bits, and keeps what was seen of them for whoever asks.
@@ -115,85 +107,71 @@ impl Heated {
         Ok(())
     }
 
-    /// Pages queued.
-    pub fn queued_pages(&self) -> u64 {
-        self.heat.queued_pages()
-    }
-
-    /// Moves `pages` of the queue out. `rehearse`: everything but the move.
+    /// Moves out what `choose` chooses of `runs` (page numbers, ascending). `rehearse`: everything
+    /// but the move.
     ///
     /// # Errors
-    /// The process is gone, or may not be touched.
+    /// The process may not be touched. That it is gone is none.
     pub fn move_out(
         &mut self,
         source: &mut dyn AccessSource,
-        pages: u64,
+        runs: &[Range<u64>],
+        choose: &mut Choose<'_>,
         rehearse: bool,
-    ) -> Result<Moved, PageoutError> {
-        let began_ns = thread_cpu_ns();
-        let (process, target) = (&self.process, Target::from(&self.process));
-        let mut moved = self.heat.move_out(pages, |runs| {
-            let ranges: Vec<AddressRange> = runs.iter().map(range).collect();
-            // Anonymous memory that is mapped page by page: parts of huge pages stay.
-            let idle = look(source, &target, &ranges, Wanted::Untouched)
-                .map_err(|error| PageoutError::from_source(target.pid, &error))?
-                .base;
-            let mut gone = Gone {
-                idle_pages: idle.bytes() / PAGE_BYTES,
-                ..Gone::default()
-            };
-            if !rehearse && !idle.is_empty() {
-                gone.left_pages = page_out(process, idle.runs(), &mut gone.calls)? / PAGE_BYTES;
-            }
-            Ok::<_, PageoutError>(gone)
-        })?;
-        moved.cpu_ns = thread_cpu_ns().saturating_sub(began_ns);
-        Ok(moved)
+    ) -> Result<Gone, PageoutError> {
+        let process = &self.process;
+        let pagemap = match self.pagemap.take() {
+            Some(pagemap) => pagemap,
+            None => Pagemap::open(process)?,
+        };
+        let mut mover = ProcessMover::with(process, pagemap);
+        let limits = PageoutLimits {
+            rehearse,
+            ..PageoutLimits::default()
+        };
+        let mut recheck = |there: &RunSet| {
+            let ranges: Vec<AddressRange> = there.ranges().collect();
+            let chosen = choose(&look(source, process, &ranges)?);
+            Ok(chosen.iter().map(run).collect())
+        };
+        let moved = mover::move_out(
+            &mut mover,
+            &Plan::of_base(runs.iter().map(run)),
+            limits,
+            &mut recheck,
+            &AtomicBool::new(false),
+            |_| {},
+        );
+        self.pagemap = Some(mover.into_pagemap());
+        match moved.error {
+            Some(error) => Err(error),
+            None => Ok(Gone {
+                left_pages: moved.report.left_bytes / PAGE_BYTES,
+                calls: moved.report.calls,
+            }),
+        }
     }
 }
 
 /// Addresses of a run of pages.
-fn range(pages: &Range<u64>) -> AddressRange {
-    AddressRange {
+fn run(pages: &Range<u64>) -> Run {
+    Run {
         start: pages.start * PAGE_BYTES,
         end: pages.end * PAGE_BYTES,
     }
 }
 
-/// Pages out runs; those the kernel refuses (locked, unmapped meanwhile) are left. Returns bytes
-/// processed.
-fn page_out(process: &Process, runs: &[Run], calls: &mut u64) -> Result<u64, PageoutError> {
-    let pidfd = process.pidfd().ok_or(PageoutError::NotSupported)?;
-    let mut rest = runs;
-    let mut went = 0;
-    while !rest.is_empty() {
-        let vector = &rest[..rest.len().min(VECTOR_MAX)];
-        *calls += 1;
-        let mut bytes = match mover::page_out(pidfd, vector) {
-            Ok(bytes) => bytes,
-            Err(Errno::INVAL | Errno::NOMEM) => 0,
-            Err(Errno::INTR | Errno::AGAIN) => continue,
-            Err(_) => {
-                process.check()?;
-                let pid = process.pid();
-                return Err(if process.has_lost_leader() {
-                    PageoutError::LostLeader { pid }
-                } else {
-                    PageoutError::Denied { pid }
-                });
-            }
-        };
-        went += bytes;
-        let done = vector.iter().take_while(|run| {
-            let fits = bytes >= run.bytes();
-            bytes = bytes.saturating_sub(run.bytes());
-            fits
-        });
-        let done = done.count();
-        // The one it stopped at is refused.
-        rest = &rest[(done + usize::from(done < vector.len())).min(rest.len())..];
-    }
-    Ok(went)
+/// What is seen of some ranges, ascending, table by table.
+fn look(
+    source: &mut dyn AccessSource,
+    process: &Process,
+    ranges: &[AddressRange],
+) -> Result<Vec<Seen>, PageoutError> {
+    let mut sink = Sink::default();
+    source
+        .scan(&Target::from(process), ranges, &mut sink)
+        .map_err(|error| PageoutError::from_source(process.pid(), &error))?;
+    Ok(sink.tables)
 }
 
 /// Gathers what ranges show of each table. Pages mapped one by one may be moved, parts of huge pages
@@ -261,7 +239,7 @@ mod tests {
 
     /// The stack of a real process through a source that says what the test wants.
     #[test]
-    fn the_coldest_are_queued_and_those_touched_since_stay() {
+    fn what_is_chosen_goes_by_what_is_seen_right_before() {
         let in_table = |stack: AddressRange| {
             let first = stack.start / PAGE_BYTES % PAGES_PER_TABLE as u64;
             let pages = (stack.len() / PAGE_BYTES).min(PAGES_PER_TABLE as u64 - first);
@@ -288,19 +266,28 @@ mod tests {
             source.set(pid, va, FakeTable { bits, leaf });
         };
         show(&mut source, bits);
-        let mut heated = Heated::new(Process::open(pid).unwrap()).unwrap();
-        assert!(heated.take_young().is_empty());
-        let scanned = heated.scan(&mut source, 2, true).unwrap();
-        assert_eq!((scanned.present_pages, scanned.young_pages), (pages, 1));
-        // Page 1 is hot; among equals the highest go.
-        assert_eq!(heated.queued_pages(), 2);
-        assert_eq!(heated.take_young()[&(va / TABLE_BYTES)].len(), 1);
-        // One of the two is touched before its turn.
-        set(&mut bits.young, pages - 1);
-        show(&mut source, bits);
-        let moved = heated.move_out(&mut source, 2, true).unwrap();
-        assert_eq!(moved.tried_bytes, PAGE_BYTES);
-        assert_eq!(moved.young_again_bytes, PAGE_BYTES);
-        assert_eq!((moved.left_bytes, heated.queued_pages()), (0, 0));
+        let mut budgeted = Budgeted::new(Process::open(pid).unwrap()).unwrap();
+        assert!(budgeted.take_young().is_empty());
+        let seen = budgeted.look(&mut source, true).unwrap();
+        let bits = seen[0].bits;
+        assert_eq!((bits.present.len(), bits.young.len()), (pages, 1));
+        assert_eq!(seen[0].movable & bits.present, bits.present);
+        assert_eq!(budgeted.take_young()[&(va / TABLE_BYTES)].len(), 1);
+        // Of three pages one is touched before its turn; whoever chooses is shown that.
+        let from = va / PAGE_BYTES + first;
+        let mut shown = Vec::new();
+        let mut choose = |seen: &[Seen]| {
+            shown.extend_from_slice(seen);
+            vec![from..from + 1]
+        };
+        let gone = budgeted.move_out(&mut source, &[from..from + 3], &mut choose, true);
+        assert_eq!(gone.unwrap(), Gone::default());
+        let of_three = PageSet::range(first as usize..first as usize + 3);
+        assert!(
+            shown
+                .iter()
+                .all(|seen| (seen.bits.present.without(&of_three)).is_empty())
+        );
+        assert!(shown.iter().any(|seen| seen.bits.young.len() == 1));
     }
 }

@@ -16,11 +16,11 @@ const FIRST: f64 = 80.0;
 /// Levels by which the reference may drift before it is set back.
 const DRIFT_MAX: f64 = 80.0;
 /// Levels that count as equally cold: a quarter of an octave.
-pub(super) const LEVELS_ALIKE: u8 = 4;
+const LEVELS_ALIKE: u8 = 4;
 
-/// The scale of a map.
+/// The scale of a model.
 #[derive(Clone, Debug)]
-pub(crate) struct Scale {
+pub(super) struct Scale {
     drift_per_scan: f64,
     drift: f64,
     /// What an access in this scan makes of each level.
@@ -55,6 +55,24 @@ impl Scale {
         };
         self.tabulate();
         lower
+    }
+
+    /// log2 of the heat of a level now. Not for level 0, which is no heat at all.
+    #[inline]
+    pub fn log2_heat(&self, level: u8) -> f32 {
+        (f32::from(level) - FIRST as f32 - self.drift as f32) / LEVELS_PER_OCTAVE as f32
+    }
+
+    /// By how much a page that is not accessed gets colder in a look, log2.
+    #[inline]
+    pub fn octaves_a_look(&self) -> f32 {
+        (self.drift_per_scan / LEVELS_PER_OCTAVE) as f32
+    }
+
+    /// A quarter of an octave counts as one step of heat.
+    #[inline]
+    pub fn step(level: u8) -> u8 {
+        level / LEVELS_ALIKE
     }
 
     /// The heat of a level now; 0 below the scale.

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In which order pages go.
+
+use crate::reuse::{PageHistory, ReuseModel, ReuseParams, VALUE_UNKNOWN};
+
+/// Ranks are below this.
+pub(super) const RANKS: usize = 512;
+/// The rank of what is certain to be used.
+const RANK_TOP: i16 = 400;
+
+/// What decides which page goes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// What pages like it were worth: [`crate::reuse`].
+    #[default]
+    Reuse,
+    /// Decayed frequency of access; what was accessed since the last scan stays.
+    Heat,
+    /// What is worth most goes first. For tests of what notices that a policy does harm.
+    Worst,
+}
+
+impl Order {
+    /// All of them, by the name they are asked for with.
+    pub const NAMES: &'static [(&'static str, Order)] = &[
+        ("reuse", Order::Reuse),
+        ("heat", Order::Heat),
+        ("worst", Order::Worst),
+    ];
+
+    /// The model it goes by.
+    pub(super) fn model(self) -> ReuseModel {
+        let params = ReuseParams::default();
+        ReuseModel::new(match self {
+            Order::Reuse | Order::Worst => params,
+            // Between 0.95 and 0.98 all values did well; with less a page read twice looks like one
+            // read all the time.
+            Order::Heat => ReuseParams {
+                decay: 0.97,
+                ..params
+            },
+        })
+    }
+
+    /// Whether a page that has just come in may go before what was there.
+    pub(super) fn takes_newcomers(self) -> bool {
+        self != Order::Heat
+    }
+
+    /// The place of a page: low ranks go first, `None` does not go. `is_touched`: since the last scan
+    /// that cleared accessed bits.
+    pub(super) fn rank(
+        self,
+        model: &ReuseModel,
+        page: PageHistory,
+        is_touched: bool,
+    ) -> Option<u16> {
+        let by_reuse = || {
+            let value = match is_touched {
+                true => model.value_touched(page),
+                false => model.value_untouched(page),
+            };
+            match value {
+                VALUE_UNKNOWN => 0,
+                value => (value + RANK_TOP).clamp(1, RANK_TOP) as u16,
+            }
+        };
+        match self {
+            Order::Reuse => Some(by_reuse()),
+            Order::Worst => Some(RANK_TOP as u16 - by_reuse()),
+            Order::Heat if is_touched || model.is_fresh(page) => None,
+            Order::Heat => Some(model.heat_step(page).into()),
+        }
+    }
+}
