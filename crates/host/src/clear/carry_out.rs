@@ -6,8 +6,8 @@ use std::io;
 use super::hand::{ClearHand, MAX_RANGES, RefsScope};
 use super::runs::Run;
 use super::{
-    ClearError, ClearReport, Clearer, FLUSHES_ALL_BYTES, LATE_NS, Mapping, Means, REFS_WAIT_NS,
-    Sharing,
+    ClearError, ClearReport, Clearer, FLUSHES_ALL_BYTES, LATE_NS, LATE_PART, Mapping, Means,
+    REFS_WAIT_NS, Sharing,
 };
 use crate::access::{AddressRange, Batch};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
@@ -19,7 +19,8 @@ impl Clearer {
     /// # Errors
     /// [`ClearError`].
     pub fn clear(&mut self, hand: &mut dyn ClearHand, batch: &Batch) -> Result<(), ClearError> {
-        if monotonic_ns().saturating_sub(batch.begin_ns) > LATE_NS {
+        let late_ns = LATE_NS.max(self.policy.min_interval_ns / LATE_PART);
+        if monotonic_ns().saturating_sub(batch.begin_ns) > late_ns {
             self.leave();
         }
         self.clear_noted(hand)

@@ -90,6 +90,10 @@ const FLUSHES_ALL_BYTES: u64 = 64 * PAGE_BYTES;
 /// Between the read of a table and its clear pass some 0.1 ms, and a few ms where we wait for a
 /// CPU. What is accessed in a longer pause (a stop, a stall of the machine) is too much to lose.
 const LATE_NS: u64 = 20_000_000;
+/// Where looks are far apart, a pause up to this part of the shortest time between clears still
+/// counts as short. In a batch that is left, all that has just become idle is taken for accessed
+/// once more, which is worse than losing the accesses of so short a time.
+const LATE_PART: u64 = 10;
 /// A write to `clear_refs` for few pages waits no longer.
 const REFS_WAIT_NS: u64 = 60_000_000_000;
 /// Pages asked per mapping.

@@ -141,7 +141,9 @@ impl<'a, W: Write> Recorder<'a, W> {
         metadata: String,
     ) -> Result<Self, RecordError> {
         if source.abilities().resolution != Resolution::Page {
-            return Err(RecordError::Coarse { name: source.name() });
+            return Err(RecordError::Coarse {
+                name: source.name(),
+            });
         }
         let header = Header {
             order: Order::Interval,
