@@ -28,6 +28,7 @@ fn the_commands_are_those_of_the_features() {
         "config",
         "daemon",
         "doctor",
+        "files",
         "man",
         "reclaim",
         "report",

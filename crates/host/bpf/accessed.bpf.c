@@ -30,14 +30,18 @@ struct af_key {
 	u32 block;	/* index / 512 */
 };
 struct af_table { u64 words[8]; };
+/* Events that told of new pages, and those that found no room. */
 struct af_counts { u64 events, dropped; };
 struct af_ctl {
 	volatile u32 epoch;	/* its lowest bit says which map is written */
 	u32 exclusive;		/* last_index is behind the last page, as some kernels have it */
 	u64 sample_mask;	/* a block is followed where its hash has none of these bits */
 };
-/* What this CPU noted last: the rest of one long read, or the same page again. */
-struct af_recent { u64 inode, first, last; u32 epoch, unused; };
+/* The last long read of this CPU: each batch of its folios tells all that is still wanted. */
+struct af_long { u64 inode, first, last; u32 epoch, unused; };
+/* A block of which this CPU noted pages: the same pages again need no more than a look here. */
+struct af_known { u64 inode; u32 number, block, epoch, unused; u64 words[8]; };
+#define KNOWN 256
 
 #define BLOCK_SHIFT 9
 /* Blocks noted of one event: more than a batch of 31 folios of 2 MiB holds. */
@@ -62,8 +66,14 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct af_recent);
-} recent SEC(".maps");
+	__type(value, struct af_long);
+} longs SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, KNOWN);
+	__type(key, u32);
+	__type(value, struct af_known);
+} known SEC(".maps");
 
 struct af_ctl af_ctl SEC(".data.ctl");
 
@@ -152,36 +162,74 @@ static long block_step(u64 i, void *ctx)
 	return 0;
 }
 
+static __always_inline void count(void)
+{
+	u32 zero = 0;
+	struct af_counts *c = bpf_map_lookup_elem(&counts, &zero);
+
+	if (c)
+		c->events++;
+}
+
+/* Pages of more than one word of 64. */
+static __always_inline void note_long(struct span *s)
+{
+	u64 first = s->first >> BLOCK_SHIFT, last = s->last >> BLOCK_SHIFT;
+	struct af_long *l;
+	u32 zero = 0;
+
+	l = bpf_map_lookup_elem(&longs, &zero);
+	if (!l || (l->inode == s->inode && l->epoch == s->epoch && l->first <= s->first &&
+		   s->last <= l->last))
+		return;
+	count();
+	note_block(s, first);
+	if (first != last)
+		bpf_loop(BLOCKS_MAX - 1, block_step, s, 0);
+	/* What one event does not note, the following ones do. */
+	if (last >= first + BLOCKS_MAX)
+		s->last = ((first + BLOCKS_MAX) << BLOCK_SHIFT) - 1;
+	l->inode = s->inode;
+	l->first = s->first;
+	l->last = s->last;
+	l->epoch = s->epoch;
+}
+
 static __always_inline int note(struct inode *inode, u64 first, u64 last)
 {
 	struct span s = { .first = first, .last = last };
-	u64 before;
-	struct af_recent *r;
-	struct af_counts *c;
-	u32 zero = 0;
+	u32 block = first >> BLOCK_SHIFT, at;
+	struct af_known *k;
+	u64 wanted, *word;
 
 	s.epoch = af_ctl.epoch;
-	c = bpf_map_lookup_elem(&counts, &zero);
-	r = bpf_map_lookup_elem(&recent, &zero);
-	if (!c || !r || last < first)
-		return 0;
-	c->events++;
-	/* Through the map, for the verifier: what comes out of it is a number, no pointer. */
-	before = r->inode;
-	r->inode = (u64)inode;
-	s.inode = *(volatile u64 *)&r->inode;
-	if (before == s.inode && r->epoch == s.epoch && r->first <= first && last <= r->last)
-		return 0;
 	s.number = inode->i_ino;
+	at = (s.number + block) & (KNOWN - 1);
+	k = bpf_map_lookup_elem(&known, &at);
+	if (!k || last < first)
+		return 0;
+	wanted = bits(first, last);
+	word = &k->words[first >> 6 & 7];
+	if (first >> 6 == last >> 6 && k->inode == (u64)inode && k->block == block &&
+	    k->number == (u32)s.number && k->epoch == s.epoch) {
+		if (!(~*word & wanted))
+			return 0;
+	} else {
+		__builtin_memset(k, 0, sizeof(*k));
+		/* Through the map, for the verifier: what comes out of it is a number, no pointer. */
+		k->inode = (u64)inode;
+		k->number = s.number;
+		k->block = block;
+		k->epoch = s.epoch;
+	}
+	s.inode = *(volatile u64 *)&k->inode;
+	if (first >> 6 != last >> 6) {
+		note_long(&s);
+		return 0;
+	}
+	count();
 	note_block(&s, first >> BLOCK_SHIFT);
-	if (first >> BLOCK_SHIFT != last >> BLOCK_SHIFT)
-		bpf_loop(BLOCKS_MAX - 1, block_step, &s, 0);
-	r->epoch = s.epoch;
-	r->first = first;
-	/* What one event does not note, the following ones do. */
-	if (last >> BLOCK_SHIFT >= (first >> BLOCK_SHIFT) + BLOCKS_MAX)
-		last = (((first >> BLOCK_SHIFT) + BLOCKS_MAX) << BLOCK_SHIFT) - 1;
-	r->last = last;
+	*word |= wanted;
 	return 0;
 }
 

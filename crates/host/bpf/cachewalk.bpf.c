@@ -146,14 +146,13 @@ struct tree {
 	u64 head;
 	u64 page;		/* where it is */
 	u64 end;		/* behind the last page that it can hold */
-	u64 memcg, cgroup;	/* the last one met, and its id */
 	u32 stop;
 	u32 tries;
 	u32 n_leaves;
 };
 
 /* Whom the folio is charged to: cgroup v2's, or the memory hierarchy's, by kernfs id. */
-static __always_inline u64 cgroup_of(struct tree *t, u64 folio)
+static __always_inline u64 cgroup_of(u64 folio)
 {
 	u64 memcg = 0, at = 0, id = 0;
 
@@ -163,13 +162,13 @@ static __always_inline u64 cgroup_of(struct tree *t, u64 folio)
 	memcg &= ~7ULL;
 	if (!memcg)
 		return 0;
-	if (memcg == t->memcg)
-		return t->cgroup;
+	if (memcg == cw_ctl.memcg)
+		return cw_ctl.cgroup;
 	read_field(at, memcg, struct mem_cgroup, css.cgroup);
 	read_field(at, at, struct cgroup, kn);
 	if (!read_field(id, at, struct kernfs_node, id)) {
-		t->memcg = memcg;
-		t->cgroup = id;
+		cw_ctl.memcg = memcg;
+		cw_ctl.cgroup = id;
 	}
 	return id;
 }
@@ -184,7 +183,7 @@ static __always_inline struct cw_leaf *next_leaf(struct tree *t)
 	return leaf;
 }
 
-static __always_inline void about_folio(struct tree *t, struct cw_leaf *leaf, u64 folio)
+static __always_inline void about_folio(struct cw_leaf *leaf, u64 folio)
 {
 	u64 flags = 0;
 
@@ -192,7 +191,7 @@ static __always_inline void about_folio(struct tree *t, struct cw_leaf *leaf, u6
 	read_at(flags, folio);
 	leaf->folio = folio;
 	leaf->folio_flags = flags;
-	leaf->cgroup = cgroup_of(t, folio);
+	leaf->cgroup = cgroup_of(folio);
 }
 
 static __always_inline void taken(struct tree *t)
@@ -211,7 +210,7 @@ static __always_inline void single(struct tree *t)
 		return;
 	__builtin_memset(leaf, 0, sizeof(*leaf));
 	leaf->present = 1;
-	about_folio(t, leaf, t->head);
+	about_folio(leaf, t->head);
 	leaf->dirty = leaf->folio_flags >> bpf_core_enum_value(enum pageflags, PG_dirty) & 1;
 	leaf->writeback = leaf->folio_flags >> bpf_core_enum_value(enum pageflags, PG_writeback) & 1;
 	taken(t);
@@ -267,7 +266,7 @@ static __always_inline void last_level(struct tree *t, u64 node)
 	/* PAGECACHE_TAG_DIRTY and _WRITEBACK; marks of a large folio stand at its first slot. */
 	leaf->dirty = marks[0] & present;
 	leaf->writeback = marks[1] & present;
-	about_folio(t, leaf, folio);
+	about_folio(leaf, folio);
 	taken(t);
 next:
 	t->tries = 0;
@@ -299,7 +298,7 @@ static __always_inline void upper_slot(struct tree *t, u64 node, u64 entry, u32 
 	leaf->present = ~0ULL;
 	leaf->dirty = marks[0] & bit ? ~0ULL : 0;
 	leaf->writeback = marks[1] & bit ? ~0ULL : 0;
-	about_folio(t, leaf, head);
+	about_folio(leaf, head);
 	taken(t);
 }
 
@@ -312,6 +311,11 @@ static long tree_step(u64 i, void *ctx)
 
 	if (t->stop || t->page >= t->end)
 		return 1;
+	/* A file of shadows shows nothing, and must not hold the CPU for as long as it is large. */
+	if (++cw_ctl.steps > CW_STEPS) {
+		t->stop = 1;
+		return 1;
+	}
 	for (int level = 0; level < CW_LEVELS; level++) {
 		u32 slot;
 
@@ -543,6 +547,8 @@ int walk_inodes(void *ctx)
 	cw_ctl.visited = 0;
 	cw_ctl.retries = 0;
 	cw_ctl.steps_back = 0;
+	cw_ctl.steps = 0;
+	cw_ctl.memcg = 0;
 	if (!is_super(cw_ctl.super)) {
 		cw_ctl.rc = CW_NOT_HERE;
 		return 0;

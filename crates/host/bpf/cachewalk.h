@@ -9,6 +9,7 @@
 #define CW_SHIFT	6	/* log2 of that */
 #define CW_LEVELS	11	/* deepest tree of 64-bit indices */
 #define CW_RETRIES	3
+#define CW_STEPS	65536	/* nodes and holes of trees in one call, at most */
 #define CW_TRAIL	64	/* inodes passed last that are remembered, a power of two */
 #define CW_NAME_BYTES	256	/* longest name of a directory entry, and its end */
 #define CW_DEPTH	64	/* names of a path, at most */
@@ -78,6 +79,8 @@ struct cw_ctl {
 	/* Kept from call to call: where to go back to when the inode at hand goes away. */
 	u32 passed;		/* inodes passed in this super block */
 	u32 steps_back;
+	u32 steps;		/* nodes and holes of trees met in one call */
+	u64 memcg, cgroup;	/* the memory cgroup met last in it, and its id */
 	struct cw_place trail[CW_TRAIL];
 };
 

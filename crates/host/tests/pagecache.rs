@@ -3,162 +3,24 @@
 //! kernel itself says of them: `mincore`, `cachestat`, `/proc/meminfo`. Needs root and BPF; says so
 //! and skips otherwise.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use agewise_host::access::AccessError;
-use agewise_host::pagecache::{
-    Accessed, CacheKind, CacheSink, CacheWalk, Inode, Leaf, Mounts, SuperBlock, WalkReport,
-};
+use agewise_host::pagecache::{Accessed, CacheKind, CacheWalk, Leaf, Mounts};
 use agewise_host::root::ProcRoot;
 
-const PAGE: usize = 4096;
-
-/// A source, or the reason why there is none here.
-fn opened<T>(test: &str, source: Result<T, AccessError>) -> Option<T> {
-    match source {
-        Ok(source) => Some(source),
-        Err(error @ (AccessError::NoPrivilege { .. } | AccessError::Unsupported { .. })) => {
-            println!("SKIPPED {test}: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
-
-/// Pages of each inode, and which of them are not clean.
-#[derive(Default)]
-struct Seen {
-    open: Vec<Leaf>,
-    files: BTreeMap<(u32, u64), (Arc<SuperBlock>, Inode, Vec<Leaf>)>,
-    twice: u64,
-}
-
-impl CacheSink for Seen {
-    fn leaves(&mut self, _: &Arc<SuperBlock>, _: &Inode, leaves: &[Leaf]) {
-        self.open.extend(leaves);
-    }
-
-    fn end(&mut self, on: &Arc<SuperBlock>, inode: &Inode, valid: bool) {
-        let leaves = std::mem::take(&mut self.open);
-        if valid {
-            let file = (Arc::clone(on), *inode, leaves);
-            let before = self.files.insert((on.device, inode.number), file);
-            // Inode numbers of btrfs are those of a subvolume.
-            self.twice += u64::from(before.is_some_and(|(on, ..)| on.fs_type != "btrfs"));
-        }
-    }
-}
-
-impl Seen {
-    fn walk(walk: &mut CacheWalk) -> (Self, WalkReport) {
-        let mut seen = Seen::default();
-        let report = walk.walk(&|_| true, &mut seen).unwrap();
-        (seen, report)
-    }
-
-    fn file(&self, of: &File) -> Option<&(Arc<SuperBlock>, Inode, Vec<Leaf>)> {
-        let number = of.metadata().unwrap().ino();
-        let mut found = self
-            .files
-            .values()
-            .filter(|(_, inode, _)| inode.number == number);
-        let size = of.metadata().unwrap().len();
-        found.find(|(_, inode, _)| inode.size_bytes == size)
-    }
-
-    fn pages(&self, of: &File) -> BTreeSet<u64> {
-        let leaves = self.file(of).map(|(.., leaves)| &leaves[..]);
-        pages_of(leaves.unwrap_or_default(), |leaf| leaf.present)
-    }
-}
-
-fn pages_of(leaves: &[Leaf], bits: impl Fn(&Leaf) -> u64) -> BTreeSet<u64> {
-    let mut pages = BTreeSet::new();
-    for leaf in leaves {
-        for bit in (0..64).filter(|bit| bits(leaf) >> bit & 1 == 1) {
-            let first = leaf.first_page() + (bit << leaf.shift());
-            pages.extend(first..first + (1 << leaf.shift()));
-        }
-    }
-    pages
-}
-
-/// What `mincore` says of a file of so many pages.
-fn resident(of: &File, pages: usize) -> BTreeSet<u64> {
-    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-    let mut present = vec![0u8; pages];
-    // SAFETY: a fresh mapping that is not read; the vector has a byte for each of its pages.
-    unsafe {
-        let at = mmap(
-            std::ptr::null_mut(),
-            pages * PAGE,
-            ProtFlags::READ,
-            MapFlags::SHARED,
-            of,
-            0,
-        )
-        .unwrap();
-        assert_eq!(libc::mincore(at, pages * PAGE, present.as_mut_ptr()), 0);
-        munmap(at, pages * PAGE).unwrap();
-    }
-    (0..pages as u64)
-        .filter(|page| present[*page as usize] & 1 == 1)
-        .collect()
-}
-
-/// `cachestat(2)` of a whole file: pages, dirty pages; nothing before Linux 6.5.
-fn cachestat(of: &File) -> Option<[u64; 2]> {
-    const CACHESTAT: libc::c_long = 451;
-    let range = [0u64; 2];
-    let mut stat = [0u64; 5];
-    // SAFETY: both are of the sizes that the call knows, and outlive it.
-    let result = unsafe {
-        libc::syscall(
-            CACHESTAT,
-            of.as_raw_fd(),
-            range.as_ptr(),
-            stat.as_mut_ptr(),
-            0,
-        )
-    };
-    (result == 0).then_some([stat[0], stat[1]])
-}
-
-fn advise(of: &File, advice: libc::c_int) {
-    // SAFETY: a descriptor of ours.
-    unsafe { libc::posix_fadvise(of.as_raw_fd(), 0, 0, advice) };
-}
-
-/// A file of so many pages on its disk, none of them in memory, read without reading ahead.
-fn cold_file(path: &Path, pages: usize) -> File {
-    let mut file = File::create(path).unwrap();
-    file.write_all(&vec![7; pages * PAGE]).unwrap();
-    file.sync_all().unwrap();
-    advise(&file, libc::POSIX_FADV_DONTNEED);
-    let file = File::open(path).unwrap();
-    advise(&file, libc::POSIX_FADV_RANDOM);
-    file
-}
-
-fn read_page(of: &File, page: u64) {
-    of.read_exact_at(&mut [0; PAGE], page * PAGE as u64)
-        .unwrap();
-}
-
-/// A directory on a disk: not tmpfs, which has other pages.
-fn on_disk() -> tempfile::TempDir {
-    tempfile::tempdir_in("/var/tmp").unwrap()
-}
+mod cache;
+use cache::{
+    PAGE, Seen, accessed, advise, cachestat, cold_file, on_disk, opened, pages_of, read_page,
+    resident,
+};
 
 #[test]
 fn all_of_the_cache_is_what_meminfo_says() {
@@ -268,26 +130,6 @@ fn dirty_pages_are_those_of_cachestat() {
         tries.push(format!("{before:?} {after:?} {dirty:?}"));
     }
     panic!("{}", tries.join("\n"));
-}
-
-/// Pages of a file that were accessed since the last look.
-fn accessed(accessed: &mut Accessed, of: &File) -> BTreeSet<u64> {
-    let number = of.metadata().unwrap().ino() as u32;
-    let found = accessed.look().unwrap();
-    assert_eq!(found.dropped, 0);
-    let blocks = found
-        .blocks
-        .iter()
-        .filter(|(block, _)| block.number == number);
-    blocks
-        .flat_map(|(block, pages)| {
-            let first = u64::from(block.block) * 512;
-            pages
-                .pages()
-                .map(move |page| first + page as u64)
-                .collect::<Vec<_>>()
-        })
-        .collect()
 }
 
 #[test]
@@ -451,105 +293,4 @@ fn names_are_found_whatever_is_in_them() {
     fs::rename(&files[0].0, below.join("renamed")).unwrap();
     let (on, inode, _) = seen.file(&files[0].1).unwrap();
     assert!(walk.path(on, inode).unwrap().unwrap().ends_with("renamed"));
-}
-
-/// A file system in a file, mounted; unmounted when dropped.
-struct Loop {
-    _dir: tempfile::TempDir,
-    at: PathBuf,
-}
-
-impl Loop {
-    fn new(kind: &str) -> Option<Self> {
-        let dir = on_disk();
-        let (image, at) = (dir.path().join("image"), dir.path().join("at"));
-        fs::create_dir(&at).unwrap();
-        File::create(&image).unwrap().set_len(320 << 20).unwrap();
-        let run = |command: &mut Command| {
-            let output = command.output();
-            output.is_ok_and(|output| output.status.success())
-        };
-        let made = run(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image))
-            && run(Command::new("mount")
-                .args(["-o", "loop"])
-                .arg(&image)
-                .arg(&at));
-        if !made {
-            println!("SKIPPED {kind}: it cannot be made and mounted here");
-            return None;
-        }
-        Some(Loop { _dir: dir, at })
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.at).status();
-    }
-}
-
-#[test]
-fn every_file_system_shows_its_pages_and_accesses() {
-    let Some(mut walk) = opened("file systems", CacheWalk::open()) else {
-        return;
-    };
-    let Some(mut source) = opened("file systems", Accessed::open()) else {
-        return;
-    };
-    for kind in ["ext4", "xfs", "btrfs"] {
-        let Some(mounted) = Loop::new(kind) else {
-            continue;
-        };
-        check_file_system(&mut walk, &mut source, kind, &mounted.at);
-        // Over it an overlay, whose files are read through the pages of those below.
-        let part = |name: &str| mounted.at.join(name);
-        for name in ["lower", "upper", "work", "merged"] {
-            fs::create_dir(part(name)).unwrap();
-        }
-        let options = format!(
-            "lowerdir={},upperdir={},workdir={}",
-            part("lower").display(),
-            part("upper").display(),
-            part("work").display()
-        );
-        let merged = part("merged");
-        let mut mount = Command::new("mount");
-        mount
-            .args(["-t", "overlay", "overlay", "-o", &options])
-            .arg(&merged);
-        if mount.status().is_ok_and(|status| status.success()) {
-            check_file_system(
-                &mut walk,
-                &mut source,
-                &format!("overlay on {kind}"),
-                &merged,
-            );
-            let _ = Command::new("umount").arg("-l").arg(&merged).status();
-        } else {
-            println!("SKIPPED overlay on {kind}: it cannot be mounted");
-        }
-        // Unmounted while it is being walked.
-        std::thread::scope(|scope| {
-            scope.spawn(|| drop(mounted));
-            (0..3).for_each(|_| drop(Seen::walk(&mut walk)));
-        });
-    }
-}
-
-fn check_file_system(walk: &mut CacheWalk, source: &mut Accessed, kind: &str, at: &Path) {
-    let file = cold_file(&at.join("file"), 2000);
-    // Sequential: large folios where the file system has them.
-    advise(&file, libc::POSIX_FADV_SEQUENTIAL);
-    file.read_exact_at(&mut vec![0; 1000 * PAGE], 0).unwrap();
-    accessed(source, &file);
-    let wanted: BTreeSet<u64> = (0..900).filter(|page| page % 5 == 2).collect();
-    wanted.iter().for_each(|page| read_page(&file, *page));
-    let got = accessed(source, &file);
-    assert_eq!(got, wanted, "{kind}");
-    let tries = (0..5).any(|_| {
-        let before = resident(&file, 2000);
-        let (seen, _) = Seen::walk(walk);
-        before == resident(&file, 2000) && seen.pages(&file) == before && before.len() >= 1000
-    });
-    assert!(tries, "{kind}: pages are not those of mincore");
 }

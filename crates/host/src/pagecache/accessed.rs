@@ -2,9 +2,9 @@
 //! Which pages of files were accessed since the last look: by BPF on the tracepoints of the page
 //! cache, in tables of 512 bits.
 //!
-//! Seen: reads (`read`, `pread`, `sendfile`, `splice`, io_uring), faults on pages that were not mapped,
-//! and the first write to a clean folio. Not seen: accesses through page tables, which the walker of
-//! those sees, tmpfs, and further writes to a folio that is dirty already.
+//! Seen: reads (`read`, `pread`, `sendfile`, `splice`, io_uring), faults on pages that were not
+//! mapped, and the first write to a clean folio. Not seen: accesses through page tables, which the
+//! walker of those sees, tmpfs, and further writes to a folio that is dirty already.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -85,7 +85,7 @@ impl Block {
 pub struct Accesses {
     /// Pages by block.
     pub blocks: HashMap<Block, PageSet>,
-    /// Events of the tracepoints.
+    /// Events that told of pages not noted before.
     pub events: u64,
     /// Events that found the map full: something accessed is not in `blocks`.
     pub dropped: u64,

@@ -22,8 +22,8 @@ use crate::mover::{Clock, SystemClock, TokenBucket};
 /// Pages of one call: between the look at them and the call little time passes.
 const CHUNK_PAGES: u64 = 2048;
 
-/// File systems whose pages come back over a network or from another program: leaving them costs more
-/// than we know.
+/// File systems whose pages come back over a network or from another program: leaving them costs
+/// more than we know.
 const FAR: [&str; 14] = [
     "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "afs", "fuse", "fuseblk", "fusectl", "virtiofs",
     "ocfs2", "gfs2", "lustre",
@@ -166,8 +166,8 @@ impl<'a> Dropper<'a> {
     /// Drops these pages of a file, each looked at once more right before.
     ///
     /// # Errors
-    /// The accesses cannot be read any more: nothing leaves without them. What happens to the file is
-    /// in the report.
+    /// The accesses cannot be read any more: nothing leaves without them. What happens to the file
+    /// is in the report.
     pub fn drop_pages(
         &mut self,
         ages: &mut FileAges,

@@ -47,7 +47,7 @@ pub struct FilesLook {
     pub walk: WalkReport,
     /// Pages accessed since the look before.
     pub young_pages: u64,
-    /// Events of the tracepoints since then.
+    /// Events since then that told of pages not noted before.
     pub events: u64,
     /// Events that were lost: something accessed looks older than it is.
     pub dropped: u64,
@@ -327,8 +327,8 @@ impl CacheSink for Gather<'_> {
 }
 
 impl Gather<'_> {
-    /// The file, in the slot that it has, or in a new one where it has none or grew out of it: then it
-    /// is being written, and its pages are young.
+    /// The file, in the slot that it has, or in a new one where it has none or grew out of it: then
+    /// it is being written, and its pages are young.
     fn begin(&mut self, on: &Arc<SuperBlock>, inode: &Inode) -> Option<Open> {
         let needed = inode.size_bytes.div_ceil(PAGE_BYTES);
         let known = self.files.get(&(inode.address, inode.number));
@@ -381,7 +381,8 @@ impl Gather<'_> {
             };
             let page = file.slot.first + first_page;
             // A slot of less than 64 pages begins within a word. Beyond the size that the inode had
-            // there is no room: those pages are in the totals, and in the ages from the next look on.
+            // there is no room: those pages are in the totals, and in the ages from the next look
+            // on.
             let room = file.slot.pages().saturating_sub(first_page).min(64);
             let present = present & u64::MAX.checked_shr(64 - room as u32).unwrap_or(0);
             self.words.push(Word {

@@ -139,6 +139,9 @@ pub struct Ctl {
     pub names: u32,
     pub passed: u32,
     pub steps_back: u32,
+    pub steps: u32,
+    pub memcg: u64,
+    pub cgroup: u64,
     pub trail: [Passed; TRAIL],
 }
 

@@ -2,8 +2,8 @@
 //! The page cache: what is in it, and what of it is accessed.
 //!
 //! [`CacheWalk`] reads what is there, as the walker of page tables reads those. No lock is taken:
-//! inodes and nodes of trees come and go, and what was read is checked and discarded if it had become
-//! something else.
+//! inodes and nodes of trees come and go, and what was read is checked and discarded if it had
+//! become something else.
 
 pub mod accessed;
 mod drop;

@@ -113,8 +113,8 @@ impl Mount {
 pub struct Openers(HashMap<(u64, u64), BTreeSet<u32>>);
 
 impl Openers {
-    /// Looks at the descriptors and mappings of all processes for files given as `st_dev` and inode.
-    /// Processes that go away, or may not be looked at, have nothing open.
+    /// Looks at the descriptors and mappings of all processes for files given as `st_dev` and
+    /// inode. Processes that go away, or may not be looked at, have nothing open.
     ///
     /// # Errors
     /// There is no list of processes.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where the pages of files lie in one age map: every file has a range of page numbers of its own.
 //!
-//! Files of less than a table (2 MiB) share tables with others of their size class, so that a million
-//! files of one page cost two thousand tables. Larger ones have so much room that they never move.
+//! Files of less than a table (2 MiB) share tables with others of their size class, so that a
+//! million files of one page cost two thousand tables. Larger ones have so much room that they
+//! never move.
 
 use agewise_policy::table::PAGES_PER_TABLE;
 
@@ -82,7 +83,10 @@ mod tests {
     proptest! {
         #[test]
         fn slots_never_overlap_and_hold_what_was_asked(
-            sizes in prop::collection::vec((prop_oneof![0u64..2000, any::<u64>()], any::<bool>()), 1..200),
+            sizes in prop::collection::vec(
+                (prop_oneof![0u64..2000, any::<u64>()], any::<bool>()),
+                1..200,
+            ),
         ) {
             let mut slots = Slots::default();
             let mut held: Vec<Slot> = Vec::new();

@@ -278,8 +278,8 @@ impl CacheWalk {
     }
 
     /// The path of an inode below the root of its file system, by one of its directory entries in
-    /// memory; none where it has none, or more than 64 directories above it. It may have been renamed
-    /// since: look before it is used.
+    /// memory; none where it has none, or more than 64 directories above it. It may have been
+    /// renamed since: look before it is used.
     ///
     /// # Errors
     /// The program does not run.
@@ -402,8 +402,8 @@ impl Progress {
         self.passed.push((ctl.inode, ctl.number));
     }
 
-    /// The place is gone: on behind the inode passed before it, or from the first. New inodes are put
-    /// in front, so what comes behind was there.
+    /// The place is gone: on behind the inode passed before it, or from the first. New inodes are
+    /// put in front, so what comes behind was there.
     fn begin_anew(&mut self, ctl: &mut Ctl) {
         self.restarts += 1;
         (ctl.inode, ctl.number) = self.passed.pop().unwrap_or_default();

@@ -26,13 +26,13 @@ use print::{Opener, Shown, Totals};
 ///
 /// Reads the whole page cache by BPF (inodes, and the pages of each), follows what is accessed
 /// through the kernel's tracepoints on it, and prints the files with the most memory: how much is
-/// resident, how much of it dirty, how old its pages are, which cgroup they are charged to, and which
-/// processes have the file open or mapped now. Nothing is changed, on any file.
+/// resident, how much of it dirty, how old its pages are, which cgroup they are charged to, and
+/// which processes have the file open or mapped now. Nothing is changed, on any file.
 ///
-/// Seen are reads (read, pread, sendfile, splice, io_uring), faults on pages that are not mapped, and
-/// the first write to a clean page. Not seen are accesses through page tables, which `report` sees,
-/// and further writes to a page that is dirty already. tmpfs and shared memory are listed as what they
-/// are, memory with a name that only swap can take; their accesses are not seen either.
+/// Seen are reads (read, pread, sendfile, splice, io_uring), faults on pages that are not mapped,
+/// and the first write to a clean page. Not seen are accesses through page tables, which `report`
+/// sees, and further writes to a page that is dirty already. tmpfs and shared memory are listed as
+/// what they are, memory with a name that only swap can take; their accesses are not seen either.
 ///
 /// A page never seen accessed is at least as old as the observation and counts as that old: to see
 /// ages of minutes, observe for minutes. A file that has no name in memory is called by device and

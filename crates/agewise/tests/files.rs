@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise files` and `agewise reclaim --files` on files that are read in known places.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use agewise_host::cgroup::Hierarchy;
+use agewise_host::root::ProcRoot;
+use serde_json::Value;
+
+mod program;
+use program::agewise;
+
+const PAGE: usize = 4096;
+const PAGES: u64 = 2048;
+
+/// The lines of JSON, or nothing where the page cache cannot be followed.
+fn records(test: &str, args: &[&str]) -> Option<Vec<Value>> {
+    let (worked, out, error) = agewise(args);
+    if !worked && (error.contains("not permitted") || error.contains("not available here")) {
+        println!("SKIPPED {test}: {error}");
+        return None;
+    }
+    assert!(worked, "{error}");
+    let lines = out.lines().map(|line| serde_json::from_str(line).unwrap());
+    Some(lines.collect())
+}
+
+fn disk() -> tempfile::TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+
+/// A file of so many pages on its disk, all of them in memory and clean.
+fn cached(path: &Path) -> File {
+    fs::write(path, vec![7; PAGES as usize * PAGE]).unwrap();
+    let file = File::open(path).unwrap();
+    file.sync_all().unwrap();
+    file.read_exact_at(&mut vec![0; PAGES as usize * PAGE], 0)
+        .unwrap();
+    // SAFETY: a descriptor of ours.
+    unsafe {
+        libc::posix_fadvise(
+            std::os::fd::AsRawFd::as_raw_fd(&file),
+            0,
+            0,
+            libc::POSIX_FADV_RANDOM,
+        )
+    };
+    file
+}
+
+/// Reads the first half of a file again and again.
+fn keep_warm(file: &File, stop: &AtomicBool) {
+    while !stop.load(Relaxed) {
+        for page in 0..PAGES / 2 {
+            file.read_exact_at(&mut [0; PAGE], page * PAGE as u64)
+                .unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn ages_of_a_file_are_those_of_its_halves() {
+    let dir = disk();
+    let name = OsStr::from_bytes(b"a\n\x1b[31m\xffb");
+    let file = cached(&dir.path().join(name));
+    let stop = AtomicBool::new(false);
+    let args = [
+        "files",
+        "--all",
+        "--under",
+        dir.path().to_str().unwrap(),
+        "--duration",
+        "5s",
+        "--intervals",
+        "3s,1m",
+        "--format",
+        "json",
+    ];
+    let found = std::thread::scope(|scope| {
+        scope.spawn(|| keep_warm(&file, &stop));
+        let found = records("files", &args);
+        stop.store(true, Relaxed);
+        found
+    });
+    let Some(found) = found else { return };
+    let [of_file, cost] = &found[..] else {
+        panic!("{found:?}");
+    };
+    let path = of_file["path"].as_str().unwrap();
+    assert!(path.ends_with("/a\n\u{1b}[31m\\xffb"), "{path:?}");
+    let total = PAGES * PAGE as u64;
+    assert_eq!(of_file["resident_bytes"], total);
+    assert_eq!(of_file["kind"], "file");
+    assert_eq!(of_file["deleted"], false);
+    let bytes = |bin: usize| of_file["ages"][bin]["bytes"].as_u64().unwrap();
+    assert_eq!(bytes(0) + bytes(1) + bytes(2), total);
+    // A look that is late sees less than all of a half as young.
+    assert!(
+        bytes(0) > total * 45 / 100 && bytes(0) <= total / 2,
+        "{of_file}"
+    );
+    let own = std::process::id();
+    let opener = |opener: &Value| opener["pid"] == own;
+    assert!(
+        of_file["open_by"].as_array().unwrap().iter().any(opener),
+        "{of_file}"
+    );
+    assert_eq!(cost["record"], "cost");
+    assert!(cost["file_bytes"].as_u64().unwrap() >= total);
+}
+
+#[test]
+fn text_and_csv_show_no_controls() {
+    let dir = disk();
+    let file = cached(&dir.path().join("a\n\u{1b}b"));
+    let under = dir.path().to_str().unwrap();
+    for format in ["text", "csv"] {
+        let args = [
+            "files",
+            "--all",
+            "--under",
+            under,
+            "--duration",
+            "0s",
+            "--format",
+            format,
+        ];
+        let (worked, out, error) = agewise(&args);
+        if !worked {
+            println!("SKIPPED text: {error}");
+            return;
+        }
+        assert!(out.contains("a\\x0a\\x1bb"), "{out}");
+        assert!(!out.contains('\u{1b}'));
+    }
+    drop(file);
+}
+
+/// A memory cgroup of our own, removed when dropped.
+struct OwnCgroup(PathBuf);
+
+impl OwnCgroup {
+    fn new() -> Option<Self> {
+        let hierarchy = Hierarchy::discover(&ProcRoot::default()).ok()?;
+        let dir = hierarchy
+            .root
+            .join(format!("agewise-files-{}", std::process::id()));
+        fs::create_dir(&dir).ok()?;
+        Some(OwnCgroup(dir))
+    }
+}
+
+impl Drop for OwnCgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn cold_pages_of_files_leave_and_hot_ones_stay() {
+    let Some(cgroup) = OwnCgroup::new() else {
+        println!("SKIPPED reclaim: no memory cgroup can be made");
+        return;
+    };
+    let dir = disk();
+    let path = dir.path().join("file");
+    fs::write(&path, vec![7; PAGES as usize * PAGE]).unwrap();
+    let file = File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    // SAFETY: a descriptor of ours.
+    unsafe {
+        libc::posix_fadvise(
+            std::os::fd::AsRawFd::as_raw_fd(&file),
+            0,
+            0,
+            libc::POSIX_FADV_DONTNEED,
+        )
+    };
+    // Who reads first pays: the cgroup of the reader.
+    let reader = "echo $$ > \"$1/cgroup.procs\" && cat \"$2\" > /dev/null";
+    let read = Command::new("sh")
+        .args(["-c", reader, "sh"])
+        .arg(&cgroup.0)
+        .arg(&path)
+        .status();
+    assert!(read.unwrap().success());
+    // SAFETY: a descriptor of ours.
+    unsafe {
+        libc::posix_fadvise(
+            std::os::fd::AsRawFd::as_raw_fd(&file),
+            0,
+            0,
+            libc::POSIX_FADV_RANDOM,
+        )
+    };
+    let stop = AtomicBool::new(false);
+    let target = cgroup.0.to_str().unwrap();
+    let run = |more: &[&str]| {
+        let mut args = vec![
+            "reclaim",
+            "--files",
+            "--cgroup",
+            target,
+            "--older-than",
+            "2s",
+            "--interval",
+            "500ms",
+            "--observe",
+            "6s",
+            "--format",
+            "json",
+        ];
+        args.extend(more);
+        records("reclaim --files", &args)
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| keep_warm(&file, &stop));
+        let rehearsed = run(&["--dry-run"]);
+        let done = rehearsed.is_some().then(|| run(&[])).flatten();
+        stop.store(true, Relaxed);
+        let (Some(rehearsed), Some(done)) = (rehearsed, done) else {
+            return;
+        };
+        let half = PAGES * PAGE as u64 / 2;
+        let last =
+            |records: &[Value], field: &str| records.last().unwrap()[field].as_u64().unwrap();
+        assert_eq!(last(&rehearsed, "left_bytes"), 0, "{rehearsed:?}");
+        assert!(
+            last(&rehearsed, "rehearsed_bytes") >= half * 99 / 100,
+            "{rehearsed:?}"
+        );
+        let left = last(&done, "left_bytes");
+        assert!(
+            left >= half * 95 / 100 && left <= half * 101 / 100,
+            "{done:?}"
+        );
+        let parts = [
+            "left",
+            "rehearsed",
+            "young",
+            "dirty",
+            "stayed",
+            "vanished",
+            "unreachable",
+            "limited",
+        ];
+        let sum: u64 = parts
+            .iter()
+            .map(|part| last(&done, &format!("{part}_bytes")))
+            .sum();
+        assert_eq!(sum, last(&done, "asked_bytes"), "{done:?}");
+    });
+}

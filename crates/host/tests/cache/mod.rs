@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What tests of the page cache share: files in known states, and what the kernel says of them.
+
+#![allow(dead_code, reason = "each test program uses its part of it")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use agewise_host::access::AccessError;
+use agewise_host::pagecache::{
+    Accessed, CacheSink, CacheWalk, Inode, Leaf, SuperBlock, WalkReport,
+};
+
+pub const PAGE: usize = 4096;
+
+/// A source, or the reason why there is none here.
+pub fn opened<T>(test: &str, source: Result<T, AccessError>) -> Option<T> {
+    match source {
+        Ok(source) => Some(source),
+        Err(error @ (AccessError::NoPrivilege { .. } | AccessError::Unsupported { .. })) => {
+            println!("SKIPPED {test}: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Pages of each inode, and which of them are not clean.
+#[derive(Default)]
+pub struct Seen {
+    open: Vec<Leaf>,
+    pub files: BTreeMap<(u32, u64), (Arc<SuperBlock>, Inode, Vec<Leaf>)>,
+    pub twice: u64,
+}
+
+impl CacheSink for Seen {
+    fn leaves(&mut self, _: &Arc<SuperBlock>, _: &Inode, leaves: &[Leaf]) {
+        self.open.extend(leaves);
+    }
+
+    fn end(&mut self, on: &Arc<SuperBlock>, inode: &Inode, valid: bool) {
+        let leaves = std::mem::take(&mut self.open);
+        if valid {
+            let file = (Arc::clone(on), *inode, leaves);
+            let before = self.files.insert((on.device, inode.number), file);
+            // Inode numbers of btrfs are those of a subvolume.
+            self.twice += u64::from(before.is_some_and(|(on, ..)| on.fs_type != "btrfs"));
+        }
+    }
+}
+
+impl Seen {
+    pub fn walk(walk: &mut CacheWalk) -> (Self, WalkReport) {
+        let mut seen = Seen::default();
+        let report = walk.walk(&|_| true, &mut seen).unwrap();
+        (seen, report)
+    }
+
+    pub fn file(&self, of: &File) -> Option<&(Arc<SuperBlock>, Inode, Vec<Leaf>)> {
+        let number = of.metadata().unwrap().ino();
+        let mut found = self
+            .files
+            .values()
+            .filter(|(_, inode, _)| inode.number == number);
+        let size = of.metadata().unwrap().len();
+        found.find(|(_, inode, _)| inode.size_bytes == size)
+    }
+
+    pub fn pages(&self, of: &File) -> BTreeSet<u64> {
+        let leaves = self.file(of).map(|(.., leaves)| &leaves[..]);
+        pages_of(leaves.unwrap_or_default(), |leaf| leaf.present)
+    }
+}
+
+pub fn pages_of(leaves: &[Leaf], bits: impl Fn(&Leaf) -> u64) -> BTreeSet<u64> {
+    let mut pages = BTreeSet::new();
+    for leaf in leaves {
+        for bit in (0..64).filter(|bit| bits(leaf) >> bit & 1 == 1) {
+            let first = leaf.first_page() + (bit << leaf.shift());
+            pages.extend(first..first + (1 << leaf.shift()));
+        }
+    }
+    pages
+}
+
+/// What `mincore` says of a file of so many pages.
+pub fn resident(of: &File, pages: usize) -> BTreeSet<u64> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let mut present = vec![0u8; pages];
+    // SAFETY: a fresh mapping that is not read; the vector has a byte for each of its pages.
+    unsafe {
+        let at = mmap(
+            std::ptr::null_mut(),
+            pages * PAGE,
+            ProtFlags::READ,
+            MapFlags::SHARED,
+            of,
+            0,
+        )
+        .unwrap();
+        assert_eq!(libc::mincore(at, pages * PAGE, present.as_mut_ptr()), 0);
+        munmap(at, pages * PAGE).unwrap();
+    }
+    (0..pages as u64)
+        .filter(|page| present[*page as usize] & 1 == 1)
+        .collect()
+}
+
+/// `cachestat(2)` of a whole file: pages, dirty pages; nothing before Linux 6.5.
+pub fn cachestat(of: &File) -> Option<[u64; 2]> {
+    const CACHESTAT: libc::c_long = 451;
+    let range = [0u64; 2];
+    let mut stat = [0u64; 5];
+    // SAFETY: both are of the sizes that the call knows, and outlive it.
+    let result = unsafe {
+        libc::syscall(
+            CACHESTAT,
+            of.as_raw_fd(),
+            range.as_ptr(),
+            stat.as_mut_ptr(),
+            0,
+        )
+    };
+    (result == 0).then_some([stat[0], stat[1]])
+}
+
+pub fn advise(of: &File, advice: libc::c_int) {
+    // SAFETY: a descriptor of ours.
+    unsafe { libc::posix_fadvise(of.as_raw_fd(), 0, 0, advice) };
+}
+
+/// A file of so many pages on its disk, none of them in memory, read without reading ahead.
+pub fn cold_file(path: &Path, pages: usize) -> File {
+    let mut file = File::create(path).unwrap();
+    file.write_all(&vec![7; pages * PAGE]).unwrap();
+    file.sync_all().unwrap();
+    advise(&file, libc::POSIX_FADV_DONTNEED);
+    let file = File::open(path).unwrap();
+    advise(&file, libc::POSIX_FADV_RANDOM);
+    file
+}
+
+pub fn read_page(of: &File, page: u64) {
+    of.read_exact_at(&mut [0; PAGE], page * PAGE as u64)
+        .unwrap();
+}
+
+/// A directory on a disk: not tmpfs, which has other pages.
+pub fn on_disk() -> tempfile::TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+
+/// Pages of a file that were accessed since the last look.
+pub fn accessed(accessed: &mut Accessed, of: &File) -> BTreeSet<u64> {
+    let number = of.metadata().unwrap().ino() as u32;
+    let found = accessed.look().unwrap();
+    assert_eq!(found.dropped, 0);
+    let blocks = found
+        .blocks
+        .iter()
+        .filter(|(block, _)| block.number == number);
+    blocks
+        .flat_map(|(block, pages)| {
+            let first = u64::from(block.block) * 512;
+            pages
+                .pages()
+                .map(move |page| first + page as u64)
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The page cache of several file systems, made in files and mounted. Needs root; says so and skips
+//! otherwise.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use agewise_host::pagecache::{Accessed, CacheWalk};
+
+mod cache;
+use cache::{PAGE, Seen, accessed, advise, cold_file, on_disk, opened, read_page, resident};
+
+/// A file system in a file, mounted; unmounted when dropped.
+struct Loop {
+    _dir: tempfile::TempDir,
+    at: PathBuf,
+}
+
+impl Loop {
+    fn new(kind: &str) -> Option<Self> {
+        let dir = on_disk();
+        let (image, at) = (dir.path().join("image"), dir.path().join("at"));
+        fs::create_dir(&at).unwrap();
+        File::create(&image).unwrap().set_len(320 << 20).unwrap();
+        let run = |command: &mut Command| {
+            let output = command.output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        let made = run(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image))
+            && run(Command::new("mount")
+                .args(["-o", "loop"])
+                .arg(&image)
+                .arg(&at));
+        if !made {
+            println!("SKIPPED {kind}: it cannot be made and mounted here");
+            return None;
+        }
+        Some(Loop { _dir: dir, at })
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.at).status();
+    }
+}
+
+#[test]
+fn every_file_system_shows_its_pages_and_accesses() {
+    let Some(mut walk) = opened("file systems", CacheWalk::open()) else {
+        return;
+    };
+    let Some(mut source) = opened("file systems", Accessed::open()) else {
+        return;
+    };
+    for kind in ["ext4", "xfs", "btrfs"] {
+        let Some(mounted) = Loop::new(kind) else {
+            continue;
+        };
+        check_file_system(&mut walk, &mut source, kind, &mounted.at);
+        // Over it an overlay, whose files are read through the pages of those below.
+        let part = |name: &str| mounted.at.join(name);
+        for name in ["lower", "upper", "work", "merged"] {
+            fs::create_dir(part(name)).unwrap();
+        }
+        let options = format!(
+            "lowerdir={},upperdir={},workdir={}",
+            part("lower").display(),
+            part("upper").display(),
+            part("work").display()
+        );
+        let merged = part("merged");
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-t", "overlay", "overlay", "-o", &options])
+            .arg(&merged);
+        if mount.status().is_ok_and(|status| status.success()) {
+            check_file_system(
+                &mut walk,
+                &mut source,
+                &format!("overlay on {kind}"),
+                &merged,
+            );
+            let _ = Command::new("umount").arg("-l").arg(&merged).status();
+        } else {
+            println!("SKIPPED overlay on {kind}: it cannot be mounted");
+        }
+        // Unmounted while it is being walked.
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(mounted));
+            (0..3).for_each(|_| drop(Seen::walk(&mut walk)));
+        });
+    }
+}
+
+fn check_file_system(walk: &mut CacheWalk, source: &mut Accessed, kind: &str, at: &Path) {
+    let file = cold_file(&at.join("file"), 2000);
+    // Sequential: large folios where the file system has them.
+    advise(&file, libc::POSIX_FADV_SEQUENTIAL);
+    file.read_exact_at(&mut vec![0; 1000 * PAGE], 0).unwrap();
+    accessed(source, &file);
+    let wanted: BTreeSet<u64> = (0..900).filter(|page| page % 5 == 2).collect();
+    wanted.iter().for_each(|page| read_page(&file, *page));
+    let got = accessed(source, &file);
+    assert_eq!(got, wanted, "{kind}");
+    let tries = (0..5).any(|_| {
+        let before = resident(&file, 2000);
+        let (seen, _) = Seen::walk(walk);
+        before == resident(&file, 2000) && seen.pages(&file) == before && before.len() >= 1000
+    });
+    assert!(tries, "{kind}: pages are not those of mincore");
+}
