@@ -338,6 +338,10 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         let asked_bytes = decision.action.bytes();
         self.report.behind |= matches!(decision.reason, Reason::OverBudget { behind: true, .. });
         self.report.asked_bytes += asked_bytes;
+        if matches!(decision.reason, Reason::Own(_)) {
+            self.report.trouble =
+                Some("much page cache, which cannot be seen: the kernel holds the limit".into());
+        }
         if asked_bytes > 0
             && let Some(announce) = self.tools.announce.take()
         {

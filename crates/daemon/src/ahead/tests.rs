@@ -234,8 +234,8 @@ fn it_goes_in_slices() {
     let mut scene = Scene::new("budget:62M", false, Backend::Zram);
     scene.run(1_000, ROOM, touch_hot);
     assert!(scene.resident_bytes() <= 62 * MIB);
-    // 2 MiB and the headroom in 32 slices, four of them at once where a turn came late.
-    let slice = (3 * MIB / 32).max(SLICE_PAGES * PAGE_BYTES);
+    // 2 MiB and the headroom in the 16 slices of a step, four at once where a turn came late.
+    let slice = (3 * MIB / 16).max(SLICE_PAGES * PAGE_BYTES);
     assert!(
         scene.turn_max_bytes <= 4 * slice,
         "{}",

@@ -3,6 +3,7 @@
 
 use super::ages::{AGE_BUCKETS, bucket_looks};
 use super::hazard::Exposures;
+use super::scale::LEVELS_PER_OCTAVE;
 use super::{CLASS_OF_ONE, CLASSES, Value};
 
 /// A horizon that so few pages reach untouched changes nothing.
@@ -19,6 +20,13 @@ const HOTNESS_VALUES: usize = (CLASSES as f64 * HOTNESS_STEPS) as usize + 1;
 #[derive(Clone, Debug)]
 pub(super) struct Index {
     values: Box<[[Value; HOTNESS_VALUES]; AGE_BUCKETS]>,
+}
+
+/// Where the values of pages of one age are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place {
+    step: f32,
+    bucket: u8,
 }
 
 impl Index {
@@ -50,6 +58,22 @@ impl Index {
         // A cast of what is below 0 gives 0.
         let step = (at as usize).min(HOTNESS_VALUES - 1);
         self.values[bucket.min(AGE_BUCKETS - 1)][step]
+    }
+
+    /// Where the values of pages of one age are; `hotness` is that of the lowest level.
+    pub fn place(hotness: f32, bucket: usize) -> Place {
+        Place {
+            step: (hotness + CLASS_OF_ONE as f32 + 0.5) * HOTNESS_STEPS as f32,
+            bucket: bucket.min(AGE_BUCKETS - 1) as u8,
+        }
+    }
+
+    /// The value of a page of a level above the lowest.
+    #[inline]
+    pub fn value_at(&self, level: u8, place: Place) -> Value {
+        const STEPS_A_LEVEL: f32 = (HOTNESS_STEPS / LEVELS_PER_OCTAVE) as f32;
+        let step = (f32::from(level) * STEPS_A_LEVEL + place.step) as usize;
+        self.values[usize::from(place.bucket)][step.min(HOTNESS_VALUES - 1)]
     }
 
     /// Bytes taken from the allocator.

@@ -39,7 +39,7 @@ mod scale;
 
 use ages::{AGE_BUCKETS, age_bucket};
 use hazard::Exposures;
-use index::Index;
+use index::{Index, Place};
 
 use crate::mix;
 use scale::Scale;
@@ -103,6 +103,8 @@ pub struct ReuseModel {
     index: Index,
     /// Values of pages touched since the last look, by level.
     touched: Box<[Value; 256]>,
+    /// Of pages that were not, by the looks since: where their values are.
+    untouched: Box<[Place; 256]>,
     /// One page in 2 to the power of this is in the sample.
     thinned: u32,
     /// Pages of the sample shown by the look under way.
@@ -127,6 +129,7 @@ impl ReuseModel {
             index: Index::of(&exposures),
             exposures,
             touched: Box::new([0; 256]),
+            untouched: Box::new([Place::default(); 256]),
             thinned: 0,
             sampled_pages: 0,
         };
@@ -152,9 +155,8 @@ impl ReuseModel {
         if page.level == 0 {
             return VALUE_UNKNOWN;
         }
-        // The next look will find it idle for one look more than the last one did.
-        let bucket = age_bucket(u32::from(self.age(page)) + 1);
-        self.index.value(self.hotness(page), bucket)
+        let place = self.untouched[usize::from(self.age(page))];
+        self.index.value_at(page.level, place)
     }
 
     /// What a page is worth that has been touched since the last look; also one that has just been
@@ -179,7 +181,7 @@ impl ReuseModel {
 
     /// Bytes of memory the model takes. Histories are the caller's.
     pub fn memory_bytes(&self) -> usize {
-        let tables = 256 + size_of_val(&*self.touched);
+        let tables = 256 + size_of_val(&*self.touched) + size_of_val(&*self.untouched);
         size_of::<Self>() + tables + self.exposures.memory_bytes() + self.index.memory_bytes()
     }
 
@@ -197,6 +199,13 @@ impl ReuseModel {
     }
 
     fn value_levels(&mut self) {
+        for (age, place) in (0..=255u8).zip(self.untouched.iter_mut()) {
+            // What a page of level 0 had when it was touched last, if it had had any.
+            let since = f32::from(age) * self.scale.octaves_a_look();
+            // The next look will find it idle for one look more than the last one did.
+            let bucket = age_bucket(u32::from(age) + 1);
+            *place = Index::place(self.scale.log2_heat(0) + since, bucket);
+        }
         for (level, value) in (0..=255u8).zip(self.touched.iter_mut()) {
             let heat = self.scale.heat(level) * self.params.decay + 1.0;
             *value = self.index.value(heat.log2() as f32, age_bucket(1));

@@ -9,7 +9,7 @@
 use crate::mix::mix;
 
 /// Levels in a factor of two.
-const LEVELS_PER_OCTAVE: f64 = 16.0;
+pub(super) const LEVELS_PER_OCTAVE: f64 = 16.0;
 /// The level of a page that has just been accessed for the first time, before any drift: so much
 /// colder pages can still be told apart (five octaves).
 const FIRST: f64 = 80.0;
