@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise whatif` and `agewise shrink` on an exerciser in a memory cgroup of its own: its hot half is
-//! used over and over, the other half never.
+//! `agewise whatif` and `agewise shrink` on an exerciser in a memory cgroup of its own: its hot
+//! half is used over and over, the other half never.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
 mod support;

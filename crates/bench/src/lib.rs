@@ -134,10 +134,10 @@ enum What {
     Daemon(DaemonArgs),
     /// What `agewise whatif` says beside what then happens.
     ///
-    /// An exerciser runs in a memory cgroup of its own with a zram device, is watched, and is then limited
-    /// to 90, 75, 60 and 50 % of what it has. Told and counted are refaults a second. Bars: half of
-    /// the points within 15 % or one fault a second of what happens (near), 90 % of them inside their
-    /// interval (within).
+    /// An exerciser runs in a memory cgroup of its own with a zram device, is watched, and is then
+    /// limited to 90, 75, 60 and 50 % of what it has. Told and counted are refaults a second. Bars:
+    /// half of the points within 15 % or one fault a second of what happens (near), 90 % of them
+    /// inside their interval (within).
     Whatif(whatif::Args),
     /// What following the page cache costs, and how true it is.
     ///

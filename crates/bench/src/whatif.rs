@@ -42,10 +42,20 @@ pub(super) struct Args {
     ])]
     load: Vec<Load>,
     /// How long it is watched before it is squeezed.
-    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = units::positive_duration)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "20s",
+        value_parser = units::positive_duration
+    )]
     duration: Duration,
     /// How long faults are counted at each limit.
-    #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = units::positive_duration)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "6s",
+        value_parser = units::positive_duration
+    )]
     window: Duration,
     /// How to print.
     #[arg(long, value_enum, default_value_t)]
@@ -132,14 +142,13 @@ pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Resul
     print_total(&mut out, args.format, &rows, cpu_ms, &costs)
 }
 
-fn run(
+fn start(
     program: &Path,
     args: &Args,
     load: &Load,
-    hierarchy: &Hierarchy,
+    memcg: &OwnMemcg,
     stop: &Stop,
-) -> anyhow::Result<(Vec<Row>, Found)> {
-    let memcg = OwnMemcg::create(hierarchy)?;
+) -> anyhow::Result<Spawned> {
     let words: Vec<OsString> = vec![
         "--size".into(),
         args.size.to_string().into(),
@@ -150,7 +159,18 @@ fn run(
         "--no-final-check".into(),
     ];
     let entrance = memcg.entrance()?;
-    let exerciser = Spawned::start_in(program, words, Some(&entrance), Some(stop))?;
+    Spawned::start_in(program, words, Some(&entrance), Some(stop))
+}
+
+fn run(
+    program: &Path,
+    args: &Args,
+    load: &Load,
+    hierarchy: &Hierarchy,
+    stop: &Stop,
+) -> anyhow::Result<(Vec<Row>, Found)> {
+    let memcg = OwnMemcg::create(hierarchy)?;
+    let exerciser = start(program, args, load, &memcg, stop)?;
     wait(stop, SETTLE)?;
     let name = memcg.dir().file_name().context("a cgroup has a name")?;
     let cgroup = Cgroup::open(hierarchy, Path::new("/").join(name))?;

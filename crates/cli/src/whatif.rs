@@ -188,8 +188,8 @@ impl Costs {
     }
 }
 
-/// Measures what a page from swap costs, on pages of our own; where there is no swap, and for files,
-/// takes what such devices take usually.
+/// Measures what a page from swap costs, on pages of our own; where there is no swap, and for
+/// files, takes what such devices take usually.
 pub fn costs() -> Costs {
     const SSD_NS: f64 = 150_000.0;
     const ZRAM: &str = "zram";

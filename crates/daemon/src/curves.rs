@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What less memory would cost, for every subject, all the time: from the looks that are made anyway.
+//! What less memory would cost, for every subject, all the time: from the looks that are made
+//! anyway.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -61,30 +62,20 @@ pub struct AllCurves {
 }
 
 impl AllCurves {
-    /// Nothing seen yet.
-    pub fn new() -> Self {
+    /// Nothing seen yet. Histories are kept in a directory of the state directory.
+    pub fn new(state: Option<PathBuf>) -> Self {
+        let dir = state.map(|state| state.join("whatif"));
+        if let Some(dir) = &dir {
+            remove_old(dir);
+        }
         AllCurves {
             sights: Sights::default(),
             params: Params::small(kernel_in_use(&Roots::default())),
             prices: costs().prices,
             by_key: HashMap::new(),
             blind_ms: 0.0,
-            dir: None,
+            dir,
             is_trouble_told: false,
-        }
-    }
-
-    /// Keeps histories in a directory of the state directory. What is too old there is removed.
-    pub fn keep_in(&mut self, state: Option<PathBuf>) {
-        self.dir = state.map(|state| state.join("whatif"));
-        let files = self.dir.as_ref().and_then(|dir| fs::read_dir(dir).ok());
-        for file in files.into_iter().flatten().flatten() {
-            let modified = file.metadata().and_then(|meta| meta.modified());
-            let age = modified.map(|at| SystemTime::now().duration_since(at).unwrap_or_default());
-            if age.is_ok_and(|age| age > KEPT) {
-                // One that stays is removed by the next start.
-                let _ = fs::remove_file(file.path());
-            }
         }
     }
 
@@ -215,8 +206,20 @@ impl AllCurves {
     }
 }
 
+/// What nobody has seen for long.
+fn remove_old(dir: &Path) {
+    for file in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let modified = file.metadata().and_then(|meta| meta.modified());
+        let age = modified.map(|at| SystemTime::now().duration_since(at).unwrap_or_default());
+        if age.is_ok_and(|age| age > KEPT) {
+            // One that stays is removed by the next start.
+            let _ = fs::remove_file(file.path());
+        }
+    }
+}
+
 /// The old file or the new one is there, whatever happens.
-fn replace(path: &std::path::Path, bytes: &[u8]) -> io::Result<()> {
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
     }
@@ -232,8 +235,7 @@ mod tests {
     #[test]
     fn histories_survive_by_name_and_damage_is_no_history() {
         let dir = tempfile::tempdir().unwrap();
-        let mut all = AllCurves::new();
-        all.keep_in(Some(dir.path().to_owned()));
+        let all = AllCurves::new(Some(dir.path().to_owned()));
         let key: Key = (Arc::from("/web"), 7);
         let path = all.path(&key).unwrap();
         assert_eq!(Some(&path), all.path(&(Arc::from("/web"), 8)).as_ref());
@@ -243,7 +245,7 @@ mod tests {
         assert!(!path.with_extension("new").exists());
         let old = SystemTime::now() - KEPT - Duration::from_secs(5);
         fs::File::open(&path).unwrap().set_modified(old).unwrap();
-        all.keep_in(Some(dir.path().to_owned()));
+        let _ = AllCurves::new(Some(dir.path().to_owned()));
         assert!(!path.exists(), "nobody has seen it for long");
     }
 }

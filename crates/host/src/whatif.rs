@@ -17,8 +17,8 @@ use crate::cgroup::Cgroup;
 use crate::root::Roots;
 use crate::vma::{Vma, VmaKind};
 
-/// The order in which the kernel that runs evicts: generations where `CONFIG_LRU_GEN` is built in and
-/// switched on (`/sys/kernel/mm/lru_gen/enabled`).
+/// The order in which the kernel that runs evicts: generations where `CONFIG_LRU_GEN` is built in
+/// and switched on (`/sys/kernel/mm/lru_gen/enabled`).
 pub fn kernel_in_use(roots: &Roots) -> Kernel {
     let path = roots.sys.join("kernel/mm/lru_gen/enabled");
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -48,15 +48,15 @@ pub struct Sights {
 pub struct Around {
     /// All processes could be looked at.
     pub is_whole: bool,
-    /// Pages of files count. Those of programs and libraries that a cgroup maps are often charged to
-    /// another one, which read them first: a limit of this one does not touch them.
+    /// Pages of files count. Those of programs and libraries that a cgroup maps are often charged
+    /// to another one, which read them first: a limit of this one does not touch them.
     pub has_files: bool,
     /// How long looking took.
     pub blind_ms: f64,
 }
 
-/// Whether a cgroup is charged for most of the pages of files that its processes map. Without a cgroup
-/// they count.
+/// Whether a cgroup is charged for most of the pages of files that its processes map. Without a
+/// cgroup they count.
 pub fn is_charged_for_files(cgroup: Option<&Cgroup>, agent: &Agent, pids: &[u32]) -> bool {
     let Some(charged) = cgroup.and_then(|cgroup| cgroup.stat().ok()) else {
         return true;
@@ -148,8 +148,8 @@ fn show_table(look: &mut Look<'_>, space: &Space, seen: &Seen, has_files: bool) 
     }
 }
 
-/// What was written in a private mapping of a file is anonymous; the kernel maps the file's own pages
-/// there clean.
+/// What was written in a private mapping of a file is anonymous; the kernel maps the file's own
+/// pages there clean.
 fn page_type(vma: &Vma, is_dirty: bool) -> PageType {
     match vma.kind {
         VmaKind::FileShared => PageType::File,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy::whatif` against the truth: the traces of the repository, looked at as a machine is looked
-//! at, beside exact LRU and beside the engine of the kernel's classic LRU.
+//! `policy::whatif` against the truth: the traces of the repository, looked at as a machine is
+//! looked at, beside exact LRU and beside the engine of the kernel's classic LRU.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -96,7 +96,8 @@ fn told(of: &Looks, pages: usize, kernel: Kernel, decider: Decider) -> Vec<[f64;
         .collect()
 }
 
-/// Mean absolute error of the miss ratio, and the share of the sizes at which the truth lies within.
+/// Mean absolute error of the miss ratio, and the share of the sizes at which the truth lies
+/// within.
 fn compare(of: &Looks, truth: &[f64], told: &[[f64; 3]]) -> (f64, f64) {
     let uses: usize = of.looks.iter().map(Vec::len).sum();
     let errors = truth

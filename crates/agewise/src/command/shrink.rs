@@ -23,18 +23,19 @@ use super::whatif::{Memory, memory};
 
 /// Take memory from a cgroup, as far as that does not hurt.
 ///
-/// Watches it as `agewise whatif` does, asks the curve of the kernel's LRU what the goal would cost,
-/// and refuses what the curve says to exceed --max-wait. Then it lowers a limit in steps of a
-/// sixteenth: memory.high (v2, after memory.reclaim), or memory.limit_in_bytes (v1, where the kernel
-/// kills if it cannot reclaim). Each step is held for some seconds against what was predicted. When waiting
-/// exceeds --max-wait over two seconds, the limit goes back to the step before, at once.
+/// Watches it as `agewise whatif` does, asks the curve of the kernel's LRU what the goal would
+/// cost, and refuses what the curve says to exceed --max-wait. Then it lowers a limit in steps of a
+/// sixteenth: memory.high (v2, after memory.reclaim), or memory.limit_in_bytes (v1, where the
+/// kernel kills if it cannot reclaim). Each step is held for some seconds against what was
+/// predicted. When waiting exceeds --max-wait over two seconds, the limit goes back to the step
+/// before, at once.
 ///
-/// The limit is taken back when the command ends, however it ends, unless --keep is given and a step
-/// was well. What it does is noted before it is done: `agewise daemon --undo` takes back what a killed
-/// one left. While a daemon acts on this machine it refuses to run.
+/// The limit is taken back when the command ends, however it ends, unless --keep is given and a
+/// step was well. What it does is noted before it is done: `agewise daemon --undo` takes back what
+/// a killed one left. While a daemon acts on this machine it refuses to run.
 ///
-/// Waiting is the kernel's own count where it keeps one (v2, memory.pressure), else faults times what
-/// one costs here. Cgroups that hold init, this session or agewise itself are left alone.
+/// Waiting is the kernel's own count where it keeps one (v2, memory.pressure), else faults times
+/// what one costs here. Cgroups that hold init, this session or agewise itself are left alone.
 ///
 /// Exit status: 0 the goal was reached (or planned); 1 refused, or it had to step back; 2 a wrong
 /// argument.
@@ -54,7 +55,12 @@ pub struct Args {
     max_wait: f64,
 
     /// How long to watch before anything is done.
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = units::positive_duration)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "60s",
+        value_parser = units::positive_duration
+    )]
     duration: Duration,
 
     /// Leave the limit there.

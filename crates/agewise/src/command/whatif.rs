@@ -14,14 +14,14 @@ use serde::Serialize;
 
 /// Tell how fast a running program would be with less memory.
 ///
-/// Watches a process or cgroup for a while and simulates memories of other sizes beside it: how many
-/// faults a second each would have, and which share of the time a task would wait for them at this
-/// machine's prices. Nothing is taken from the program.
+/// Watches a process or cgroup for a while and simulates memories of other sizes beside it: how
+/// many faults a second each would have, and which share of the time a task would wait for them at
+/// this machine's prices. Nothing is taken from the program.
 ///
 /// `kernel` is the order in which the kernel that runs evicts (active and inactive lists, or
-/// generations), simulated in miniature; `lru` is an exact LRU. Every figure has an interval that holds
-/// it 95 times of 100, for what was watched: it covers the order of uses between two looks, which
-/// accessed bits do not tell, the sample, and uses of pages whose last use lies before the
+/// generations), simulated in miniature; `lru` is an exact LRU. Every figure has an interval that
+/// holds it 95 times of 100, for what was watched: it covers the order of uses between two looks,
+/// which accessed bits do not tell, the sample, and uses of pages whose last use lies before the
 /// observation. A size that is smaller than what is used from one look to the next has no upper
 /// bound: look more often. What happens more rarely than --duration is not known at all; how much
 /// memory was not used meanwhile is printed.
@@ -44,11 +44,16 @@ pub struct Args {
     memory: Vec<Memory>,
 
     /// How long to watch. The first quarter only tells which pages are where.
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = units::positive_duration)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "60s",
+        value_parser = units::positive_duration
+    )]
     duration: Duration,
 
-    /// Time between two looks, at least 100ms; `auto` begins with a second and looks more often while
-    /// much is used in between.
+    /// Time between two looks, at least 100ms; `auto` begins with a second and looks more often
+    /// while much is used in between.
     #[arg(long, value_name = "DURATION", default_value = "auto", value_parser = interval)]
     interval: Interval,
 
@@ -250,6 +255,11 @@ fn text(
             )?;
         }
     }
+    remarks(out, found, costs)
+}
+
+/// How it is known, and what is not.
+fn remarks(out: &mut impl Write, found: &Found, costs: &Costs) -> std::io::Result<()> {
     let curves = &found.curves;
     writeln!(
         out,
@@ -319,7 +329,8 @@ mod tests {
     fn what_has_no_bound_says_so() {
         assert_eq!(bound(f64::INFINITY, percent_text), "?");
         assert_eq!(bound(0.5, percent_text), "50.000 %");
-        let json = serde_json::to_string(&f64::INFINITY).unwrap();
-        assert_eq!(json, "null");
+        let mut json = Vec::new();
+        output::json(&mut json, &f64::INFINITY).unwrap();
+        assert_eq!(json, b"null");
     }
 }

@@ -69,7 +69,6 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
         None
     };
     let mut daemon = Daemon::open(config, hub.clone(), options.dry_run, found)?;
-    daemon.curves.keep_in(options.state_dir());
     daemon
         .journal
         .write("privileges", &Privileges { kept: &kept });

@@ -11,7 +11,7 @@ use agewise_host::root::Roots;
 use super::Daemon;
 use crate::journal::unix_ms;
 use crate::observer::{self, Seen};
-use crate::state::{Event, Reason, Scope, Snapshot};
+use crate::state::{Event, Reason, Scope, Snapshot, SubjectView};
 
 impl Daemon {
     pub(super) fn publish(
@@ -31,17 +31,7 @@ impl Daemon {
             &settings,
             &mut self.hits,
         );
-        for (view, seen) in subjects.iter_mut().zip(seen) {
-            let count = self.refaulted.entry(seen.key.clone()).or_default();
-            count.sum_bytes += view.refaulted_bytes.saturating_sub(count.raw_bytes);
-            count.raw_bytes = view.refaulted_bytes;
-            view.refaulted_bytes = count.sum_bytes;
-            view.curves = self.curves.of(&seen.key);
-            if let Some(squeezed) = self.squeezed.get(&seen.key) {
-                let bytes = squeezed.bytes(Reason::THRASH);
-                view.reclaimed.add(Reason::THRASH, bytes);
-            }
-        }
+        self.complete(&mut subjects, seen);
         let machine = self.world.machine();
         let cpu = clock::process_cpu();
         self.own.scan_cpu_ms = cpu.saturating_sub(cpu_before).as_secs_f64() * 1e3;
@@ -89,6 +79,23 @@ impl Daemon {
         });
         for scope in whole.into_iter().chain(pressed) {
             self.hub.tell(Event::Pressure(scope));
+        }
+    }
+}
+
+impl Daemon {
+    /// What the daemon knows of subjects besides what its agent does.
+    fn complete(&mut self, subjects: &mut [SubjectView], seen: &[Seen]) {
+        for (view, seen) in subjects.iter_mut().zip(seen) {
+            let count = self.refaulted.entry(seen.key.clone()).or_default();
+            count.sum_bytes += view.refaulted_bytes.saturating_sub(count.raw_bytes);
+            count.raw_bytes = view.refaulted_bytes;
+            view.refaulted_bytes = count.sum_bytes;
+            view.curves = self.curves.of(&seen.key);
+            if let Some(squeezed) = self.squeezed.get(&seen.key) {
+                let bytes = squeezed.bytes(Reason::THRASH);
+                view.reclaimed.add(Reason::THRASH, bytes);
+            }
         }
     }
 }

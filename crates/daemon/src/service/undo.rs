@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Undoing what a killed daemon left: before its configuration is read, and whatever that says.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use agewise_host::throttle::{Ledger, LedgerError, Undone};
 
@@ -16,6 +16,8 @@ const FORMER: &str = "/run/agewise-undo/ledger";
 #[derive(Debug, Default)]
 pub(super) struct Found {
     ledger: Option<Ledger>,
+    /// Where it is.
+    state: Option<PathBuf>,
     /// Why there is none.
     missing: String,
     said: Vec<String>,
@@ -25,7 +27,10 @@ pub(super) struct Found {
 impl Found {
     /// Reads the ledger and undoes what it says. Nothing else has been read or opened by then.
     pub fn at_start(options: &Options) -> Self {
-        let mut found = Found::default();
+        let mut found = Found {
+            state: options.state_dir(),
+            ..Found::default()
+        };
         match options.state_dir() {
             Some(dir) => match Ledger::open(&dir) {
                 Ok((ledger, undone)) => {
@@ -106,6 +111,11 @@ impl Found {
         self.ledger
             .as_ref()
             .ok_or_else(|| anyhow::anyhow!("protect: nothing may be done: {}", self.missing))
+    }
+
+    /// The state directory.
+    pub fn state(&self) -> Option<PathBuf> {
+        self.state.clone()
     }
 
     /// What there was to say, for the journal.

@@ -8,6 +8,7 @@ use agewise_policy::generations::{ByType, Generations, LABEL_UNSEEN, LABELS, Lab
 use agewise_policy::sample::{Area, Bounds, Identity, Level, Margin, Spread, choose, scale};
 use agewise_policy::workingset::Intervals;
 
+use super::Space;
 use crate::access::{AddressRange, PAGE_BYTES};
 use crate::process::Status;
 use crate::vma::{Vma, VmaKind};
@@ -30,6 +31,13 @@ pub(super) struct Followed {
     /// Resident pages by type, as the kernel counted them at the last look.
     known: ByType<u64>,
     swapped_pages: u64,
+}
+
+impl Space {
+    /// One block in 2^level like the one that holds this page is followed; `None` if it is not.
+    pub fn level_at(&self, page: u64) -> Option<Level> {
+        self.followed.level_at(page)
+    }
 }
 
 /// What a sample of a process says about all of it, in pages.
@@ -86,8 +94,7 @@ impl Followed {
         self.level
     }
 
-    /// One block in 2^level like the one that holds this page is followed; `None` if it is not.
-    pub fn level_at(&self, page: u64) -> Option<Level> {
+    fn level_at(&self, page: u64) -> Option<Level> {
         let at = self
             .ranges
             .partition_point(|range| pages(range).end <= page);

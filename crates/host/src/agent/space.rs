@@ -38,7 +38,7 @@ pub struct Space {
     looked_at: Vec<u32>,
     pub(super) shareable: Vec<bool>,
     /// What is read of them.
-    followed: Followed,
+    pub(super) followed: Followed,
     interim: InterimScans,
     maps_read: MapsRead,
     /// Before the look, as the kernel counts them.
@@ -187,11 +187,6 @@ impl Space {
     /// How coarse the sample of it is; 0: everything is followed.
     pub(super) fn level(&self) -> Level {
         self.followed.level()
-    }
-
-    /// One block in 2^level like the one that holds this page is followed; `None` if it is not.
-    pub fn level_at(&self, page: u64) -> Option<Level> {
-        self.followed.level_at(page)
     }
 
     /// Resident pages before the look, as the kernel counts them.

@@ -108,7 +108,7 @@ impl Throttle {
     /// that was written.
     ///
     /// # Errors
-    /// [`ThrottleError`]; in v1 also that not enough could be reclaimed. The limit is as it was then.
+    /// [`ThrottleError`]; in v1 also that not enough could be reclaimed. The limit stays as it was.
     pub fn limit(&mut self, cgroup: &Cgroup, limit_bytes: u64) -> Result<PathBuf, ThrottleError> {
         let file = match cgroup.hierarchy().version {
             Version::V2 => "memory.high",

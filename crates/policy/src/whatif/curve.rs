@@ -168,8 +168,8 @@ impl Curves {
         self.of(decider).at(percent)
     }
 
-    /// The least memory whose waiting stays within `wait_max` at its upper bound, bytes, down to the
-    /// first of [`PERCENTS`]; `None` if not even all of it does.
+    /// The least memory whose waiting stays within `wait_max` at its upper bound, bytes, down to
+    /// the first of [`PERCENTS`]; `None` if not even all of it does.
     pub fn least_bytes(&self, decider: Decider, prices: Prices, wait_max: f64) -> Option<u64> {
         let points = self.of(decider).points.iter().zip(PERCENTS).rev();
         points

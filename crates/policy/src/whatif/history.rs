@@ -7,7 +7,8 @@
 //!      8      2  version, 1
 //!     10      1  hours kept; the days follow them
 //!     11      1  days kept
-//!     12  848 n  each: begin (Unix ms), full_bytes, observed_ms, unused_bytes (8 each), 816 of rates
+//!     12  848 n  each: begin (Unix ms), full_bytes, observed_ms, unused_bytes (8 each), 816 of
+//! rates
 //!    end      8  checksum of all before
 //! ```
 //!
@@ -226,7 +227,8 @@ fn to_rate(per_second: f64) -> u16 {
         return UNBOUNDED;
     }
     let step = (per_second.log2() + LOWEST) * STEPS;
-    // Less than one fault a year is none; a cast of what is too large or no number stops at the ends.
+    // Less than one fault a year is none; a cast of what is too large or no number stops at the
+    // ends.
     step.round().min(f64::from(UNBOUNDED - 1)) as u16
 }
 

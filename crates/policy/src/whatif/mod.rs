@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What if there were less memory? Faults a second by size, from what looks at pages show anyway.
 //!
-//! A fixed number of pages, chosen by hash, is simulated: a memory of 60 % of what is resident holds
-//! 60 % of them. LRU follows for all sizes from stack distances; the kernel's own LRU is simulated in
-//! miniature at some sizes. First uses of pages are no faults of too little memory and are not
-//! counted.
+//! A fixed number of pages, chosen by hash, is simulated: a memory of 60 % of what is resident
+//! holds 60 % of them. LRU follows for all sizes from stack distances; the kernel's own LRU is
+//! simulated in miniature at some sizes. First uses of pages are no faults of too little memory and
+//! are not counted.
 //!
 //! Nothing is stated without an interval. It covers the order of uses inside a look, which accessed
 //! bits do not tell (least and greatest distance that any order gives); the choice of pages (eight
 //! parts of the sample are held against one another, and the size of the memory that they stand for
-//! is itself uncertain); and uses of pages whose last use lies before the observation. Where a look is so
-//! long that more pages are used in it than a memory holds, a page may have left and come back many
-//! times between two looks: the upper bound is infinite.
+//! is itself uncertain); and uses of pages whose last use lies before the observation. Where a look
+//! is so long that more pages are used in it than a memory holds, a page may have left and come
+//! back many times between two looks: the upper bound is infinite.
 //!
 //! ```
 //! use agewise_policy::PageType;
@@ -62,8 +62,8 @@ const NONE: Slot = Slot::MAX;
 /// Most pages simulated.
 pub const PAGES_MAX: usize = 1 << 15;
 
-/// Looks after which a page of a file that is mapped no more is forgotten. It may well be in the page
-/// cache still.
+/// Looks after which a page of a file that is mapped no more is forgotten. It may well be in the
+/// page cache still.
 const FORGET_LOOKS: u32 = 256;
 
 /// Memory may grow by so much (a part in so many) before what was counted is moved.
@@ -267,9 +267,9 @@ impl WhatIf {
         };
     }
 
-    /// The order that is assumed inside a look: that of the last uses, as when the same is done over
-    /// and over; new pages last, as they were shown, which is by address. For independent uses it
-    /// makes no difference as long as a look shows a small part of memory.
+    /// The order that is assumed inside a look: that of the last uses, as when the same is done
+    /// over and over; new pages last, as they were shown, which is by address. For independent uses
+    /// it makes no difference as long as a look shows a small part of memory.
     fn put_in_order(&self, slots: &mut [Slot]) {
         slots.sort_unstable_by_key(|slot| {
             let number = self.sample.page(*slot).map_or(0, |page| page.number);
@@ -350,9 +350,9 @@ impl Look<'_> {
         self.of.sample.filter()
     }
 
-    /// Shows a page. `hash` is its [`page_hash`], of what names it for good; one page in 2^`level` of
-    /// its kind is followed. One that several processes share may be shown several times: used by
-    /// one is used.
+    /// Shows a page. `hash` is its [`page_hash`], of what names it for good; one page in 2^`level`
+    /// of its kind is followed. One that several processes share may be shown several times: used
+    /// by one is used.
     pub fn page(&mut self, hash: u64, level: Level, page_type: PageType, fact: Fact) {
         let look = self.of.looks;
         if let Some(slot) = self.of.sample.find(hash, level) {
@@ -367,8 +367,8 @@ impl Look<'_> {
         }
     }
 
-    /// Notes that uses went unnoticed for so long: those between reading an accessed bit and clearing
-    /// it are lost. They are in the upper bounds.
+    /// Notes that uses went unnoticed for so long: those between reading an accessed bit and
+    /// clearing it are lost. They are in the upper bounds.
     pub fn blind(&mut self, ms: f64) {
         self.of.tally.blind_ms += ms;
     }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which pages are simulated: a fixed number, chosen by hash (SHARDS).
 //!
-//! Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, with a fixed size:
-//! when there are too many pages the one with the greatest hash goes, and from then on no page with
-//! that hash or a greater one is taken. So what is in the sample has been from its first use.
+//! Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, with a fixed
+//! size: when there are too many pages the one with the greatest hash goes, and from then on no
+//! page with that hash or a greater one is taken. So what is in the sample has been from its first
+//! use.
 
 use std::collections::BTreeMap;
 
@@ -42,8 +43,8 @@ fn rank(hash: u64, level: Level) -> u64 {
     hash.checked_shr(u32::from(level)).unwrap_or(0)
 }
 
-/// What names a page, as a number that looks drawn by chance: of process and address, or of file and
-/// place in it.
+/// What names a page, as a number that looks drawn by chance: of process and address, or of file
+/// and place in it.
 pub fn page_hash(of: u64, page: u64) -> u64 {
     crate::mix::hash(crate::mix::hash(of) ^ page)
 }

@@ -2,9 +2,9 @@
 //! Taking memory from a cgroup: what the curve allows, down in steps, each held against the
 //! prediction, and back at once when it hurts.
 //!
-//! [`plan`] asks the curve. [`Shrink`] is handed the time and the counters of the cgroup and answers
-//! with the next thing to do; it neither waits nor touches anything, so the same machine runs against
-//! a cgroup and against a simulated one.
+//! [`plan`] asks the curve. [`Shrink`] is handed the time and the counters of the cgroup and
+//! answers with the next thing to do; it neither waits nor touches anything, so the same machine
+//! runs against a cgroup and against a simulated one.
 
 use super::{Curves, Decider, Estimate, Prices};
 
@@ -138,8 +138,8 @@ pub struct Facts {
     pub now_ms: u64,
     /// Pages that came back so far, from swap and from files.
     pub faults: [u64; 2],
-    /// Time for which some task waited for memory so far, us; `None` where the kernel does not tell:
-    /// then it is reckoned from faults and prices.
+    /// Time for which some task waited for memory so far, us; `None` where the kernel does not
+    /// tell: then it is reckoned from faults and prices.
     pub waited_us: Option<u64>,
 }
 
@@ -184,8 +184,8 @@ pub struct Outcome {
 
 /// A step is held for so long before the next.
 const HOLD_MS: u64 = 4_000;
-/// What a change of the limit does by itself settles within so long: pages leave that were in use, and
-/// come back.
+/// What a change of the limit does by itself settles within so long: pages leave that were in use,
+/// and come back.
 const SETTLE_MS: u64 = 1_000;
 /// Until then so many times the waiting that is allowed is let pass.
 const SETTLE_FACTOR: f64 = 10.0;

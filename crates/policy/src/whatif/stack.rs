@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! LRU stack distances of sampled pages, with bounds where the order inside a look is not known.
 //!
-//! Pages lie in the order of their last use on a line of positions; a Fenwick tree counts how many lie
-//! beyond one. Those of one look lie together, so that the least and the greatest distance that any
-//! order inside looks can give are two more such counts.
+//! Pages lie in the order of their last use on a line of positions; a Fenwick tree counts how many
+//! lie beyond one. Those of one look lie together, so that the least and the greatest distance that
+//! any order inside looks can give are two more such counts.
 
 use super::{NONE, Slot};
 
-/// How many other pages were used since the last use of a page: a pool of more than so many holds it.
+/// How many other pages were used since the last use of a page: a pool of more than so many holds
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Distance {
     /// Whatever the order inside looks was, at least so many,
@@ -206,7 +207,8 @@ mod tests {
         ) {
             let mut looks: Vec<Vec<Slot>> = looks;
             for (number, look) in looks.iter_mut().enumerate() {
-                look.sort_by_key(|page| crate::mix::hash(turn ^ number as u64 ^ u64::from(*page) << 32));
+                let seed = turn ^ number as u64;
+                look.sort_by_key(|page| crate::mix::hash(seed ^ u64::from(*page) << 32));
             }
             let mut stack = Stack::new(24);
             for at in 0..looks.len() {

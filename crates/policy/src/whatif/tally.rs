@@ -13,8 +13,8 @@ const T_95: f64 = 2.365;
 const Z_95: f64 = 1.96;
 /// "Rule of three": what was never seen happened, with 95 % probability, fewer than three times.
 const NEVER_SEEN: f64 = 3.0;
-/// Looks of a hundred in which more pages were used than a size holds, from which on nothing is known
-/// of that size: a page may have left and come back within a look, any number of times.
+/// Looks of a hundred in which more pages were used than a size holds, from which on nothing is
+/// known of that size: a page may have left and come back within a look, any number of times.
 const COARSE_PERCENT: u64 = 5;
 
 /// A number for each size.
@@ -96,7 +96,8 @@ impl Tally {
         }
     }
 
-    /// Notes a use of a page that was so far down, `rank` being its place in the order of the sample.
+    /// Notes a use of a page that was so far down, `rank` being its place in the order of the
+    /// sample.
     pub fn lru(&mut self, distance: Distance, page_type: PageType, rank: u64, scale: &Scale) {
         let misses = |distance: u32| {
             (0..SIZES)
@@ -133,8 +134,8 @@ impl Tally {
         bounds.for_each(|counts| stretch(counts, factor));
     }
 
-    /// The curves. `filled` are the sizes at which the kernel's memory was simulated, rising, with the
-    /// first and the last of all.
+    /// The curves. `filled` are the sizes at which the kernel's memory was simulated, rising, with
+    /// the first and the last of all.
     pub fn curves(&self, now_ms: u64, scale: &Scale, full_bytes: u64, filled: &[usize]) -> Curves {
         let observed_ms = now_ms.saturating_sub(self.began_ms);
         let seconds = (observed_ms as f64 / 1000.0).max(1e-3);
@@ -182,8 +183,8 @@ impl Tally {
             let high = |at: f64| value(counts, at) + value(&self.most[of], at) - value(lru, at);
             let likely = counts[size].max(0.0);
             let half = half * if total > 0.0 { likely / total } else { 0.0 };
-            // The kernel's lists hold what their history made of them, which is not known: where the
-            // miniature and LRU disagree, it may be either.
+            // The kernel's lists hold what their history made of them, which is not known: where
+            // the miniature and LRU disagree, it may be either.
             let high = (high(percent - off) / noticed + half.max(never)).max(lru[size]);
             let low = (low(percent + off) - half).min(lru[size]);
             Estimate {

@@ -42,8 +42,8 @@ fn capacity(pages: u64, size: usize) -> usize {
 }
 
 proptest! {
-    /// One page a look, every page simulated: exactly LRU, and the bounds are that as well, once each
-    /// page has been used.
+    /// One page a look, every page simulated: exactly LRU, and the bounds are that as well, once
+    /// each page has been used.
     #[test]
     fn one_page_a_look_is_exact(uses in prop::collection::vec(0u64..20, 1..200)) {
         let all: Vec<u64> = (0..20).collect();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Miniature pools: what a memory of one size holds under the kernel's own order of eviction, for the
-//! sampled pages alone.
+//! Miniature pools: what a memory of one size holds under the kernel's own order of eviction, for
+//! the sampled pages alone.
 //!
 //! They know what the kernel could: that a page was used, not in which order inside a look, and by
 //! accessed bits that it reads when it scans. They are written from what the kernel does
