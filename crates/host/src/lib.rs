@@ -12,6 +12,8 @@ mod complaints;
 pub mod damon;
 pub mod error;
 pub mod faults;
+#[cfg(feature = "testing")]
+pub mod fuzz;
 pub mod glance;
 pub mod heated;
 pub mod kernel_source;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agewise_host::agent::{Agent, TickReport};
+use agewise_host::agent::TickReport;
 use agewise_host::clock;
 use agewise_host::root::Roots;
 
@@ -44,7 +44,7 @@ impl Daemon {
         let machine = self.world.machine();
         let cpu = clock::process_cpu();
         self.own.scan_cpu_ms = cpu.saturating_sub(cpu_before).as_secs_f64() * 1e3;
-        self.own.scan_ms = Agent::now_ms().saturating_sub(began_ms) as f64;
+        self.own.scan_ms = self.now_ms().saturating_sub(began_ms) as f64;
         self.own.cpu_ms = cpu.saturating_sub(self.began_cpu).as_secs_f64() * 1e3;
         let elapsed_ms = self.began.elapsed().as_secs_f64() * 1e3;
         self.own.cpu_percent = self.own.cpu_ms / elapsed_ms.max(1.0) * 100.0;
