@@ -8,7 +8,7 @@ AGEWISE = $(TARGET_DIR)/release/agewise
 LIBRARIES = agewise-policy agewise-kernel agewise-damon agewise-trace
 FEATURE_SETS = "" fuse web lab bench
 
-.PHONY: setup build install dist run test test-vm lint check-features doc package bench man bpf bpf-check clean
+.PHONY: setup build install dist run test test-vm test-harmless model fuzz lint check-features doc package bench man bpf bpf-check clean
 
 # Installs what building agewise needs (as root on Debian and its kin), or names what is missing.
 setup:
@@ -41,6 +41,19 @@ test: setup
 # Access sources and movers that need another kernel than this one, in a virtual machine. Optional.
 test-vm: setup
 	scripts/test-vm $(KERNELS)
+
+# Programs that verify their memory, with and without a daemon that moves it. Needs stress-ng.
+test-harmless: build
+	scripts/test-harmless $(AGEWISE)
+
+# The model-based test of the daemon for longer than `make test` runs it: SEEDS sequences of STEPS.
+model: setup
+	SEEDS=$(or $(SEEDS),100) STEPS=$(or $(STEPS),10000) $(CARGO) test $(CARGO_FLAGS) -p agewise-daemon \
+		--lib whatever_happens_for_long -- --ignored --nocapture
+
+# Each fuzz target for TIME seconds, led by coverage. Needs a C++ compiler, and no other toolchain.
+fuzz: setup
+	@CARGO="$(CARGO)" scripts/fuzz $(or $(TIME),60) $(TARGETS)
 
 lint: setup
 	$(CARGO) fmt --check

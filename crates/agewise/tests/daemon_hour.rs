@@ -20,6 +20,7 @@ use agewise_daemon::observer::Seen;
 use agewise_daemon::pace::Pace;
 use agewise_daemon::protect::{Counters, Protector};
 use agewise_daemon::state::{Event, Hub, Scope, Snapshot};
+use agewise_host::root::ProcRoot;
 use agewise_policy::workingset::report::{File, GroupFile};
 
 /// Bytes that are allocated now.
@@ -108,7 +109,7 @@ impl Daemon {
                 subjects_max: 50,
                 depth_max: 3,
             }),
-            protector: Protector::new(&config.protect, None).unwrap(),
+            protector: Protector::new(&config.protect, ProcRoot::default(), None).unwrap(),
             matcher: Matcher::new(&config).unwrap(),
             journal: Journal::open(&config.journal, &Health::default()).unwrap(),
             pace: Pace::new(1.0, TICK_MS),

@@ -6,7 +6,6 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use agewise_cli::whatif::costs;
@@ -15,10 +14,11 @@ use agewise_host::cgroup::CgroupError;
 use agewise_host::root::Roots;
 use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
 use agewise_policy::whatif::history::{DAYS, History};
-use agewise_policy::whatif::{Curves, Params, Prices, WhatIf, page_hash};
+use agewise_policy::whatif::{Curves, Decider, Params, Prices, WhatIf, page_hash};
 
 use crate::journal::unix_ms;
 use crate::observer::{Key, Seen};
+use crate::state::LessMemory;
 
 /// Subjects that are simulated, at most: the first ones. Some 100 KiB each, with their history.
 const SUBJECTS_MAX: usize = 256;
@@ -29,13 +29,25 @@ const COUNT_MS: u64 = 15 * 60 * 1000;
 /// Histories of subjects that have not been seen for so long are removed.
 const KEPT: Duration = Duration::from_secs(DAYS as u64 * 86_400);
 
-/// The curves of a subject, and what they are priced at.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Priced {
-    /// Faults a second by memory.
-    pub curves: Curves,
-    /// What one costs.
-    pub prices: Prices,
+/// Sizes that are shown, percent of the most that was resident.
+const SHOWN_PERCENT: [u16; 4] = [50, 60, 75, 90];
+
+/// What a subject would do with less memory, at the sizes that are shown, under the LRU of this
+/// kernel. Bounds that are not known are left out.
+fn shown(curves: &Curves, prices: Prices) -> Vec<LessMemory> {
+    let known = |value: f64| value.is_finite().then_some(value);
+    let at = |percent: u16| {
+        let point = curves.of(Decider::Kernel).at(f64::from(percent));
+        let (faults, wait) = (point.faults_per_second(), point.wait_ratio(prices));
+        Some(LessMemory {
+            percent,
+            faults_per_second: known(faults.likely)?,
+            faults_high: known(faults.high),
+            wait_ratio: known(wait.likely)?,
+            wait_high: known(wait.high),
+        })
+    };
+    SHOWN_PERCENT.into_iter().filter_map(at).collect()
 }
 
 /// A subject that is simulated.
@@ -46,7 +58,7 @@ struct Followed {
     is_counting: bool,
     /// Unix time since when it is counted.
     began_ms: u64,
-    latest: Option<Arc<Priced>>,
+    latest: Vec<LessMemory>,
 }
 
 /// Simulates all subjects.
@@ -125,19 +137,18 @@ impl AllCurves {
             }
             let curves = what_if.curves();
             let is_due = curves.observed_ms >= COUNT_MS;
-            followed.latest = Some(Arc::new(Priced {
-                curves,
-                prices: self.prices,
-            }));
+            followed.latest = shown(&curves, self.prices);
             if is_due {
                 self.close(&seen.key);
             }
         }
     }
 
-    /// The curves of a subject since the last quarter of an hour began.
-    pub fn of(&self, key: &Key) -> Option<Arc<Priced>> {
-        self.by_key.get(key)?.latest.clone()
+    /// What a subject would do with less memory, by what was seen since the last quarter of an hour
+    /// began; nothing until there is something to say.
+    pub fn of(&self, key: &Key) -> Vec<LessMemory> {
+        let followed = self.by_key.get(key);
+        followed.map_or_else(Vec::new, |followed| followed.latest.clone())
     }
 
     /// Writes down what is known.
@@ -166,7 +177,7 @@ impl AllCurves {
             has_files: is_charged_for_files(seen.cgroup.as_ref(), agent, &seen.pids),
             is_counting: false,
             began_ms: 0,
-            latest: None,
+            latest: Vec::new(),
         }
     }
 
@@ -230,6 +241,8 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]

@@ -165,7 +165,7 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
         reclaimed,
         rehearsed_bytes: 0,
         psi: part.is_cgroup.then(|| psi(time_ms)),
-        curves: None,
+        less: Vec::new(),
         is_under_reclaim: false,
         troubles: Vec::new(),
     }

@@ -24,22 +24,34 @@ impl Part {
 
 /// What is wrong, if anything. Cloned handles are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Health(Arc<Mutex<BTreeMap<Part, String>>>);
+pub struct Health(Arc<Mutex<Troubles>>);
+
+#[derive(Debug, Default)]
+struct Troubles {
+    of: BTreeMap<Part, String>,
+    /// As another process told them.
+    told: Vec<String>,
+}
 
 impl Health {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Part, String>> {
+    fn lock(&self) -> MutexGuard<'_, Troubles> {
         // Every change is one assignment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says what is wrong with a part.
     pub fn fails(&self, part: Part, why: String) {
-        self.lock().insert(part, why);
+        self.lock().of.insert(part, why);
     }
 
     /// Says that nothing is wrong with it any more.
     pub fn recovers(&self, part: Part) {
-        self.lock().remove(&part);
+        self.lock().of.remove(&part);
+    }
+
+    /// What the process that knows says is wrong, a line each.
+    pub fn replace(&self, told: Vec<String>) {
+        self.lock().told = told;
     }
 
     /// What is wrong, a line for each part; none when all is well.
@@ -49,7 +61,9 @@ impl Health {
             let why: String = why.split_whitespace().collect::<Vec<_>>().join(" ");
             format!("{}: {why}", part.name())
         };
-        self.lock().iter().map(told).collect()
+        let troubles = self.lock();
+        let of = troubles.of.iter().map(told);
+        of.chain(troubles.told.iter().cloned()).collect()
     }
 }
 

@@ -11,6 +11,8 @@ pub mod config;
 pub mod curves;
 pub mod demo;
 pub mod files;
+#[cfg(feature = "testing")]
+pub mod fuzz;
 pub mod hand;
 pub mod health;
 #[cfg(feature = "web")]
@@ -32,6 +34,8 @@ pub mod page;
 pub mod privileges;
 pub mod protect;
 mod record;
+#[cfg(feature = "web")]
+pub mod serve;
 pub mod service;
 pub mod showcase;
 pub mod state;

@@ -21,7 +21,7 @@ pub struct NotBuilt;
 
 impl Outlet {
     /// Nothing to open, so nothing to note.
-    pub fn new(_ledger: Option<Ledger>) -> Self {
+    pub fn apart(_ledger: Option<Ledger>) -> Self {
         Outlet(())
     }
 
@@ -34,6 +34,11 @@ impl Outlet {
             true => Err(NotBuilt),
             false => Ok(()),
         }
+    }
+
+    /// Nobody to tell.
+    pub fn publish(&mut self, _hub: &Hub) -> Option<String> {
+        None
     }
 
     /// Nothing is served.

@@ -46,7 +46,11 @@ pub fn subjects(agent: &Agent) -> Vec<Seen> {
             Seen {
                 at,
                 key: (
-                    Arc::from(String::from_utf8_lossy(subject.name.as_bytes())),
+                    match &subject.cgroup {
+                        // Different for every path, also where that is not UTF-8.
+                        Some(cgroup) => Arc::from(cgroup.name()),
+                        None => Arc::from(String::from_utf8_lossy(subject.name.as_bytes())),
+                    },
                     id,
                 ),
                 cgroup: subject.cgroup.clone(),
@@ -138,7 +142,7 @@ fn view(seen: &Seen, ages: &SubjectReport, reports: &SubjectReport) -> SubjectVi
         reclaimed: Default::default(),
         rehearsed_bytes: 0,
         psi: None,
-        curves: None,
+        less: Vec::new(),
         is_under_reclaim: false,
         troubles: ages.troubles.iter().take(TROUBLES_MAX).cloned().collect(),
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the daemon is read over HTTP, as its configuration says: opened, moved, closed.
+//! Where the daemon is read over HTTP, as its configuration says: opened, moved, closed, and served
+//! by a process of its own.
 
 use agewise_host::throttle::{Ledger, Undo};
 
@@ -8,6 +9,7 @@ use super::http::{Hosts, Listener, ServeError, Server};
 use super::metrics::shown::Limits;
 use super::noted::Noted;
 use super::page::Pages;
+use super::serve::Apart;
 use super::state::Hub;
 
 /// The server, if there is to be one.
@@ -16,21 +18,41 @@ pub struct Outlet {
     config: Option<Metrics>,
     server: Option<Open>,
     ledger: Option<Ledger>,
+    is_apart: bool,
 }
 
 /// A server, and the note of its socket, which goes after it.
 #[derive(Debug)]
 struct Open {
-    server: Server,
+    door: Door,
     _noted: Option<Noted>,
 }
 
+/// Who answers.
+#[derive(Debug)]
+enum Door {
+    /// A thread of this process.
+    Here(Server),
+    /// A process without privileges.
+    Apart(Box<Apart>),
+}
+
 impl Outlet {
-    /// Closed as yet. Sockets in the file system are noted in the ledger.
-    pub fn new(ledger: Option<Ledger>) -> Self {
+    /// Closed as yet. A process of its own will serve. Sockets in the file system are noted in the
+    /// ledger.
+    pub fn apart(ledger: Option<Ledger>) -> Self {
         Outlet {
             ledger,
+            is_apart: true,
             ..Outlet::default()
+        }
+    }
+
+    /// Hands on what there is after a tick. Returns what is to be said of who serves.
+    pub fn publish(&mut self, hub: &Hub) -> Option<String> {
+        match &mut self.server.as_mut()?.door {
+            Door::Here(_) => None,
+            Door::Apart(apart) => apart.publish(hub),
         }
     }
 
@@ -77,7 +99,11 @@ impl Outlet {
     /// One line for people: where it can be read.
     pub fn describe(&self) -> Option<String> {
         let config = self.config.as_ref().filter(|_| self.server.is_some())?;
-        Some(match self.server.as_ref()?.server.address() {
+        let address = match &self.server.as_ref()?.door {
+            Door::Here(server) => server.address(),
+            Door::Apart(apart) => apart.listener().address(),
+        };
+        Some(match address {
             Some(address) => format!("the page at http://{address}/, metrics at /metrics"),
             None => format!("the page and metrics at {}", config.listen),
         })
@@ -99,14 +125,17 @@ impl Outlet {
             subjects_max: usize::try_from(config.cgroups_max.0).unwrap_or(usize::MAX),
             depth_max: usize::try_from(config.depth_max.0).unwrap_or(usize::MAX),
         };
-        let pages = Pages::new(hub.clone(), limits);
-        let started = Server::start(listener, hosts, pages);
-        let server = started.map_err(|source| ServeError::Listen {
+        let started = if self.is_apart {
+            Apart::start(listener, hosts, limits).map(|apart| Door::Apart(Box::new(apart)))
+        } else {
+            Server::start(listener, hosts, Pages::new(hub.clone(), limits)).map(Door::Here)
+        };
+        let door = started.map_err(|source| ServeError::Listen {
             listen: config.listen.clone(),
             source,
         })?;
         Ok(Open {
-            server,
+            door,
             _noted: noted,
         })
     }

@@ -20,25 +20,27 @@ pub const NEEDED: [(Capability, &str); 6] = [
 ];
 
 /// What it needs besides where its configuration lets it kill, with cgroup v1.
-const TO_KILL: Capability = Capability::CAP_KILL;
+pub const TO_KILL: &[Capability] = &[Capability::CAP_KILL];
+/// With which the process that serves gets a user of its own, where the daemon has them (as root).
+pub const TO_SERVE: &[Capability] = &[Capability::CAP_SETUID, Capability::CAP_SETGID];
 
 /// Whether it may kill processes of others.
 pub fn can_kill() -> bool {
-    caps::has_cap(None, CapSet::Effective, TO_KILL).unwrap_or(false)
+    caps::has_cap(None, CapSet::Effective, TO_KILL[0]).unwrap_or(false)
 }
 
-/// Keeps of the capabilities this process has only those it needs, for good: they are gone from the
-/// bounding set as well, and no program it might start could get them back. Call it before there are
-/// other threads. Returns what is kept.
+/// Keeps of the capabilities this process has only those it needs and `extra`, for good: they are
+/// gone from the bounding set as well, and no program it might start could get them back. Call it
+/// before there are other threads. Returns what is kept.
 ///
 /// # Errors
 /// The kernel's. Then some may have been dropped, none gained.
-pub fn drop_others(may_kill: bool) -> Result<Vec<String>, caps::errors::CapsError> {
+pub fn drop_others(extra: &[Capability]) -> Result<Vec<String>, caps::errors::CapsError> {
     let have = caps::read(None, CapSet::Permitted)?;
     let keep: CapsHashSet = NEEDED
         .iter()
         .map(|(capability, _)| *capability)
-        .chain(may_kill.then_some(TO_KILL))
+        .chain(extra.iter().copied())
         .filter(|capability| have.contains(capability))
         .collect();
     // The bounding set first, while the right to change it is still there.
@@ -69,9 +71,9 @@ mod tests {
         // Capabilities belong to a thread: this one is only for the test.
         std::thread::spawn(|| {
             let before = caps::read(None, CapSet::Permitted).unwrap();
-            let kept = drop_others(true).unwrap();
+            let kept = drop_others(TO_KILL).unwrap();
             assert_eq!(can_kill(), before.contains(&Capability::CAP_KILL));
-            drop_others(false).unwrap();
+            drop_others(&[]).unwrap();
             assert!(!can_kill());
             let kept: Vec<String> = kept.into_iter().filter(|name| name != "CAP_KILL").collect();
             let after = caps::read(None, CapSet::Effective).unwrap();
@@ -86,19 +88,53 @@ mod tests {
         .unwrap();
     }
 
+    const UNIT: &str = include_str!("../../../packaging/systemd/agewise.service");
+    const FUSE: &str =
+        include_str!("../../../packaging/systemd/agewise.service.d/fuse.conf.example");
+
+    fn asked<'a>(key: &str, files: &[&'a str]) -> Vec<&'a str> {
+        let lines = files.iter().flat_map(|text| text.lines());
+        let values = lines.filter_map(|line| line.strip_prefix(key));
+        let mut asked: Vec<&str> = values.flat_map(|value| value.split(' ')).collect();
+        asked.sort_unstable();
+        asked
+    }
+
     #[test]
     fn the_unit_asks_for_what_is_needed_and_no_more() {
-        let unit = include_str!("../../../packaging/systemd/agewise.service");
         let mut needed: Vec<String> = NEEDED.iter().map(|(c, _)| c.to_string()).collect();
         needed.sort();
         for key in ["AmbientCapabilities=", "CapabilityBoundingSet="] {
-            let line = unit
-                .lines()
-                .find_map(|line| line.strip_prefix(key))
-                .unwrap();
-            let mut asked: Vec<&str> = line.split(' ').collect();
-            asked.sort_unstable();
-            assert_eq!(asked, needed, "{key}");
+            assert_eq!(asked(key, &[UNIT, FUSE]), needed, "{key}");
+            // Only the report files as a file system take it.
+            let without: Vec<&String> = needed.iter().filter(|c| *c != "CAP_SYS_ADMIN").collect();
+            assert_eq!(asked(key, &[UNIT]), without, "{key}");
+        }
+    }
+
+    #[test]
+    fn the_unit_is_closed_as_far_as_systemd_can_tell() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../packaging/systemd/agewise.service"
+        );
+        let analysed = std::process::Command::new("systemd-analyze")
+            .args(["security", "--offline=yes", "--no-pager", path])
+            .output();
+        let said = match analysed {
+            Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
+            Err(_) => String::new(),
+        };
+        let overall = said
+            .lines()
+            .find(|line| line.contains("Overall exposure level"));
+        let exposure = overall.and_then(|line| {
+            let words = line.split([' ', ':']);
+            words.filter_map(|word| word.parse::<f64>().ok()).next()
+        });
+        match exposure {
+            Some(exposure) => assert!(exposure <= 2.0, "{said}"),
+            None => println!("SKIPPED: no systemd-analyze that looks at files (systemd 250)"),
         }
     }
 }

@@ -28,6 +28,14 @@ pub fn psi_of(cgroup: &Cgroup) -> Option<Psi> {
 }
 
 impl World {
+    /// A machine of which nothing is known yet.
+    pub fn new(roots: Roots) -> Self {
+        World {
+            roots,
+            ..World::default()
+        }
+    }
+
     /// What the machine tells now. What it does not tell stays zero.
     pub fn machine(&mut self) -> Machine {
         let proc = &self.roots.proc;

@@ -131,11 +131,13 @@ pub fn read_u64(path: &Path) -> Result<u64, FileError> {
         .map_err(|_| FileError::format(path, "an unsigned number", &text))
 }
 
-/// Writes one value to a kernel file in a single write call, as sysfs wants it.
+/// Writes one value to a kernel file in a single write call, as sysfs wants it. Truncates as a
+/// shell does, which the kernel's files ignore and plain ones that stand for them in tests need.
 pub fn write(path: &Path, value: &str) -> Result<(), FileError> {
     use std::io::Write;
     std::fs::OpenOptions::new()
         .write(true)
+        .truncate(true)
         .open(path)
         .and_then(|mut file| file.write_all(value.as_bytes()))
         .map_err(|source| FileError::Write {

@@ -15,6 +15,8 @@ mod complaints;
 pub mod damon;
 pub mod error;
 pub mod faults;
+#[cfg(feature = "testing")]
+pub mod fuzz;
 pub mod guest;
 pub mod interim;
 pub mod kernel_source;

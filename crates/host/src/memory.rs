@@ -48,7 +48,7 @@ impl MemInfo {
         Self::parse(&path, &error::read(&path)?)
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
         let mut info = Self::default();
         for line in text.lines() {
             // A node's lines begin with "Node 0 ".
@@ -140,7 +140,7 @@ impl Zone {
         Self::parse(&path, &error::read(&path)?)
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Vec<Self>, FileError> {
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<Self>, FileError> {
         let mut zones: Vec<Self> = Vec::new();
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("Node ") {

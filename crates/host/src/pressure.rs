@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Cgroup;
 use crate::error::{self, FileError};
@@ -33,7 +33,7 @@ impl Resource {
 }
 
 /// One line: averages in percent of time, and the time itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stall {
     /// Percent of the last 10 s.
     pub avg10_percent: f64,
@@ -45,7 +45,7 @@ pub struct Stall {
 }
 
 /// The pressure on one resource.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Psi {
     /// At least one task waited.
     pub some: Stall,
@@ -74,7 +74,7 @@ impl Psi {
         }
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
         let (mut some, mut full) = (None, None);
         for line in text.lines() {
             let stall = || {

@@ -52,6 +52,10 @@ pub struct Args {
     #[arg(long, conflicts_with = "dry_run")]
     demo: bool,
 
+    /// Serve what comes in at standard input: how the daemon starts the process that serves.
+    #[arg(long, hide = true, exclusive = true)]
+    server: bool,
+
     /// The directory of the ledger, for trying things out. It is refused if others may write to it.
     #[arg(long, value_name = "DIR", hide = true)]
     state_dir: Option<PathBuf>,
@@ -69,6 +73,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         demo: args.demo,
         state: args.state_dir.clone(),
     };
+    if args.server {
+        #[cfg(feature = "web")]
+        agewise_daemon::serve::run_child()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.undo {
         return Ok(match service::undo(&options) {
             true => ExitCode::SUCCESS,

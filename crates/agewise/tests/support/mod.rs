@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What live tests of the daemon share: a daemon with a journal of its own, cgroups, exercisers.
 
+pub mod thrash;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};

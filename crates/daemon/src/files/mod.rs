@@ -18,7 +18,7 @@ mod session;
 #[cfg(not(feature = "fuse"))]
 #[path = "no_session.rs"]
 mod session;
-mod source;
+pub(crate) mod source;
 mod tree;
 
 #[cfg(all(test, feature = "fuse"))]

@@ -214,7 +214,7 @@ fn phrase(status: u16) -> &'static str {
 
 /// The head of an answer. A browser is told to run and load nothing but ours, to show it in no other
 /// page, and to tell no other site anything.
-fn head(response: &Response) -> String {
+pub(super) fn head(response: &Response) -> String {
     let status = response.status;
     let allow = if status == 405 {
         "Allow: GET, HEAD\r\n"

@@ -70,6 +70,16 @@ impl Listener {
         Ok(Listener(kind))
     }
 
+    /// Listens at a socket that was opened by somebody else, who removes it as well.
+    pub fn given(socket: OwnedFd) -> Self {
+        Listener(Kind::Unix {
+            // Either kind accepts alike.
+            listener: UnixListener::from(socket),
+            path: PathBuf::new(),
+            id: None,
+        })
+    }
+
     /// The address of a port.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.0 {

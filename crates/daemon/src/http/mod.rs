@@ -255,6 +255,18 @@ impl<A: Answer> Serving<A> {
     }
 }
 
+/// Reads a head whole and in halves, and answers it.
+#[cfg(feature = "testing")]
+pub(crate) fn fuzzed_request(bytes: &[u8], answer: &mut impl Answer) {
+    let bytes = &bytes[..bytes.len().min(request::HEAD_MAX_BYTES)];
+    let hosts = Hosts::default();
+    let _ = request::parse(&bytes[..bytes.len() / 2], &hosts);
+    if let request::Parsed::Complete(request) = request::parse(bytes, &hosts) {
+        let response = answer.answer(&request);
+        assert!(!connection::head(&response).is_empty());
+    }
+}
+
 /// Who talks to others needs no privilege. They belong to each thread by itself; what cannot be
 /// dropped the daemon has dropped before, as far as it can.
 fn drop_privileges() {

@@ -2,14 +2,10 @@
 //! What less memory would cost, as metrics: four sizes a subject.
 
 use agewise_host::untrusted::Untrusted;
-use agewise_policy::whatif::Decider;
 
 use super::families::{Family, Labels, Unit, Value};
 use super::shown::Shown;
 use crate::state::Snapshot;
-
-/// Sizes shown, percent of the most that was resident.
-const PERCENTS: [u16; 4] = [50, 60, 75, 90];
 
 /// Faults and waiting of the subjects shown. An upper bound that is not known is left out.
 pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
@@ -45,23 +41,23 @@ pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
     ];
     for at in &shown.subjects {
         let subject = &snapshot.subjects[*at];
-        let Some(priced) = &subject.curves else {
-            continue;
-        };
         let kind = if subject.is_cgroup {
             "cgroup"
         } else {
             "process"
         };
         let name = Untrusted::from(&*subject.name).terminal().to_string();
-        for percent in PERCENTS {
-            let point = priced.curves.of(Decider::Kernel).at(f64::from(percent));
-            let (faults, wait) = (point.faults_per_second(), point.wait_ratio(priced.prices));
-            let size = f64::from(percent) / 100.0;
+        for less in &subject.less {
+            let size = f64::from(less.percent) / 100.0;
             let labels: Labels = vec![(kind, name.clone()), ("size_ratio", size.to_string())];
-            let values = [faults.likely, faults.high, wait.likely, wait.high];
+            let values = [
+                Some(less.faults_per_second),
+                less.faults_high,
+                Some(less.wait_ratio),
+                less.wait_high,
+            ];
             for (family, value) in all.iter_mut().zip(values) {
-                if value.is_finite() {
+                if let Some(value) = value {
                     family.samples.push((labels.clone(), Value::Real(value)));
                 }
             }

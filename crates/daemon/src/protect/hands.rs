@@ -25,10 +25,10 @@ impl Hands {
     ///
     /// # Errors
     /// Another daemon acts, or nothing can be noted.
-    pub fn new(ledger: &Ledger) -> Result<Self, LedgerError> {
+    pub fn new(root: &ProcRoot, ledger: &Ledger) -> Result<Self, LedgerError> {
         ledger.claim()?;
         Ok(Hands {
-            throttle: Throttle::new(ProcRoot::default(), ledger.clone()),
+            throttle: Throttle::new(root.clone(), ledger.clone()),
         })
     }
 
@@ -42,9 +42,13 @@ impl Hands {
 ///
 /// # Errors
 /// What it holds cannot be told: then it must not be touched either.
-pub fn refusal(cgroup: &Cgroup, matcher: &Matcher) -> Result<Option<String>, ThrottleError> {
+pub fn refusal(
+    root: &ProcRoot,
+    cgroup: &Cgroup,
+    matcher: &Matcher,
+) -> Result<Option<String>, ThrottleError> {
     cgroup.check()?;
-    if let Some(why) = untouchable(&ProcRoot::default(), cgroup)? {
+    if let Some(why) = untouchable(root, cgroup)? {
         return Ok(Some(why.reason().to_owned()));
     }
     let spared = self_and_above(cgroup.path()).find(|path| matcher.is_spared(path));

@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::Cgroup;
+use agewise_host::error::FileError;
+use agewise_host::root::ProcRoot;
 use agewise_host::throttle::ThrottleError;
 use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Guard, Sample, Step};
 
@@ -87,6 +89,7 @@ struct Held {
 #[derive(Debug)]
 pub struct Protector {
     guard: Guard<Arc<str>>,
+    proc: ProcRoot,
     hands: Option<Hands>,
     dry_run: bool,
     watched: Vec<Watched>,
@@ -114,12 +117,13 @@ fn rules(config: &config::Protect) -> Rules {
 impl Protector {
     /// By a configuration that was checked; `None` if nothing is protected. Without `hands` what
     /// would be done is only written down.
-    pub fn new(config: &config::Protect, hands: Option<Hands>) -> Option<Self> {
+    pub fn new(config: &config::Protect, proc: ProcRoot, hands: Option<Hands>) -> Option<Self> {
         if config.cgroups.is_empty() {
             return None;
         }
         let rules = rules(config);
         Some(Protector {
+            proc,
             dry_run: hands.is_none(),
             hands,
             watched: Vec::new(),
@@ -251,14 +255,19 @@ impl Protector {
             line.limit_bytes = Some(limit_bytes.max(floor_bytes));
         }
         // What was done is undone whether or not that can be written down.
-        let undoes = matches!(decision.act, Act::Thaw | Act::Release);
-        if !journal.permits("action", &line) && !undoes {
+        if !journal.permits("action", &line) && !takes_back(decision) {
             return;
         }
         line.phase = "after";
         let done = match &held.cgroup {
             None => Ok(()),
-            Some(cgroup) => do_it(&mut line, decision, cgroup, matcher, self.hands.as_mut()),
+            Some(cgroup) => {
+                let refused = match takes_back(decision) {
+                    false => refusal(&self.proc, cgroup, matcher),
+                    true => Ok(None),
+                };
+                do_it(&mut line, decision, cgroup, refused, self.hands.as_mut())
+            }
         };
         if let Err(error) = done {
             line.trouble = Some(error.to_string());
@@ -284,6 +293,12 @@ impl Protector {
         let guard = &self.guard;
         self.held
             .retain(|name, _| guard.throttled().any(|throttled| throttled == name));
+    }
+
+    /// Tries again to undo what could not be undone. Returns what still cannot; `None` where
+    /// nothing is ever done.
+    pub fn settle(&mut self) -> Option<Vec<FileError>> {
+        Some(self.hands.as_mut()?.throttle().settle())
     }
 
     /// What is held low, and how much of what its processes map has to go; none in a rehearsal.
@@ -319,22 +334,20 @@ impl Protector {
     }
 }
 
-/// Acts on a cgroup, or looks whether it could.
+fn takes_back(decision: &Decision<Arc<str>>) -> bool {
+    matches!(decision.act, Act::Thaw | Act::Release)
+}
+
+/// Acts on a cgroup, unless that is refused or it is a rehearsal.
 fn do_it(
     line: &mut ActLine<'_>,
     decision: &Decision<Arc<str>>,
     cgroup: &Cgroup,
-    matcher: &Matcher,
+    refused: Result<Option<String>, ThrottleError>,
     hands: Option<&mut Hands>,
 ) -> Result<(), ThrottleError> {
-    let takes_back = matches!(decision.act, Act::Thaw | Act::Release);
-    if !takes_back {
-        line.refused = refusal(cgroup, matcher)?;
-        if line.refused.is_some() {
-            return Ok(());
-        }
-    }
-    let Some(hands) = hands else {
+    line.refused = refused?;
+    let Some(hands) = hands.filter(|_| line.refused.is_none()) else {
         return Ok(());
     };
     let hands = hands.throttle();

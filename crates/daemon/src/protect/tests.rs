@@ -95,7 +95,7 @@ fn lines(up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool) -> Vec<Value> 
     let (config, matcher) = config(&format!(
         "[protect]\ncgroups = ['/web']\nup_to = '{up_to}'\nfreeze = '3s'\n"
     ));
-    let mut protector = Protector::new(&config.protect, None).unwrap();
+    let mut protector = Protector::new(&config.protect, ProcRoot::default(), None).unwrap();
     let (seen, views) = machine(&["/", "/batch", "/batch/job", "/web"]);
     protector.follow(&seen, &views, &matcher, &[7]);
     let directory = tempfile::tempdir().unwrap();
@@ -242,7 +242,7 @@ fn what_is_below_the_guilty_answers_for_itself() {
 #[test]
 fn nobody_protected_nobody_watched() {
     let (config, _) = config("");
-    assert!(Protector::new(&config.protect, None).is_none());
+    assert!(Protector::new(&config.protect, ProcRoot::default(), None).is_none());
     assert!(!acts(&config.protect, false));
     let (config, _) = self::config("[protect]\ncgroups = ['/a']\nup_to = 'freeze'\n");
     assert!(acts(&config.protect, false) && !acts(&config.protect, true));

@@ -4,7 +4,6 @@
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
-use agewise_host::agent::Agent;
 use agewise_host::mover::Ages;
 use agewise_policy::proactive::Action;
 use agewise_policy::workingset::Histogram;
@@ -27,7 +26,7 @@ impl Daemon {
         if self.actors.is_empty() {
             return self.hold(Vec::new());
         }
-        let now_ms = Agent::now_ms();
+        let now_ms = self.now_ms();
         let around = Around {
             machine,
             backend: self.world.backend(),
@@ -128,11 +127,11 @@ impl Daemon {
     }
 
     fn act_on(&mut self, seen: &Seen, pids: &[u32], around: &Around, cancel: &AtomicBool) {
+        let now_ms = self.now_ms();
         let (Some(actor), Some(ages)) = (self.actors.get_mut(&seen.key), self.agent.ages(seen.at))
         else {
             return;
         };
-        let now_ms = Agent::now_ms();
         let decision = actor.decide(now_ms, seen.cgroup.as_ref(), &ages, around);
         let resident = ages.resident.total();
         let mut line = Acted {

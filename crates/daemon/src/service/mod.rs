@@ -20,14 +20,18 @@ use agewise_cli::observe;
 use agewise_cli::signal::{Stop, Woken};
 
 mod act;
+#[cfg(test)]
+mod model;
 mod protect;
 mod publish;
+mod surroundings;
 mod tick;
 mod undo;
 
 pub use tick::Daemon;
 pub use undo::undo;
 
+use surroundings::Surroundings;
 use undo::Found;
 
 /// Settings with which the report files begin: the bins of the configuration on every node.
@@ -55,8 +59,8 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let config = options.read()?;
     found.undo_named(&config);
     // Before there is any other thread: capabilities belong to each by itself.
-    let kept = privileges::drop_others(protect::acts_by_kill(&config.protect))
-        .context("cannot drop privileges")?;
+    let kept =
+        privileges::drop_others(&needed_besides(&config)).context("cannot drop privileges")?;
     let stop = Stop::install_for_daemon()?;
     let hub = Hub::new(first_settings(&config));
     found.tell(hub.health());
@@ -68,14 +72,20 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     } else {
         None
     };
-    let mut daemon = Daemon::open(config, hub.clone(), options.dry_run, found)?;
+    let mut daemon = Daemon::open(
+        config,
+        hub.clone(),
+        options.dry_run,
+        found,
+        Surroundings::default(),
+    )?;
     daemon
         .journal
         .write("privileges", &Privileges { kept: &kept });
     if let Some(files) = &files {
         daemon.say("files", files.describe());
     }
-    let mut outlet = Outlet::new(ledger);
+    let mut outlet = Outlet::apart(ledger);
     outlet.follow(&daemon.config.metrics, &hub)?;
     if let Some(place) = outlet.describe() {
         daemon.say("serve", place);
@@ -88,20 +98,10 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
             reload(&mut daemon, &mut outlet, options);
         }
         hub.take_wake();
-        let next_ms = match daemon.tick(stop.flag()) {
-            Ok(next_ms) => {
-                troubles = None;
-                next_ms
-            }
-            Err(error) => {
-                let error = agewise_cli::output::chain(&error);
-                if troubles.as_ref() != Some(&error) {
-                    daemon.say("trouble", error.clone());
-                    troubles = Some(error);
-                }
-                Agent::now_ms() + observe::millis(daemon.config.observe.tick.0)
-            }
-        };
+        let next_ms = look(&mut daemon, &stop, &mut troubles);
+        if let Some(said) = outlet.publish(&hub) {
+            daemon.say("serve", said);
+        }
         notify(&[sd_notify::NotifyState::Watchdog]);
         ticks += 1;
         if options.ticks.is_some_and(|most| ticks >= most) {
@@ -116,6 +116,34 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
         None => "as many ticks as asked for",
     });
     Ok(signal)
+}
+
+/// A tick. Returns when the next one is due; a trouble is said once.
+fn look(daemon: &mut Daemon, stop: &Stop, said: &mut Option<String>) -> u64 {
+    match daemon.tick(stop.flag()) {
+        Ok(next_ms) => {
+            *said = None;
+            next_ms
+        }
+        Err(error) => {
+            let error = agewise_cli::output::chain(&error);
+            if said.as_ref() != Some(&error) {
+                daemon.say("trouble", error.clone());
+                *said = Some(error);
+            }
+            Agent::now_ms() + observe::millis(daemon.config.observe.tick.0)
+        }
+    }
+}
+
+/// Capabilities that only some configurations need.
+fn needed_besides(config: &Config) -> Vec<caps::Capability> {
+    let sets = [
+        (protect::acts_by_kill(&config.protect), privileges::TO_KILL),
+        (config.metrics.enabled, privileges::TO_SERVE),
+    ];
+    let needed = sets.into_iter().filter(|(is_needed, _)| *is_needed);
+    needed.flat_map(|(_, set)| set).copied().collect()
 }
 
 /// Notes the mount before it is made.

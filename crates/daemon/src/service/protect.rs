@@ -4,7 +4,6 @@
 
 use std::sync::atomic::AtomicBool;
 
-use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
 use agewise_host::root::ProcRoot;
 
@@ -13,6 +12,7 @@ use super::act::MOVE_MAX_BYTES;
 use super::undo::Found;
 use crate::config::{Protect, UpTo};
 use crate::hand::PageOut;
+use crate::health::Part;
 use crate::observer::Seen;
 use crate::privileges;
 use crate::protect::{Counters, Hands, Protector, acts};
@@ -21,6 +21,7 @@ use crate::state::Reason;
 
 /// The hands of a configuration that acts; none for one that does not.
 pub(super) fn open_hands(
+    root: &ProcRoot,
     config: &Protect,
     dry_run: bool,
     ledger: &Found,
@@ -28,8 +29,8 @@ pub(super) fn open_hands(
     if !acts(config, dry_run) {
         return Ok(None);
     }
-    check_kill(config)?;
-    Ok(Some(Hands::new(ledger.ledger()?)?))
+    check_kill(root, config)?;
+    Ok(Some(Hands::new(root, ledger.ledger()?)?))
 }
 
 /// Whether a configuration may make the daemon kill.
@@ -39,9 +40,8 @@ pub(super) fn acts_by_kill(config: &Protect) -> bool {
 
 /// Killing one by one, as it has to be done in cgroup v1, takes a capability that is dropped unless
 /// the configuration asks for it.
-fn check_kill(config: &Protect) -> anyhow::Result<()> {
-    let is_v1 = Hierarchy::discover(&ProcRoot::default())
-        .is_ok_and(|hierarchy| hierarchy.version == Version::V1);
+fn check_kill(root: &ProcRoot, config: &Protect) -> anyhow::Result<()> {
+    let is_v1 = Hierarchy::discover(root).is_ok_and(|hierarchy| hierarchy.version == Version::V1);
     anyhow::ensure!(
         config.up_to != UpTo::Kill || !is_v1 || privileges::can_kill(),
         "protect.up_to = \"kill\" takes CAP_KILL with cgroup v1, which this daemon has not (any more): \
@@ -59,25 +59,38 @@ impl Daemon {
         if *config == self.config.protect {
             return Ok(());
         }
-        let hands = open_hands(config, self.dry_run, &self.found)?;
+        let hands = open_hands(&self.around.roots.proc, config, self.dry_run, &self.found)?;
         if let Some(mut before) = self.protector.take() {
             before.undo_all(&self.matcher, &self.journal);
         }
-        self.protector = Protector::new(config, hands);
+        self.protector = Protector::new(config, self.around.roots.proc.clone(), hands);
         Ok(())
     }
 
     /// When protection wants to look again.
     pub(super) fn protect_due_ms(&self) -> Option<u64> {
         let protector = self.protector.as_ref()?;
-        Some(protector.next_ms(Agent::now_ms()))
+        Some(protector.next_ms(self.now_ms()))
+    }
+
+    /// Tries again to undo what could not be undone, by this daemon or the one before.
+    pub(super) fn settle(&mut self) {
+        let settled = self.protector.as_mut().and_then(Protector::settle);
+        let Ok(ledger) = self.found.ledger() else {
+            return;
+        };
+        let left = settled.unwrap_or_else(|| ledger.undo_throttles());
+        if left.is_empty() && !ledger.has_unreadable() {
+            self.hub.health().recovers(Part::Ledger);
+        }
     }
 
     /// Looks at what cgroups count, and holds back who is to blame, or lets go.
     pub(super) fn watch_over(&mut self) {
+        let now_ms = self.now_ms();
         if let Some(protector) = &mut self.protector {
             protector.poll(
-                Agent::now_ms(),
+                now_ms,
                 |watched| watched.cgroup.as_ref().and_then(Counters::read),
                 &self.matcher,
                 &self.journal,

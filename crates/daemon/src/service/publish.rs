@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agewise_host::agent::{Agent, TickReport};
+use agewise_host::agent::TickReport;
 use agewise_host::clock;
 use agewise_host::root::Roots;
 
@@ -35,7 +35,7 @@ impl Daemon {
         let machine = self.world.machine();
         let cpu = clock::process_cpu();
         self.own.scan_cpu_ms = cpu.saturating_sub(cpu_before).as_secs_f64() * 1e3;
-        self.own.scan_ms = Agent::now_ms().saturating_sub(began_ms) as f64;
+        self.own.scan_ms = self.now_ms().saturating_sub(began_ms) as f64;
         self.own.cpu_ms = cpu.saturating_sub(self.began_cpu).as_secs_f64() * 1e3;
         let elapsed_ms = self.began.elapsed().as_secs_f64() * 1e3;
         self.own.cpu_percent = self.own.cpu_ms / elapsed_ms.max(1.0) * 100.0;
@@ -91,7 +91,7 @@ impl Daemon {
             count.sum_bytes += view.refaulted_bytes.saturating_sub(count.raw_bytes);
             count.raw_bytes = view.refaulted_bytes;
             view.refaulted_bytes = count.sum_bytes;
-            view.curves = self.curves.of(&seen.key);
+            view.less = self.curves.of(&seen.key);
             if let Some(squeezed) = self.squeezed.get(&seen.key) {
                 let bytes = squeezed.bytes(Reason::THRASH);
                 view.reclaimed.add(Reason::THRASH, bytes);

@@ -18,6 +18,7 @@ use agewise_policy::workingset::Intervals;
 use anyhow::Context;
 
 use super::protect::open_hands;
+use super::surroundings::Surroundings;
 use super::undo::Found;
 use crate::actor::Actor;
 use crate::ahead::Ahead;
@@ -41,6 +42,7 @@ pub struct Daemon {
     pub(super) matcher: Arc<Matcher>,
     pids: BoundPids,
     pub(super) dry_run: bool,
+    pub(super) around: Surroundings,
     pub(super) agent: Agent,
     pub(super) hub: Hub,
     pub(super) journal: Journal,
@@ -79,17 +81,22 @@ pub(super) struct Refaulted {
 /// The processes that rules are for: those bound before stay so, whoever has the number now.
 type BoundPids = BTreeMap<u32, Arc<Bound>>;
 
-fn bind(matcher: &Matcher, before: &BoundPids) -> BoundPids {
+fn bind(root: &ProcRoot, matcher: &Matcher, before: &BoundPids) -> BoundPids {
     let bind = |pid: u32| match before.get(&pid) {
         Some(bound) => Arc::clone(bound),
-        None => Arc::new(Bound::new(&ProcRoot::default(), pid)),
+        None => Arc::new(Bound::new(root, pid)),
     };
     let pids = matcher.pids().into_iter();
     pids.map(|pid| (pid, bind(pid))).collect()
 }
 
-fn targets(config: &Config, matcher: &Arc<Matcher>, pids: &BoundPids) -> anyhow::Result<Targets> {
-    let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
+fn targets(
+    root: &ProcRoot,
+    config: &Config,
+    matcher: &Arc<Matcher>,
+    pids: &BoundPids,
+) -> anyhow::Result<Targets> {
+    let hierarchy = match Hierarchy::discover(root) {
         Ok(hierarchy) => Some(hierarchy),
         // Without cgroups processes can be observed all the same.
         Err(CgroupError::NoMemoryController { .. }) if !pids.is_empty() => None,
@@ -153,13 +160,16 @@ impl Daemon {
         hub: Hub,
         dry_run: bool,
         found: Found,
+        around: Surroundings,
     ) -> anyhow::Result<Self> {
         let matcher = Arc::new(Matcher::new(&config)?);
         let journal = Journal::open(&config.journal, hub.health())
             .with_context(|| journal_failed(&config))?;
-        let pids = bind(&matcher, &BoundPids::new());
-        let targets = targets(&config, &matcher, &pids)?;
-        let (mut agent, note) = observe::open_agent(targets, agent_config(&config))?;
+        let proc = &around.roots.proc;
+        let pids = bind(proc, &matcher, &BoundPids::new());
+        let targets = targets(proc, &config, &matcher, &pids)?;
+        let opened = (around.open_agent)(&around.roots, targets, agent_config(&config))?;
+        let (mut agent, note) = opened;
         if !config.act.is_empty() {
             mover::require_page_ages(&mut agent)?;
         }
@@ -178,7 +188,8 @@ impl Daemon {
             let message = message.clone();
             journal.write("undo", &Message { message });
         }
-        let hands = open_hands(&config.protect, dry_run, &found)?;
+        let hands = open_hands(proc, &config.protect, dry_run, &found)?;
+        let protector = Protector::new(&config.protect, proc.clone(), hands);
         let pace = Pace::new(
             config.observe.cpu_percent.0,
             observe::millis(config.observe.tick.0),
@@ -191,10 +202,11 @@ impl Daemon {
             hub,
             journal,
             pace,
-            world: World::default(),
+            world: World::new(around.roots.clone()),
+            around,
             actors: HashMap::new(),
             ahead: None,
-            protector: Protector::new(&config.protect, hands),
+            protector,
             curves: AllCurves::new(found.state()),
             found,
             squeezed: HashMap::new(),
@@ -212,6 +224,11 @@ impl Daemon {
         })
     }
 
+    /// The clock of its surroundings.
+    pub(super) fn now_ms(&self) -> u64 {
+        (self.around.now_ms)()
+    }
+
     /// Where what it knows can be read.
     pub fn hub(&self) -> &Hub {
         &self.hub
@@ -223,8 +240,9 @@ impl Daemon {
     /// What cannot be opened; then nothing has changed.
     pub fn reload(&mut self, config: Config) -> anyhow::Result<()> {
         let matcher = Arc::new(Matcher::new(&config)?);
-        let pids = bind(&matcher, &self.pids);
-        let wanted = targets(&config, &matcher, &pids)?;
+        let proc = &self.around.roots.proc;
+        let pids = bind(proc, &matcher, &self.pids);
+        let wanted = targets(proc, &config, &matcher, &pids)?;
         let journal = if config.journal != self.config.journal {
             Some(
                 Journal::open(&config.journal, self.hub.health())
@@ -240,7 +258,8 @@ impl Daemon {
         let (agent, wanted) = if is_kept {
             (None, Some(wanted))
         } else {
-            (Some(observe::open_agent(wanted, renewed)?.0), None)
+            let opened = (self.around.open_agent)(&self.around.roots, wanted, renewed)?;
+            (Some(opened.0), None)
         };
         self.renew_protection(&config.protect)?;
         if let Some(journal) = journal {
@@ -276,9 +295,10 @@ impl Daemon {
     /// # Errors
     /// The hierarchy of cgroups as a whole cannot be read.
     pub fn tick(&mut self, cancel: &AtomicBool) -> anyhow::Result<u64> {
-        let began_ms = Agent::now_ms();
+        let began_ms = self.now_ms();
         self.pace.begin(began_ms);
         self.journal.retry();
+        self.settle();
         let cpu_before = clock::process_cpu();
         let tick = self.curves.tick(&mut self.agent)?;
         let seen = observer::subjects(&self.agent);
@@ -289,7 +309,7 @@ impl Daemon {
         self.own.scan_cpu_ms = looked_cpu.as_secs_f64() * 1e3;
         self.own.scan_cpu_total_ms += self.own.scan_cpu_ms;
         let cpu_ms = self.unpaid_cpu().as_secs_f64() * 1e3;
-        let next_ms = self.pace.spent(began_ms, Agent::now_ms(), cpu_ms);
+        let next_ms = self.pace.spent(began_ms, self.now_ms(), cpu_ms);
         self.say_if_short();
         let act_cpu = clock::process_cpu();
         self.protect(&seen, cancel);
@@ -323,7 +343,7 @@ impl Daemon {
             self.agent.set_scan_interval_ms(pace_ms);
             self.pace.set(self.config.observe.cpu_percent.0, pace_ms);
         }
-        let earliest_ms = Agent::now_ms() + self.pace.debt_ms();
+        let earliest_ms = self.now_ms() + self.pace.debt_ms();
         next_ms.min((began_ms + pace_ms).max(earliest_ms))
     }
 

@@ -18,14 +18,17 @@ use std::sync::Arc;
 use agewise_policy::generations::ByType;
 use agewise_policy::proactive::{POLICIES, Spec};
 use agewise_policy::workingset::{Histogram, Intervals};
-use serde::Serialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 mod hub;
 mod settings;
+mod wire;
 
-pub use crate::curves::Priced;
 pub use agewise_host::pressure::{Psi, Stall};
 pub use hub::{Event, Hub};
+use wire::{as_text, bounds, shared};
+
 pub use settings::{ReportSetting, Scope, Settings};
 
 /// Why bytes were moved out: a policy of the registry ([`POLICIES`]), or thrashing.
@@ -60,6 +63,13 @@ impl Reason {
     }
 }
 
+impl<'de> Deserialize<'de> for Reason {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Self::by_name(&name).ok_or_else(|| D::Error::custom("not the name of a policy"))
+    }
+}
+
 impl Serialize for Reason {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
@@ -67,7 +77,7 @@ impl Serialize for Reason {
 }
 
 /// Bytes that left memory since the daemon began, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reclaimed([u64; REASONS]);
 
 impl Reclaimed {
@@ -91,22 +101,40 @@ impl Reclaimed {
 }
 
 /// The memory of one subject on one NUMA node.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeView {
     /// The node.
     pub node: u32,
     /// Ages in bytes, by the bounds of the snapshot ([`Snapshot::intervals`]).
+    #[serde(with = "as_text")]
     pub ages: Histogram,
     /// Ages in bytes, by the bounds that were set for this node ([`Settings::intervals`]).
+    #[serde(with = "as_text")]
     pub report: Histogram,
     /// Resident memory: the sum of either histogram.
     pub resident_bytes: ByType<u64>,
 }
 
+/// What a share of the most that was resident would cost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LessMemory {
+    /// The share.
+    pub percent: u16,
+    /// Pages that would be brought back a second.
+    pub faults_per_second: f64,
+    /// At most so many, with 95 % probability; `None` where nothing seen sets a bound.
+    pub faults_high: Option<f64>,
+    /// Share of the time that a task would wait for them.
+    pub wait_ratio: f64,
+    /// At most so much, with 95 % probability.
+    pub wait_high: Option<f64>,
+}
+
 /// A cgroup with all below it, or a process given by its pid.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SubjectView {
     /// The path below the hierarchy, `/` for its root; `PID (name)` for a process.
+    #[serde(with = "shared")]
     pub name: Arc<str>,
     /// It is a cgroup.
     pub is_cgroup: bool,
@@ -140,8 +168,8 @@ pub struct SubjectView {
     pub rehearsed_bytes: u64,
     /// Pressure, where the kernel tells it for a cgroup (v2).
     pub psi: Option<Psi>,
-    /// What less memory would cost it, once that is known.
-    pub curves: Option<Arc<Priced>>,
+    /// What less memory would cost it, by size; empty until that is known.
+    pub less: Vec<LessMemory>,
     /// The kernel reclaimed from it, on its own account, since the snapshot before.
     pub is_under_reclaim: bool,
     /// What stood in the way of looking at it; a few of them.
@@ -175,7 +203,7 @@ impl SubjectView {
 }
 
 /// What the daemon itself takes, and whether it keeps its pace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OwnUse {
     /// CPU time since it began, all threads, ms.
     pub cpu_ms: f64,
@@ -204,7 +232,7 @@ pub struct OwnUse {
 }
 
 /// The CPU budget and what it does to the pace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Budget {
     /// Share of one core that was granted, percent.
     pub percent: f64,
@@ -222,7 +250,7 @@ impl Budget {
 }
 
 /// The machine as a whole.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Memory.
     pub total_bytes: u64,
@@ -239,7 +267,7 @@ pub struct Machine {
 }
 
 /// Everything known after one tick.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// 0 before the first tick; grows by one with each.
     pub sequence: u64,
@@ -250,6 +278,7 @@ pub struct Snapshot {
     /// NUMA nodes with memory, ascending.
     pub nodes: Vec<u32>,
     /// Bounds of [`NodeView::ages`].
+    #[serde(with = "bounds")]
     pub intervals: Intervals,
     /// Sorted by path, component by component: a cgroup comes right before those below it.
     /// Processes come last.

@@ -100,6 +100,7 @@ impl Agent {
         let nodes = Nodes::find(&roots)?;
         let now_ms = clock_ms();
         Ok(Agent {
+            maps: MapsReader::below(roots.proc.clone()),
             source,
             also_young: None,
             roots,
@@ -108,7 +109,6 @@ impl Agent {
             nodes,
             resolved: Resolved::default(),
             spaces: BTreeMap::new(),
-            maps: MapsReader::new(),
             map_counts: Arc::new(MapCounts::open()),
             kernel_threads: HashSet::new(),
             refused: Vec::new(),

@@ -67,7 +67,7 @@ impl Mounts {
         Ok(Self::parse(&text))
     }
 
-    fn parse(text: &[u8]) -> Self {
+    pub(crate) fn parse(text: &[u8]) -> Self {
         let lines = text.split(|byte| *byte == b'\n');
         Self(lines.filter_map(parse_mount).collect())
     }

@@ -6,7 +6,7 @@
 //! not of single pages or processes. As a hand it ages and evicts by generation. Both need root and
 //! a mounted debugfs; under lockdown the file cannot be opened.
 
-mod table;
+pub(crate) mod table;
 
 use std::path::PathBuf;
 

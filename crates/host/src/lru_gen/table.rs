@@ -69,7 +69,7 @@ impl Table {
 }
 
 /// Reads the text of the file. `path` is named in errors.
-pub(super) fn parse(path: &Path, text: &str) -> Result<Table, FileError> {
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Table, FileError> {
     let mut table = Table::default();
     for line in text.lines() {
         let wrong = |expected| FileError::format(path, expected, line);

@@ -272,7 +272,7 @@ impl Mover for ProcessMover<'_> {
     fn swap_free_bytes(&mut self) -> Result<u64, PageoutError> {
         // Asked before every call: /proc/swaps would take 20 times as long.
         let info = rustix::system::sysinfo();
-        Ok(u64::from(info.freeswap) * u64::from(info.mem_unit))
+        Ok(info.freeswap.saturating_mul(info.mem_unit.into()))
     }
 
     fn rss_bytes(&mut self) -> Result<u64, PageoutError> {

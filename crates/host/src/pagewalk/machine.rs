@@ -93,41 +93,46 @@ pub(super) fn discover(program: &mut Program) -> Result<Machine, AccessError> {
     let address = AddressWidth::read()?;
     let address_end = memory_end()?;
     let magic = MagicPage::new();
+    let candidate = |found: &Ctl, direct_map: u64, levels: u32| Machine {
+        direct_map,
+        levels,
+        format: EntryFormat {
+            address_mask: address.mask,
+            address_end,
+        },
+        encryption_mask: address.encryption_mask,
+        by_symbol: direct_map == found.search_symbol,
+    };
     let mut last = None;
     // The page may be migrated between asking for its frame and reading it: try again.
     for _ in 0..8 {
-        let physical = magic.physical()?;
-        let found = program.search(Ctl {
-            tid: rustix::thread::gettid().as_raw_nonzero().get() as u32,
-            search_phys: physical,
-            search_magic: magic.word,
-            search_steps: (address_end >> 30) + 2,
-            ..Default::default()
-        })?;
-        if found.rc == RC_NO_TASK {
-            return Err(AccessError::Unsupported {
-                what: "the BPF page-table walker",
-                why: "this process has another pid in the initial PID namespace; run agewise \
-                      outside PID namespaces (for a container: with the host's)"
-                    .into(),
-            });
-        }
+        let physical = match magic.physical() {
+            Ok(physical) => physical,
+            Err(error) => {
+                // Frame numbers take CAP_SYS_ADMIN. The kernel's own variable, where a program can
+                // read it, does as well: the walk finds the frame, and our word must be there.
+                let found = search(program, 0, 0, magic.word)?;
+                for levels in [4, 5].into_iter().filter(|_| found.search_symbol != 0) {
+                    let machine = candidate(&found, found.search_symbol, levels);
+                    let Some(pfn) = walk_to(program, &machine, &magic)? else {
+                        continue;
+                    };
+                    let proof = search(program, pfn * PAGE_BYTES, 0, magic.word)?;
+                    if proof.rc == RC_DONE && proof.search_found == machine.direct_map {
+                        return Ok(machine);
+                    }
+                }
+                return Err(error);
+            }
+        };
+        let found = search(program, physical, (address_end >> 30) + 2, magic.word)?;
         if found.rc != RC_DONE || found.search_found == 0 {
             last = Some("the kernel's direct map was not found".to_string());
             continue;
         }
         for levels in [4, 5] {
-            let machine = Machine {
-                direct_map: found.search_found,
-                levels,
-                format: EntryFormat {
-                    address_mask: address.mask,
-                    address_end,
-                },
-                encryption_mask: address.encryption_mask,
-                by_symbol: found.search_found == found.search_symbol,
-            };
-            if walks_to(program, &machine, &magic, physical)? {
+            let machine = candidate(&found, found.search_found, levels);
+            if walk_to(program, &machine, &magic)? == Some(physical / PAGE_BYTES) {
                 return Ok(machine);
             }
         }
@@ -139,13 +144,32 @@ pub(super) fn discover(program: &mut Program) -> Result<Machine, AccessError> {
     })
 }
 
-/// The walk, as everybody will use it, arrives at the frame that pagemap names.
-fn walks_to(
+/// Looks for the direct map: where the kernel says it is, then in so many steps of 1 GiB.
+fn search(program: &mut Program, phys: u64, steps: u64, magic: u64) -> Result<Ctl, AccessError> {
+    let found = program.search(Ctl {
+        tid: rustix::thread::gettid().as_raw_nonzero().get() as u32,
+        search_phys: phys,
+        search_magic: magic,
+        search_steps: steps,
+        ..Default::default()
+    })?;
+    if found.rc == RC_NO_TASK {
+        return Err(AccessError::Unsupported {
+            what: "the BPF page-table walker",
+            why: "this process has another pid in the initial PID namespace; run agewise outside \
+                  PID namespaces (for a container: with the host's)"
+                .into(),
+        });
+    }
+    Ok(found)
+}
+
+/// The frame at which the walk, as everybody will use it, arrives.
+fn walk_to(
     program: &mut Program,
     machine: &Machine,
     magic: &MagicPage,
-    physical: u64,
-) -> Result<bool, AccessError> {
+) -> Result<Option<u64>, AccessError> {
     let va = magic.va();
     program.set_ranges(&[Range {
         start: va,
@@ -161,10 +185,10 @@ fn walks_to(
         ..Default::default()
     })?;
     if out.rc != RC_DONE || out.n_entries != 1 {
-        return Ok(false);
+        return Ok(None);
     }
     let entry = program.entries(1)[0];
-    let pfn = if entry.kind == KIND_TABLE {
+    Ok(if entry.kind == KIND_TABLE {
         let page = va % TABLE_BYTES / PAGE_BYTES;
         machine
             .format
@@ -172,8 +196,7 @@ fn walks_to(
     } else {
         let base = (entry.entry & machine.format.address_mask) & !(TABLE_BYTES - 1);
         Some((base + va % TABLE_BYTES) / PAGE_BYTES)
-    };
-    Ok(pfn == Some(physical / PAGE_BYTES))
+    })
 }
 
 struct AddressWidth {

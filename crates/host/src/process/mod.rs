@@ -19,6 +19,8 @@ use rustix::process::{Pid, PidfdFlags};
 
 pub use bound::{Bound, BoundError};
 pub(crate) use stat::kib;
+#[cfg(feature = "testing")]
+pub(crate) use stat::parse_memberships;
 pub use stat::{Membership, ProcessKind, Stat, Status};
 
 use crate::error::{self, FileError};

@@ -39,7 +39,7 @@ impl SwapArea {
         }
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Vec<Self>, FileError> {
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<Self>, FileError> {
         text.lines()
             .skip(1)
             .map(|line| {

@@ -21,7 +21,7 @@ const HEADER: &[u8] = b"agewise-ledger 2";
 
 /// What a ledger holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Contents {
+pub(crate) struct Contents {
     /// What is to be undone, in the order in which it was done.
     pub undos: Vec<Undo>,
     /// Lines that mean nothing: damaged, or of a later version.
@@ -104,6 +104,7 @@ fn line(undo: &Undo) -> String {
     for step in &undo.steps {
         let (verb, path, what) = match step {
             Step::Write { file, value } => ("write", file, escape(value.as_bytes())),
+            Step::Given { file, value } => ("given", file, escape(value.as_bytes())),
             Step::Leave { from, to } => ("leave", from, escape_path(to)),
             Step::Unmount { dir } => ("unmount", dir, String::new()),
             Step::RemoveSocket { path } => ("unlink", path, String::new()),
@@ -132,6 +133,10 @@ fn parse(line: &[u8]) -> Option<Undo> {
         let (first, second) = (path(words.next()?), words.next()?);
         let step = match verb.as_slice() {
             b"write" => Step::Write {
+                file: first,
+                value: text(second)?,
+            },
+            b"given" => Step::Given {
                 file: first,
                 value: text(second)?,
             },

@@ -169,17 +169,30 @@ impl Ledger {
         self.lock().make_place()
     }
 
-    /// Notes what is about to be done. When this returns it is on the disk.
+    /// Notes what is about to be done, in place of what was noted of the same kind before. When
+    /// this returns it is on the disk.
     ///
     /// # Errors
     /// It cannot be written down: then it must not be done.
     pub fn add(&self, undo: Undo) -> Result<(), LedgerError> {
         let mut notes = self.lock();
         notes.make_place()?;
-        notes.contents.undos.push(undo);
+        let before = match notes.position(&undo.dir, undo.kind) {
+            Some(place) => Some((
+                place,
+                std::mem::replace(&mut notes.contents.undos[place], undo),
+            )),
+            None => {
+                notes.contents.undos.push(undo);
+                None
+            }
+        };
         let saved = notes.save();
         if saved.is_err() {
-            notes.contents.undos.pop();
+            match before {
+                Some((place, undo)) => notes.contents.undos[place] = undo,
+                None => drop(notes.contents.undos.pop()),
+            }
         }
         Ok(saved?)
     }
@@ -187,6 +200,18 @@ impl Ledger {
     /// Whether something of this kind is noted.
     pub fn has(&self, dir: &Path, kind: Kind) -> bool {
         self.lock().position(dir, kind).is_some()
+    }
+
+    /// What is noted of this kind.
+    pub(super) fn noted(&self, dir: &Path, kind: Kind) -> Option<Undo> {
+        let notes = self.lock();
+        let place = notes.position(dir, kind)?;
+        Some(notes.contents.undos[place].clone())
+    }
+
+    /// Lines of it mean nothing, and stay.
+    pub fn has_unreadable(&self) -> bool {
+        !self.lock().contents.unreadable.is_empty()
     }
 
     /// Undoes one; nothing if there is none.
@@ -216,11 +241,26 @@ impl Ledger {
         notes.save()
     }
 
+    /// Forgets everything, as if the program that has it were killed: what is noted on the disk
+    /// stays.
+    #[cfg(feature = "testing")]
+    pub fn abandon(&self) {
+        *self.lock() = Notes::default();
+    }
+
     /// Undoes all that was done to cgroups, the last first. Returns what failed; that stays noted.
     pub fn undo_throttles(&self) -> Vec<FileError> {
+        self.undo_throttles_but(|_, _| false)
+    }
+
+    /// The same of those that are not kept.
+    pub fn undo_throttles_but(&self, is_kept: impl Fn(&Path, Kind) -> bool) -> Vec<FileError> {
         let mut failures = Vec::new();
-        self.lock()
-            .undo(&mut failures, |undo| undo.kind.is_throttle());
+        let is_meant = |undo: &Undo| undo.kind.is_throttle() && !is_kept(&undo.dir, undo.kind);
+        let mut notes = self.lock();
+        if notes.contents.undos.iter().any(is_meant) {
+            notes.undo(&mut failures, is_meant);
+        }
         failures
     }
 }

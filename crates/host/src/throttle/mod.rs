@@ -3,7 +3,7 @@
 //! whatever holds init, the session or this program, and taken back when dropped or, should the
 //! program be killed, by the next one.
 
-mod format;
+pub(crate) mod format;
 mod kill;
 mod ledger;
 mod login;
@@ -12,6 +12,7 @@ pub mod stale;
 mod undo;
 mod untouchable;
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -77,21 +78,33 @@ pub enum ThrottleError {
     Ledger(#[from] LedgerError),
 }
 
+/// In whole pages: the kernel counts those, and shows what it was given in them.
+fn whole(bytes: u64) -> u64 {
+    bytes - bytes % rustix::param::page_size() as u64
+}
+
 /// Holds cgroups back, and lets all of them go when dropped.
 #[derive(Debug)]
 pub struct Throttle {
     proc: ProcRoot,
     ledger: Ledger,
+    /// What is done to which directory, and is to stay so for now.
+    active: HashSet<(PathBuf, Kind)>,
 }
 
 impl Throttle {
     /// Hands that note what they do in `ledger`.
     pub fn new(proc: ProcRoot, ledger: Ledger) -> Self {
-        Throttle { proc, ledger }
+        Throttle {
+            proc,
+            ledger,
+            active: HashSet::new(),
+        }
     }
 
     /// Holds the memory of a cgroup low: `memory.high`, or in v1 the soft limit, which counts when
-    /// the machine is short. Neither makes the kernel kill. Returns the file that was written.
+    /// the machine is short. Neither makes the kernel kill. A limit that somebody else has set and
+    /// that is lower stays. Returns the file with the limit.
     ///
     /// # Errors
     /// [`ThrottleError`]; nothing was done then.
@@ -100,6 +113,15 @@ impl Throttle {
             Version::V2 => "memory.high",
             Version::V1 => "memory.soft_limit_in_bytes",
         };
+        let path = cgroup.dir().join(file);
+        let lower = |now: &str| {
+            now.parse::<u64>()
+                .is_ok_and(|now| now <= whole(limit_bytes))
+        };
+        self.check(cgroup)?;
+        if lower(error::read(&path)?.trim()) {
+            return Ok(path);
+        }
         self.set(cgroup, Kind::Squeeze, file, limit_bytes)
     }
 
@@ -120,9 +142,9 @@ impl Throttle {
     /// Takes a limit back.
     ///
     /// # Errors
-    /// The file cannot be written; it is tried again at the end.
+    /// The file cannot be written; [`settle`](Self::settle) tries it again.
     pub fn unlimit(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
-        self.ledger.undo(&cgroup.dir(), Kind::Limit)
+        self.take_back(cgroup, Kind::Limit)
     }
 
     /// Leaves a limit as it is for good: it is not taken back any more.
@@ -130,6 +152,7 @@ impl Throttle {
     /// # Errors
     /// The ledger cannot be written.
     pub fn keep_limit(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
+        self.active.remove(&(cgroup.dir(), Kind::Limit));
         self.ledger.forget(&cgroup.dir(), Kind::Limit)
     }
 
@@ -143,27 +166,55 @@ impl Throttle {
         self.check(cgroup)?;
         let dir = cgroup.dir();
         let file = dir.join(file);
-        if !self.ledger.has(&dir, kind) {
-            let value = error::read(&file)?.trim().to_owned();
-            // v1 tells "no limit" as a number that it takes only as -1.
-            let is_none = value.parse::<u64>().is_ok_and(|bytes| bytes >= 1 << 62);
-            let value = if is_none { "-1".to_owned() } else { value };
-            let step = Step::Write {
-                file: file.clone(),
-                value,
-            };
-            self.note(cgroup, kind, vec![step])?;
-        }
-        error::write(&file, &limit_bytes.to_string())?;
+        let now = error::read(&file)?.trim().to_owned();
+        let value = whole(limit_bytes).to_string();
+        let steps = self.back_from(&dir, kind, &file, now, &value);
+        self.note(cgroup, kind, steps)?;
+        error::write(&file, &value)?;
+        self.active.insert((dir, kind));
         Ok(file)
+    }
+
+    /// How to undo that a limit is lowered further from what it is now: back to what it was before
+    /// it was lowered first, or to what somebody else has made of it since.
+    fn back_from(&self, dir: &Path, kind: Kind, file: &Path, now: String, next: &str) -> Vec<Step> {
+        let given = |value: String| Step::Given {
+            file: file.to_owned(),
+            value,
+        };
+        let noted = self.ledger.noted(dir, kind);
+        let ours = noted.filter(|undo| undo.given(file).any(|value| value == now));
+        let first = ours.and_then(|undo| undo.steps.into_iter().next());
+        match first {
+            Some(first) => vec![first, given(now), given(next.to_owned())],
+            None => {
+                // v1 tells "no limit" as a number that it takes only as -1.
+                let is_none = now.parse::<u64>().is_ok_and(|bytes| bytes >= 1 << 62);
+                let value = if is_none { "-1".to_owned() } else { now };
+                let file = file.to_owned();
+                vec![Step::Write { file, value }, given(next.to_owned())]
+            }
+        }
     }
 
     /// Takes a squeeze back.
     ///
     /// # Errors
-    /// The file cannot be written; it is tried again at the end.
+    /// The file cannot be written; [`settle`](Self::settle) tries it again.
     pub fn release(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
-        self.ledger.undo(&cgroup.dir(), Kind::Squeeze)
+        self.take_back(cgroup, Kind::Squeeze)
+    }
+
+    fn take_back(&mut self, cgroup: &Cgroup, kind: Kind) -> Result<(), FileError> {
+        self.active.remove(&(cgroup.dir(), kind));
+        self.ledger.undo(&cgroup.dir(), kind)
+    }
+
+    /// Tries again to undo what is not meant to be any more.
+    pub fn settle(&mut self) -> Vec<FileError> {
+        let active = &self.active;
+        self.ledger
+            .undo_throttles_but(|dir, kind| active.contains(&(dir.to_owned(), kind)))
     }
 
     /// Stops all tasks of a cgroup, until [`thaw`](Self::thaw).
@@ -183,14 +234,20 @@ impl Throttle {
             Version::V1 => self.freeze_v1(cgroup),
         };
         if result.is_err() {
-            // What is half frozen must run; a failure here is tried again at the end.
+            // What is half frozen must run; a failure here is tried again.
             let _ = self.thaw(cgroup);
+        } else {
+            self.active.insert((cgroup.dir(), Kind::Freeze));
         }
         result
     }
 
     fn freeze_v2(&mut self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
         let file = cgroup.dir().join("cgroup.freeze");
+        if error::read(&file)?.trim() == "1" {
+            // By somebody else, who will let it go on.
+            return Ok(());
+        }
         self.note(
             cgroup,
             Kind::Freeze,
@@ -225,6 +282,10 @@ impl Throttle {
             false => home.join(format!("agewise-{}", cgroup.id())),
         };
         let state = dir.join("freezer.state");
+        if is_own && error::read(&state)?.trim() != "THAWED" {
+            // By somebody else, who will let it go on.
+            return Ok(());
+        }
         steps.push(Step::Write {
             file: state.clone(),
             value: "THAWED".to_owned(),
@@ -256,9 +317,9 @@ impl Throttle {
     /// Lets a frozen cgroup go on.
     ///
     /// # Errors
-    /// A file cannot be written; it is tried again at the end.
+    /// A file cannot be written; [`settle`](Self::settle) tries it again.
     pub fn thaw(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
-        self.ledger.undo(&cgroup.dir(), Kind::Freeze)
+        self.take_back(cgroup, Kind::Freeze)
     }
 
     /// Kills all processes of a cgroup and of those below it, those that are forked meanwhile
@@ -275,6 +336,7 @@ impl Throttle {
 
     /// Undoes all. Returns what failed.
     pub fn undo_all(&mut self) -> Vec<FileError> {
+        self.active.clear();
         self.ledger.undo_throttles()
     }
 

@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -20,6 +21,9 @@ pub const SOURCE: &str = "agewise";
 pub const MARKER: &str = ".agewise";
 /// The socket in such a directory, to which its program listens.
 pub const CONTROL: &str = "control";
+
+/// How long a process takes to end that has been killed.
+const LAST_MOMENT: Duration = Duration::from_millis(500);
 
 /// What is mounted somewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,11 +89,17 @@ pub(super) fn remove_socket(path: &Path) -> Result<(), FileError> {
     if !fs::symlink_metadata(path).is_ok_and(is_socket) {
         return Ok(());
     }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        _ => Ok(()),
+    let is_refused =
+        || UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+    // The process that serves ends with its daemon, a moment later.
+    let deadline = Instant::now() + LAST_MOMENT;
+    while !is_refused() {
+        if Instant::now() >= deadline {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
-    .map_err(|source| FileError::Write {
+    fs::remove_file(path).map_err(|source| FileError::Write {
         path: path.to_owned(),
         value: "unlink".to_owned(),
         source,

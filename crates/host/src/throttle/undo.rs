@@ -29,6 +29,14 @@ pub enum Step {
         /// The value.
         value: String,
     },
+    /// A value that was given to a file. Once it holds none of those it was given, somebody else
+    /// has set it since, and a [`Write`](Step::Write) to it is left out.
+    Given {
+        /// The file.
+        file: PathBuf,
+        /// The value, as the kernel shows it.
+        value: String,
+    },
     /// Move all processes from one cgroup to another, and remove the first.
     Leave {
         /// The cgroup's directory.
@@ -52,7 +60,7 @@ impl Step {
     /// Whether it is one that this program notes.
     pub(super) fn is_ours(&self) -> bool {
         match self {
-            Step::Write { file, .. } => {
+            Step::Write { file, .. } | Step::Given { file, .. } => {
                 let name = file.file_name();
                 file.is_absolute() && WRITABLE.iter().any(|known| name == Some(known.as_ref()))
             }
@@ -63,7 +71,7 @@ impl Step {
 }
 
 /// What was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The memory of a cgroup is held low.
     Squeeze,
@@ -135,9 +143,9 @@ impl Undo {
                 // Processes that were moved aside are moved back wherever the memory cgroup is.
                 Step::Leave { from, to } => leave(from, to),
                 Step::Write { file, value } if is_same || !file.starts_with(&self.dir) => {
-                    write(file, value)
+                    self.write(file, value)
                 }
-                Step::Write { .. } => Ok(()),
+                Step::Write { .. } | Step::Given { .. } => Ok(()),
                 Step::Unmount { dir } => stale::clear(dir),
                 Step::RemoveSocket { path } => stale::remove_socket(path),
             };
@@ -150,10 +158,32 @@ impl Undo {
     }
 }
 
+impl Undo {
+    /// The values that were given to a file.
+    pub(super) fn given<'a>(&'a self, file: &'a Path) -> impl Iterator<Item = &'a str> {
+        self.steps.iter().filter_map(move |step| match step {
+            Step::Given { file: of, value } if of == file => Some(value.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Writes to a file unless somebody else has done so since.
+    fn write(&self, file: &Path, value: &str) -> Result<(), FileError> {
+        if self.given(file).next().is_some() {
+            let now = error::read(file)?;
+            if !self.given(file).any(|given| given == now.trim()) {
+                return Ok(());
+            }
+        }
+        write(file, value)
+    }
+}
+
 /// Writes to a file of a cgroup. There are no links among those.
 fn write(file: &Path, value: &str) -> Result<(), FileError> {
     OpenOptions::new()
         .write(true)
+        .truncate(true)
         .custom_flags(libc::O_NOFOLLOW)
         .open(file)
         .and_then(|mut opened| opened.write_all(value.as_bytes()))
@@ -212,6 +242,22 @@ mod tests {
         undo(dir.path(), 1).run().unwrap();
         assert_eq!(fs::read_to_string(&high).unwrap(), "5");
         undo(Path::new("/nowhere/at/all"), 1).run().unwrap();
+    }
+
+    #[test]
+    fn what_somebody_else_has_set_since_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let high = dir.path().join("memory.high");
+        let mut undo = undo(dir.path(), fs::metadata(dir.path()).unwrap().ino());
+        undo.steps.extend(["8192", "4096"].map(|value| Step::Given {
+            file: high.clone(),
+            value: value.to_owned(),
+        }));
+        for (now, after) in [("8192", "max"), ("4096\n", "max"), ("12288", "12288")] {
+            fs::write(&high, now).unwrap();
+            undo.run().unwrap();
+            assert_eq!(fs::read_to_string(&high).unwrap(), after);
+        }
     }
 
     #[test]

@@ -9,13 +9,13 @@ use super::{Line, VmaKind};
 
 /// Which devices hold shared memory or huge pages: learnt once for each device met.
 #[derive(Debug, Default)]
-pub(super) struct Filesystems {
+pub(crate) struct Filesystems {
     kinds: HashMap<u64, Option<VmaKind>>,
     own: bool,
 }
 
 impl Filesystems {
-    pub fn kind(&mut self, line: &Line<'_>, pid: u32) -> VmaKind {
+    pub(super) fn kind(&mut self, line: &Line<'_>, pid: u32) -> VmaKind {
         if line.inode == 0 {
             let special = [b"[vdso]".as_slice(), b"[vvar", b"[vsyscall]", b"[uprobes]"];
             let is_special = special.iter().any(|prefix| line.name.starts_with(prefix));

@@ -80,7 +80,7 @@ fn what_is_offered_is_tried_and_taken_down_again() {
             fake.damon_offers(operations);
             change(fake);
         });
-        assert_eq!(left.as_deref(), Some("0\n"), "{operations}");
+        assert_eq!(left.as_deref(), Some("0"), "{operations}");
         row
     };
     let as_is = |_: &Fake| {};
@@ -113,7 +113,7 @@ fn older_kernels_say_which_one_they_should_be() {
         let (one_process, left) = row(|fake| fake.without(&format!("{scheme}/{missing}")));
         let found = ["one process, and --all"];
         assert_row(&one_process, State::Limited, &found, Some("6.6"));
-        assert_eq!(left.as_deref(), Some("0\n"));
+        assert_eq!(left.as_deref(), Some("0"));
     }
 }
 

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A process of its own serves the page: it holds no rights, is replaced when it ends, and ends
+//! with the daemon.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const AGEWISE: &str = env!("CARGO_BIN_EXE_agewise");
+
+struct Daemon {
+    child: Child,
+    top: tempfile::TempDir,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let top = tempfile::tempdir().unwrap();
+        let at = |name: &str| top.path().join(name).display().to_string();
+        let config = format!(
+            "journal.file = '{}'\n[observe]\npids = [{}]\ncgroups = []\ntick = '200ms'\n\
+             cpu_percent = 50\n[metrics]\nenabled = true\nlisten = 'unix:{}'\n",
+            at("journal"),
+            std::process::id(),
+            at("socket"),
+        );
+        fs::write(at("agewise.toml"), config).unwrap();
+        let child = Command::new(AGEWISE)
+            .args(["daemon", "--config", &at("agewise.toml")])
+            .env("STATE_DIRECTORY", at("state"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Daemon { child, top }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.top.path().join(name)
+    }
+
+    fn get(&self, path: &str) -> Option<String> {
+        let mut stream = UnixStream::connect(self.at("socket")).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    /// The process that serves, once it answers with what the daemon knows.
+    fn server(&self) -> u32 {
+        wait_for("metrics", || {
+            let answer = self.get("/metrics")?;
+            answer.contains("agewise_").then_some(())
+        });
+        wait_for("the process that serves", || {
+            let children = format!("/proc/{0}/task/{0}/children", self.child.id());
+            let children = fs::read_to_string(children).ok()?;
+            children
+                .split_ascii_whitespace()
+                .find_map(|pid| pid.parse().ok())
+        })
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wait_for<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = get() {
+            return found;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "no {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn status(pid: u32, key: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    line.unwrap_or_else(|| panic!("no {key} in {text}"))
+        .trim_start_matches(':')
+        .trim()
+        .to_owned()
+}
+
+#[test]
+fn who_serves_holds_no_rights_and_is_replaced_and_ends_with_the_daemon() {
+    let mut daemon = Daemon::start();
+    let server = daemon.server();
+    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        assert_eq!(status(server, set), "0000000000000000", "{set}");
+    }
+    assert_eq!(status(server, "NoNewPrivs"), "1");
+    assert_eq!(status(server, "Seccomp"), "2");
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(status(server, "Uid"), "65534\t65534\t65534\t65534");
+        assert_eq!(status(server, "Groups"), "");
+    }
+    let files = fs::read_dir(format!("/proc/{server}/fd")).map_or(0, Iterator::count);
+    assert!(files < 12, "{files} descriptors");
+    assert!(
+        daemon
+            .get("/healthz")
+            .is_some_and(|answer| answer.contains("200 OK"))
+    );
+
+    // Ended from outside, as by the OOM killer.
+    let pid = rustix::process::Pid::from_raw(server.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_for("line of the journal", || {
+        let journal = fs::read_to_string(daemon.at("journal")).ok()?;
+        journal
+            .contains("the process that serves was started again")
+            .then_some(())
+    });
+    let second = daemon.server();
+    assert_ne!(second, server);
+
+    daemon.child.kill().unwrap();
+    daemon.child.wait().unwrap();
+    wait_for_end(second);
+}
+
+/// The daemon may not signal the process that serves, which has another user.
+#[test]
+fn an_orderly_end_does_not_wait_for_who_serves() {
+    let mut daemon = Daemon::start();
+    let server = daemon.server();
+    let pid = rustix::process::Pid::from_raw(daemon.child.id().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let status = wait_for("end of the daemon", || daemon.child.try_wait().unwrap());
+    assert!(status.success() && !daemon.at("socket").exists());
+    wait_for_end(server);
+}
+
+fn wait_for_end(pid: u32) {
+    wait_for("end of the process that serves", || {
+        (!Path::new(&format!("/proc/{pid}/stat")).exists()).then_some(())
+    });
+}

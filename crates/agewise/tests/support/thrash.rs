@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A protected cgroup that thrashes because of another one.
+
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use agewise_bench::exercise::spawned::Spawned;
+use agewise_host::cgroup::{Hierarchy, Version};
+use agewise_host::process::Process;
+use agewise_host::root::ProcRoot;
+use agewise_host::swap::{ZramDevice, ZramOptions};
+
+use super::{AGEWISE, Group, MIB, blind};
+
+/// What both have together, less than they use.
+const LIMIT_BYTES: u64 = 96 * MIB;
+
+/// A desk whose memory is taken by a hog, below one limit, on a swap device of their own.
+pub struct Scene {
+    // Dropped in this order: the cgroups are empty once their processes have ended.
+    pub desk: Spawned,
+    pub hog: Spawned,
+    pub hog_group: Group,
+    _desk_group: Group,
+    pub top: Group,
+    _swap: ZramDevice,
+    version: Version,
+}
+
+impl Scene {
+    pub fn start(name: &str) -> Result<Self, String> {
+        if let Some(why) = blind() {
+            return Err(why);
+        }
+        let swap = ZramDevice::create(&ZramOptions::new(512 * MIB)).map_err(|e| e.to_string())?;
+        let hierarchy = Hierarchy::discover(&ProcRoot::default()).map_err(|e| e.to_string())?;
+        let top = Group::create(name).ok_or("no memory cgroup can be made here")?;
+        let limit = match hierarchy.version {
+            Version::V1 => "memory.limit_in_bytes",
+            Version::V2 => {
+                std::fs::write(top.dir.join("cgroup.subtree_control"), "+memory")
+                    .map_err(|e| e.to_string())?;
+                "memory.max"
+            }
+        };
+        let below = |name: &str| {
+            let dir = top.dir.join(name);
+            std::fs::create_dir(&dir).unwrap();
+            Group {
+                path: format!("{}/{name}", top.path),
+                dir,
+            }
+        };
+        let (desk_group, hog_group) = (below("desk"), below("hog"));
+        std::fs::write(top.dir.join(limit), LIMIT_BYTES.to_string()).unwrap();
+        Ok(Scene {
+            desk: exerciser(&desk_group, "72M"),
+            hog: exerciser(&hog_group, "160M"),
+            hog_group,
+            _desk_group: desk_group,
+            top,
+            _swap: swap,
+            version: hierarchy.version,
+        })
+    }
+
+    pub fn config(&self, up_to: &str, more: &str) -> String {
+        format!(
+            "[observe]\ncgroups = ['{0}/**']\ntick = '1s'\ncpu_percent = 50\n\
+             [protect]\ncgroups = ['{0}/desk']\nup_to = '{up_to}'\n{more}",
+            self.top.path,
+        )
+    }
+
+    /// What holds the memory of the hog low, as it is now.
+    pub fn limit(&self) -> String {
+        let file = match self.version {
+            Version::V1 => "memory.soft_limit_in_bytes",
+            Version::V2 => "memory.high",
+        };
+        std::fs::read_to_string(self.hog_group.dir.join(file)).unwrap()
+    }
+
+    pub fn hog_runs(&self) -> bool {
+        runs(self.hog.pid())
+    }
+}
+
+/// An exerciser in a cgroup; it touches all of its memory alike. Not as fast as it can: where every
+/// page is touched again within milliseconds, the kernel finds nothing to reclaim and kills it.
+pub fn exerciser(group: &Group, size: &str) -> Spawned {
+    let entrance: File = OpenOptions::new()
+        .write(true)
+        .open(group.dir.join("cgroup.procs"))
+        .unwrap();
+    let arguments = [
+        "--size",
+        size,
+        "--pattern",
+        "uniform",
+        "--rate",
+        "20000",
+        "--no-final-check",
+    ];
+    Spawned::start_in(Path::new(AGEWISE), arguments, Some(&entrance), None).unwrap()
+}
+
+/// Whether it gets CPU time; it may have to wait for that on a busy machine.
+pub fn runs(pid: u32) -> bool {
+    let cpu_ns = || Process::open(pid).unwrap().stat().unwrap().cpu_ns();
+    let (before, began) = (cpu_ns(), Instant::now());
+    while began.elapsed() < Duration::from_millis(700) {
+        std::thread::sleep(Duration::from_millis(20));
+        if cpu_ns() > before {
+            return true;
+        }
+    }
+    false
+}
+
+pub fn runs_again(pid: u32) -> bool {
+    (0..20).any(|_| runs(pid))
+}

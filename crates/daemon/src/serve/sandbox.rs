@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Giving up everything but answering.
+
+use std::io;
+
+use caps::CapSet;
+use rustix::process::{
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, getppid, set_dumpable_behavior,
+    set_parent_process_death_signal, setrlimit,
+};
+
+/// Connections at a time, and what there is besides.
+const FILES_MAX: u64 = 128;
+/// Snapshots are bounded, and so is what is made of them.
+const MEMORY_MAX_BYTES: u64 = 1 << 30;
+
+/// The system calls of threads that read, answer and wait. Everything else fails with EPERM: no
+/// file is opened, no program executed, no connection made, nobody signalled.
+const ALLOWED: &[libc::c_long] = &[
+    libc::SYS_accept4,
+    libc::SYS_brk,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_close,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_futex,
+    libc::SYS_getpid,
+    libc::SYS_getrandom,
+    libc::SYS_gettid,
+    libc::SYS_ioctl,
+    libc::SYS_madvise,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_nanosleep,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_read,
+    libc::SYS_recvfrom,
+    libc::SYS_restart_syscall,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sched_yield,
+    libc::SYS_sendto,
+    libc::SYS_shutdown,
+    libc::SYS_sigaltstack,
+    libc::SYS_write,
+    libc::SYS_writev,
+];
+
+/// The architecture as seccomp names it (`linux/audit.h`).
+#[cfg(target_arch = "x86_64")]
+const ARCH: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCH: u32 = 0xc000_00b7;
+
+/// Gives up capabilities, and what could be gained by executing programs. Ends with the daemon.
+///
+/// # Errors
+/// The kernel's; and one if the daemon has ended already.
+pub(super) fn give_up_rights(parent: u32) -> io::Result<()> {
+    // Signals to the daemon's group mean the daemon; this ends when the daemon does.
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: no handler runs.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid()
+        .map(Pid::as_raw_nonzero)
+        .map(|pid| pid.get().cast_unsigned())
+        != Some(parent)
+    {
+        return Err(io::Error::other("the daemon has ended"));
+    }
+    if caps::runtime::ambient_set_supported().is_ok() {
+        caps::clear(None, CapSet::Ambient).map_err(io::Error::other)?;
+    }
+    for set in [CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
+        caps::clear(None, set).map_err(io::Error::other)?;
+    }
+    rustix::thread::set_no_new_privs(true)?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    for (resource, most) in [
+        (Resource::Nofile, FILES_MAX),
+        (Resource::Fsize, 0),
+        (Resource::Core, 0),
+        (Resource::As, MEMORY_MAX_BYTES),
+    ] {
+        let limit = Rlimit {
+            current: Some(most),
+            maximum: Some(most),
+        };
+        setrlimit(resource, limit)?;
+    }
+    Ok(())
+}
+
+/// Leaves all threads only [`ALLOWED`] system calls, for good.
+///
+/// # Errors
+/// The kernel has no seccomp filters.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(super) fn lock_in() -> io::Result<()> {
+    let filter = filter(ALLOWED);
+    let program = libc::sock_fprog {
+        len: u16::try_from(filter.len()).map_err(io::Error::other)?,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    // SAFETY: the program and its instructions outlive the call, which copies them.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_TSYNC,
+            &raw const program,
+        )
+    };
+    match done {
+        0 => Ok(()),
+        -1 => Err(io::Error::last_os_error()),
+        thread => Err(io::Error::other(format!(
+            "thread {thread} has another filter"
+        ))),
+    }
+}
+
+/// Elsewhere there is no list of the numbers of system calls to check against.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(super) fn lock_in() -> io::Result<()> {
+    Ok(())
+}
+
+/// One comparison for each call, then EPERM; another architecture is killed.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn filter(allowed: &[libc::c_long]) -> Vec<libc::sock_filter> {
+    let one = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let answer = libc::BPF_RET | libc::BPF_K;
+    // struct seccomp_data: the number at 0, the architecture at 4.
+    let mut filter = vec![
+        one(load, 4, 0, 0),
+        one(equal, ARCH, 1, 0),
+        one(answer, libc::SECCOMP_RET_KILL_PROCESS, 0, 0),
+        one(load, 0, 0, 0),
+    ];
+    for call in allowed {
+        filter.push(one(equal, *call as u32, 0, 1));
+        filter.push(one(answer, libc::SECCOMP_RET_ALLOW, 0, 0));
+    }
+    let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
+    filter.push(one(answer, refused, 0, 0));
+    filter
+}

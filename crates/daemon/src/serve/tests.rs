@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+use std::os::fd::AsFd;
+
+use super::*;
+use crate::demo;
+
+fn listener(dir: &tempfile::TempDir) -> Listener {
+    let listen = crate::config::Listen::Unix(dir.path().join("socket"));
+    Listener::bind(&listen, false, 0o600).unwrap()
+}
+
+fn apart(dir: &tempfile::TempDir, script: &str) -> Apart {
+    let program = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    let limits = Limits {
+        subjects_max: 10,
+        depth_max: 3,
+    };
+    Apart::start_program(program, listener(dir), Hosts::default(), limits).unwrap()
+}
+
+fn hub() -> Hub {
+    let hub = Hub::new(demo::settings());
+    hub.publish(demo::snapshot(1, 1000));
+    hub
+}
+
+#[test]
+fn a_snapshot_arrives_as_it_was_sent() {
+    let snapshot = demo::snapshot(7, 123_456);
+    let mut line = Vec::new();
+    let news = News {
+        snapshot: &snapshot,
+        troubles: vec!["journal: full".to_owned()],
+    };
+    agewise_cli::output::json_line(&mut line, &news).unwrap();
+    let heard: Heard = serde_json::from_slice(&line).unwrap();
+    assert_eq!(heard.snapshot, snapshot);
+    assert_eq!(heard.troubles, ["journal: full"]);
+}
+
+#[test]
+fn a_process_that_ends_is_said_and_replaced_after_a_pause() {
+    let dir = tempfile::tempdir().unwrap();
+    let (hub, mut apart) = (hub(), apart(&dir, "exit 3"));
+    let began = Instant::now();
+    let mut said = Vec::new();
+    while said.len() < 3 {
+        said.extend(apart.publish(&hub));
+        assert!(began.elapsed() < Duration::from_secs(60), "{said:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(
+        said[0].contains("exit status: 3") && said[0].ends_with("in 1 s"),
+        "{said:?}"
+    );
+    assert!(said[1].contains("started again"), "{said:?}");
+    assert!(said[2].ends_with("in 2 s"), "{said:?}");
+    assert!(began.elapsed() >= PAUSE);
+}
+
+/// One that never reads costs the daemon one line, and no time to speak of.
+#[test]
+fn a_process_that_does_not_listen_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (hub, mut apart) = (hub(), apart(&dir, "exec sleep 60"));
+    let mut most = 0;
+    for _ in 0..2000 {
+        assert_eq!(apart.publish(&hub), None);
+        let running = apart.running.as_ref().unwrap();
+        most = most.max(running.waiting.capacity());
+        if !running.waiting.is_empty() {
+            break;
+        }
+    }
+    let running = apart.running.as_ref().unwrap();
+    assert!(!running.waiting.is_empty(), "the pipe never filled");
+    let (left, began) = (running.waiting.len(), Instant::now());
+    assert_eq!(apart.publish(&hub), None);
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert_eq!(apart.running.as_ref().unwrap().waiting.len(), left);
+    assert!(most < 1 << 20);
+}
+
+/// Whatever it says, there is nobody who reads it: standard output is a socket that listens, and
+/// the pipe cannot be written to from its end.
+#[test]
+fn a_process_that_lies_is_not_heard() {
+    let dir = tempfile::tempdir().unwrap();
+    let lies = "echo kill everybody; echo kill everybody >&0; exec sleep 60";
+    let (hub, mut apart) = (hub(), apart(&dir, lies));
+    let snapshot = hub.snapshot();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(apart.publish(&hub), None);
+    assert_eq!(hub.snapshot(), snapshot);
+    assert!(!hub.take_wake() && hub.health().reasons().is_empty());
+    let pipe = &apart.running.as_ref().unwrap().pipe;
+    assert!(rustix::io::read(pipe.as_fd(), &mut [0u8; 8]).is_err());
+}
+
+/// What a process can still do that has given up its rights: each bit of the answer is something.
+fn locked_in(dir: &std::path::Path, parent: u32) -> i32 {
+    let ledger = dir.join("ledger");
+    if sandbox::give_up_rights(parent).is_err() || sandbox::lock_in().is_err() {
+        return 1;
+    }
+    let mut answer = 0;
+    let mut can = |bit: i32, it_can: bool| answer |= i32::from(it_can) << bit;
+    can(1, std::fs::File::open(&ledger).is_ok());
+    can(2, std::fs::write(dir.join("new"), "").is_ok());
+    can(3, std::os::unix::net::UnixStream::pair().is_ok());
+    can(4, std::net::UdpSocket::bind("127.0.0.1:0").is_ok());
+    // SAFETY: no signal is sent; fork in a child that ends right after.
+    unsafe {
+        can(5, libc::kill(libc::getppid(), 0) == 0);
+        can(6, libc::fork() >= 0);
+    }
+    answer
+}
+
+#[test]
+fn who_is_locked_in_opens_nothing_and_signals_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("ledger"), "x").unwrap();
+    let parent = std::process::id();
+    // SAFETY: the child has one thread, a copy of this one, and leaves by _exit; of the locks that
+    // other threads may hold it needs only those of malloc, which fork takes and releases.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let answer = locked_in(dir.path(), parent);
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(answer) }
+    }
+    let mut status = 0;
+    // SAFETY: the child is ours; `status` outlives the call.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    assert!(libc::WIFEXITED(status), "{status}");
+    let answer = libc::WEXITSTATUS(status);
+    if answer == 1 {
+        println!("SKIPPED: this kernel has no seccomp filters");
+        return;
+    }
+    assert_eq!(answer, 0, "what it can still do, bit by bit: {answer:b}");
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What must hold after every step.
+
+use std::collections::BTreeMap;
+
+use agewise_host::throttle::Kind;
+
+use super::machine::{self, Fault, Machine, OWN};
+use super::{FREEZE_MS, Text, World};
+
+/// Longer than the pause between two looks of the daemon.
+const SLACK_MS: u64 = 2000;
+/// As long without anybody suffering, everything is taken back.
+const CALM_SECONDS: u64 = 60;
+
+/// What is done to a cgroup by the daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hold {
+    squeezed: bool,
+    frozen: bool,
+}
+
+/// By number of cgroup.
+pub type Held = BTreeMap<usize, Hold>;
+
+impl World {
+    fn held_now(&self) -> Held {
+        let of = |(name, group): (&usize, &machine::Group)| {
+            let value = |fault, file| self.machine.value(*name, fault, file);
+            let hold = Hold {
+                squeezed: value(Fault::High(*name), "memory.high") != group.high,
+                frozen: (value(Fault::Freeze(*name), "cgroup.freeze") == "1") != group.is_frozen,
+            };
+            (hold != Hold::default()).then_some((*name, hold))
+        };
+        self.machine.groups.iter().filter_map(of).collect()
+    }
+
+    /// After every step.
+    pub fn check(&mut self) {
+        let held = self.held_now();
+        for (name, hold) in &held {
+            self.check_noted(*name, *hold);
+            let before = self.held.get(name).copied().unwrap_or_default();
+            let new = [
+                hold.squeezed && !before.squeezed,
+                hold.frozen && !before.frozen,
+            ];
+            for (count, is_new) in self.acts.iter_mut().zip(new) {
+                *count += usize::from(is_new);
+            }
+            if new.contains(&true) {
+                self.check_allowed(*name, *hold);
+            }
+        }
+        let now_ms = machine::now_ms();
+        let frozen = |name: &usize| held.get(name).is_some_and(|hold| hold.frozen);
+        self.frozen_since_ms.retain(|name, _| frozen(name));
+        for name in held.keys().filter(|name| frozen(name)) {
+            // Where it cannot be undone, its time begins when it can be.
+            let is_excused =
+                self.daemon.is_none() || self.machine.faults.contains_key(&Fault::Freeze(*name));
+            let since_ms = self.frozen_since_ms.entry(*name).or_insert(now_ms);
+            if is_excused {
+                *since_ms = now_ms;
+            }
+            let is_late = now_ms > *since_ms + FREEZE_MS + SLACK_MS;
+            assert!(!is_late, "{name} is frozen for too long");
+        }
+        self.held = held;
+    }
+
+    /// On the disk, whatever the daemon knows.
+    fn check_noted(&self, name: usize, hold: Hold) {
+        let ledger = std::fs::read_to_string(self.machine.state().join("ledger"));
+        let ledger = ledger.unwrap_or_default();
+        let inode = self.machine.groups[&name].inode;
+        for (is_held, kind) in [(hold.squeezed, "squeeze"), (hold.frozen, "freeze")] {
+            let note = format!(" {kind}\t{inode}\t");
+            assert!(
+                !is_held || ledger.contains(&note),
+                "{name}: {kind} is not noted in {ledger:?}"
+            );
+        }
+    }
+
+    fn check_allowed(&self, name: usize, hold: Hold) {
+        let up_to = match self.text {
+            Text::UpTo(up_to) => up_to,
+            Text::Rules => "freeze",
+            // Without a journal, or in a rehearsal, nothing is done.
+            _ => "report",
+        };
+        assert!(self.daemon.is_some(), "nobody runs that could do it");
+        assert!(up_to != "report", "{:?} does not act", self.text);
+        assert!(!hold.frozen || up_to == "freeze", "{:?}", self.text);
+        let forbidden = [0, 5, OWN];
+        for spared in forbidden.into_iter().flat_map(Machine::within) {
+            assert!(
+                !Machine::within(name).any(|below| below == spared),
+                "{name} holds {spared}, which must be left alone"
+            );
+        }
+    }
+
+    /// After an end, or a start that follows a kill: only what is in the way of undoing stays, and
+    /// stays noted.
+    pub fn check_undone(&self) {
+        for (name, hold) in self.held_now() {
+            let is_in_the_way = |fault| self.machine.faults.contains_key(&fault);
+            assert!(
+                !hold.squeezed || is_in_the_way(Fault::High(name)),
+                "{name} is still squeezed"
+            );
+            assert!(
+                !hold.frozen || is_in_the_way(Fault::Freeze(name)),
+                "{name} is still frozen"
+            );
+            self.check_noted(name, hold);
+        }
+        if self.machine.faults.is_empty() {
+            let left = self.machine.state().join("ledger").exists();
+            assert!(!left, "notes of nothing are left");
+        }
+    }
+
+    /// After a long calm nothing is held.
+    pub fn check_calm(&self, seconds: u64) {
+        let is_due = seconds >= CALM_SECONDS && self.daemon.is_some();
+        if is_due && self.machine.faults.is_empty() {
+            assert_eq!(self.held_now(), Held::default(), "after a long calm");
+        }
+    }
+
+    /// What the daemon keeps does not outgrow what there is.
+    pub fn check_bounds(&self) {
+        let Some(daemon) = &self.daemon else { return };
+        let most = self.machine.groups.len() + 1;
+        for (what, count) in [
+            ("actors", daemon.actors.len()),
+            ("refaulted", daemon.refaulted.len()),
+            ("squeezed", daemon.squeezed.len()),
+        ] {
+            assert!(count <= most, "{count} {what} for {most} cgroups");
+        }
+        let ledger = daemon.found.ledger();
+        let noted = |name: &usize| {
+            let dir = self.machine.dir(*name);
+            let has = |kind| ledger.as_ref().is_ok_and(|ledger| ledger.has(&dir, kind));
+            has(Kind::Squeeze) || has(Kind::Freeze)
+        };
+        let names: Vec<usize> = self.machine.groups.keys().copied().collect();
+        assert!(names.iter().filter(|name| noted(name)).count() <= most);
+    }
+}

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon against a plain model: whatever happens to it and around it, in any order, what it
+//! did to others is noted, allowed, and undone.
+//!
+//! `make model SEEDS=100 STEPS=10000` runs it for longer than `make test` does.
+
+mod checks;
+mod machine;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Runs, RngAlgorithm, TestError, TestRng, TestRunner};
+
+use super::surroundings::Surroundings;
+use super::undo::{Found, undo};
+use super::{Daemon, first_settings};
+use crate::options::Options;
+use crate::state::Hub;
+use machine::{Fault, Machine, NAMES};
+
+/// How long the guilty is frozen.
+const FREEZE_MS: u64 = 3000;
+
+/// A configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Text {
+    UpTo(&'static str),
+    /// Acts, and has nowhere to write that down.
+    NoJournal,
+    Rehearsal,
+    /// Moves memory by rules besides.
+    Rules,
+    Broken,
+    Missing,
+}
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+enum Step {
+    Make(usize),
+    Remove(usize),
+    Fork(usize),
+    Exec(usize),
+    LoseLeader(usize),
+    Exit(usize),
+    Migrate(usize, usize),
+    /// Somebody else sets a limit.
+    Limit(usize, u64),
+    /// Somebody else freezes a cgroup, or lets it go on.
+    Freeze(usize, bool),
+    /// `/web` suffers for so many seconds because another takes its memory.
+    Hurt(usize, u64),
+    /// Nobody suffers for so many seconds.
+    Rest(u64),
+    /// The clock jumps.
+    Jump(u64),
+    Tick,
+    Break(Fault),
+    Mend,
+    /// Killed, and started again.
+    Crash(Text),
+    /// Ended, and started again.
+    End(Text),
+    Reload(Text),
+    /// `daemon --undo` beside it.
+    Undo,
+}
+
+fn texts() -> impl Strategy<Value = Text> {
+    prop_oneof![
+        6 => Just(Text::UpTo("freeze")),
+        2 => Just(Text::UpTo("squeeze")),
+        1 => Just(Text::UpTo("report")),
+        1 => Just(Text::NoJournal),
+        1 => Just(Text::Rehearsal),
+        2 => Just(Text::Rules),
+        2 => Just(Text::Broken),
+        1 => Just(Text::Missing),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let name = 0..NAMES.len();
+    let process = 0..32usize;
+    let fault = (0..5u8, name.clone()).prop_map(|(kind, name)| match kind {
+        0 => Fault::High(name),
+        1 => Fault::Freeze(name),
+        2 => Fault::Stat(name),
+        3 => Fault::Procs(name),
+        _ => Fault::Ledger,
+    });
+    prop_oneof![
+        8 => name.clone().prop_map(Step::Make),
+        2 => name.clone().prop_map(Step::Remove),
+        6 => name.clone().prop_map(Step::Fork),
+        2 => process.clone().prop_map(Step::Exec),
+        2 => process.clone().prop_map(Step::LoseLeader),
+        3 => process.clone().prop_map(Step::Exit),
+        2 => (process, name.clone()).prop_map(|(process, name)| Step::Migrate(process, name)),
+        2 => (name.clone(), 1..2000u64).prop_map(|(name, mib)| Step::Limit(name, mib)),
+        1 => (name.clone(), any::<bool>()).prop_map(|(name, on)| Step::Freeze(name, on)),
+        12 => (name, 1..20u64).prop_map(|(name, seconds)| Step::Hurt(name, seconds)),
+        4 => (1..90u64).prop_map(Step::Rest),
+        1 => (0..100_000_000u64).prop_map(Step::Jump),
+        6 => Just(Step::Tick),
+        2 => fault.prop_map(Step::Break),
+        2 => Just(Step::Mend),
+        2 => texts().prop_map(Step::Crash),
+        1 => texts().prop_map(Step::End),
+        2 => texts().prop_map(Step::Reload),
+        1 => Just(Step::Undo),
+    ]
+}
+
+/// The daemon, the machine, and what is known of both.
+struct World {
+    machine: Machine,
+    daemon: Option<Daemon>,
+    options: Options,
+    /// What it follows now.
+    text: Text,
+    cancel: AtomicBool,
+    /// Cgroups found to be frozen by the daemon, and since when.
+    frozen_since_ms: BTreeMap<usize, u64>,
+    /// Those that were held back before this step.
+    held: checks::Held,
+    /// How often one was squeezed, and frozen.
+    acts: [usize; 2],
+}
+
+impl World {
+    fn new() -> Self {
+        let mut machine = Machine::new();
+        (0..NAMES.len()).for_each(|name| machine.make(name));
+        let options = Options {
+            config: Some(machine.file("agewise.toml")),
+            state: Some(machine.state()),
+            ..Options::default()
+        };
+        let mut world = World {
+            machine,
+            daemon: None,
+            options,
+            text: Text::Missing,
+            cancel: AtomicBool::new(false),
+            frozen_since_ms: BTreeMap::new(),
+            held: checks::Held::default(),
+            acts: [0; 2],
+        };
+        world.start(Text::UpTo("freeze"));
+        world
+    }
+
+    fn write(&self, text: Text) {
+        let path = self.machine.file("agewise.toml");
+        let journal = match text {
+            Text::NoJournal => "/dev/full".into(),
+            _ => self.machine.file("journal"),
+        };
+        let up_to = match text {
+            Text::UpTo(up_to) => up_to,
+            _ => "freeze",
+        };
+        let more = match text {
+            Text::Broken => "oops = [",
+            Text::Rehearsal => "dry_run = true\n",
+            Text::Rules => "[[act]]\ncgroups = ['/other']\npolicy = 'age:1s/2s'\ndry_run = false\n",
+            _ => "",
+        };
+        let config = format!(
+            "[observe]\ncgroups = ['/**']\ntick = '1s'\n[journal]\nfile = '{}'\n\
+             size_max = '64K'\nkeep = 1\n[protect]\ncgroups = ['/web']\nspare = ['/spared']\n\
+             up_to = '{up_to}'\nfreeze = '{FREEZE_MS}ms'\n{more}",
+            journal.display()
+        );
+        let _ = std::fs::remove_file(&path);
+        if text != Text::Missing {
+            std::fs::write(path, config).unwrap();
+        }
+    }
+
+    /// As the program starts: undoes, reads its configuration, begins.
+    fn start(&mut self, text: Text) {
+        self.write(text);
+        let mut found = Found::at_start(&self.options);
+        let Ok(config) = self.options.read() else {
+            self.daemon = None;
+            return;
+        };
+        found.undo_named(&config);
+        self.text = text;
+        let hub = Hub::new(first_settings(&config));
+        let around = Surroundings {
+            roots: self.machine.roots(),
+            now_ms: machine::now_ms,
+            open_agent: machine::open_agent,
+        };
+        self.daemon = Daemon::open(config, hub, false, found, around).ok();
+    }
+
+    /// As SIGHUP does.
+    fn reload(&mut self, text: Text) {
+        self.write(text);
+        let Some(daemon) = &mut self.daemon else {
+            return;
+        };
+        let config = daemon.config.clone();
+        match self.options.read_again() {
+            Ok(fresh) => match daemon.reload(fresh) {
+                Ok(()) => self.text = text,
+                Err(_) => assert_eq!(daemon.config, config, "half a reload"),
+            },
+            Err(_) => assert_eq!(daemon.config, config),
+        }
+    }
+
+    /// Killed: what it holds in memory is gone, and nothing of it is undone.
+    fn crash(&mut self) {
+        if let Some(daemon) = self.daemon.take() {
+            if let Ok(ledger) = daemon.found.ledger() {
+                ledger.abandon();
+            }
+            drop(daemon);
+        }
+    }
+
+    fn process(&self, number: usize) -> Option<u32> {
+        let pids: Vec<u32> = self.machine.processes.keys().copied().collect();
+        (!pids.is_empty()).then(|| pids[number % pids.len()])
+    }
+
+    /// A second passes, with all that the daemon does meanwhile.
+    fn second(&mut self, tick: bool) {
+        self.machine.pass(1000);
+        let Some(daemon) = &mut self.daemon else {
+            return;
+        };
+        if daemon
+            .protect_due_ms()
+            .is_some_and(|due| due <= machine::now_ms())
+        {
+            daemon.watch_over();
+        }
+        if tick {
+            daemon
+                .tick(&self.cancel)
+                .expect("the hierarchy can be read");
+        }
+    }
+
+    fn hurt(&mut self, hog: usize, seconds: u64) {
+        for second in 0..seconds {
+            for (name, group) in &mut self.machine.groups {
+                match name {
+                    0 => {
+                        group.refaults += 4000;
+                        group.stalled_us += 500_000;
+                    }
+                    _ if *name == hog => group.used_bytes += 64 << 20,
+                    _ => {}
+                }
+            }
+            for name in [0, hog] {
+                if self.machine.groups.contains_key(&name) {
+                    self.machine.count(name);
+                }
+            }
+            self.second(second % 5 == 0);
+            self.check();
+        }
+    }
+
+    fn run(&mut self, step: &Step) {
+        match *step {
+            Step::Make(name) => self.machine.make(name),
+            Step::Remove(name) => self.machine.remove(name),
+            Step::Fork(name) => self.machine.fork(name),
+            Step::Migrate(number, name) => {
+                if let Some(pid) = self.process(number) {
+                    self.machine.migrate(pid, name);
+                }
+            }
+            Step::Exec(number) | Step::LoseLeader(number) | Step::Exit(number) => {
+                let Some(pid) = self.process(number) else {
+                    return;
+                };
+                match step {
+                    Step::Exec(_) => self.machine.exec(pid),
+                    Step::LoseLeader(_) => self.machine.lose_leader(pid),
+                    _ => self.machine.exit(pid),
+                }
+            }
+            Step::Limit(name, mib) => self.machine.limit(name, &(mib << 20).to_string()),
+            Step::Freeze(name, on) => self.machine.freeze(name, on),
+            Step::Hurt(hog, seconds) => self.hurt(hog, seconds),
+            Step::Rest(seconds) => {
+                for _ in 0..seconds {
+                    self.second(true);
+                    self.check();
+                }
+                self.check_calm(seconds);
+            }
+            Step::Jump(ms) => {
+                self.machine.pass(ms);
+                self.second(false);
+            }
+            Step::Tick => {
+                self.second(true);
+                self.check_bounds();
+            }
+            Step::Break(fault) => self.machine.break_file(fault),
+            Step::Mend => self.machine.mend(),
+            Step::Crash(text) => {
+                self.crash();
+                self.start(text);
+                self.check_undone();
+            }
+            Step::End(text) => {
+                if let Some(mut daemon) = self.daemon.take() {
+                    daemon.finish("the test");
+                }
+                self.check_undone();
+                self.start(text);
+            }
+            Step::Reload(text) => self.reload(text),
+            Step::Undo => {
+                undo(&self.options);
+            }
+        }
+        self.check();
+    }
+}
+
+/// Runs sequences of so many steps, and shrinks one that fails.
+fn run(seed: u64, sequences: u32, length: usize) -> [usize; 2] {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let runs = Runs {
+        cases: sequences,
+        max_shrink_time: 120_000,
+        max_shrink_iters: 1_000_000,
+        failure_persistence: None,
+        ..Runs::default()
+    };
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(runs, rng);
+    // A step that turns out not to matter shrinks to none: a sequence of fixed length cannot shrink
+    // otherwise.
+    let step = prop::option::weighted(0.999, steps());
+    let sequence = prop::collection::vec(step, length);
+    let acts = Cell::new([0; 2]);
+    let result = runner.run(&sequence, |sequence| {
+        let mut world = World::new();
+        sequence.iter().flatten().for_each(|step| world.run(step));
+        world.machine.mend();
+        world.crash();
+        world.start(Text::Missing);
+        world.check_undone();
+        let [squeezed, frozen] = acts.get();
+        acts.set([squeezed + world.acts[0], frozen + world.acts[1]]);
+        Ok(())
+    });
+    match result {
+        Ok(()) => {}
+        Err(TestError::Fail(why, sequence)) => {
+            let steps: Vec<&Step> = sequence.iter().flatten().collect();
+            panic!("seed {seed}: {why} after {steps:?}");
+        }
+        Err(error) => panic!("seed {seed}: {error}"),
+    }
+    acts.get()
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().expect("a number"),
+        Err(_) => default,
+    }
+}
+
+#[test]
+fn whatever_happens_is_noted_allowed_and_undone() {
+    let [squeezed, frozen] = run(1, 12, 60);
+    assert!(
+        squeezed > 20 && frozen > 5,
+        "{squeezed} squeezed, {frozen} frozen: nothing was tried"
+    );
+}
+
+/// `SEEDS` sequences of `STEPS` steps each, beginning with the seed `FIRST`.
+#[test]
+#[ignore = "takes minutes: make model"]
+fn whatever_happens_for_long() {
+    let first = number("FIRST", 1);
+    for seed in first..first + number("SEEDS", 100) {
+        let [squeezed, frozen] = run(seed, 1, number("STEPS", 10_000) as usize);
+        println!("seed {seed}: clean; {squeezed} squeezed, {frozen} frozen");
+    }
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Everything that reads bytes which others wrote, as functions that a fuzzer calls. They panic
+//! where something is wrong.
+//!
+//! `make fuzz TIME=60` runs each for so many seconds by libFuzzer, led by coverage, on a stable
+//! compiler. The tests run the corpus and a few thousand changes of it, without an engine.
+
+use std::io::Cursor;
+use std::path::Path;
+
+use agewise_policy::proactive::Spec;
+use agewise_policy::workingset::{Histogram, Intervals};
+use agewise_trace::{FORMATS, Input, ReadOptions, format};
+
+/// Something that reads bytes.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// Its name, and that of the directory with its corpus.
+    pub name: &'static str,
+    /// Reads them.
+    pub run: fn(&[u8]),
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "config",
+        run: agewise_daemon::fuzz::config,
+    },
+    Target {
+        name: "files",
+        run: agewise_daemon::fuzz::files,
+    },
+    Target {
+        name: "http",
+        run: agewise_daemon::fuzz::http,
+    },
+    Target {
+        name: "ledger",
+        run: agewise_host::fuzz::ledger,
+    },
+    Target {
+        name: "names",
+        run: agewise_host::fuzz::names,
+    },
+    Target {
+        name: "pages",
+        run: agewise_host::fuzz::pages,
+    },
+    Target {
+        name: "proc",
+        run: agewise_host::fuzz::proc,
+    },
+    Target {
+        name: "snapshots",
+        run: agewise_daemon::fuzz::snapshots,
+    },
+    Target {
+        name: "text",
+        run: text,
+    },
+    Target {
+        name: "trace",
+        run: trace,
+    },
+];
+
+/// The target of a name.
+pub fn by_name(name: &str) -> Option<Target> {
+    TARGETS.iter().copied().find(|target| target.name == name)
+}
+
+/// Requests read of a trace: damaged compression may stand for far more than it is long.
+const REQUESTS_MAX: usize = 5_000;
+
+/// A trace: the first byte says of which format, or that it is to be recognised.
+fn trace(bytes: &[u8]) {
+    let Some((&which, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let path = Path::new("some.trace");
+    let Ok(mut input) = Input::from_reader(path, Cursor::new(bytes.to_vec())) else {
+        return;
+    };
+    let known = FORMATS.get(usize::from(which)).copied();
+    let Some(format) = known.or_else(|| format::detect(&mut input).ok()) else {
+        return;
+    };
+    let Ok(mut reader) = (format.open)(input, &ReadOptions::default()) else {
+        return;
+    };
+    for _ in 0..REQUESTS_MAX {
+        let Ok(Some(request)) = reader.next_request() else {
+            return;
+        };
+        assert!(request.page_count <= format::PAGES_PER_REQUEST_MAX);
+        let is_one = request.page_count == 1;
+        assert!(is_one || request.first_page.checked_add(request.page_count).is_some());
+    }
+}
+
+/// What people write: sizes, times, policies, bins.
+fn text(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok(bytes) = agewise_cli::units::size(&text) {
+        let _ = agewise_policy::units::bytes_text(bytes);
+    }
+    let _ = agewise_cli::units::byte_rate(&text);
+    let _ = agewise_cli::units::slowdown(&text);
+    if let Ok(time) = agewise_cli::units::duration(&text) {
+        let _ = agewise_cli::units::duration_text(time);
+    }
+    if let Ok(spec) = text.parse::<Spec>() {
+        let again = spec.to_string();
+        assert_eq!(again.parse::<Spec>().expect("what was written"), spec);
+    }
+    if let Ok(histogram) = text.parse::<Histogram>() {
+        let again = histogram.to_string();
+        assert_eq!(again.parse::<Histogram>().as_ref(), Ok(&histogram));
+    }
+    if let Ok(intervals) = text.parse::<Intervals>() {
+        assert_eq!(
+            Intervals::new(intervals.bounds_ms().to_vec()),
+            Ok(intervals)
+        );
+    }
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What reads bytes that others wrote, for fuzzing.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use agewise_policy::table::PAGES_PER_TABLE;
+
+use crate::cgroup::{MemoryStat, Mounts, Version, name};
+use crate::memory::{MemInfo, Zone};
+use crate::pagewalk::entry::EntryFormat;
+use crate::pagewalk::extract::{Extract, Extractor};
+use crate::pressure::Psi;
+use crate::process::{Stat, Status, parse_memberships};
+use crate::swap::SwapArea;
+use crate::throttle::format::Contents;
+use crate::untrusted::{Untrusted, clean};
+use crate::vma::{Filesystems, VmaTable};
+
+/// A ledger: what is whole is found again in what is written of it.
+pub fn ledger(bytes: &[u8]) {
+    let first = Contents::decode(bytes);
+    let again = Contents::decode(&first.encode());
+    assert_eq!(
+        (&first.undos, &first.unreadable),
+        (&again.undos, &again.unreadable)
+    );
+}
+
+/// Names: nothing that is hidden passes, and a cgroup is found again by what stands for it.
+pub fn names(bytes: &[u8]) {
+    let untrusted = Untrusted::from(bytes);
+    for text in [
+        untrusted.terminal().to_string(),
+        untrusted.csv().to_string(),
+        untrusted.openmetrics().to_string(),
+        untrusted.html().to_string(),
+        untrusted.json().to_string(),
+        clean(&String::from_utf8_lossy(bytes)),
+    ] {
+        assert!(!text.chars().any(crate::untrusted::is_hidden), "{text:?}");
+    }
+    let path = Path::new(OsStr::from_bytes(bytes));
+    let text = name::text(path);
+    assert_eq!(name::from_text(OsStr::new(&text)), path);
+}
+
+/// A page table, by vectors and one by one.
+pub fn pages(bytes: &[u8]) {
+    let mut table = [0u64; PAGES_PER_TABLE];
+    // A short input is repeated: most tables hold much of the same.
+    let mut words = bytes.chunks_exact(8).cycle();
+    for entry in &mut table {
+        let Some(word) = words.next() else { return };
+        *entry = word
+            .iter()
+            .rev()
+            .fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    }
+    let format = EntryFormat {
+        address_mask: 0x000f_ffff_ffff_f000,
+        address_end: 1 << 40,
+    };
+    let (mut wide, mut plain) = (Extract::default(), Extract::default());
+    let is_table = Extractor::new(format, 0).extract(&table, &mut wide);
+    assert_eq!(
+        is_table,
+        Extractor::portable(format, 0).extract(&table, &mut plain)
+    );
+    assert!(!is_table || wide == plain);
+}
+
+/// Files of `/proc` and of cgroups; the first byte says which.
+pub fn proc(bytes: &[u8]) {
+    let Some((&which, rest)) = bytes.split_first() else {
+        return;
+    };
+    let text = String::from_utf8_lossy(rest);
+    let path = Path::new("some file");
+    match which % 12 {
+        0 => drop(Stat::parse(path, rest)),
+        1 => drop(Status::parse(path, &text)),
+        2 => drop(parse_memberships(path, rest)),
+        3 => drop(Mounts::parse(rest)),
+        4 => drop(VmaTable::new().parse(rest, &mut Filesystems::default(), 1, path)),
+        5 => drop(MemoryStat::parse(Version::V1, path, &text)),
+        6 => drop(MemoryStat::parse(Version::V2, path, &text)),
+        7 => drop(Psi::parse(path, &text)),
+        8 => drop(SwapArea::parse(path, &text)),
+        9 => drop(MemInfo::parse(path, &text)),
+        10 => drop(Zone::parse(path, &text)),
+        _ => drop(crate::lru_gen::table::parse(path, &text)),
+    }
+}

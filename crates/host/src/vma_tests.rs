@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+use super::filesystems::mount_kind;
+use super::*;
+
+const MAPS: &str = "\
+55d0c0a00000-55d0c0a21000 r--p 00000000 fe:00 1234                       /usr/bin/cat
+55d0c1a00000-55d0c1a21000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000200000 rw-s 00001000 fe:00 99                         /data/with space (deleted)
+7f0000200000-7f0000201000 ---p 00000000 00:00 0 
+7f0000300000-7f0000301000 rw-p 00000000 00:00 0                          [anon:arena]
+7ffd00000000-7ffd00004000 r--p 00000000 00:00 0                          [vvar]
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
+";
+
+#[test]
+fn maps_lines_are_understood() {
+    let table = VmaTable::from_text(MAPS);
+    let kinds: Vec<_> = table.vmas().iter().map(|vma| vma.kind).collect();
+    use VmaKind::*;
+    assert_eq!(
+        kinds,
+        [FilePrivate, Anon, FileShared, Anon, Anon, Special, Special]
+    );
+    let names: Vec<_> = table.vmas().iter().map(|vma| table.name(vma)).collect();
+    assert_eq!(names[2], "/data/with space (deleted)");
+    assert_eq!(names[3], "");
+    assert_eq!(names[4], "[anon:arena]");
+    let file = &table.vmas()[2];
+    assert_eq!((file.inode, file.offset, file.shared), (99, 0x1000, true));
+    assert_eq!(file.device, rustix::fs::makedev(0xfe, 0));
+    assert!(!table.vmas()[3].read && !table.vmas()[3].write);
+}
+
+#[test]
+fn find_takes_the_mapping_and_no_hole() {
+    let table = VmaTable::from_text(MAPS);
+    assert_eq!(table.find(0x7f00001fffff).map(|vma| vma.inode), Some(99));
+    assert_eq!(table.find(0x7f0000250000), None);
+    assert_eq!(table.find(u64::MAX), None);
+}
+
+#[test]
+fn what_is_no_maps_line_is_an_error_with_its_path() {
+    for bad in [
+        "nonsense",
+        "1000-0fff r--p 0 0:0 0",
+        "1000-2000 r-",
+        "1-2",
+        "g-2 rwxp",
+    ] {
+        let filesystems = &mut Filesystems::default();
+        let path = "/proc/1/maps".as_ref();
+        let error = VmaTable::new().parse(bad.as_bytes(), filesystems, 1, path);
+        assert!(
+            error.unwrap_err().to_string().contains("/proc/1/maps"),
+            "{bad}"
+        );
+    }
+}
+
+#[test]
+fn locked_mappings_are_found_by_their_flags() {
+    let mut table = VmaTable::from_text(MAPS);
+    let smaps = "55d0c1a00000-55d0c1a21000 rw-p 00000000 00:00 0   [heap]\nSize: 4 kB\n\
+                     VmFlags: rd wr mr mw me lo ac \n\
+                     7f0000000000-7f0000200000 rw-s 00001000 fe:00 99  /x\nVmFlags: rd wr sh\n";
+    mark_locked_from(smaps.as_bytes(), &mut table.vmas);
+    let locked: Vec<_> = table.vmas().iter().map(|vma| vma.locked).collect();
+    assert_eq!(locked, [false, true, false, false, false, false, false]);
+}
+
+#[test]
+fn mount_tables_name_tmpfs_and_hugetlbfs() {
+    let line = "31 23 0:27 / /dev/shm rw,nosuid shared:4 - tmpfs tmpfs rw,size=1k";
+    assert_eq!(
+        mount_kind(line),
+        Some((rustix::fs::makedev(0, 27), VmaKind::Shmem))
+    );
+    assert_eq!(mount_kind("1 1 8:1 / / rw - ext4 /dev/sda1 rw"), None);
+}
+
+#[test]
+fn our_own_shared_memory_is_told_from_files() {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let fd = memfd_create("vma-test", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&fd, 8192).unwrap();
+    // SAFETY: a fresh mapping of our own file, unmapped below.
+    let at = unsafe {
+        mmap(
+            std::ptr::null_mut(),
+            8192,
+            ProtFlags::READ,
+            MapFlags::SHARED,
+            &fd,
+            0,
+        )
+        .unwrap()
+    };
+    let mut table = VmaTable::new();
+    table.read(std::process::id()).unwrap();
+    let vma = table.find(at as u64).unwrap();
+    assert_eq!(vma.kind, VmaKind::Shmem, "{}", table.name(vma));
+    assert!(
+        table
+            .vmas()
+            .iter()
+            .any(|vma| vma.kind == VmaKind::FilePrivate)
+    );
+    // SAFETY: the mapping made above.
+    unsafe { munmap(at, 8192).unwrap() };
+}
