@@ -103,8 +103,8 @@ fn corpus(target: &Target) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Runs the corpus of a target and so many changes of each file, for so long at most; how many calls
-/// that were.
+/// Runs the corpus of a target and so many changes of each file, for so long at most. Returns how
+/// many calls that were.
 fn run(target: &Target, random: &mut Random, changes: u64, most: Duration) -> u64 {
     let began = Instant::now();
     let files = corpus(target);

@@ -63,7 +63,10 @@ impl Span {
         if span < Duration::from_millis(100) || span > Duration::from_secs(86_400) {
             return Err(format!("'{text}' is not within 100ms and 1d"));
         }
-        Ok(Span(span))
+        // Milliseconds are what is written back, and what the daemon counts in.
+        Ok(Span(
+            span - Duration::from_nanos(u64::from(span.subsec_nanos() % 1_000_000)),
+        ))
     }
 }
 
@@ -90,7 +93,9 @@ impl Pause {
         if pause < Duration::from_millis(100) || pause > Duration::from_secs(60) {
             return Err(format!("'{text}' is not within 100ms and 60s"));
         }
-        Ok(Pause(pause))
+        Ok(Pause(
+            pause - Duration::from_nanos(u64::from(pause.subsec_nanos() % 1_000_000)),
+        ))
     }
 }
 

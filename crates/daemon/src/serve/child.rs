@@ -37,8 +37,8 @@ pub fn run() -> io::Result<()> {
     let _server = Server::start(listener, hosts, Pages::new(hub.clone(), limits))?;
     if let Err(error) = sandbox::lock_in() {
         agewise_cli::note!(
-            "the process that serves has no privileges, but may make any system call ({error}): this \
-             kernel has no seccomp filters, or a filter of systemd forbids them"
+            "the process that serves has no privileges, but may make any system call ({error}): \
+             this kernel has no seccomp filters, or a filter of systemd forbids them"
         );
     }
     while let Some(heard) = read::<Heard>(&mut lines)? {

@@ -222,8 +222,8 @@ impl Drop for Apart {
 }
 
 impl Running {
-    /// Ends it, by the end of its input: it has another user, whom the daemon may not signal. One that
-    /// goes on all the same is killed by the kernel when the daemon ends.
+    /// Ends it, by the end of its input: it has another user, whom the daemon may not signal. One
+    /// that goes on all the same is killed by the kernel when the daemon ends.
     fn end(mut self) {
         let _ = self.child.kill();
         drop(self.pipe);
