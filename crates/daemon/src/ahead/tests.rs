@@ -317,8 +317,8 @@ fn nothing_moves_that_could_not_be_written_down() {
     assert!(scene.report.left_bytes > 0);
 }
 
-/// A hot quarter, and 64 pages a ms of the rest in turns. What is above the limit when the budget is
-/// not held goes by the kernel, which takes what was not touched lately.
+/// A hot quarter, and 64 pages a ms of the rest in turns. What is above the limit when the budget
+/// is not held goes by the kernel, which takes what was not touched lately.
 fn touch_under_limit(state: &mut State, ms: u64) {
     let pages = 64 * MIB / PAGE_BYTES;
     for page in (0..256)
