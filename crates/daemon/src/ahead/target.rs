@@ -205,12 +205,6 @@ impl<M: Memory> Target<M> {
         self.measured(report);
     }
 
-    /// The limit of a cgroup that only a test has.
-    #[cfg(test)]
-    pub fn set_limit_bytes(&mut self, bytes: u64) {
-        self.spaces.slow.limit_bytes = Some(bytes);
-    }
-
     /// What it found out of its worth, if that is news or something was moved.
     fn measured(&mut self, report: &mut Report) {
         let Some(epochs) = self.pacer.epochs() else {
