@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One process under a budget: looks at its page tables, clears accessed bits, and has the mover page
-//! out what is chosen.
+//! One process under a budget: looks at its page tables, clears accessed bits, and has the mover
+//! page out what is chosen.
 //!
-//! What goes next, and how much of it, is decided in [`agewise_policy::budget`]; this carries it out.
-//! Anonymous memory only: file pages are the kernel's to drop.
+//! What goes next, and how much of it, is decided in [`agewise_policy::budget`]; this carries it
+//! out. Anonymous memory only: file pages are the kernel's to drop.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -174,8 +174,8 @@ fn look(
     Ok(sink.tables)
 }
 
-/// Gathers what ranges show of each table. Pages mapped one by one may be moved, parts of huge pages
-/// may not.
+/// Gathers what ranges show of each table. Pages mapped one by one may be moved, parts of huge
+/// pages may not.
 #[derive(Default)]
 struct Sink {
     tables: Vec<Seen>,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One target under a budget: its address spaces, and what a [`Pacer`] decides for them carried out.
+//! One target under a budget: its address spaces, and what a [`Pacer`] decides for them carried
+//! out.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -173,7 +174,8 @@ impl<M: Memory> Target<M> {
         }
     }
 
-    /// The same target, with what was learnt of it, held differently: other processes, or rehearsed.
+    /// The same target, with what was learnt of it, held differently: other processes, or
+    /// rehearsed.
     pub fn hold(&mut self, held: Held) {
         self.pacer.set_rehearsal(held.dry_run);
         self.held = held;
@@ -201,12 +203,6 @@ impl<M: Memory> Target<M> {
             report,
         });
         self.measured(report);
-    }
-
-    /// The limit of a cgroup that only a test has.
-    #[cfg(test)]
-    pub fn set_limit_bytes(&mut self, bytes: u64) {
-        self.spaces.slow.limit_bytes = Some(bytes);
     }
 
     /// What it found out of its worth, if that is news or something was moved.

@@ -38,16 +38,23 @@ impl State {
     }
 
     fn seen(&self) -> Vec<Seen> {
+        self.seen_of(self.present.iter().chain(&self.out).copied())
+    }
+
+    fn seen_of(&self, pages: impl Iterator<Item = u64>) -> Vec<Seen> {
         let mut tables = BTreeMap::<u64, TableBits>::new();
-        let mut note = |pages: &BTreeSet<u64>, set: fn(&mut TableBits) -> &mut PageSet| {
-            for page in pages {
-                let table = tables.entry(page / PAGES_PER_TABLE as u64).or_default();
-                set(table).insert(*page as usize % PAGES_PER_TABLE);
+        for page in pages {
+            let bits = tables.entry(page / PAGES_PER_TABLE as u64).or_default();
+            let slot = page as usize % PAGES_PER_TABLE;
+            if !self.present.contains(&page) {
+                bits.swapped.insert(slot);
+                continue;
             }
-        };
-        note(&self.present, |bits| &mut bits.present);
-        note(&self.young, |bits| &mut bits.young);
-        note(&self.out, |bits| &mut bits.swapped);
+            bits.present.insert(slot);
+            if self.young.contains(&page) {
+                bits.young.insert(slot);
+            }
+        }
         let seen = |(index, bits)| Seen {
             index,
             bits,
@@ -109,8 +116,8 @@ impl Memory for Fake {
         rehearse: bool,
     ) -> Result<Gone, PageoutError> {
         let mut state = self.state.borrow_mut();
-        let chosen = choose(&state.seen());
         let asked: Vec<u64> = runs.iter().cloned().flatten().collect();
+        let chosen = choose(&state.seen_of(asked.iter().copied()));
         let mut gone = Gone::default();
         for page in chosen.into_iter().flatten() {
             assert!(asked.contains(&page) && state.present.contains(&page));
@@ -315,60 +322,4 @@ fn nothing_moves_that_could_not_be_written_down() {
     scene.is_journal_written = true;
     scene.run(5_000, ROOM, touch_hot);
     assert!(scene.report.left_bytes > 0);
-}
-
-/// A hot quarter, and 64 pages a ms of the rest in turns. What is above the limit when the budget is
-/// not held goes by the kernel, which takes what was not touched lately.
-fn touch_under_limit(state: &mut State, ms: u64) {
-    let pages = 64 * MIB / PAGE_BYTES;
-    for page in (0..256)
-        .map(|n| (ms * 256 + n) % (pages / 4))
-        .chain([ms * 7 % pages])
-    {
-        state.counted.faults += u64::from(state.out.contains(&page));
-        state.touch(page);
-    }
-    state.counted.work_us += 500;
-    state.counted.cpu_us += 500;
-    let over = state
-        .present
-        .len()
-        .saturating_sub((48 * MIB / PAGE_BYTES) as usize);
-    let idle = |page: &&u64| **page >= pages / 4 && !state.young.contains(*page);
-    let victims: Vec<u64> = state
-        .present
-        .iter()
-        .rev()
-        .filter(idle)
-        .take(over)
-        .copied()
-        .collect();
-    for page in victims {
-        state.present.remove(&page);
-        state.out.insert(page);
-    }
-}
-
-#[test]
-fn harm_is_stepped_back_from_within_a_minute() {
-    let mut scene = Scene::new("budget:48M,by=worst", false, Backend::Zram);
-    scene.target.set_limit_bytes(48 * MIB);
-    scene.run(60_000, ROOM, touch_under_limit);
-    let measured = scene.report.measured.clone().expect("it was found out");
-    assert_eq!(measured.verdict, "back", "{measured:?}");
-    assert!(
-        measured.faults_change > measured.faults_change_half,
-        "{measured:?}"
-    );
-    let steps = scene.report.steps;
-    scene.run(60_000, ROOM, touch_under_limit);
-    assert_eq!(scene.report.steps, steps, "nothing is moved any more");
-}
-
-/// Without a limit that the kernel could hold there is nothing to compare with.
-#[test]
-fn without_a_limit_nothing_is_measured() {
-    let mut scene = Scene::new("budget:48M,by=worst", false, Backend::Zram);
-    scene.run(40_000, ROOM, touch_under_limit);
-    assert!(scene.report.measured.is_none());
 }

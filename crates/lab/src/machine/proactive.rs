@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an agent in user space can do to the machine: look at page tables, clear accessed bits, page
-//! out, sort. It runs beside the processes, on its own time.
+//! What an agent in user space can do to the machine: look at page tables, clear accessed bits,
+//! page out, sort. It runs beside the processes, on its own time.
 //!
 //! | operation | ns | source |
 //! |---|---|---|
@@ -56,8 +56,8 @@ pub struct TableSeen {
 }
 
 impl Machine {
-    /// Runs `work` at `at_ns` beside the processes; returns its result and the CPU time it took. What
-    /// it changes is visible at once.
+    /// Runs `work` at `at_ns` beside the processes; returns its result and the CPU time it took.
+    /// What it changes is visible at once.
     pub fn beside<T>(&mut self, at_ns: u64, work: impl FnOnce(&mut Machine) -> T) -> (T, u64) {
         let now_ns = std::mem::replace(&mut self.sys.now_ns, at_ns);
         if at_ns >= self.sys.events.next_ns() {
@@ -176,8 +176,8 @@ impl Machine {
         self.sys.now_ns += read * LOOK_PS / 1_000 + cleared_ns;
     }
 
-    /// Looks at some pages (ascending runs) and changes nothing: what was seen of each of their tables,
-    /// and nothing of other pages.
+    /// Looks at some pages (ascending runs) and changes nothing: what was seen of each of their
+    /// tables, and nothing of other pages.
     pub fn look_at_pages(&mut self, process: ProcessId, runs: &[Range<u64>]) -> Vec<TableSeen> {
         let mm = process.mm();
         let mut seen: Vec<TableSeen> = Vec::new();
@@ -210,10 +210,12 @@ impl Machine {
         seen
     }
 
-    /// Pages out the pages of these runs that are mapped and idle (a look right before spares what was
-    /// accessed meanwhile). Returns how many were tried and how many left the address space, by type.
+    /// Pages out the pages of these runs that are mapped and idle (a look right before spares what
+    /// was accessed meanwhile). Returns how many were tried and how many left the address space, by
+    /// type.
     ///
-    /// To a device that takes its time they are on their way: [`reap`](Self::reap) frees them later.
+    /// To a device that takes its time they are on their way: [`reap`](Self::reap) frees them
+    /// later.
     pub fn page_out(
         &mut self,
         process: ProcessId,
@@ -246,8 +248,8 @@ impl Machine {
         (tried, left)
     }
 
-    /// Frees what was paged out to a device and has been written by now: anonymous pages of the cgroup
-    /// that nobody maps and that only the swap cache keeps. Returns how many.
+    /// Frees what was paged out to a device and has been written by now: anonymous pages of the
+    /// cgroup that nobody maps and that only the swap cache keeps. Returns how many.
     pub fn reap(&mut self, memcg: MemcgId) -> u64 {
         let done: Vec<Pfn> = (0..self.lru.folios.len() as u32)
             .map(Pfn)
@@ -297,8 +299,8 @@ impl Machine {
         sorted
     }
 
-    /// The generations of a cgroup and all below it: births in ns with their pages by type, from the
-    /// youngest to the oldest, one list a lruvec. Empty under the classic LRU.
+    /// The generations of a cgroup and all below it: births in ns with their pages by type, from
+    /// the youngest to the oldest, one list a lruvec. Empty under the classic LRU.
     pub fn generations(&self, memcg: MemcgId) -> Vec<Vec<(u64, ByType<u64>)>> {
         let lruvecs = self.lru.lruvecs.iter();
         lruvecs

@@ -108,6 +108,11 @@ impl Machine {
         self.sys.counters
     }
 
+    /// Accesses by processes so far.
+    pub fn accesses(&self) -> u64 {
+        self.accesses
+    }
+
     /// Operations of the policies so far.
     pub fn work(&self) -> Work {
         self.lru.work

@@ -48,8 +48,6 @@ pub struct File {
 /// Counters of the machine that no lruvec keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Accesses by processes.
-    pub accesses: u64,
     /// Faults of any kind.
     pub pgfault: u64,
     /// Faults that had to read.

@@ -131,7 +131,7 @@ impl World for Turn<'_> {
         let memcg = self.spaces.memcg;
         let limit_pages = self.machine.limits(memcg).max_pages;
         let counters = self.machine.counters();
-        let work_us = counters.accesses * self.machine.config().cost.hit_ns / 1_000;
+        let work_us = self.machine.accesses() * self.machine.config().cost.hit_ns / 1_000;
         let policy_us = self.machine.cpu_ns().iter().sum::<u64>() / 1_000;
         (limit_pages != UNLIMITED).then(|| {
             let taken = Taken {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engine's proactive policies on the simulated machine: an agent with sources (page tables, or the
-//! kernel's generations), a hand (page out, `memory.reclaim`, sort) and a price for both, beside the
-//! processes and their LRU.
+//! The engine's proactive policies on the simulated machine: an agent with sources (page tables, or
+//! the kernel's generations), a hand (page out, `memory.reclaim`, sort) and a price for both,
+//! beside the processes and their LRU.
 //!
-//! What runs on a real host runs here: the same controller, age maps, and for a budget the same pacer
-//! and queue. Only what is looked at and moved is simulated.
+//! What runs on a real host runs here: the same controller, age maps, and for a budget the same
+//! pacer and queue. Only what is looked at and moved is simulated.
 
 mod access;
 mod by_age;
@@ -30,9 +30,9 @@ pub enum Sight {
     /// Page tables, page by page: mapped memory. It pages out what it chose.
     #[default]
     PageTables,
-    /// The kernel's own generations, opened on demand: all memory on the lists, page cache included,
-    /// but no single page. What was chosen is a number of bytes for `memory.reclaim`. This is how the
-    /// working-set report's policy worked. Needs the multi-gen LRU.
+    /// The kernel's own generations, opened on demand: all memory on the lists, page cache
+    /// included, but no single page. What was chosen is a number of bytes for `memory.reclaim`.
+    /// This is how the working-set report's policy worked. Needs the multi-gen LRU.
     Generations,
 }
 
@@ -129,8 +129,9 @@ impl Ledger {
 }
 
 impl Agent {
-    /// An agent for a cgroup, from the machine's start on. A policy that asks for the coldest gets what
-    /// holds budgets on a real host; generations show no single page, so there it decides by ages.
+    /// An agent for a cgroup, from the machine's start on. A policy that asks for the coldest gets
+    /// what holds budgets on a real host; generations show no single page, so there it decides by
+    /// ages.
     pub fn new(plan: &ProactivePlan, memcg: MemcgId) -> Agent {
         let holds = Controller::new(&plan.spec).pace().hold.is_some();
         let (kind, due_ns) = if holds && plan.sight == Sight::PageTables {

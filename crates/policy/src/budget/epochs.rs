@@ -3,9 +3,9 @@
 //!
 //! Time is cut into epochs. After some in which the budget is held, they come in pairs: in one of
 //! each the kernel alone holds the limit, which one is drawn by chance. What a second of the
-//! program's own work costs in faults, in waiting and in CPU time is compared between the two kinds,
-//! by Welch's interval. Of each epoch only the second half counts, since the first one lives on what
-//! the epoch before left resident. Where the budget does harm, or shows no gain in
+//! program's own work costs in faults, in waiting and in CPU time is compared between the two
+//! kinds, by Welch's interval. Of each epoch only the second half counts, since the first one lives
+//! on what the epoch before left resident. Where the budget does harm, or shows no gain in
 //! [`PAIRS_MAX`] pairs, it is left to the kernel, and tried again rarely.
 
 use std::collections::VecDeque;
@@ -51,7 +51,8 @@ pub enum Holder {
     Kernel,
 }
 
-/// A change against the kernel alone, for the same work, with its 95 % interval; -0.2 is a fifth less.
+/// A change against the kernel alone, for the same work, with its 95 % interval; -0.2 is a fifth
+/// less.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
     /// The best guess.

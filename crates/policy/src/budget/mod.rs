@@ -60,9 +60,10 @@ pub const QUEUE_MIN_PAGES: u64 = 2048;
 /// At most so much is queued, pages (4 GiB): lone pages take 16 bytes each in the queue.
 pub const QUEUE_MAX_PAGES: u64 = 1 << 20;
 
-/// The coldest of these parts of a queue goes first, then twice as much of the next, and so on: a small
-/// target would lose what is merely cool as soon as what is cold, if all went by address. Tiers as
-/// coarse as that leave neighbours together, which are cheaper to move than pages that lie alone.
+/// The coldest of these parts of a queue goes first, then twice as much of the next, and so on: a
+/// small target would lose what is merely cool as soon as what is cold, if all went by address.
+/// Tiers as coarse as that leave neighbours together, which are cheaper to move than pages that lie
+/// alone.
 pub const QUEUE_TIERS: u64 = 8;
 
 /// A queue that ran dry between two scans is filled with so many times what was asked for.
@@ -72,8 +73,8 @@ pub const REFILL_FACTOR: u64 = 4;
 /// target nothing; with less, the queue of a target that refaults fast is dry for longer.
 pub const REFILL_PERCENT: f64 = 25.0;
 
-/// Where pages that came in since the last scan may go before what was there, they are looked for by
-/// scans that clear nothing, for this share of what moving takes, percent.
+/// Where pages that came in since the last scan may go before what was there, they are looked for
+/// by scans that clear nothing, for this share of what moving takes, percent.
 pub const NEWCOMERS_OF_MOVES_PERCENT: f64 = 10.0;
 
 /// So much moves at once, pages (0.1 ms of work), unless a move would take too long in all: the

@@ -47,8 +47,8 @@ impl Order {
         self != Order::Heat
     }
 
-    /// The place of a page: low ranks go first, `None` does not go. `is_touched`: since the last scan
-    /// that cleared accessed bits.
+    /// The place of a page: low ranks go first, `None` does not go. `is_touched`: since the last
+    /// scan that cleared accessed bits.
     pub(super) fn rank(
         self,
         model: &ReuseModel,

@@ -113,8 +113,8 @@ impl Pacer {
         }
     }
 
-    /// Finds out what it is worth, where the policy asks for that: now and then the limit is left to
-    /// the kernel, `seed` decides when.
+    /// Finds out what it is worth, where the policy asks for that: now and then the limit is left
+    /// to the kernel, `seed` decides when.
     #[must_use]
     pub fn measuring(mut self, seed: u64) -> Self {
         let measures = |hold: Hold| hold.measures;
@@ -372,8 +372,8 @@ impl Pacer {
         }
         let next_us = began_us.saturating_add(SLICE_US);
         if is_short {
-            // The rest is dropped. Where even a refill found nothing idle, the policy is asked again
-            // in its own time; else as soon as the queue may be filled.
+            // The rest is dropped. Where even a refill found nothing idle, the policy is asked
+            // again in its own time; else as soon as the queue may be filled.
             let retry_us = match refill {
                 Refill::Done => self.decide_us,
                 _ => self.refill_due_us.min(self.decide_us),

@@ -91,10 +91,10 @@ impl<S: Copy + Ord> PageQueue<S> {
         }
     }
 
-    /// Takes in what was seen of whole address spaces (tables ascending) and queues the `pages` that
-    /// go first, in place of what was queued. A scan `counts` if accessed bits were cleared with it:
-    /// it is learnt from; else only the queue is made anew. Of address spaces that are not among
-    /// them, what is known stays and nothing is queued.
+    /// Takes in what was seen of whole address spaces (tables ascending) and queues the `pages`
+    /// that go first, in place of what was queued. A scan `counts` if accessed bits were cleared
+    /// with it: it is learnt from; else only the queue is made anew. Of address spaces that are not
+    /// among them, what is known stays and nothing is queued.
     pub fn scan(&mut self, seen: &BTreeMap<S, Vec<Seen>>, counts: bool, pages: u64) -> Scanned {
         let mut scanned = Scanned::default();
         for table in seen.values().flatten() {
@@ -120,10 +120,11 @@ impl<S: Copy + Ord> PageQueue<S> {
     }
 
     /// Moves up to `pages` of the queue through `mover`, which is handed ascending runs of one
-    /// address space and a function: that is called with what is seen of them right before the move,
-    /// and says which of them go. A page that was touched since it was queued goes if it is still
-    /// worth no more than its neighbours in the queue, and waits for its turn or stays otherwise; the
-    /// next of the queue take its place, until enough were tried or the queue is empty.
+    /// address space and a function: that is called with what is seen of them right before the
+    /// move, and says which of them go. A page that was touched since it was queued goes if it is
+    /// still worth no more than its neighbours in the queue, and waits for its turn or stays
+    /// otherwise; the next of the queue take its place, until enough were tried or the queue is
+    /// empty.
     pub fn move_out(
         &mut self,
         pages: u64,
@@ -218,7 +219,8 @@ impl<S: Copy + Ord> PageQueue<S> {
     fn fill(&mut self, seen: &BTreeMap<S, Vec<Seen>>, counts: bool, pages: u64) {
         let mut counted = [0u64; RANKS];
         self.each(seen, counts, |_, _, rank| counted[usize::from(rank)] += 1);
-        // How many pages go before one of a rank; among equals the one at the highest address first.
+        // How many pages go before one of a rank; among equals the one at the highest address
+        // first.
         let mut before = [0u64; RANKS];
         let mut lower = 0;
         for (before, count) in before.iter_mut().zip(counted) {
@@ -347,7 +349,8 @@ impl<S: Copy + Ord> PageQueue<S> {
         chosen
     }
 
-    /// A page of the queue was touched: whether it goes all the same. If not, it may be queued again.
+    /// A page of the queue was touched: whether it goes all the same. If not, it may be queued
+    /// again.
     fn goes_though_touched(&mut self, space: S, page: u64, rank_max: u16) -> bool {
         let Some(known) = self.spaces.get_mut(&space) else {
             return false;

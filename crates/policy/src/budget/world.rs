@@ -22,14 +22,14 @@ pub trait World {
     /// cleared.
     fn scan(&mut self, queue_pages: u64, counts: bool) -> Scanned;
 
-    /// The limit that the kernel holds, bytes, and what the target and holding it took so far; `None`:
-    /// there is no limit, or it cannot be counted.
+    /// The limit that the kernel holds, bytes, and what the target and holding it took so far;
+    /// `None`: there is no limit, or it cannot be counted.
     fn counted(&mut self) -> Option<(u64, Counted)> {
         None
     }
 
-    /// Moves up to `pages` of what is queued ([`PageQueue::move_out`](super::PageQueue::move_out)). A
-    /// rehearsal does everything but the move.
+    /// Moves up to `pages` of what is queued ([`PageQueue::move_out`](super::PageQueue::move_out)).
+    /// A rehearsal does everything but the move.
     fn move_out(&mut self, pages: u64, rehearse: bool) -> Moved;
 }
 

@@ -3,9 +3,9 @@
 //! milliseconds, so that programs seldom enter direct reclaim.
 //!
 //! The headroom below B follows what memory grows by: enough for a step and a half of the fastest
-//! growth seen lately, at least `headroom` of B and 1 MiB (1.5 % where B is small), at most an eighth. What goes
-//! first is the order's to say (`by`; by age where pages are not remembered), in runs. When growth outruns it and the limit is reached all the same, its
-//! reason says `behind`.
+//! growth seen lately, at least `headroom` of B and 1 MiB (1.5 % where B is small), at most an
+//! eighth. What goes first is the order's to say (`by`; by age where pages are not remembered), in
+//! runs. When growth outruns it and the limit is reached all the same, its reason says `behind`.
 
 use super::arguments::Arguments;
 use super::{
@@ -30,8 +30,8 @@ const HEADROOM_STEPS: f64 = 1.5;
 pub(crate) const KERNEL_SLACK_PART: u64 = 16;
 /// Steps are not shorter than this, in ms.
 const STEP_MIN_MS: u64 = 2;
-/// With more page cache than this part of what is charged, the kernel is left to choose between cache
-/// and anonymous memory: what cache is used cannot be seen page by page.
+/// With more page cache than this part of what is charged, the kernel is left to choose between
+/// cache and anonymous memory: what cache is used cannot be seen page by page.
 const CACHE_PART: u64 = 8;
 /// A move is worth a call from here on: below it, the step waits for more.
 const MOVE_MIN_BYTES: u64 = 64 * 1024;

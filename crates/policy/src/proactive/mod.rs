@@ -7,8 +7,9 @@
 //! bytes, and when to ask again. Every decision says why.
 //!
 //! A policy is one file and one line of [`POLICIES`]: its name there is the one in configurations,
-//! metrics and journals, and its reasons are its own ([`Grounds`]). What must hold for all of them (floor, rate,
-//! room in swap, no progress, backing off when what went comes back) is the [`Guard`]'s, not theirs.
+//! metrics and journals, and its reasons are its own ([`Grounds`]). What must hold for all of them
+//! (floor, rate, room in swap, no progress, backing off when what went comes back) is the
+//! [`Guard`]'s, not theirs.
 //!
 //! ```
 //! use agewise_policy::proactive::{Controller, Facts, Spec};

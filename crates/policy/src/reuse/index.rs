@@ -13,7 +13,8 @@ const STEPS: f64 = 8.0;
 /// Hotness is told apart by a quarter of a factor of two.
 const HOTNESS_STEPS: f64 = 4.0;
 
-/// Steps of hotness from the middle of the lowest class to that of the highest, and one beyond each.
+/// Steps of hotness from the middle of the lowest class to that of the highest, and one beyond
+/// each.
 const HOTNESS_VALUES: usize = (CLASSES as f64 * HOTNESS_STEPS) as usize + 1;
 
 /// The value of a page by age and hotness.
@@ -82,8 +83,8 @@ impl Index {
     }
 }
 
-/// For each age the greatest ratio, over all horizons, of the chance that a page idle for so long is
-/// touched by then to the looks for which it is expected to be kept.
+/// For each age the greatest ratio, over all horizons, of the chance that a page idle for so long
+/// is touched by then to the looks for which it is expected to be kept.
 fn gittins(hazards: &[f64; AGE_BUCKETS]) -> [f64; AGE_BUCKETS] {
     let kept = |hazard: f64, looks: f64| {
         let stays = (1.0 - hazard).powf(looks);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Heat as one byte: a logarithm that stands still while time decays it.
 //!
-//! A page's heat is `h = h * d + accessed` at every scan. Written relative to a reference that grows
-//! by `1 / d` a scan, a page that is not accessed keeps its value: only accessed pages are touched,
-//! and 16 levels an octave tell heats apart by 4 %. The reference is set back, and all bytes with it,
-//! when it nears the top.
+//! A page's heat is `h = h * d + accessed` at every scan. Written relative to a reference that
+//! grows by `1 / d` a scan, a page that is not accessed keeps its value: only accessed pages are
+//! touched, and 16 levels an octave tell heats apart by 4 %. The reference is set back, and all
+//! bytes with it, when it nears the top.
 
 use crate::mix::mix;
 
@@ -46,7 +46,8 @@ impl Scale {
         self.drift += self.drift_per_scan;
         self.scans += 1;
         let lower = if self.drift >= DRIFT_MAX {
-            // A decay near 0 drifts by more than a byte a scan: then everything falls to the bottom.
+            // A decay near 0 drifts by more than a byte a scan: then everything falls to the
+            // bottom.
             let lower = self.drift.floor().min(255.0);
             self.drift -= self.drift.floor();
             lower as u8

@@ -47,9 +47,10 @@ pub struct Args {
     pub input: InputArgs,
 
     /// Policies, parted by commas: opt, lru, fifo, clock, arc, lirs, lirs-paper, s3fifo, sieve,
-    /// wtinylfu, 2q, lfu; the kernel's classic, mglru-6.12, mglru-7.2, each also -mapped; agewise's own
-    /// reuse, which may be followed by parameters: reuse:look=0.25,batch=8,decay=0.99 (accesses from
-    /// look to look as a share of the memory, pages evicted at a time, what a look leaves of hotness).
+    /// wtinylfu, 2q, lfu; the kernel's classic, mglru-6.12, mglru-7.2, each also -mapped; agewise's
+    /// own reuse, which may be followed by parameters: reuse:look=0.25,batch=8,decay=0.99 (accesses
+    /// from look to look as a share of the memory, pages evicted at a time, what a look leaves of
+    /// hotness).
     #[arg(long, value_name = "NAME", value_parser = PolicyList::parse,
           default_value = "opt,lru,clock")]
     pub policy: Vec<PolicyList>,
