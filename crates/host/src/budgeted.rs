@@ -278,9 +278,10 @@ mod tests {
         let mut shown = Vec::new();
         let mut choose = |seen: &[Seen]| {
             shown.extend_from_slice(seen);
-            vec![from..from + 1]
+            std::iter::once(from..from + 1).collect()
         };
-        let gone = budgeted.move_out(&mut source, &[from..from + 3], &mut choose, true);
+        let three = from..from + 3;
+        let gone = budgeted.move_out(&mut source, std::slice::from_ref(&three), &mut choose, true);
         assert_eq!(gone.unwrap(), Gone::default());
         let of_three = PageSet::range(first as usize..first as usize + 3);
         assert!(
