@@ -137,9 +137,9 @@ enum What {
     /// reads run with and without the programs on the tracepoints, in pairs of random order. Bars:
     /// missed at most 0.005 and false at most 0.01 (but for mmap, which page tables show),
     /// resident_error_ratio within 0.01, machine_error_ratio within 0.02, pread_4k_change_ratio at
-    /// most 0.05, pread_64k_change_ratio at most 0.01, walk_ms_per_gib at most 1 (with a --directory
-    /// on a file system of its own; elsewhere what others do to the cache is in it). Takes the size
-    /// of the file as page cache.
+    /// most 0.05, pread_64k_change_ratio at most 0.01, walk_ms_per_gib at most 1 (with a
+    /// --directory on a file system of its own; elsewhere what others do to the cache is in it).
+    /// Takes the size of the file as page cache.
     Files(files::Args),
     /// The program that `bench scale` watches.
     #[command(hide = true)]

@@ -3,7 +3,7 @@
  * Reads what is in the page cache: super blocks, their inodes, and the trees of their pages. Read
  * only, without locks: whatever was read is checked afterwards, and discarded if it had become
  * something else. Nodes and inodes that go away carry a mark of it (a node has no array any more,
- * an inode's place in its list points to itself), and memory that is no longer mapped cannot be read.
+ * an inode's place in its list points to itself), and memory that is not mapped cannot be read.
  *
  * No vmlinux.h: the few fields used are declared here and relocated on loading (CO-RE).
  */
@@ -309,7 +309,7 @@ static long super_step(u64 i, void *ctx)
 	struct cw_super *out;
 	u64 next = 0, type = 0, name = 0;
 
-	/* The head of the list stands in the kernel's image, all others in the direct map below it. */
+	/* The head of the list stands in the kernel's image, all others in the direct map. */
 	if ((long long)cw_ctl.super < -0x80000000LL) {
 		out = bpf_map_lookup_elem(&supers, &n);
 		if (!out) {
