@@ -244,7 +244,7 @@ fn storm(dir: &Path, thread: usize, stop: &AtomicBool) {
         if let Ok(mut file) = File::create(name(number)) {
             let _ = file.write_all(&vec![1; (number * 37 % 200) * PAGE]);
             let _ = file.set_len((number * 11 % 100 * PAGE) as u64);
-            if number % 3 == 0 {
+            if number.is_multiple_of(3) {
                 let _ = file.sync_data();
                 advise(&file, libc::POSIX_FADV_DONTNEED);
             }
