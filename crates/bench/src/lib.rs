@@ -141,13 +141,13 @@ enum What {
     Whatif(whatif::Args),
     /// What following the page cache costs, and how true it is.
     ///
-    /// A file of its own is read in known places by pread, sendfile and a mapping; loops of cached reads
-    /// run with and without the programs on the tracepoints, in pairs of random order. Bars: missed at
-    /// most 0.005 and false at most 0.01 (but for mmap, which page tables show), resident_error_ratio
-    /// within 0.01, machine_error_ratio within 0.02, pread_4k_change_ratio at most 0.05,
-    /// pread_64k_change_ratio at most 0.01, walk_ms_per_gib at most 1 (with a --directory on a file
-    /// system of its own; elsewhere what others do to the cache is in it). Takes the size of the file
-    /// as page cache.
+    /// A file of its own is read in known places by pread, sendfile and a mapping; loops of cached
+    /// reads run with and without the programs on the tracepoints, in pairs of random order. Bars:
+    /// missed at most 0.005 and false at most 0.01 (but for mmap, which page tables show),
+    /// resident_error_ratio within 0.01, machine_error_ratio within 0.02, pread_4k_change_ratio at
+    /// most 0.05, pread_64k_change_ratio at most 0.01, walk_ms_per_gib at most 1 (with a
+    /// --directory on a file system of its own; elsewhere what others do to the cache is in it).
+    /// Takes the size of the file as page cache.
     Files(files::Args),
     /// The program that `bench scale` watches.
     #[command(hide = true)]

@@ -3,10 +3,10 @@
  * Notes which pages of the page cache are accessed: tables of 512 bits, as a page table has them,
  * keyed by inode and index / 512. Observes only.
  *
- * Reads pass mm_filemap_get_pages once a batch of folios, with the pages that the caller still wants;
- * faults pass mm_filemap_fault when fault-around did not find the page; a write to a clean folio
- * passes writeback_dirty_folio. Accesses through page tables alone pass none of them: the walker of
- * page tables sees those.
+ * Reads pass mm_filemap_get_pages once a batch of folios, with the pages that the caller still
+ * wants; faults pass mm_filemap_fault when fault-around did not find the page; a write to a clean
+ * folio passes writeback_dirty_folio. Accesses through page tables alone pass none of them: the
+ * walker of page tables sees those.
  */
 #include <linux/types.h>
 #include <linux/bpf.h>

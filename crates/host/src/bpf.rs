@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What programs in the kernel and this side share: maps as memory, and how a syscall program is run.
+//! What programs in the kernel and this side share: maps as memory, and how a syscall program is
+//! run.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};

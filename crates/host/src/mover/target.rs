@@ -114,8 +114,8 @@ impl PageoutError {
     }
 }
 
-/// Refuses ourselves and the processes we came from, init, kernel threads, hosts of KVM guests, what
-/// has exited, and kernels without pidfds.
+/// Refuses ourselves and the processes we came from, init, kernel threads, hosts of KVM guests,
+/// what has exited, and kernels without pidfds.
 pub fn check_target(process: &Process) -> Result<(), PageoutError> {
     let pid = process.pid();
     if process.is_self() {

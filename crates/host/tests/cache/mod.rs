@@ -30,14 +30,14 @@ pub fn opened<T>(test: &str, source: Result<T, AccessError>) -> Option<T> {
     }
 }
 
-/// What is known of a file, and its leaves.
-type Cached = (Arc<SuperBlock>, Inode, Vec<Leaf>);
+/// An inode, where it lies, and its pages.
+pub type SeenFile = (Arc<SuperBlock>, Inode, Vec<Leaf>);
 
 /// Pages of each inode, and which of them are not clean.
 #[derive(Default)]
 pub struct Seen {
     open: Vec<Leaf>,
-    pub files: BTreeMap<(u32, u64), Cached>,
+    pub files: BTreeMap<(u32, u64), SeenFile>,
     pub twice: u64,
 }
 
@@ -64,7 +64,7 @@ impl Seen {
         (seen, report)
     }
 
-    pub fn file(&self, of: &File) -> Option<&Cached> {
+    pub fn file(&self, of: &File) -> Option<&SeenFile> {
         let number = of.metadata().unwrap().ino();
         let mut found = self
             .files

@@ -362,6 +362,11 @@ fn name(out: &mut impl Write, shown: &Shown) -> io::Result<()> {
     let file = &shown.file;
     match (&shown.path, &shown.name) {
         (Some(path), _) => write!(out, "{}", path.terminal())?,
+        // Their inode number is the device's.
+        _ if file.on.kind == CacheKind::Device => {
+            let device = u32::try_from(file.inode.number).unwrap_or_default();
+            write!(out, "block device {}", device_text(device))?;
+        }
         (None, Some(name)) => write!(out, "{}:{}", file.on.fs_type, name.terminal())?,
         (None, None) => write!(
             out,
