@@ -110,16 +110,16 @@ impl Answer for Pages {
             "/page.css" => fixed("text/css; charset=utf-8", STYLE),
             "/icon.svg" => fixed("image/svg+xml", ICON),
             // Until there was a look, an empty answer would be taken for an empty machine.
-            "/metrics" | "/api/snapshot" if self.hub.snapshot().sequence == 0 => {
+            "/metrics" | "/api/snapshot" | "/readyz" if self.hub.snapshot().sequence == 0 => {
                 Response::plain(503, "the first look is not over yet")
             }
-            "/healthz" => self.health(),
+            "/healthz" | "/readyz" => self.health(),
             "/metrics" => self.metrics(Syntax::accepted(&request.accept)),
             "/api/snapshot" => self.snapshot(),
             "/api/timeline" => self.timeline(request),
             _ => Response::plain(
                 404,
-                "not found; there are /, /healthz, /metrics, /api/snapshot and \
+                "not found; there are /, /healthz, /readyz, /metrics, /api/snapshot and \
                  /api/timeline?target=NAME&since=SEQUENCE",
             ),
         }

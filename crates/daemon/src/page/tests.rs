@@ -199,3 +199,15 @@ fn health_is_told_by_the_status_with_the_reasons() {
     assert_eq!(ill.status, 503);
     assert_eq!(&*ill.body, b"journal: no space\nledger: unreadable\n");
 }
+
+#[test]
+fn it_is_ready_after_the_first_look() {
+    let hub = Hub::new(demo::settings());
+    let mut pages = Pages::new(hub.clone(), LIMITS);
+    assert_eq!(ask(&mut pages, "/healthz", "").status, 200);
+    assert_eq!(ask(&mut pages, "/readyz", "").status, 503);
+    hub.publish(demo::snapshot(1, 10_000));
+    assert_eq!(ask(&mut pages, "/readyz", "").status, 200);
+    hub.health().fails(Part::Journal, "no space".to_owned());
+    assert_eq!(ask(&mut pages, "/readyz", "").status, 503);
+}
