@@ -155,6 +155,33 @@ fn a_budget_is_held_by_the_pacer_in_slices() {
     );
 }
 
+/// A bad order is noticed by what it does to the program, and left within a minute; where nothing
+/// is measured, it is held to the end.
+#[test]
+fn a_budget_that_does_harm_is_stepped_back_from_within_a_minute() {
+    let toml = server(1.0, "zipf", 650_000)
+        .replace("64MiB", "18MiB")
+        .replace("think_ns = 200000", "think_ns = 100000");
+    let last_move_s = |order: &str| {
+        let agent = format!("budget:18M,step=32ms,{order}");
+        let mut plan = plan(&toml, Some(&agent));
+        // A sleeper says nothing of what its work costs.
+        plan.settings = vec!["hit_ns=5000".to_owned()];
+        if let Some(agent) = &mut plan.proactive {
+            agent.truth = false;
+        }
+        let mut run = Run::new(&plan).unwrap();
+        run.run_until(u64::MAX).unwrap();
+        assert!(run.end_ns() > 65_000_000_000, "{} ns", run.end_ns());
+        let log = run.agent().unwrap().log();
+        log.last().unwrap().0 / 1_000_000_000
+    };
+    let worst_s = last_move_s("by=worst");
+    assert!(worst_s < 60, "moved after {worst_s} s");
+    let unmeasured_s = last_move_s("by=worst,measure=off");
+    assert!(unmeasured_s > 60, "nothing moved after {unmeasured_s} s");
+}
+
 /// Scans slow down until a third of the memory is accessed from one to the next.
 #[test]
 fn scans_follow_how_much_is_accessed() {
