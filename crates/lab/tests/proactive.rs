@@ -91,16 +91,17 @@ fn uniform_access_is_left_alone() {
     }
 }
 
-/// At the same limit: no more faults than the kernel alone, hardly ever in direct reclaim.
+/// At the same limit: fewer faults than the kernel alone, hardly ever in direct reclaim. What pages
+/// are worth is learnt in the first seconds, in which there are about as many.
 #[test]
 fn a_budget_spares_direct_reclaim_on_a_skewed_load() {
-    let mut toml = server(1.0, "zipf", 300_000).replace("64MiB", "18MiB");
+    let mut toml = server(1.0, "zipf", 1_000_000).replace("64MiB", "18MiB");
     toml = toml.replace("think_ns = 200000", "think_ns = 10000");
     let alone = measure(&plan(&toml, None));
     let agent = "budget:18M,step=8ms,look=100ms";
     let with = measure(&plan(&toml, Some(agent)));
     let faults = with("major_faults") / alone("major_faults");
-    assert!(faults < 0.95, "{faults} of the faults");
+    assert!(faults < 0.9, "{faults} of the faults");
     let stalls = with("stall_some_ms") / alone("stall_some_ms");
     assert!(stalls < 0.3, "{stalls} of the stalls");
     assert!(with("time_ms") < alone("time_ms"));
@@ -125,9 +126,12 @@ fn a_budget_is_held_by_the_pacer_in_slices() {
     let run = under_a_limit(&[], 100);
     let stats = run.agent().unwrap().stats();
     let run_ms = run.end_ns() / 1_000_000;
-    let looks = 2..=run_ms / 100 + 1;
+    // The pace of scans follows what is accessed, within a hundredth of a core or a quarter of what
+    // moving takes; clearing takes 55 ns a page.
+    let looked_ns = stats.looks * (17 << 20) / 4096 * 55;
+    let affordable_ns = run.end_ns() / 100 + stats.cpu_ns / 4;
     assert!(
-        looks.contains(&stats.looks),
+        stats.looks >= 2 && looked_ns <= affordable_ns,
         "{} scans in {run_ms} ms",
         stats.looks
     );
