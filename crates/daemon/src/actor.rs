@@ -47,6 +47,8 @@ pub struct Actor {
     pub reclaimed: Reclaimed,
     /// What would have left.
     pub rehearsed_bytes: u64,
+    /// What the budget is worth, as far as that was found out.
+    pub budget_gain: Option<state::BudgetGain>,
     controller: Controller,
     counters: Option<Counters>,
     outcome: Option<Outcome>,
@@ -67,6 +69,7 @@ impl Actor {
             dry_run,
             reclaimed: Reclaimed::default(),
             rehearsed_bytes: 0,
+            budget_gain: None,
             controller: Controller::new(spec),
             counters: None,
             outcome: None,

@@ -164,6 +164,7 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
         refaulted_bytes: time_ms / 45_000 * MIB,
         reclaimed,
         rehearsed_bytes: 0,
+        budget_gain: None,
         psi: part.is_cgroup.then(|| psi(time_ms)),
         less: Vec::new(),
         is_under_reclaim: false,

@@ -102,6 +102,7 @@ pub fn views(
                 view.is_rehearsal = actor.dry_run;
                 view.reclaimed = actor.reclaimed;
                 view.rehearsed_bytes = actor.rehearsed_bytes;
+                view.budget_gain = actor.budget_gain;
             }
             if let Some(cgroup) = &seen.cgroup {
                 view.psi = world::psi_of(cgroup);
@@ -141,6 +142,7 @@ fn view(seen: &Seen, ages: &SubjectReport, reports: &SubjectReport) -> SubjectVi
         refaulted_bytes: ages.refaulted_bytes,
         reclaimed: Default::default(),
         rehearsed_bytes: 0,
+        budget_gain: None,
         psi: None,
         less: Vec::new(),
         is_under_reclaim: false,

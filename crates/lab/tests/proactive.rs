@@ -91,16 +91,17 @@ fn uniform_access_is_left_alone() {
     }
 }
 
-/// At the same limit: no more faults than the kernel alone, hardly ever in direct reclaim.
+/// At the same limit: fewer faults than the kernel alone, hardly ever in direct reclaim. What pages
+/// are worth is learnt in the first seconds, in which there are about as many.
 #[test]
 fn a_budget_spares_direct_reclaim_on_a_skewed_load() {
-    let mut toml = server(1.0, "zipf", 300_000).replace("64MiB", "18MiB");
+    let mut toml = server(1.0, "zipf", 1_000_000).replace("64MiB", "18MiB");
     toml = toml.replace("think_ns = 200000", "think_ns = 10000");
     let alone = measure(&plan(&toml, None));
     let agent = "budget:18M,step=8ms,look=100ms";
     let with = measure(&plan(&toml, Some(agent)));
     let faults = with("major_faults") / alone("major_faults");
-    assert!(faults < 0.95, "{faults} of the faults");
+    assert!(faults < 0.9, "{faults} of the faults");
     let stalls = with("stall_some_ms") / alone("stall_some_ms");
     assert!(stalls < 0.3, "{stalls} of the stalls");
     assert!(with("time_ms") < alone("time_ms"));
@@ -125,9 +126,12 @@ fn a_budget_is_held_by_the_pacer_in_slices() {
     let run = under_a_limit(&[], 100);
     let stats = run.agent().unwrap().stats();
     let run_ms = run.end_ns() / 1_000_000;
-    let looks = 2..=run_ms / 100 + 1;
+    // The pace of scans follows what is accessed, within a hundredth of a core or a quarter of what
+    // moving takes; clearing takes 55 ns a page.
+    let looked_ns = stats.looks * (17 << 20) / 4096 * 55;
+    let affordable_ns = run.end_ns() / 100 + stats.cpu_ns / 4;
     assert!(
-        looks.contains(&stats.looks),
+        stats.looks >= 2 && looked_ns <= affordable_ns,
         "{} scans in {run_ms} ms",
         stats.looks
     );
@@ -153,6 +157,33 @@ fn a_budget_is_held_by_the_pacer_in_slices() {
         stats.tried_pages * 4096 <= asked,
         "no more than was decided"
     );
+}
+
+/// A bad order is noticed by what it does to the program, and left within a minute; where nothing
+/// is measured, it is held to the end.
+#[test]
+fn a_budget_that_does_harm_is_stepped_back_from_within_a_minute() {
+    let toml = server(1.0, "zipf", 650_000)
+        .replace("64MiB", "18MiB")
+        .replace("think_ns = 200000", "think_ns = 100000");
+    let last_move_s = |order: &str| {
+        let agent = format!("budget:18M,step=32ms,{order}");
+        let mut plan = plan(&toml, Some(&agent));
+        // A sleeper says nothing of what its work costs.
+        plan.settings = vec!["hit_ns=5000".to_owned()];
+        if let Some(agent) = &mut plan.proactive {
+            agent.truth = false;
+        }
+        let mut run = Run::new(&plan).unwrap();
+        run.run_until(u64::MAX).unwrap();
+        assert!(run.end_ns() > 65_000_000_000, "{} ns", run.end_ns());
+        let log = run.agent().unwrap().log();
+        log.last().unwrap().0 / 1_000_000_000
+    };
+    let worst_s = last_move_s("by=worst");
+    assert!(worst_s < 60, "moved after {worst_s} s");
+    let unmeasured_s = last_move_s("by=worst,measure=off");
+    assert!(unmeasured_s > 60, "nothing moved after {unmeasured_s} s");
 }
 
 /// Scans slow down until a third of the memory is accessed from one to the next.

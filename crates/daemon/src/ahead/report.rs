@@ -7,6 +7,7 @@ use agewise_policy::proactive::{Backend, Spec};
 use serde::Serialize;
 
 use crate::observer::Key;
+use crate::state::{BudgetChange, BudgetGain};
 
 /// A target to hold.
 #[derive(Clone, Debug)]
@@ -113,6 +114,24 @@ impl Measured {
             time_change_half: gain.time.half,
         }
     }
+
+    /// The same for snapshots, which hold finite numbers only.
+    pub fn gain(&self) -> BudgetGain {
+        BudgetGain {
+            is_stepped_back: self.verdict == "back",
+            pairs: self.pairs,
+            faults: change(self.faults_change, self.faults_change_half),
+            cpu: change(self.cpu_change, self.cpu_change_half),
+        }
+    }
+}
+
+/// Beyond this the kernel alone took next to nothing: a ratio to that says nothing.
+const CHANGE_MAX: f64 = 1e6;
+
+fn change(mean: f64, half: f64) -> Option<BudgetChange> {
+    let is_told = mean.abs() < CHANGE_MAX && half.abs() < CHANGE_MAX;
+    is_told.then_some(BudgetChange { mean, half })
 }
 
 impl Report {
@@ -131,6 +150,44 @@ impl Report {
         self.measured = later.measured.or(self.measured.take());
         if later.trouble.is_some() {
             self.trouble = later.trouble;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Infinite and undefined ratios would not survive JSON on their way to the serving process.
+    #[test]
+    fn snapshots_hold_finite_changes_only() {
+        let measured = |mean, half| Measured {
+            verdict: "back",
+            pairs: 4,
+            faults_change: mean,
+            faults_change_half: half,
+            cpu_change: -0.1,
+            cpu_change_half: 0.02,
+            time_change: 0.0,
+            time_change_half: 0.0,
+        };
+        let told = measured(-0.2, 0.05).gain();
+        let faults = BudgetChange {
+            mean: -0.2,
+            half: 0.05,
+        };
+        assert_eq!((told.is_stepped_back, told.faults), (true, Some(faults)));
+        for (mean, half) in [
+            (f64::INFINITY, 1.0),
+            (1.0, f64::INFINITY),
+            (f64::NAN, f64::NAN),
+            (3e9, 1e9),
+        ] {
+            let gain = measured(mean, half).gain();
+            assert_eq!(gain.faults, None);
+            let mut text = Vec::new();
+            agewise_cli::output::json(&mut text, &gain).unwrap();
+            assert_eq!(serde_json::from_slice::<BudgetGain>(&text).unwrap(), gain);
         }
     }
 }

@@ -221,6 +221,12 @@ impl<M: Memory> Target<M> {
         self.pacer.due_us()
     }
 
+    /// As if the kernel held it below a limit, until the cgroup is read: a fake has none.
+    #[cfg(test)]
+    pub fn set_limit_bytes(&mut self, bytes: u64) {
+        self.spaces.slow.limit_bytes = Some(bytes);
+    }
+
     /// Its address spaces, by pid.
     pub fn spaces(&mut self) -> impl Iterator<Item = (&u32, &mut M)> {
         self.spaces.by_pid.iter_mut()

@@ -155,6 +155,7 @@ pub fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
     all.extend(state(snapshot, &rows));
     all.extend(machine(snapshot));
     all.extend(own(snapshot, shown));
+    all.extend(super::held::families(snapshot, shown));
     all.extend(super::whatif::families(snapshot, shown));
     all.retain(|family| !family.samples.is_empty());
     all

@@ -3,6 +3,7 @@
 
 mod ages;
 pub mod families;
+mod held;
 pub mod shown;
 pub mod text;
 mod whatif;

@@ -9,7 +9,7 @@ use super::super::families::families;
 use super::super::shown::{Chooser, Limits, OTHER};
 use super::*;
 use crate::demo;
-use crate::state::Snapshot;
+use crate::state::{BudgetChange, BudgetGain, Snapshot};
 
 const ALL: Limits = Limits {
     subjects_max: 50,
@@ -208,6 +208,42 @@ fn the_rest_is_summed_once() {
         0.0
     );
     assert_eq!(sum(&series, "agewise_subjects_cut", &[]), 4.0);
+}
+
+/// What a budget is worth has series once it is known, and none for what is not.
+#[test]
+fn the_gain_of_a_budget_is_shown() {
+    let mut snapshot = demo::snapshot(9, 100_000);
+    let at = snapshot.subjects.iter().position(|s| &*s.name == "/web");
+    snapshot.subjects[at.unwrap()].budget_gain = Some(BudgetGain {
+        is_stepped_back: true,
+        pairs: 4,
+        faults: Some(BudgetChange {
+            mean: -0.18,
+            half: 0.03,
+        }),
+        cpu: None,
+    });
+    let text = text_of(&snapshot, ALL, Syntax::OpenMetrics);
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("agewise_budget_") && line.contains("cgroup="))
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "agewise_budget_stepped_back{cgroup=\"/web\"} 1",
+            "agewise_budget_pairs{cgroup=\"/web\"} 4",
+            "agewise_budget_faults_change_ratio{cgroup=\"/web\"} -0.18",
+            "agewise_budget_faults_change_half_ratio{cgroup=\"/web\"} 0.03",
+        ]
+    );
+    let mut bytes = Vec::new();
+    agewise_cli::output::json(&mut bytes, &snapshot).unwrap();
+    assert_eq!(
+        serde_json::from_slice::<Snapshot>(&bytes).unwrap(),
+        snapshot
+    );
 }
 
 #[test]

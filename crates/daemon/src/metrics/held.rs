@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the budgets that are held are worth, as metrics.
+
+use agewise_host::untrusted::Untrusted;
+
+use super::families::{Family, Unit, gauge};
+use super::shown::Shown;
+use crate::state::Snapshot;
+
+/// Of the subjects shown that are held under a budget, once something was compared.
+pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
+    let mut back = gauge(
+        "budget_stepped_back",
+        Unit::None,
+        "1: the kernel alone holds the limit, since holding the budget did not pay; 0: it is held",
+    );
+    let mut pairs = gauge(
+        "budget_pairs",
+        Unit::None,
+        "Pairs of epochs, held and left to the kernel, that were compared",
+    );
+    let mut changes = [
+        gauge(
+            "budget_faults_change",
+            Unit::Ratio,
+            "Change of major faults by holding the budget, against the kernel alone, for the same \
+             work; -0.2 is a fifth less",
+        ),
+        gauge(
+            "budget_faults_change_half",
+            Unit::Ratio,
+            "Half of its 95 % interval",
+        ),
+        gauge(
+            "budget_cpu_change",
+            Unit::Ratio,
+            "Change of CPU time, that of holding included, by holding the budget",
+        ),
+        gauge(
+            "budget_cpu_change_half",
+            Unit::Ratio,
+            "Half of its 95 % interval",
+        ),
+    ];
+    for at in &shown.subjects {
+        let subject = &snapshot.subjects[*at];
+        let Some(gain) = &subject.budget_gain else {
+            continue;
+        };
+        let kind = if subject.is_cgroup {
+            "cgroup"
+        } else {
+            "process"
+        };
+        let name = Untrusted::from(&*subject.name).terminal().to_string();
+        let labels = vec![(kind, name)];
+        back.add(labels.clone(), gain.is_stepped_back);
+        pairs.add(labels.clone(), gain.pairs as u64);
+        let values = [gain.faults, gain.cpu].into_iter().flat_map(|change| {
+            let parts = change.map(|change| [change.mean, change.half]);
+            parts.map_or([None; 2], |parts| parts.map(Some))
+        });
+        for (family, value) in changes.iter_mut().zip(values) {
+            if let Some(value) = value {
+                family.add(labels.clone(), value);
+            }
+        }
+    }
+    let mut all = vec![back, pairs];
+    all.extend(changes);
+    all
+}
