@@ -12,8 +12,8 @@ pub(super) fn families(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
     let mut ages = gauge(
         "age",
         Unit::Bytes,
-        "Resident memory by the time since it was last seen used. Each series is one bin: ages below \
-         upper_ms (milliseconds) and not below the next smaller upper_ms; bins are not cumulative, \
+        "Resident memory by the time since it was last seen used. Each series is one bin: ages \
+         below upper_ms (milliseconds) and not below the next smaller upper_ms; bins are not cumulative, \
          and their sum is resident memory. A cgroup is counted with all below it",
     );
     let mut within = gauge(

@@ -133,8 +133,8 @@ impl Policy for Budget {
             charged_bytes,
             moved: false,
         };
-        let over_bytes = charged_bytes.saturating_sub(aim);
-        if over_bytes < MOVE_MIN_BYTES {
+        let bytes_max = charged_bytes.saturating_sub(aim);
+        if bytes_max < MOVE_MIN_BYTES {
             self.before = Some(next);
             let room_bytes = aim.saturating_sub(charged_bytes);
             let until_full_ms = room_bytes as f64 / self.growth.max(1e-9) / 2.0;
@@ -153,7 +153,6 @@ impl Policy for Budget {
             return Wish::nothing(Reason::Own(grounds), now_ms + SLEEP_MAX_MS);
         }
         let types = [facts.backend != super::Backend::None, true];
-        let bytes_max = over_bytes;
         let action = match facts.hands {
             hands if hands.coldest => Action::Coldest { types, bytes_max },
             hands if hands.page_out => Action::PageOut {
@@ -174,7 +173,7 @@ impl Policy for Budget {
         Wish {
             action,
             reason: Reason::OverBudget {
-                over_bytes,
+                over_bytes: bytes_max,
                 headroom_bytes: headroom,
                 behind,
             },
