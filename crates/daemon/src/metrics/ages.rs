@@ -4,7 +4,8 @@
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Histogram, NO_UPPER_BOUND_MS};
 
-use super::families::{Family, Labels, Row, Unit, gauge};
+use super::family::{Family, Labels, Unit, gauge};
+use super::rows::Row;
 use crate::state::Snapshot;
 
 /// Resident memory, by bins of age, and as a histogram that queries for quantiles understand.

@@ -3,7 +3,7 @@
 
 use agewise_host::untrusted::Untrusted;
 
-use super::families::{Family, Unit, gauge};
+use super::family::{Family, Unit, gauge};
 use super::shown::Shown;
 use crate::state::Snapshot;
 

@@ -3,7 +3,9 @@
 
 mod ages;
 pub mod families;
+pub mod family;
 mod held;
+mod rows;
 pub mod shown;
 pub mod text;
 mod whatif;

@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{self, Registry};
 
-use super::families::{Family, Unit, Value};
+use super::family::{Family, Unit, Value};
 
 /// Before every name.
 const PREFIX: &str = "agewise";

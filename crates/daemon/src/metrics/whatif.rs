@@ -3,7 +3,7 @@
 
 use agewise_host::untrusted::Untrusted;
 
-use super::families::{Family, Labels, Unit, Value};
+use super::family::{Family, Labels, Unit, Value};
 use super::shown::Shown;
 use crate::state::Snapshot;
 
