@@ -240,12 +240,13 @@ mod tests {
     /// The stack of a real process through a source that says what the test wants.
     #[test]
     fn what_is_chosen_goes_by_what_is_seen_right_before() {
+        // Up to eight pages that end with the last one, which holds the environment: it is present.
         let in_table = |stack: AddressRange| {
-            let first = stack.start / PAGE_BYTES % PAGES_PER_TABLE as u64;
-            let pages = (stack.len() / PAGE_BYTES).min(PAGES_PER_TABLE as u64 - first);
-            (first, pages.min(8))
+            let end = (stack.end / PAGE_BYTES - 1) % PAGES_PER_TABLE as u64 + 1;
+            let pages = (stack.len() / PAGE_BYTES).min(end).min(8);
+            (end - pages, pages)
         };
-        // Stacks lie anywhere: one in a hundred has its first pages in the end of a table.
+        // Stacks lie anywhere: one in a hundred has its last pages in the beginning of a table.
         let (sleeper, stack) = (0..20)
             .map(|_| sleeper())
             .find(|(_, stack)| in_table(*stack).1 >= 4)
@@ -253,13 +254,13 @@ mod tests {
         let pid = sleeper.0.id();
         let (first, pages) = in_table(stack);
         let page = |n: u64| (first + n) as usize;
-        let va = stack.start / TABLE_BYTES * TABLE_BYTES;
+        let va = (stack.end - PAGE_BYTES) / TABLE_BYTES * TABLE_BYTES;
         let mut bits = TableBits::default();
         let set = |bits: &mut PageSet, n: u64| bits[page(n) / 64] |= 1 << (page(n) % 64);
         for n in 0..pages {
             set(&mut bits.present, n);
         }
-        set(&mut bits.young, 1);
+        set(&mut bits.young, pages - 1);
         let mut source = FakeSource::new();
         let show = |source: &mut FakeSource, bits: TableBits| {
             let leaf = Leaf::Page;
@@ -274,7 +275,7 @@ mod tests {
         assert_eq!(seen[0].movable & bits.present, bits.present);
         assert_eq!(budgeted.take_young()[&(va / TABLE_BYTES)].len(), 1);
         // Of three pages one is touched before its turn; whoever chooses is shown that.
-        let from = va / PAGE_BYTES + first;
+        let from = va / PAGE_BYTES + first + pages - 3;
         let mut shown = Vec::new();
         let mut choose = |seen: &[Seen]| {
             shown.extend_from_slice(seen);
@@ -283,7 +284,7 @@ mod tests {
         let three = from..from + 3;
         let gone = budgeted.move_out(&mut source, std::slice::from_ref(&three), &mut choose, true);
         assert_eq!(gone.unwrap(), Gone::default());
-        let of_three = PageSet::range(first as usize..first as usize + 3);
+        let of_three = PageSet::range(page(pages - 3)..page(pages));
         assert!(
             shown
                 .iter()

@@ -19,9 +19,9 @@ use agewise_cli::output::{self, Format};
 /// walker is loaded, and where nobody uses DAMON a monitor is set up that is never started.
 ///
 /// The exit status is 0 if observing works, be it in part; 3 if no access source works here, so
-/// that nothing can be observed; 4 if something fails that `--need` or `--strict` asks for; 1 for an
-/// error and 2 for a command line that is wrong. So a probe can use it, or what starts before the
-/// daemon on a node.
+/// that nothing can be observed; 4 if something fails that `--need` or `--strict` asks for; 1 for
+/// an error and 2 for a command line that is wrong. So a probe can use it, or what starts before
+/// the daemon on a node.
 ///
 /// JSON is one object a line, with the fields group (kernel, machine, source, mover), name, state
 /// (available, limited, missing), chosen, since, found and advice; CSV has the same columns.

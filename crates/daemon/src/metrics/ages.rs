@@ -14,8 +14,8 @@ pub(super) fn families(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
         "age",
         Unit::Bytes,
         "Resident memory by the time since it was last seen used. Each series is one bin: ages \
-         below upper_ms (milliseconds) and not below the next smaller upper_ms; bins are not cumulative, \
-         and their sum is resident memory. A cgroup is counted with all below it",
+         below upper_ms (milliseconds) and not below the next smaller upper_ms; bins are not \
+         cumulative, and their sum is resident memory. A cgroup is counted with all below it",
     );
     let mut within = gauge(
         "used_within",
