@@ -274,6 +274,12 @@ mod tests {
         assert_eq!((bits.present.len(), bits.young.len()), (pages, 1));
         assert_eq!(seen[0].movable & bits.present, bits.present);
         assert_eq!(budgeted.take_young()[&(va / TABLE_BYTES)].len(), 1);
+        if rustix::system::sysinfo().freeswap == 0 {
+            println!(
+                "SKIPPED the second half of a budget's look: nothing leaves without free swap"
+            );
+            return;
+        }
         // Of three pages one is touched before its turn; whoever chooses is shown that.
         let from = va / PAGE_BYTES + first + pages - 3;
         let mut shown = Vec::new();
