@@ -217,7 +217,7 @@ pub fn open_agent(
 
 /// An agent for targets, and what there is to say about its source: the one asked for, else the
 /// best that this machine and these privileges allow. Without the right to read page tables only
-/// whole mappings of one's own processes can be told apart.
+/// only whole mappings of one's own processes have ages.
 ///
 /// # Errors
 /// Those of [`Agent::new`], and of a source that fails, unless another may be used instead.

@@ -23,7 +23,7 @@ struct Counters {
 /// Time between two lines about one target that say why nothing is done.
 const HOLD_EVERY_MS: u64 = 60_000;
 
-/// What an actor is told of the machine.
+/// The machine as an actor sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Around {
     /// The machine.

@@ -163,7 +163,7 @@ pub struct Metrics {
     /// `ADDRESS:PORT` (loopback unless `allow_remote`), or `unix:PATH`.
     pub listen: Listen,
     /// Allow an address that other machines reach. Nothing served can change anything, but names of
-    /// cgroups and sizes are told to whoever asks.
+    /// cgroups and sizes are shown to anyone who asks.
     pub allow_remote: bool,
     /// Names of this machine under which it may be asked for, besides localhost and bare addresses.
     /// A request for another name is refused: it may come from a page of another site.

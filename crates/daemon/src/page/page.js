@@ -6,7 +6,7 @@ const $ = id => document.getElementById(id);
 const state = $("state"), body = document.querySelector("#targets tbody"), relative = $("relative");
 const canvas = $("map"), context = canvas.getContext("2d"), under = $("under");
 
-let snapshot = null;      // what /api/snapshot told last
+let snapshot = null;      // the last answer of /api/snapshot
 let before = null;        // and the one before it
 let chosen = null;        // name of the target whose time line is shown
 let moments = [];         // its time line
@@ -77,7 +77,7 @@ function drawMachine() {
   const items = [
     ["Memory in use", bytes(used), "of " + bytes(m.total_bytes)],
     ["Swap in use", m.swap_total_bytes ? bytes(swapped) : "none", m.swap_total_bytes ? "of " + bytes(m.swap_total_bytes) : ""],
-    ["Waiting for memory", m.psi ? m.psi.some.avg10_percent.toFixed(2) + " %" : "not told", "of the last 10 s",
+    ["Waiting for memory", m.psi ? m.psi.some.avg10_percent.toFixed(2) + " %" : "n/a", "of the last 10 s",
       m.psi && m.psi.full.avg10_percent >= 10],
     ["Kernel reclaims", m.is_under_reclaim ? "yes" : "no", "since the last look", m.is_under_reclaim],
     ["Daemon", own.cpu_percent.toFixed(2) + " % CPU", bytes(own.resident_bytes) + " of memory"],

@@ -33,7 +33,7 @@ use crate::state::{Hub, OwnUse, Reclaimed};
 use crate::world::World;
 use agewise_cli::observe;
 
-/// Age bounds told apart for policies: as many as a histogram has.
+/// Age bounds distinguished for policies: as many as a histogram has.
 const BOUNDS_MAX: usize = agewise_policy::workingset::INTERVALS_MAX;
 
 /// The running daemon.
@@ -254,7 +254,7 @@ impl Daemon {
         let renewed = agent_config(&config);
         let is_kept = renewed.intervals == self.agent.config().intervals
             && renewed.returned == self.agent.config().returned;
-        // Bounds decide how ages are kept: those of before cannot be told by the new ones.
+        // Bounds decide how ages are kept: the old ages do not fit the new ones.
         let (agent, wanted) = if is_kept {
             (None, Some(wanted))
         } else {

@@ -79,12 +79,12 @@ impl Found {
     fn take(&mut self, undone: &Undone) {
         let path = undone.path.display();
         if undone.count > 0 {
-            let told = format!(
+            let message = format!(
                 "{} of what a killed daemon left was undone, as noted in {path}",
                 undone.count
             );
-            agewise_cli::note!("{told}");
-            self.said.push(told);
+            agewise_cli::note!("{message}");
+            self.said.push(message);
         }
         for error in &undone.failures {
             self.trouble(format!("not undone, and still noted in {path}: {error}"));

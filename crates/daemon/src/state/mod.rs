@@ -296,7 +296,7 @@ pub struct Machine {
 pub struct Snapshot {
     /// 0 before the first tick; grows by one with each.
     pub sequence: u64,
-    /// `CLOCK_MONOTONIC`, ms: what ages are told by.
+    /// `CLOCK_MONOTONIC`, ms: the clock of ages.
     pub time_ms: u64,
     /// Since 1970, ms.
     pub unix_ms: u64,
@@ -318,7 +318,7 @@ pub struct Snapshot {
     pub is_truncated: bool,
     /// Processes that run and could not be looked at.
     pub unseen_processes: usize,
-    /// Cgroups of which it cannot be found out which processes they hold.
+    /// Cgroups with an unreadable list of processes.
     pub unseen_cgroups: usize,
 }
 

@@ -193,7 +193,7 @@ impl WhatIf {
         Look { of: self }
     }
 
-    /// Counts from now on: what came before only told which pages are where. 100 percent are what
+    /// Counts from now on: what came before only showed which pages are where. 100 percent are what
     /// was resident since the last time.
     pub fn count_anew(&mut self) {
         self.tally = Tally::new(self.last_ms);

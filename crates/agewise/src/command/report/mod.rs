@@ -193,7 +193,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     )
 }
 
-/// Says of which processes page tables do not show all accesses.
+/// Names the processes with accesses that page tables do not show.
 fn note_guests(agent: &Agent) {
     let observed: std::collections::BTreeSet<u32> =
         agent.spaces().map(|space| space.process().pid()).collect();

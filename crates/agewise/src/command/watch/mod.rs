@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", default_value = "2s,10s,1m,5m,30m")]
     intervals: Intervals,
 
-    /// Clear every accessed bit at every look: single pages and small mappings are told exactly, at more
+    /// Clear every accessed bit at every look: single pages and small mappings are exact, at more
     /// than twice the cost.
     #[arg(long)]
     exact: bool,
