@@ -3,37 +3,30 @@
 
 use agewise_host::untrusted::Untrusted;
 
-use super::family::{Family, Labels, Unit, Value};
+use super::family::{Family, Labels, Unit, Value, gauge};
 use super::shown::Shown;
 use crate::state::Snapshot;
 
 /// Faults and waiting of the subjects shown. An upper bound that is not known is left out.
 pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
-    let family = |name, unit, help| Family {
-        name,
-        help,
-        unit,
-        is_counter: false,
-        samples: Vec::new(),
-    };
     let mut all = [
-        family(
+        gauge(
             "whatif_faults_per_second",
             Unit::None,
             "Pages that would be brought back a second if it had this share of the most that was \
              resident, under the LRU of this kernel",
         ),
-        family(
+        gauge(
             "whatif_faults_per_second_high",
             Unit::None,
             "The same at most, with 95 % probability",
         ),
-        family(
+        gauge(
             "whatif_wait",
             Unit::Ratio,
             "Share of the time that a task would wait for them",
         ),
-        family(
+        gauge(
             "whatif_wait_high",
             Unit::Ratio,
             "The same at most, with 95 % probability",
