@@ -3,6 +3,7 @@
 
 use agewise_host::agent::SubjectAges;
 use agewise_host::cgroup::Cgroup;
+use agewise_policy::budget::Gain;
 use agewise_policy::proactive::{
     Action, Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Refaults, Spec,
     SwapRoom,
@@ -48,7 +49,7 @@ pub struct Actor {
     /// What would have left.
     pub rehearsed_bytes: u64,
     /// What the budget is worth, as far as that was found out.
-    pub budget_gain: Option<state::BudgetGain>,
+    pub budget_gain: Option<Gain>,
     controller: Controller,
     counters: Option<Counters>,
     outcome: Option<Outcome>,

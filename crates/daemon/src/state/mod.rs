@@ -15,6 +15,7 @@
 
 use std::sync::Arc;
 
+use agewise_policy::budget::Gain;
 use agewise_policy::generations::ByType;
 use agewise_policy::proactive::{POLICIES, Spec};
 use agewise_policy::workingset::{Histogram, Intervals};
@@ -130,29 +131,6 @@ pub struct LessMemory {
     pub wait_high: Option<f64>,
 }
 
-/// What holding a budget changes against the kernel alone, for the same work of the program: -0.2
-/// is a fifth less. `None` where what the kernel alone takes is too little to compare with.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct BudgetGain {
-    /// It was found not to pay: the kernel alone holds the limit for now.
-    pub is_stepped_back: bool,
-    /// Pairs of epochs that were compared.
-    pub pairs: usize,
-    /// Major faults.
-    pub faults: Option<BudgetChange>,
-    /// CPU time, ours included.
-    pub cpu: Option<BudgetChange>,
-}
-
-/// A change, and half of its 95 % interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct BudgetChange {
-    /// The best guess.
-    pub mean: f64,
-    /// Half of the interval.
-    pub half: f64,
-}
-
 /// A cgroup with all below it, or a process given by its pid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SubjectView {
@@ -190,7 +168,7 @@ pub struct SubjectView {
     /// What would have left, had it not been a rehearsal.
     pub rehearsed_bytes: u64,
     /// What the budget it is held under is worth; `None` until that is known.
-    pub budget_gain: Option<BudgetGain>,
+    pub budget_gain: Option<Gain>,
     /// Pressure, where the kernel tells it for a cgroup (v2).
     pub psi: Option<Psi>,
     /// What less memory would cost it, by size; empty until that is known.

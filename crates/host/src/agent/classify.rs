@@ -71,7 +71,8 @@ impl Nodes {
 pub(super) struct Extra<'a> {
     /// Bounds by which to tell what came back into use.
     pub returned_bounds: Option<&'a Intervals>,
-    /// Accesses that somebody else saw and cleared, by table. Who does that clears for us as well.
+    /// Accesses that somebody else saw and cleared, by table. Who does that clears anonymous memory
+    /// for us as well.
     pub also_young: Option<HashMap<u64, PageSet>>,
     /// Who listens.
     pub tap: Option<&'a mut dyn Tap>,
@@ -223,15 +224,15 @@ impl Classifier<'_, '_> {
 impl Viewer for Classifier<'_, '_> {
     fn table(&mut self, sight: &TableSight<'_>, clearer: &mut Clearer) {
         let mut bits = *sight.bits;
-        match self.also_young {
-            None => self.note(sight, clearer),
-            Some(also) => {
-                if let Some(also) = also.get(&(sight.va / TABLE_BYTES)) {
-                    bits.young |= *also & sight.bits.present;
-                }
-            }
+        let kind = self.kind(sight.range);
+        if self.also_young.is_none() || kind != Some(VmaKind::Anon) {
+            self.note(sight, clearer);
         }
-        if let Some(kind) = self.kind(sight.range) {
+        let table = sight.va / TABLE_BYTES;
+        if let Some(also) = self.also_young.and_then(|also| also.get(&table)) {
+            bits.young |= *also & sight.bits.present;
+        }
+        if let Some(kind) = kind {
             bits.young |= self.interim.take_in(sight, kind);
         }
         let is_shareable = self.is_shareable(sight.range);
@@ -240,7 +241,7 @@ impl Viewer for Classifier<'_, '_> {
             tap.table(&self.target, sight, &bits.young);
         }
         let facts = Facts {
-            index: sight.va / TABLE_BYTES,
+            index: table,
             bits: &bits,
             files: self.files(sight),
             parts: &self.parts,

@@ -93,8 +93,8 @@ pub struct TickReport {
     pub clear_ns: u64,
 }
 
-/// A second observer of a process. It clears accessed bits, so it has to hand the accesses over to
-/// the agent.
+/// A second observer of a process. It alone clears the accessed bits of anonymous memory, so it has
+/// to hand the accesses over to the agent, which clears the rest.
 pub trait AlsoYoung: Send {
     /// Pages of a process seen accessed since this was asked last, by page-table index (address /
     /// 2 MiB); `None` where the agent is the only observer.

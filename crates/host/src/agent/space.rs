@@ -307,12 +307,10 @@ impl Space {
                     .unwrap_or(false),
             })
             .collect();
-        if extra.also_young.is_none() {
-            self.clearer
-                .begin(now_ns, mappings.iter().map(|mapping| mapping.vma));
-            self.clearer
-                .set_resident_pages(is_sample.then_some(self.resident_pages));
-        }
+        self.clearer
+            .begin(now_ns, mappings.iter().map(|mapping| mapping.vma));
+        self.clearer
+            .set_resident_pages(is_sample.then_some(self.resident_pages));
         let looked = {
             let mut classifier = Classifier {
                 look: self.map.look(),
@@ -326,7 +324,6 @@ impl Space {
                 interim: &mut self.interim,
                 parts: Vec::new(),
             };
-            let is_clearing = extra.also_young.is_none();
             let ranges = &self.followed.ranges;
             let clearer = &mut self.clearer;
             let looked = look(
@@ -334,7 +331,7 @@ impl Space {
                 source,
                 ranges,
                 clearer,
-                is_clearing,
+                true,
                 &mut classifier,
             );
             // A look that broke off is dropped, which keeps what it did not reach.

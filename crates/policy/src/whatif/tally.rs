@@ -4,12 +4,11 @@
 use super::curve::{Curve, Curves, Decider, Estimate, PERCENTS, Point, SIZES};
 use super::stack::Distance;
 use crate::generations::PageType;
+use crate::statistics::student;
 
 /// Parts of the sample, by page, that are held against one another.
 const GROUPS: usize = 8;
-/// 0.975 quantile of Student's t with `GROUPS` - 1 degrees of freedom.
-const T_95: f64 = 2.365;
-/// The same of the normal distribution.
+/// 0.975 quantile of the normal distribution.
 const Z_95: f64 = 1.96;
 /// "Rule of three": what was never seen happened, with 95 % probability, fewer than three times.
 const NEVER_SEEN: f64 = 3.0;
@@ -217,7 +216,7 @@ fn half_width(by_group: &[f64]) -> f64 {
     let count = by_group.len() as f64;
     let mean = by_group.iter().sum::<f64>() / count;
     let squares: f64 = by_group.iter().map(|of| (of - mean).powi(2)).sum();
-    T_95 * (squares / (count - 1.0) * count).sqrt()
+    student(count - 1.0) * (squares / (count - 1.0) * count).sqrt()
 }
 
 /// The value at a percentage, on a line between those of the sizes; beyond the ends as there.
