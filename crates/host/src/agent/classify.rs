@@ -9,10 +9,11 @@ use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::Intervals;
 
 use super::Tap;
-use super::share::{self, FrameSet};
+use super::share;
 use crate::access::{AddressRange, Batch, LeafRun, TABLE_BYTES, TableSight, Target};
 use crate::cgroup::CgroupError;
 use crate::clear::Clearer;
+use crate::frame_set::FrameSet;
 use crate::interim::InterimScans;
 use crate::look::Viewer;
 use crate::memory::{self, NodeMap, Zone};
@@ -128,14 +129,9 @@ impl Classifier<'_, '_> {
         clearer.judge(&TableSight { range, ..*sight });
     }
 
-    /// Which pages are file pages. What was written in a private mapping of a file is anonymous;
-    /// the kernel maps the file's own pages there clean and read-only.
     fn files(&self, sight: &TableSight<'_>) -> PageSet {
-        match self.kind(sight.range) {
-            Some(VmaKind::FileShared) => PageSet::ALL,
-            Some(VmaKind::FilePrivate) => sight.bits.present.without(&sight.bits.dirty),
-            _ => PageSet::NONE,
-        }
+        self.kind(sight.range)
+            .map_or(PageSet::NONE, |kind| kind.files(sight.bits))
     }
 
     /// Pages of other nodes than the first, and pages that another process counts.

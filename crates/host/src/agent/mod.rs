@@ -29,6 +29,7 @@ use crate::access::{AccessSource, Resolution, Target};
 use crate::cgroup::CgroupError;
 use crate::clear::shared::MapCounts;
 use crate::clock::thread_cpu_ns;
+use crate::frame_set::FrameSet;
 use crate::interim;
 use crate::root::Roots;
 use crate::vma::MapsReader;
@@ -40,7 +41,7 @@ pub use target::{PROCESSES_MAX, PathFilter, Resolved, ResolvedSubject, Subject, 
 
 use classify::{Extra, Nodes, Shared, WHOLE_PARTS};
 use reporting::Cost;
-use share::{FrameSet, Sharing};
+use share::Sharing;
 use space::{LookCost, clock_ms};
 use target::Known;
 

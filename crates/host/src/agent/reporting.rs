@@ -3,10 +3,10 @@
 
 use agewise_policy::workingset::{Histogram, Intervals};
 
-use super::share::FrameSet;
 use super::target::ResolvedSubject;
 use super::{Agent, CostReport, Space, SubjectAges, SubjectReport};
 use crate::access::PAGE_BYTES;
+use crate::frame_set::FrameSet;
 use crate::memory::MemInfo;
 
 /// CPU ns of the first tick, and of all ticks but the first (of the first while there is no other).

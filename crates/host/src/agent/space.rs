@@ -10,11 +10,12 @@ use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::classify::{Classifier, Extra, Mapping, Shared};
 use super::followed::{Estimate, Followed};
-use super::share::{self, FrameSet};
+use super::share;
 use crate::access::{AccessSource, AddressRange, TableSight, Target};
 use crate::clear::shared::MapCounts;
 use crate::clear::{ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
+use crate::frame_set::FrameSet;
 use crate::interim::InterimScans;
 use crate::look::{LookError, Looked, look};
 use crate::process::Process;
