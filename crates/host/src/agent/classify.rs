@@ -26,6 +26,9 @@ pub(super) struct Shared<'a> {
     pub young: &'a FrameSet,
     /// Frames already counted, for each set of subjects this process is counted in.
     pub counted: Vec<(Part, &'a mut FrameSet)>,
+    /// Frames of cached pages accessed through mappings, where the page cache counts those pages:
+    /// then they count as pages that others count.
+    pub touched: Option<&'a mut FrameSet>,
     pub nodes: &'a Nodes,
 }
 
@@ -134,8 +137,30 @@ impl Classifier<'_, '_> {
             .map_or(PageSet::NONE, |kind| kind.files(sight.bits))
     }
 
+    /// Pages that the page cache counts.
+    fn cached(&self, sight: &TableSight<'_>) -> PageSet {
+        if self.shared.touched.is_none() {
+            return PageSet::NONE;
+        }
+        match self.kind(sight.range) {
+            Some(VmaKind::Shmem) => sight.bits.present,
+            Some(kind) => kind.files(sight.bits) & sight.bits.present,
+            None => PageSet::NONE,
+        }
+    }
+
+    /// Notes cached pages that were accessed.
+    fn note_touched(&mut self, sight: &TableSight<'_>, cached: &PageSet, young: &PageSet) {
+        if let Some(touched) = &mut self.shared.touched {
+            share::frames(sight, &(*cached & *young), |_, frame| {
+                touched.insert(frame);
+            });
+        }
+    }
+
     /// Pages of other nodes than the first, and pages that another process counts.
-    fn note_parts(&mut self, sight: &TableSight<'_>, is_shareable: bool, bits: &mut TableBits) {
+    fn note_parts(&mut self, sight: &TableSight<'_>, cached: &PageSet, bits: &mut TableBits) {
+        let is_shareable = self.is_shareable(sight.range);
         let several_nodes = self.shared.nodes.map.is_some();
         let is_whole = self
             .of
@@ -147,7 +172,7 @@ impl Classifier<'_, '_> {
             0
         };
         self.parts.clear();
-        if !several_nodes && !is_shareable {
+        if !several_nodes && !is_shareable && cached.is_empty() {
             return;
         }
         let mut masks: Vec<(usize, PageSet)> = Vec::new();
@@ -172,11 +197,12 @@ impl Classifier<'_, '_> {
             if node > 0 {
                 set(base + node, page);
             }
-            if !is_shareable {
+            let is_cached = cached.contains(page);
+            if !is_shareable && !is_cached {
                 return;
             }
             for (part, counted) in &mut shared.counted {
-                if counted.insert(frame) {
+                if is_cached || counted.insert(frame) {
                     set(base + usize::from(*part) + node, page);
                 }
             }
@@ -230,8 +256,9 @@ impl Viewer for Classifier<'_, '_> {
         if let Some(kind) = self.kind(sight.range) {
             bits.young |= self.interim.take_in(sight, kind);
         }
-        let is_shareable = self.is_shareable(sight.range);
-        self.note_parts(sight, is_shareable, &mut bits);
+        let cached = self.cached(sight);
+        self.note_parts(sight, &cached, &mut bits);
+        self.note_touched(sight, &cached, &bits.young);
         if let Some(tap) = &mut self.tap {
             tap.table(&self.target, sight, &bits.young);
         }
@@ -255,6 +282,7 @@ impl Viewer for Classifier<'_, '_> {
         };
         let range = run.first().range;
         let singly = self.is_shareable(range) || self.tap.is_some() || self.also_young.is_some();
+        let singly = singly || self.shared.touched.is_some() && page_type == PageType::File;
         if singly || self.shared.nodes.map.is_some() {
             return run.sights().for_each(|sight| self.table(&sight, clearer));
         }

@@ -216,8 +216,15 @@ impl Space {
     }
 
     /// Says what is followed from now on.
-    pub(super) fn follow(&mut self, level: Level, whole_limit: u64, bounds: &Bounds) {
-        self.followed.choose(level, whole_limit, bounds);
+    pub(super) fn follow(
+        &mut self,
+        level: Level,
+        whole_limit: u64,
+        bounds: &Bounds,
+        files_whole: bool,
+    ) {
+        self.followed
+            .choose(level, whole_limit, bounds, files_whole);
     }
 
     /// What a sample says of all of it; `None` where everything is followed.
