@@ -129,9 +129,13 @@ fn show_table(look: &mut Look<'_>, space: &Space, seen: &Seen, has_files: bool) 
     };
     let own = u64::from(space.process().pid()) << 32 ^ space.process().start_ticks();
     let filter = look.filter();
+    let files = vma.kind.files(&seen.bits);
     for at in there.pages() {
         let page = seen.va / PAGE_BYTES + at as u64;
-        let page_type = page_type(vma, seen.bits.dirty.contains(at));
+        let page_type = match files.contains(at) {
+            true => PageType::File,
+            false => PageType::Anon,
+        };
         if page_type == PageType::File && !has_files {
             continue;
         }
@@ -145,16 +149,6 @@ fn show_table(look: &mut Look<'_>, space: &Space, seen: &Seen, has_files: bool) 
             true => Fact::Idle,
         };
         look.page(hash, level, page_type, fact);
-    }
-}
-
-/// What was written in a private mapping of a file is anonymous; the kernel maps the file's own
-/// pages there clean.
-fn page_type(vma: &Vma, is_dirty: bool) -> PageType {
-    match vma.kind {
-        VmaKind::FileShared => PageType::File,
-        VmaKind::FilePrivate if !is_dirty => PageType::File,
-        _ => PageType::Anon,
     }
 }
 

@@ -150,6 +150,24 @@ fn agent_config(config: &Config) -> AgentConfig {
     agent
 }
 
+/// An agent for targets, and what there is to say about it. Without the page cache, where that cannot
+/// be followed, the rest is worth having.
+fn open_agent(
+    around: &Surroundings,
+    targets: Targets,
+    config: &Config,
+) -> anyhow::Result<(Agent, Option<String>)> {
+    let opened = (around.open_agent)(&around.roots, targets, agent_config(config))?;
+    let (mut agent, mut note) = opened;
+    if config.observe.files
+        && let Err(error) = observe::follow_files(&mut agent)
+    {
+        let text = format!("observe.files: {error:#}");
+        note = Some(note.map_or(text.clone(), |note| format!("{note}; {text}")));
+    }
+    Ok((agent, note))
+}
+
 impl Daemon {
     /// Opens what it needs. Nothing is looked at yet.
     ///
@@ -168,8 +186,7 @@ impl Daemon {
         let proc = &around.roots.proc;
         let pids = bind(proc, &matcher, &BoundPids::new());
         let targets = targets(proc, &config, &matcher, &pids)?;
-        let opened = (around.open_agent)(&around.roots, targets, agent_config(&config))?;
-        let (mut agent, note) = opened;
+        let (mut agent, note) = open_agent(&around, targets, &config)?;
         if !config.act.is_empty() {
             mover::require_page_ages(&mut agent)?;
         }
@@ -253,13 +270,17 @@ impl Daemon {
         };
         let renewed = agent_config(&config);
         let is_kept = renewed.intervals == self.agent.config().intervals
-            && renewed.returned == self.agent.config().returned;
+            && renewed.returned == self.agent.config().returned
+            && config.observe.files == self.config.observe.files;
         // Bounds decide how ages are kept: the old ages do not fit the new ones.
         let (agent, wanted) = if is_kept {
             (None, Some(wanted))
         } else {
-            let opened = (self.around.open_agent)(&self.around.roots, wanted, renewed)?;
-            (Some(opened.0), None)
+            let (agent, note) = open_agent(&self.around, wanted, &config)?;
+            if let Some(message) = note {
+                self.journal.write("reload", &Message { message });
+            }
+            (Some(agent), None)
         };
         self.renew_protection(&config.protect)?;
         if let Some(journal) = journal {

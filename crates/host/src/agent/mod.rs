@@ -9,6 +9,7 @@
 //! not wrong. Processes may come, go and exec between ticks and during them; one that cannot be
 //! looked at keeps the ages it had, and is reported.
 
+mod cache;
 mod classify;
 mod config;
 mod followed;
@@ -29,6 +30,7 @@ use crate::access::{AccessSource, Resolution, Target};
 use crate::cgroup::CgroupError;
 use crate::clear::shared::MapCounts;
 use crate::clock::thread_cpu_ns;
+use crate::frame_set::FrameSet;
 use crate::interim;
 use crate::root::Roots;
 use crate::vma::MapsReader;
@@ -38,9 +40,10 @@ pub use report::{CostReport, SubjectAges, SubjectReport};
 pub use space::Space;
 pub use target::{PROCESSES_MAX, PathFilter, Resolved, ResolvedSubject, Subject, Targets};
 
+use cache::Cache;
 use classify::{Extra, Nodes, Shared, WHOLE_PARTS};
 use reporting::Cost;
-use share::{FrameSet, Sharing};
+use share::Sharing;
 use space::{LookCost, clock_ms};
 use target::Known;
 
@@ -68,6 +71,8 @@ pub struct Agent {
     refused: Vec<(Vec<usize>, String)>,
     /// Mappings of up to so many pages are followed whole where there is a sample; it never grows.
     whole_limit: u64,
+    /// File memory, where it is followed by cgroup.
+    cache: Option<Cache>,
     ticks: u64,
     /// The first tick whose cost counts.
     pace_from_tick: u64,
@@ -113,6 +118,7 @@ impl Agent {
             kernel_threads: HashSet::new(),
             refused: Vec::new(),
             whole_limit: u64::MAX,
+            cache: None,
             ticks: 0,
             pace_from_tick: 2,
             began_ms: now_ms,
@@ -249,6 +255,9 @@ impl Agent {
         self.share_out_budget();
         self.look(&domains, tap, &mut report, &mut cost);
         self.unseen = (report.failed, report.unseen_cgroups);
+        if let Some(cache) = &mut self.cache {
+            cache.look(&self.resolved.subjects, &self.nodes);
+        }
         self.last_tick_ms = clock_ms();
         self.mark_gone();
         report.cpu_ns = thread_cpu_ns() - began_ns;
@@ -325,7 +334,7 @@ impl Agent {
             let mut several = BTreeSet::new();
             let mut once = BTreeSet::new();
             for subject in self.spaces.values().flat_map(|space| &space.subjects) {
-                if !once.insert(*subject) {
+                if !once.insert(*subject) || self.is_cached_apart(*subject) {
                     several.insert(*subject);
                 }
             }
@@ -353,7 +362,8 @@ impl Agent {
             self.whole_limit = self.whole_limit.min(limit);
         }
         for space in self.spaces.values_mut() {
-            space.follow(level, self.whole_limit, &bounds);
+            // Of pages that the cache counts, accesses through mappings have to be known of all.
+            space.follow(level, self.whole_limit, &bounds, self.cache.is_some());
         }
     }
 
@@ -402,6 +412,7 @@ impl Agent {
             let shared = Shared {
                 young: &self.young_frames,
                 counted,
+                touched: self.cache.as_mut().map(|cache| &mut cache.touched),
                 nodes: &self.nodes,
             };
             let target = Target::from(&space.process);
