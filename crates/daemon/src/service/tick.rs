@@ -114,7 +114,8 @@ fn targets(
     })
 }
 
-/// The bounds that policies ask for, together; those of the most demanding one if they are too many.
+/// The bounds that policies ask for, together; those of the most demanding one if they are too
+/// many.
 fn policy_bounds(config: &Config) -> Option<Intervals> {
     use agewise_policy::proactive::Controller;
     let mut wanted: Vec<Intervals> = config
@@ -150,8 +151,8 @@ fn agent_config(config: &Config) -> AgentConfig {
     agent
 }
 
-/// An agent for targets, and what there is to say about it. Without the page cache, where that cannot
-/// be followed, the rest is worth having.
+/// An agent for targets, and what there is to say about it. Without the page cache, where that
+/// cannot be followed, the rest is worth having.
 fn open_agent(
     around: &Surroundings,
     targets: Targets,
@@ -341,8 +342,8 @@ impl Daemon {
         Ok(self.next_look_ms(began_ms, next_ms))
     }
 
-    /// What the budget pays for since the last tick: looks, and what readers and watches cost between
-    /// them. Moving is asked for by name, and bounded by rates of its own.
+    /// What the budget pays for since the last tick: looks, and what readers and watches cost
+    /// between them. Moving is asked for by name, and bounded by rates of its own.
     fn unpaid_cpu(&self) -> Duration {
         let ahead = self.ahead_cpu().saturating_sub(self.paid_ahead_cpu);
         let all = clock::process_cpu().saturating_sub(self.paid_cpu);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! File memory by the cgroup it is charged to, mapped or not: the page cache as an agent follows it.
+//! File memory by the cgroup it is charged to, mapped or not: the page cache as an agent follows
+//! it.
 //!
 //! Page tables say which cached pages were accessed through mappings, tracepoints which were by
 //! descriptors. Both are one age, and each page counts once: here, and in no process.

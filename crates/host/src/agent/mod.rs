@@ -239,17 +239,8 @@ impl Agent {
         self.read_mappings(&mut report);
         let domains = self.find_shared();
         self.follow();
-        let mut walk_ns = 0;
-        if self.source.abilities().pfn {
-            for space in self.spaces.values() {
-                // What fails here fails again below, and is reported there.
-                walk_ns += space
-                    .peek(&mut *self.source, &mut self.young_frames)
-                    .unwrap_or(0);
-            }
-        }
         let mut cost = LookCost {
-            walk_ns,
+            walk_ns: self.peek(),
             ..LookCost::default()
         };
         self.share_out_budget();
@@ -263,7 +254,27 @@ impl Agent {
         report.cpu_ns = thread_cpu_ns() - began_ns;
         (report.walk_ns, report.clear_ns) = (cost.walk_ns, cost.clear_ns);
         report.classify_ns = cost.classify_ns;
-        if first {
+        self.note_cost(&report);
+        Ok(report)
+    }
+
+    /// Where pages are shared, finds the frames that are young through any mapping; returns the
+    /// time it took, ns.
+    fn peek(&mut self) -> u64 {
+        if !self.source.abilities().pfn {
+            return 0;
+        }
+        let (source, frames) = (&mut *self.source, &mut self.young_frames);
+        // What fails here fails again in the look, and is reported there.
+        let spaces = self.spaces.values();
+        spaces
+            .map(|space| space.peek(source, frames).unwrap_or(0))
+            .sum()
+    }
+
+    /// Adds a tick to what looking costs.
+    fn note_cost(&mut self, report: &TickReport) {
+        if self.ticks == 1 {
             self.cost.first_ns = report.cpu_ns;
         }
         if self.ticks <= self.pace_from_tick {
@@ -276,11 +287,10 @@ impl Agent {
         }
         self.cost.scans += 1;
         self.cost.total_ns += report.cpu_ns;
-        self.cost.walk_ns += cost.walk_ns;
-        self.cost.classify_ns += cost.classify_ns;
-        self.cost.clear_ns += cost.clear_ns;
+        self.cost.walk_ns += report.walk_ns;
+        self.cost.classify_ns += report.classify_ns;
+        self.cost.clear_ns += report.clear_ns;
         self.cost.present_pages += report.present_pages;
-        Ok(report)
     }
 
     /// Period of [`interim_scan`](Self::interim_scan) between two ticks: only while somebody else

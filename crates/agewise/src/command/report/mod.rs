@@ -44,8 +44,8 @@ use agewise_cli::units;
 ///
 /// With `--source damon` or `--source lru_gen` the kernel's own instruments are read instead. They
 /// know less: DAMON estimates by region, the multi-gen LRU knows whole generations of memory
-/// cgroups. Output says how coarse it is. DAMON has one owner at a time; one that somebody else runs
-/// is left alone, and named.
+/// cgroups. Output says how coarse it is. DAMON has one owner at a time; one that somebody else
+/// runs is left alone, and named.
 ///
 /// Reading page tables needs root. Clearing accessed bits does not change what programs compute;
 /// it is noticed by the kernel's own reclaim, which uses the same bits.
@@ -71,8 +71,8 @@ pub struct Args {
     /// Pages of files are found in the page cache, by BPF; each counts once, and is as young as its
     /// last access by a descriptor or through a mapping of a process observed. Anon memory then
     /// contains shared memory and tmpfs whether mapped or not. Not the default, because it costs
-    /// those who read files: 50 ns a read (see `agewise files`); and looks at the cache take up to 5 % of
-    /// a core where it is large.
+    /// those who read files: 50 ns a read (see `agewise files`); and looks at the cache take up to
+    /// 5 % of a core where it is large.
     #[arg(long, conflicts_with = "pid")]
     files: bool,
 
