@@ -70,10 +70,13 @@ impl Cache {
     }
 
     /// Looks at the pages of all subjects that are cgroups, unless looks are too dear for that now.
-    pub fn look(&mut self, subjects: &[ResolvedSubject], nodes: &Nodes) {
-        if clock_ms() < self.due_ms {
-            return;
+    pub fn look_if_due(&mut self, subjects: &[ResolvedSubject], nodes: &Nodes) {
+        if clock_ms() >= self.due_ms {
+            self.look(subjects, nodes);
         }
+    }
+
+    fn look(&mut self, subjects: &[ResolvedSubject], nodes: &Nodes) {
         self.trouble = self
             .try_look(subjects, nodes)
             .err()
@@ -163,6 +166,14 @@ impl Agent {
         }
         self.cache = Some(Cache::new(ages));
         Ok(())
+    }
+
+    /// Looks at file memory now, however dear: for a last report, which would else show it as it was
+    /// at the last look that could be afforded.
+    pub fn look_at_files(&mut self) {
+        if let Some(cache) = &mut self.cache {
+            cache.look(&self.resolved.subjects, &self.nodes);
+        }
     }
 
     /// Whether file memory counts by the cgroup it is charged to.

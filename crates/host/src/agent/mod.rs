@@ -247,7 +247,7 @@ impl Agent {
         self.look(&domains, tap, &mut report, &mut cost);
         self.unseen = (report.failed, report.unseen_cgroups);
         if let Some(cache) = &mut self.cache {
-            cache.look(&self.resolved.subjects, &self.nodes);
+            cache.look_if_due(&self.resolved.subjects, &self.nodes);
         }
         self.last_tick_ms = clock_ms();
         self.mark_gone();

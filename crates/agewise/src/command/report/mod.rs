@@ -250,6 +250,7 @@ fn follow(
         if ended || due || empty {
             if ended || empty {
                 bar.finish_and_clear();
+                agent.look_at_files();
             }
             let left = report(agent, tick.truncated)?;
             if let Some(signal) = stop.requested().filter(|_| period.is_none()) {

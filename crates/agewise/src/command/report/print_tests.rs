@@ -144,7 +144,7 @@ fn text_says_what_of_the_page_cache_it_counts() {
     printer.print(&reports, &cost, 0, false).unwrap();
     let text = String::from_utf8(out).unwrap();
     assert!(
-        text.contains("mapped or not; of anon memory 5.0 MiB are shmem"),
+        text.contains("mapped or not; 5.0 MiB of anon are shared memory and tmpfs"),
         "{text}"
     );
     assert!(!text.contains("no process maps"), "{text}");

@@ -82,12 +82,20 @@ pub(super) fn subject(
 /// Where the page cache is in the lines above, and where not.
 fn text_of_cache(out: &mut impl Write, report: &SubjectReport) -> io::Result<()> {
     match (report.shmem_bytes, report.unmapped_cache_bytes) {
-        (Some(bytes), _) => writeln!(
-            out,
-            "# file memory is all that is charged to this cgroup, mapped or not; of anon memory {} \
-             are shmem: memory with a name, swappable",
-            bytes_text(bytes)
-        ),
+        (Some(bytes), _) => {
+            write!(
+                out,
+                "# file memory is all that is charged to this cgroup, mapped or not"
+            )?;
+            if bytes > 0 {
+                let bytes = bytes_text(bytes);
+                write!(
+                    out,
+                    "; {bytes} of anon are shared memory and tmpfs, which only swap takes"
+                )?;
+            }
+            writeln!(out)
+        }
         (None, Some(bytes)) => writeln!(
             out,
             "# page cache that no process maps: {}, in no line above: see --files",
