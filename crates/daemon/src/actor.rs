@@ -8,6 +8,7 @@ use agewise_policy::proactive::{
     Action, Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Refaults, Spec,
     SwapRoom,
 };
+use agewise_policy::whatif::keep::Wanted;
 
 use super::hand::Done;
 use super::state::{self, Machine, Reclaimed};
@@ -89,6 +90,11 @@ impl Actor {
     /// Whether it is held page by page, in steps of its own, beside the ticks.
     pub fn is_held_ahead(&self) -> bool {
         self.controller.pace().hold.is_some()
+    }
+
+    /// How small it is held by a limit, if that is what its policy does.
+    pub fn shrinks(&self) -> Option<Wanted> {
+        self.controller.shrinks()
     }
 
     /// Asks its controller after a look.

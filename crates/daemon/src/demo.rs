@@ -167,6 +167,7 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
         budget_gain: None,
         psi: part.is_cgroup.then(|| psi(time_ms)),
         less: Vec::new(),
+        shrink_limit_bytes: None,
         is_under_reclaim: false,
         troubles: Vec::new(),
     }

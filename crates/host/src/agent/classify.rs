@@ -233,6 +233,9 @@ impl Classifier<'_, '_> {
             clearer.judge_leaves(&run.of_range(number));
             self.interim.take_in(first, kind);
         }
+        if let Some(tap) = &mut self.tap {
+            tap.leaves(&self.target, run);
+        }
         let taken = self.look.leaves(Leaves {
             first: first.va / TABLE_BYTES,
             tables: run.tables(),
@@ -282,7 +285,7 @@ impl Viewer for Classifier<'_, '_> {
             _ => return run.sights().for_each(|sight| self.table(&sight, clearer)),
         };
         let range = run.first().range;
-        let singly = self.is_shareable(range) || self.tap.is_some() || self.also_young.is_some();
+        let singly = self.is_shareable(range) || self.also_young.is_some();
         let singly = singly || self.shared.touched.is_some() && page_type == PageType::File;
         if singly || self.shared.nodes.map.is_some() {
             return run.sights().for_each(|sight| self.table(&sight, clearer));
