@@ -141,7 +141,8 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
             is_counting = true;
         }
         next = (next + interval).max(Instant::now());
-        let is_over = elapsed >= plan.duration && is_counting;
+        // Whatever the duration, one look is counted.
+        let is_over = elapsed >= plan.duration && is_counting && what_if.observed_ms() > 0;
         if is_over || pause::until(Some(&mut agent), stop, next) {
             break;
         }

@@ -248,9 +248,8 @@ impl AllCurves {
         }
         followed.what_if.count_anew();
         (followed.began_ms, followed.show_at_ms) = (unix_ms(), SHOW_MS);
-        let bytes = followed.history.encode(&key.0);
         if let Some(path) = path
-            && let Err(error) = replace(&path, &bytes)
+            && let Err(error) = replace(&path, &followed.history.encode(&key.0))
         {
             self.trouble(&format!("{} cannot be written: {error}", path.display()));
         }
@@ -316,6 +315,17 @@ pub fn history(state: &Path, name: &str) -> Result<Option<History>, ReadError> {
     read(&directory(state).join(file_name(name)), name)
 }
 
+/// Keeps a history, as a daemon does.
+///
+/// # Errors
+/// It cannot be written; what was there is still.
+pub fn keep(state: &Path, name: &str, history: &History) -> io::Result<()> {
+    replace(
+        &directory(state).join(file_name(name)),
+        &history.encode(name),
+    )
+}
+
 /// All histories in a state directory, by name, and the files that are none with the reason.
 ///
 /// # Errors
@@ -379,7 +389,7 @@ mod tests {
         let path = all.path(&key).unwrap();
         assert_eq!(Some(&path), all.path(&(Arc::from("/web"), 8)).as_ref());
         assert_ne!(Some(&path), all.path(&(Arc::from("/db"), 7)).as_ref());
-        replace(&path, &History::default().encode("/web")).unwrap();
+        keep(dir.path(), "/web", &History::default()).unwrap();
         assert!(!path.with_extension("new").exists());
         let state = dir.path();
         assert!(matches!(history(state, "/web"), Ok(Some(_))));
