@@ -14,8 +14,8 @@
 //! Time is that of the program: its own work, and its CPU time in the kernel or its waiting for
 //! memory, whichever is more. (Where a fault is served from compressed memory it is CPU time, which
 //! the kernel counts as waiting as well; where a device serves it, it is waiting.) CPU time of
-//! holding the budget is part of it by the share of time in which somebody on the machine waited for
-//! a CPU: on CPUs that nobody else wants it costs the program nothing, on CPUs that all want it
+//! holding the budget is part of it by the share of time in which somebody on the machine waited
+//! for a CPU: on CPUs that nobody else wants it costs the program nothing, on CPUs that all want it
 //! costs as much as it takes.
 
 use std::collections::VecDeque;
