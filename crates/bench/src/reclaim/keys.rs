@@ -23,6 +23,9 @@ const CONNECTIONS: usize = 8;
 const WRITES_PERCENT: u32 = 5;
 /// Bytes of a value.
 pub const VALUE_BYTES: usize = 1000;
+/// What is said when the server is gone.
+const WENT: &str =
+    "the server went away; at a limit the kernel's OOM killer may end it (dmesg says)";
 /// Values are cut out of this much text.
 const POOL_BYTES: usize = 1 << 20;
 
@@ -226,8 +229,8 @@ impl Keys {
             let readable: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             for (at, _) in readable.iter().enumerate().filter(|(_, is)| **is) {
                 let connection = &mut self.connections[at];
-                let read = connection.stream.read(&mut buffer)?;
-                ensure!(read > 0, "the server closed the connection");
+                let read = connection.stream.read(&mut buffer).context(WENT)?;
+                ensure!(read > 0, WENT);
                 connection.answer.extend_from_slice(&buffer[..read]);
                 if self.dialect.is_whole(&connection.answer)? {
                     connection.answer.clear();

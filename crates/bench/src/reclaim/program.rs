@@ -75,7 +75,7 @@ kind, path = sys.argv[1:3]
 if kind == "sqlite":
     import sqlite3
     db = sqlite3.connect(":memory:", isolation_level=None)
-    db.execute("create table pairs (key blob primary key, value blob) without rowid")
+    db.execute("create table pairs (key blob primary key, value blob)")
     def get(key):
         row = db.execute("select value from pairs where key = ?", (key,)).fetchone()
         return row and row[0]
