@@ -75,7 +75,7 @@ pub struct Report {
 
 impl Report {
     /// Adds what was done after it.
-    pub(super) fn add(&mut self, later: Report) {
+    pub fn add(&mut self, later: Report) {
         self.steps += later.steps;
         self.scans += later.scans;
         self.asked_bytes += later.asked_bytes;

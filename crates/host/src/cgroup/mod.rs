@@ -4,6 +4,7 @@
 
 mod hierarchy;
 pub mod name;
+mod own;
 mod stat;
 mod tree;
 
@@ -12,6 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 pub use hierarchy::{Hierarchy, Layout, Mounts, Version};
+pub use own::OwnCgroup;
 pub use stat::MemoryStat;
 pub use tree::{Listing, TreeLimits};
 
@@ -58,6 +60,15 @@ pub enum CgroupError {
     /// It was removed and another one made in its place.
     #[error("cgroup {path} has been removed and made again: what is there now is another one")]
     Recreated {
+        /// The path below the hierarchy.
+        path: String,
+    },
+    /// Cgroups made below it have no limits of memory.
+    #[error(
+        "cgroup {path} hands no memory controller down: write +memory to its \
+         cgroup.subtree_control, or start agewise in a cgroup of its own (systemd-run --scope)"
+    )]
+    NotHandedDown {
         /// The path below the hierarchy.
         path: String,
     },
