@@ -317,10 +317,8 @@ fn metrics() -> String {
                         size => format!(",size_ratio=\"{size}\""),
                     };
                     for time in &times {
-                        text += &format!(
-                            "agewise_whatif_{name}{{instance=\"{host}\",cgroup=\"{cgroup}\"{ratio}}} \
-                             {value} {time}\n"
-                        );
+                        let labels = format!("instance=\"{host}\",cgroup=\"{cgroup}\"{ratio}");
+                        text += &format!("agewise_whatif_{name}{{{labels}}} {value} {time}\n");
                     }
                 }
             }
