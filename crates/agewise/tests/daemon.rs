@@ -173,7 +173,7 @@ fn cold_memory_leaves_and_a_killed_daemon_goes_on_when_started_again() {
 /// How many processes and cgroups the test of scale has, unless `AGEWISE_SCALE=PROCESSES` says
 /// otherwise; ten processes a cgroup.
 const PROCESSES: usize = 2000;
-/// Mapped by each, of which a little is touched: 16 GiB in all.
+/// Mapped by each and hardly touched: 16 GiB in all.
 const MAPPED_BYTES: usize = 8 << 20;
 
 /// Not a test: what the test of scale starts many of.

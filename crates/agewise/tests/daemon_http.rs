@@ -418,7 +418,7 @@ fn the_page_works_in_a_browser() {
         println!("SKIP the_page_works_in_a_browser: chromium does not start here");
         return;
     }
-    // Errors of scripts, blocked loads and what is missing are all told there.
+    // Errors of scripts, blocked loads and missing resources are all logged there.
     let told: Vec<&str> = log
         .lines()
         .filter(|line| line.contains("CONSOLE"))

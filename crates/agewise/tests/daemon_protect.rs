@@ -323,7 +323,7 @@ fn ask(socket: &Path, path: &str) -> String {
     answer
 }
 
-/// Every act is told before and after, unless the daemon was killed in between.
+/// Every act is in the journal before and after, unless the daemon was killed in between.
 fn check_pairs(journal: &[Value]) {
     let acts: Vec<&Value> = journal
         .iter()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much memory is how old, told by a sample, on a program that knows when it touched each of its
-//! pages. Needs root and BPF; says so where one is missing.
+//! How much memory is how old, estimated from a sample, on a program that knows when it touched
+//! each of its pages. Needs root and BPF; says so where one is missing.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
 mod support;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much of an exerciser's memory is how old, as told, held against the truth.
+//! How much of an exerciser's memory is how old: what was found beside the truth.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use agewise_cli::signal::Stop;
 
 /// Scans until an agent works as it will go on to: the first ones learn what clearing costs.
 pub const SETTLING: usize = 3;
-/// Scans after spans without any, before something is judged: by then no page is told by what was before.
+/// Scans after spans without any, before something is judged: by then no age stems from before.
 const RESUMING: usize = 4;
 
 /// So many scans, each `interval` after the one before; `after` each of them.
@@ -35,7 +35,7 @@ pub fn scans(
     for _ in 0..count {
         next += interval;
         if pause::until(Some(agent), stop, next) {
-            bail!("told to end");
+            bail!("interrupted");
         }
         let report = agent.tick()?;
         after(agent, &report)?;
@@ -93,7 +93,7 @@ fn error_of(
             *told += bin.amounts.iter().sum::<u64>() as f64 * raise;
         }
     }
-    // What was not seen accessed is told to be as old as it has been observed, which is true.
+    // What was not seen accessed is taken to be as old as it has been observed, which is true.
     let since_ms = window.unseen_since_ms().unwrap_or(0);
     let is = true_bins(truth, bounds, since_ms, now_ms);
     let off: f64 = told

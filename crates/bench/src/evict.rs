@@ -68,7 +68,7 @@ pub fn measure(
         return Err(error.into());
     }
     if stop.requested().is_some() {
-        bail!("told to end");
+        bail!("interrupted");
     }
     exerciser
         .finish()

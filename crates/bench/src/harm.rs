@@ -133,7 +133,7 @@ fn span(
         }
         let agent = watcher.as_mut().map(|(agent, ..)| &mut **agent);
         if pause::until(agent, stop, next.min(end)) {
-            bail!("told to end");
+            bail!("interrupted");
         }
     }
     let (now, ops_now, cpu_now) = read();

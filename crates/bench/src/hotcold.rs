@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether reclaim takes what is cold and nothing else: an exerciser of which one half is hot, aged
+//! Whether reclaim takes what is cold and nothing else: an exerciser, one half of it hot, aged
 //! by the agent, moved out to a zram device of our own, and judged page by page.
 
 use std::path::Path;
@@ -105,7 +105,7 @@ pub fn age(agent: &mut Agent, duration: Duration, stop: &Stop) -> anyhow::Result
             return Ok(());
         }
         if pause::until(Some(&mut *agent), stop, next) {
-            bail!("told to end");
+            bail!("interrupted");
         }
     }
 }

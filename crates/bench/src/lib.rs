@@ -77,9 +77,9 @@ enum What {
     Live(LiveArgs),
     /// Operations a second of an exerciser with and without agewise watching it every second.
     ///
-    /// Many short spans of both kinds, in pairs of random order; the change is told with its 95 %
-    /// confidence interval. Bar: at most 2 % fewer. What is told meanwhile is held against the truth, too
-    /// (histogram_error_ratio).
+    /// Many short spans of both kinds, in pairs of random order; the change is given with its 95 %
+    /// confidence interval. Bar: at most 2 % fewer. What is reported meanwhile is held against the
+    /// truth, too (histogram_error_ratio).
     Harm(HarmArgs),
     /// Share of a core and memory that watching much memory at a slow pace takes.
     ///
@@ -99,7 +99,7 @@ enum What {
     Record(RecordArgs),
     /// What the daemon's policies save on real programs, and what that costs them.
     ///
-    /// A program (--program) with keys of which 60 % are never read again, with all keys read
+    /// A program (--program) with 60 % of its keys never read again, with all keys read
     /// alike, a parallel compile, and the program under a limit; each without a daemon and under
     /// each policy, in alternating runs, with counts for each operation and, from three runs on, 95
     /// % intervals of pairs. Bars: cost saves 45 % of resident memory at no more than 2 % more CPU
@@ -113,9 +113,10 @@ enum What {
     /// An exerciser runs in a memory cgroup of its own, v1 or v2, whose limit is then lowered at
     /// once, to 60 % of its memory, or 75 % for the uniform load. Counted are refaults for each
     /// operation in the 3 s from there. Loads: hot half and cold half, the same with hot pages
-    /// scattered, and every page alike. Runs with and without sorting take turns; the change is told
-    /// with its 95 % interval (Fieller's, for the ratio of paired means). Bars: hotcold_change_ratio
-    /// at most -0.3, core_ratio at most 0.01, and 0 within the interval of the uniform load or below.
+    /// scattered, and every page alike. Runs with and without sorting take turns; the change is
+    /// given with its 95 % interval (Fieller's, for the ratio of paired means). Bars:
+    /// hotcold_change_ratio at most -0.3, core_ratio at most 0.01, and 0 within the interval of the
+    /// uniform load or below.
     Sort(SortArgs),
     /// Speed of the simulated machine: accesses a second of one thread, and memory a page.
     ///

@@ -115,7 +115,7 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     let (timed, judged) = (WARM_UP + setup.scans, WARM_UP + 2 * setup.scans);
     for number in 0..=judged {
         if pause::until(Some(&mut agent), stop, next) {
-            bail!("told to end");
+            bail!("interrupted");
         }
         next = Instant::now().max(next + setup.interval);
         if number == WARM_UP {
@@ -140,7 +140,7 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     for scan in parts.iter().take(PROC_READINGS) {
         // As seldom as the scans, so that their caches are as cold.
         if stop.wait_until(Instant::now() + setup.interval) {
-            bail!("told to end");
+            bail!("interrupted");
         }
         let reading = proc_files::smaps(process.pid())?;
         smaps.push(ms_per_gib(scan, reading.cpu_ns));

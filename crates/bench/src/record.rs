@@ -108,7 +108,7 @@ pub(super) fn measure(program: &Path, args: &RecordArgs, stop: &Stop) -> anyhow:
             if is_recorded {
                 looks = look_for(&mut recorder, args, args.span, stop)?;
             } else if stop.wait(args.span) {
-                bail!("told to end");
+                bail!("interrupted");
             }
             let (length, done) = (begin.elapsed(), (exerciser.truth().ops() - ops) as f64);
             let cpu_ns = exerciser.cpu_ns().unwrap_or(0).saturating_sub(cpu_ns);
@@ -166,7 +166,7 @@ fn look_for(
     while begin.elapsed() < span {
         next = (next + args.interval).max(Instant::now());
         if stop.wait_until(next) {
-            bail!("told to end");
+            bail!("interrupted");
         }
         recorder.interval()?;
         looks.push(recorder.last_look_ns());

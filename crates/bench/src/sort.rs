@@ -275,7 +275,7 @@ impl Bench<'_> {
 
     fn wait(&self, duration: Duration) -> anyhow::Result<()> {
         if self.stop.wait(duration) {
-            bail!("told to end");
+            bail!("interrupted");
         }
         Ok(())
     }
@@ -298,7 +298,7 @@ struct SortTotal {
     start_cpu_ms: f64,
 }
 
-/// A running `agewise sort`; told to end, and waited for, when dropped.
+/// A running `agewise sort`; ended, and waited for, when dropped.
 struct Sorter {
     child: Child,
 }

@@ -232,7 +232,7 @@ fn run(
 
 fn wait(stop: &Stop, duration: Duration) -> anyhow::Result<()> {
     if stop.wait(duration) {
-        bail!("told to end");
+        bail!("interrupted");
     }
     Ok(())
 }

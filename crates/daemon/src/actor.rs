@@ -8,6 +8,7 @@ use agewise_policy::proactive::{
     Action, Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Refaults, Spec,
     SwapRoom,
 };
+use agewise_policy::whatif::keep::Wanted;
 
 use super::hand::Done;
 use super::state::{self, Machine, Reclaimed};
@@ -24,7 +25,7 @@ struct Counters {
 /// Time between two lines about one target that say why nothing is done.
 const HOLD_EVERY_MS: u64 = 60_000;
 
-/// What an actor is told of the machine.
+/// The machine as an actor sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Around {
     /// The machine.
@@ -89,6 +90,11 @@ impl Actor {
     /// Whether it is held page by page, in steps of its own, beside the ticks.
     pub fn is_held_ahead(&self) -> bool {
         self.controller.pace().hold.is_some()
+    }
+
+    /// How small it is held by a limit, if that is what its policy does.
+    pub fn shrinks(&self) -> Option<Wanted> {
+        self.controller.shrinks()
     }
 
     /// Asks its controller after a look.

@@ -62,7 +62,7 @@ pub fn files(bytes: &[u8]) {
     assert!(!is_taken || read.is_ok(), "{read:?}");
 }
 
-/// What the process that serves is told.
+/// Messages to the process that serves.
 pub fn snapshots(bytes: &[u8]) {
     crate::serve::fuzzed_line(bytes);
 }

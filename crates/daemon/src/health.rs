@@ -29,8 +29,8 @@ pub struct Health(Arc<Mutex<Troubles>>);
 #[derive(Debug, Default)]
 struct Troubles {
     of: BTreeMap<Part, String>,
-    /// As another process told them.
-    told: Vec<String>,
+    /// As another process reported them.
+    reported: Vec<String>,
 }
 
 impl Health {
@@ -50,20 +50,20 @@ impl Health {
     }
 
     /// What the process that knows says is wrong, a line each.
-    pub fn replace(&self, told: Vec<String>) {
-        self.lock().told = told;
+    pub fn replace(&self, reported: Vec<String>) {
+        self.lock().reported = reported;
     }
 
     /// What is wrong, a line for each part; none when all is well.
     pub fn reasons(&self) -> Vec<String> {
-        let told = |(part, why): (&Part, &String)| {
+        let reported = |(part, why): (&Part, &String)| {
             // One line each, whatever a message holds.
             let why: String = why.split_whitespace().collect::<Vec<_>>().join(" ");
             format!("{}: {why}", part.name())
         };
         let troubles = self.lock();
-        let of = troubles.of.iter().map(told);
-        of.chain(troubles.told.iter().cloned()).collect()
+        let of = troubles.of.iter().map(reported);
+        of.chain(troubles.reported.iter().cloned()).collect()
     }
 }
 

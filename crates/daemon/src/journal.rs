@@ -2,8 +2,8 @@
 //! The journal: one line of JSON for everything the daemon does, before it and after it.
 //!
 //! Its size is bounded: a file that has grown too large is renamed, and of renamed ones a few are
-//! kept. A line that cannot be written is counted and told with the next one that can; until then
-//! nothing is acted upon.
+//! kept. A line that cannot be written is counted and reported with the next one that can; until
+//! then nothing is acted upon.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -35,7 +35,7 @@ struct Lines {
     target: Target,
     size_max: u64,
     keep: u64,
-    /// Not told yet in the journal itself.
+    /// Not reported in the journal itself yet.
     lost: u64,
     lost_in_all: u64,
     /// The last line could not be written, and that was said.
@@ -70,7 +70,7 @@ struct Lost {
 }
 
 impl Journal {
-    /// Opens it; lines are added to a file that is there. `health` is told when a line cannot be
+    /// Opens it; lines are added to a file that is there. `health` learns when a line cannot be
     /// written, and when one can be again.
     ///
     /// # Errors
@@ -341,7 +341,7 @@ mod tests {
             reasons[0].starts_with("journal: /dev/full cannot be written"),
             "{reasons:?}"
         );
-        // The next file takes over what is still to be told.
+        // The next file takes over what is still to be reported.
         let fresh = Lines::new(Target::file(&path).unwrap(), 1000, 1, health.clone());
         journal.replace_by(Journal(Arc::new(Mutex::new(fresh))));
         assert!(

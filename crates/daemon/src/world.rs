@@ -28,7 +28,7 @@ pub fn psi_of(cgroup: &Cgroup) -> Option<Psi> {
 }
 
 impl World {
-    /// A machine of which nothing is known yet.
+    /// A machine before anything is known of it.
     pub fn new(roots: Roots) -> Self {
         World {
             roots,

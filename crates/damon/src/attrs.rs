@@ -42,7 +42,7 @@ pub struct IntervalsGoal {
 /// Attributes the kernel would refuse with EINVAL.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum AttrsError {
-    /// Fewer than three regions cannot be told apart.
+    /// Fewer than three regions distinguish nothing.
     #[error("min_nr_regions is {0}; it must be at least 3")]
     TooFewRegions(u64),
     /// The bounds on the number of regions cross.

@@ -73,7 +73,7 @@ pub fn by_name(name: &str) -> Option<Target> {
 /// Requests read of a trace: damaged compression may stand for far more than it is long.
 const REQUESTS_MAX: usize = 5_000;
 
-/// A trace: the first byte says of which format, or that it is to be recognised.
+/// A trace: the first byte names its format, or leaves it to be recognised.
 fn trace(bytes: &[u8]) {
     let Some((&which, bytes)) = bytes.split_first() else {
         return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Eyes and hands that only some kernels have: the multi-gen LRU behind debugfs, and DAMON without
-//! another owner. `make test-vm` runs these in a virtual machine with a distribution's kernel, one
-//! at a time, as root; elsewhere they count as ignored.
+//! Access sources and movers that only some kernels have: the multi-gen LRU behind debugfs, and
+//! DAMON without another owner. `make test-vm` runs these in a virtual machine with a
+//! distribution's kernel, one at a time, as root; elsewhere they count as ignored.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -144,7 +144,7 @@ fn protected_cgroups_are_spared_and_low_is_broken_at_last() {
     let reclaimed =
         try_to_free_mem_cgroup_pages(&mut machine.lru, &mut machine.world, limit(parent));
     assert!(reclaimed >= 32);
-    // Only the soft one lost pages, after two descents in vain, and it was told.
+    // Only the soft one lost pages, after two descents in vain, and was notified.
     assert!(machine.world.evicted.iter().all(|pfn| pfn.0 >= 1000));
     assert!(machine.lru.memcgs[soft.index()].low_events > 0);
     assert_eq!(machine.lru.memcgs[hard.index()].low_events, 0);

@@ -2,7 +2,7 @@
 //! The kernel's two LRUs as pools: the engine's policies in a memory cgroup of the simulated machine
 //! whose `memory.max` is the capacity.
 //!
-//! As *page cache* every access is a read of one page through a file descriptor: the policies are told
+//! As *page cache* every access is a read of one page through a file descriptor: the policies see
 //! of each. As *mapped* memory the pages are mapped and accesses only set accessed bits, which the
 //! policies find when they look. A miss is an access that has to read from the device. There is no
 //! read-ahead, and the machine around the cgroup has room to spare.

@@ -12,5 +12,6 @@ pub mod reference;
 pub mod reproduce;
 mod reuse_pool;
 mod svg;
+pub mod whatif;
 pub mod workload;
 pub mod yardstick;

@@ -20,7 +20,7 @@ use proptest::prelude::*;
 
 const POLICIES: [&str; 3] = ["classic", "mglru:6.12", "mglru:7.2"];
 
-/// 32 MiB, of which this share is used; a touch every 0.2 ms.
+/// 32 MiB, this share of it used; a touch every 0.2 ms.
 fn server(used: f64, order: &str, touches: u64) -> String {
     format!(
         r#"

@@ -19,7 +19,7 @@ pub const PAGES_PER_REQUEST_MAX: u64 = 1 << 24;
 /// cannot do more than 1 in 1032.
 pub const EXPANSION_MAX: u64 = 250;
 
-/// What a reader may be told.
+/// Settings of a reader.
 #[derive(Debug, Clone)]
 pub struct ReadOptions {
     /// Byte addresses become pages by this shift (12 is 4 KiB). At most 63.

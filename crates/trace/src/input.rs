@@ -153,7 +153,7 @@ impl Input {
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
     }
 
-    /// What `parse` makes of the next line of which it makes something; lines come without blanks around
+    /// What `parse` makes of the next line that holds something; lines come without blanks around
     /// them, and empty ones do not come. `None` at the end of the file.
     ///
     /// # Errors

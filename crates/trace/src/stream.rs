@@ -17,16 +17,16 @@ pub const BATCH_ACCESSES: usize = 4096;
 pub struct TraceSource {
     /// The file.
     pub path: PathBuf,
-    /// Its format; told by content and name when not given.
+    /// Its format; detected from content and name when not given.
     pub format: Option<&'static Format>,
-    /// What the reader is told.
+    /// Settings of the reader.
     pub options: ReadOptions,
     /// Takes a run of accesses of the same page for one access.
     pub collapse_repeats: bool,
 }
 
 impl TraceSource {
-    /// A file whose format is to be told by its content and name.
+    /// A file, its format detected from content and name.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl TraceSource {
     /// Starts reading.
     ///
     /// # Errors
-    /// When the file cannot be opened or its format not be told, or its beginning is not valid.
+    /// When the file cannot be opened its format cannot be detected, or its beginning is not valid.
     pub fn open(&self) -> Result<AccessStream, TraceError> {
         let mut input = Input::open(&self.path)?;
         input.set_expansion_max(self.options.limits.expansion_max);

@@ -9,7 +9,7 @@ use super::error::TraceError;
 use super::stream::{AccessStream, TraceSource};
 use crate::curve::StackDistances;
 
-/// Shares of the repeated accesses whose reuse distance is told.
+/// Shares of the repeated accesses for which the reuse distance is given.
 pub const QUANTILES: [f64; 5] = [0.10, 0.50, 0.75, 0.90, 0.99];
 
 /// A summary of a trace.
@@ -31,13 +31,13 @@ pub struct Summary {
     pub repeats: u64,
     /// Accesses of the page behind the one just accessed.
     pub sequential: u64,
-    /// Reads, as far as told.
+    /// Reads, where the trace says so.
     pub reads: u64,
-    /// Writes, as far as told.
+    /// Writes, where the trace says so.
     pub writes: u64,
-    /// Accesses of anonymous memory, as far as told.
+    /// Accesses of anonymous memory, where the trace says so.
     pub anon: u64,
-    /// Accesses of files, as far as told.
+    /// Accesses of files, where the trace says so.
     pub file: u64,
     /// Page faults with their exact time, in a trace recorded by interval.
     pub faults: u64,

@@ -20,7 +20,7 @@ pub struct Args {
 enum What {
     /// Print the defaults, with what there is to say about each key: a file to begin with.
     Default,
-    /// Check a file: unknown keys and values that make no sense are told with their line.
+    /// Check a file: unknown keys and values that make no sense are reported with their line.
     ///
     /// Exit status: 0 it is good; 1 it is not, or cannot be read.
     Check {
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let live = config.act.iter().filter(|act| !act.dry_run).count();
             writeln!(
                 out,
-                "{}: good; rules: {rules}, of which {live} move memory",
+                "{}: good; rules: {rules}, {live} of them move memory",
                 file.display()
             )?;
         }

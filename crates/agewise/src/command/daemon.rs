@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use agewise_daemon::options::Options;
 use agewise_daemon::service;
 
-/// Run as a service: know the age of all memory at any time, and act where told to.
+/// Run as a service: know the age of all memory at any time, and act by the rules configured.
 ///
 /// Looks at the memory of the cgroups and processes that its configuration names, at a fixed pace
 /// and within a budget of CPU time, and follows cgroups and processes as they come and go. Without a
@@ -25,7 +25,7 @@ use agewise_daemon::service;
 /// environment, for root /var/lib/agewise. Under systemd it tells when it is ready and answers the
 /// watchdog.
 ///
-/// Exit status: 0 told to end by SIGTERM, or all ticks done; 1 an error; 128 + the signal for
+/// Exit status: 0 ended by SIGTERM, or all ticks done; 1 an error; 128 + the signal for
 /// others.
 #[derive(Debug, clap::Args)]
 pub struct Args {

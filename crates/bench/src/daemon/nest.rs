@@ -71,7 +71,7 @@ impl Nest {
 
 impl Drop for Nest {
     fn drop(&mut self) {
-        // Its processes are told by the kernel when it dies.
+        // The kernel signals its processes when it dies.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

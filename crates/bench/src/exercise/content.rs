@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the exerciser's pages hold: contents like a program's (records of which part is text that
+//! What the exerciser's pages hold: contents like a program's (records, each partly text that
 //! repeats and part does not; lz4 takes them to a half or a third), and from which it can tell at
 //! any time whether a page is still the one it wrote.
 //!
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Words in a page of 4 KiB.
 pub const WORDS: usize = 512;
 
-/// Words of one record, of which the first [`NOISE`] do not compress.
+/// Words of one record; the first [`NOISE`] do not compress.
 const RECORD: usize = 16;
 /// Words of a record that do not compress.
 const NOISE: usize = 6;

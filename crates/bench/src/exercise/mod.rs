@@ -26,7 +26,7 @@ use worker::{Ending, Worker};
 /// Run a workload that knows when it last touched each of its pages.
 ///
 /// Maps memory, fills it with contents that compress as a program's do, and touches pages in a
-/// pattern until it is told to stop. Every access is stamped into the truth file, which other
+/// pattern until it is stopped. Every access is stamped into the truth file, which other
 /// programs can map and read live (`agewise bench` compares it with what agewise saw), and every
 /// access checks the page: one that comes back changed ends the exerciser with an error and exit
 /// status 1. At the end all pages are read once more.

@@ -120,7 +120,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// A walk over `pages` pages of which the fraction `active` is covered: the first ones, or with
+    /// A walk over the fraction `active` of `pages` pages: the first ones, or with
     /// `scattered` single pages all over the region.
     pub fn new(pattern: Pattern, pages: u64, active: f64, scattered: bool) -> Self {
         let active = ((pages as f64 * active).round() as u64).min(pages);

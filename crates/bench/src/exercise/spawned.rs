@@ -17,11 +17,11 @@ use super::truth::{State, Truth};
 use agewise_cli::children;
 use agewise_cli::signal::Stop;
 
-/// How long an exerciser may take to end after it was told to: it reads all its pages once more,
+/// How long an exerciser may take to end after SIGTERM: it reads all its pages once more,
 /// perhaps from swap.
 const END_MAX: Duration = Duration::from_secs(120);
 
-/// A running exerciser; told to end, and waited for, when dropped.
+/// A running exerciser; ended, and waited for, when dropped.
 #[derive(Debug)]
 pub struct Spawned {
     child: Child,
@@ -108,7 +108,7 @@ impl Spawned {
                 bail!("the exerciser ended before it was ready: {status}");
             }
             if stop.is_some_and(|stop| stop.requested().is_some()) {
-                bail!("told to end");
+                bail!("interrupted");
             }
             // Not there yet, or not yet whole.
             truth = truth.or_else(|| Truth::open(path).ok());

@@ -166,7 +166,7 @@ impl Worker {
         })
     }
 
-    /// Touches every page for the first time; false if told to stop in the middle.
+    /// Touches every page for the first time; false if stopped in the middle.
     fn fill(&self, stop: &Stop) -> bool {
         let anon_pages = self.anon.pages();
         for slot in 0..self.truth.pages() {
@@ -197,7 +197,7 @@ impl Worker {
         self.page(slot).as_ptr() as u64
     }
 
-    /// Works until told to stop, until the time is over, or until a page is found changed.
+    /// Works until stopped, until the time is over, or until a page is found changed.
     fn work(
         &mut self,
         stop: &Stop,

@@ -15,10 +15,10 @@ use agewise_cli::signal::Stop;
 /// Compilers at a time.
 const JOBS: usize = 2;
 
-/// How soon a compiler ends when it is told to.
+/// How soon a compiler ends once it is to.
 const STOP_EVERY: Duration = Duration::from_millis(100);
 
-/// Compiles `files` files in the cgroup; kills the compilers when told to end.
+/// Compiles `files` files in the cgroup; kills the compilers when interrupted.
 pub fn run(group: &Group, files: usize, stop: &Stop) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     for file in 0..files {
@@ -51,7 +51,7 @@ fn work(
     stop: &Stop,
 ) -> anyhow::Result<()> {
     loop {
-        ensure!(stop.requested().is_none(), "told to end");
+        ensure!(stop.requested().is_none(), "interrupted");
         let file = next.fetch_add(1, Ordering::Relaxed);
         if file >= files {
             return Ok(());
@@ -66,7 +66,7 @@ fn work(
             .stderr(Stdio::null())
             .status()
             .context("sh does not start")?;
-        ensure!(stop.requested().is_none(), "told to end");
+        ensure!(stop.requested().is_none(), "interrupted");
         ensure!(status.success(), "cc failed on a file made for it");
     }
 }

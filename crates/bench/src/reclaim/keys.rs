@@ -191,7 +191,7 @@ impl Keys {
     }
 
     /// Keeps one request under way on each connection until `operations` were answered, or it is
-    /// told to end.
+    /// interrupted.
     fn drive(
         &mut self,
         operations: u64,
@@ -220,7 +220,7 @@ impl Keys {
                 .iter()
                 .map(|connection| PollFd::new(&connection.stream, PollFlags::IN))
                 .collect();
-            ensure!(stop.requested().is_none(), "told to end");
+            ensure!(stop.requested().is_none(), "interrupted");
             match poll(&mut fds, None) {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,

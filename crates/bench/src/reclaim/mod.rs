@@ -2,7 +2,7 @@
 //! `agewise bench reclaim`: what the daemon's policies save on real programs, and what that costs them.
 //!
 //! Every run has a memory cgroup, a program and, but for the runs without, a daemon of its own; one
-//! zram device serves all. Runs of all policies alternate, and what is told are counts for each
+//! zram device serves all. Runs of all policies alternate, and what is printed are counts for each
 //! operation, which repeat from run to run where times do not.
 
 mod compile;

@@ -188,7 +188,7 @@ impl<'a> Bench<'a> {
     }
 
     pub fn run(&self, load: Load, policy: &str, round: usize) -> anyhow::Result<Run> {
-        anyhow::ensure!(self.stop.requested().is_none(), "told to end");
+        anyhow::ensure!(self.stop.requested().is_none(), "interrupted");
         let group = Group::create(&format!("{load:?}-{round}").to_lowercase())?;
         match load {
             Load::Compile => self.compile(&group, policy, round),

@@ -153,7 +153,7 @@ pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Resul
     let mut next = Instant::now();
     for look in 0..WARM_UP + args.scans {
         if pause::until(Some(&mut agent), stop, next) {
-            bail!("told to end");
+            bail!("interrupted");
         }
         next = Instant::now().max(next + args.interval);
         sea.touch(look, truth.busy)?;
@@ -199,7 +199,7 @@ fn open_agent(sea: &Sea, args: &Args, bounds: Bounds) -> anyhow::Result<Agent> {
 }
 
 /// Bounds of age where looks were, the last one's but for a moment: a page that was touched between two
-/// looks is told to be of that time, and no bin has a part of it.
+/// looks is taken to be of that time, and no bin has a part of it.
 fn bounds_now(agent: &Agent, pid: u32) -> anyhow::Result<Intervals> {
     let space = agent.space(pid).context("the program has ended")?;
     let births: Vec<u64> = space

@@ -67,7 +67,7 @@ impl<P> Handles<P> {
         self.open.remove(&number);
     }
 
-    /// Files of which this is one were notified: returns whom to wake.
+    /// Files including this one changed: returns whom to wake.
     pub fn notify(&mut self, file: &ReportFile) -> Vec<P> {
         let of_file = self.open.values_mut().filter(|handle| handle.file == *file);
         let mut waiters = Vec::new();

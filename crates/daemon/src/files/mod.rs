@@ -166,7 +166,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Serves what the hub knows. `clock` is the one its ages are told by, ms.
+    /// Serves what the hub knows. Its ages are times of `clock`, ms.
     ///
     /// # Errors
     /// [`FilesError`]; nothing is left behind then.

@@ -29,7 +29,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Files over a hub, whose ages are told by `clock` (ms). A histogram that needs a new look waits
+    /// Files over a hub, with ages by `clock` (ms). A histogram that needs a new look waits
     /// for the daemon no longer than `look_timeout`, and is that of the last look then.
     pub fn new(hub: Hub, clock: fn() -> u64, look_timeout: Duration) -> Self {
         let nodes = hub.snapshot().nodes.clone();
@@ -220,7 +220,7 @@ fn setting_of(reports: &Reports<Group>, group: Option<&Group>, node: u32) -> Rep
 struct World {
     snapshot: Arc<Snapshot>,
     now_ms: u64,
-    /// Something was too old to be told.
+    /// Something was too old to report.
     wants_look: bool,
 }
 

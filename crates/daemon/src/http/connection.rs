@@ -78,7 +78,7 @@ impl Connection {
         }
     }
 
-    /// Whether it may stay. Who sent half a request is told.
+    /// Whether it may stay. Half a request is answered.
     pub(super) fn keeps_time(&mut self, now: Instant) -> bool {
         if now < self.deadline {
             return true;
@@ -212,7 +212,7 @@ fn phrase(status: u16) -> &'static str {
     }
 }
 
-/// The head of an answer. A browser is told to run and load nothing but ours, to show it in no other
+/// The head of an answer. The browser is to run and load nothing but ours, to show it in no other
 /// page, and to tell no other site anything.
 pub(super) fn head(response: &Response) -> String {
     let status = response.status;

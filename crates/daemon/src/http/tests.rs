@@ -155,7 +155,7 @@ fn slow_clients_cost_nobody_else_anything() {
             );
         }
     }
-    // Who sends half a request is told so in the end.
+    // Half a request is answered in the end, too.
     drop(slow);
     let answer = ask(address, b"GET /a HTTP/1.1\r\n");
     assert_eq!(status(&answer), 408, "{answer}");

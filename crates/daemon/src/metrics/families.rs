@@ -249,7 +249,7 @@ fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
         gauge(
             "unseen_cgroups",
             Unit::None,
-            "Cgroups of which it cannot be found out which processes they hold",
+            "Cgroups with an unreadable list of processes",
         )
         .single(snapshot.unseen_cgroups as u64),
         spent("own_cpu", "CPU time of the daemon", own.cpu_ms),

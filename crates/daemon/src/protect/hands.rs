@@ -41,7 +41,7 @@ impl Hands {
 /// Why a cgroup is left alone, if it must be.
 ///
 /// # Errors
-/// What it holds cannot be told: then it must not be touched either.
+/// What it holds is unknown, so it must not be touched either.
 pub fn refusal(
     root: &ProcRoot,
     cgroup: &Cgroup,

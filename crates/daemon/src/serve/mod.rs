@@ -45,7 +45,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// `nobody` and `nogroup`.
 const NOBODY: u32 = 65_534;
 
-/// What the process is told first.
+/// The first message to the process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Setup {
     parent: u32,
@@ -55,7 +55,7 @@ struct Setup {
     depth_max: usize,
 }
 
-/// What it is told at each tick.
+/// The message of each tick.
 #[derive(Debug, Serialize)]
 struct News<'a> {
     snapshot: &'a Snapshot,

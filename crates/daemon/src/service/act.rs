@@ -22,6 +22,7 @@ pub(super) const MOVE_MAX_BYTES: u64 = 64 << 20;
 impl Daemon {
     /// Asks every actor, and does what it says.
     pub(super) fn act(&mut self, seen: &[Seen], cancel: &AtomicBool) {
+        self.follow_small(seen);
         let machine = self.hub.snapshot().machine;
         if self.actors.is_empty() {
             return self.hold(Vec::new());
@@ -51,6 +52,9 @@ impl Daemon {
                 return;
             }
             let actor = &self.actors[&seen.key];
+            if actor.shrinks().is_some() {
+                continue;
+            }
             if actor.is_held_ahead() {
                 held.push(Held {
                     key: seen.key.clone(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon as a program: starts, ticks until told to end, reads its configuration again.
+//! The daemon as a program: starts, ticks until it is to end, reads its configuration again.
 
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,7 @@ mod act;
 mod model;
 mod protect;
 mod publish;
+mod shrink;
 mod surroundings;
 mod tick;
 mod undo;
@@ -50,7 +51,7 @@ pub fn first_settings(config: &Config) -> Settings {
 /// Runs until a signal says to end.
 ///
 /// # Errors
-/// What keeps it from starting. Later troubles are told in the journal, and it goes on.
+/// What keeps it from starting. Later troubles go to the journal, and it goes on.
 pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     if options.demo {
         return showcase::run(options);
@@ -172,7 +173,7 @@ fn wait(stop: &Stop, daemon: &mut Daemon, next_ms: u64) {
         if next_ms <= now_ms {
             return;
         }
-        let watch_ms = daemon.protect_due_ms().unwrap_or(u64::MAX);
+        let watch_ms = daemon.watch_due_ms().unwrap_or(u64::MAX);
         if watch_ms <= now_ms {
             daemon.watch_over();
             continue;
@@ -203,7 +204,7 @@ fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
             let _ = outlet.follow(&daemon.config.metrics, &daemon.hub);
         })
     });
-    let told = match reloaded {
+    let event = match reloaded {
         Ok(()) => ("reload", "the configuration was read again".to_owned()),
         Err(error) => (
             "reload_failed",
@@ -213,10 +214,10 @@ fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
             ),
         ),
     };
-    if told.0 == "reload_failed" {
-        agewise_cli::note!("{}", told.1);
+    if event.0 == "reload_failed" {
+        agewise_cli::note!("{}", event.1);
     }
-    daemon.say(told.0, told.1);
+    daemon.say(event.0, event.1);
     notify(&[sd_notify::NotifyState::Ready]);
 }
 

@@ -79,12 +79,12 @@ impl Found {
     fn take(&mut self, undone: &Undone) {
         let path = undone.path.display();
         if undone.count > 0 {
-            let told = format!(
+            let message = format!(
                 "{} of what a killed daemon left was undone, as noted in {path}",
                 undone.count
             );
-            agewise_cli::note!("{told}");
-            self.said.push(told);
+            agewise_cli::note!("{message}");
+            self.said.push(message);
         }
         for error in &undone.failures {
             self.trouble(format!("not undone, and still noted in {path}: {error}"));
@@ -108,9 +108,9 @@ impl Found {
     /// # Errors
     /// Why there is none.
     pub fn ledger(&self) -> anyhow::Result<&Ledger> {
-        self.ledger
-            .as_ref()
-            .ok_or_else(|| anyhow::anyhow!("protect: nothing may be done: {}", self.missing))
+        self.ledger.as_ref().ok_or_else(|| {
+            anyhow::anyhow!("protect, shrink: nothing may be done: {}", self.missing)
+        })
     }
 
     /// The state directory.

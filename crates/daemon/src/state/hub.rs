@@ -13,7 +13,7 @@ use super::{ReportSetting, Scope, Settings, Snapshot};
 use crate::health::Health;
 use crate::timeline::{Moment, Timeline};
 
-/// Events a subscriber may fall behind before it loses some (and is told by
+/// Events a subscriber may fall behind before it loses some (and learns so from
 /// [`Event::Lost`] with the next one it takes).
 const EVENTS_MAX: usize = 64;
 /// Subscribers at a time: each pollable file, each client that waits.

@@ -121,6 +121,10 @@ pub struct NodeView {
 pub struct LessMemory {
     /// The share.
     pub percent: u16,
+    /// The same in bytes.
+    pub memory_bytes: u64,
+    /// Charged besides: kernel memory.
+    pub beyond_bytes: u64,
     /// Pages that would be brought back a second.
     pub faults_per_second: f64,
     /// At most so many, with 95 % probability; `None` where nothing seen sets a bound.
@@ -173,6 +177,8 @@ pub struct SubjectView {
     pub psi: Option<Psi>,
     /// What less memory would cost it, by size; empty until that is known.
     pub less: Vec<LessMemory>,
+    /// The limit that the policy `shrink` holds it to.
+    pub shrink_limit_bytes: Option<u64>,
     /// The kernel reclaimed from it, on its own account, since the snapshot before.
     pub is_under_reclaim: bool,
     /// What stood in the way of looking at it; a few of them.
@@ -274,7 +280,7 @@ pub struct Machine {
 pub struct Snapshot {
     /// 0 before the first tick; grows by one with each.
     pub sequence: u64,
-    /// `CLOCK_MONOTONIC`, ms: what ages are told by.
+    /// `CLOCK_MONOTONIC`, ms: the clock of ages.
     pub time_ms: u64,
     /// Since 1970, ms.
     pub unix_ms: u64,
@@ -296,7 +302,7 @@ pub struct Snapshot {
     pub is_truncated: bool,
     /// Processes that run and could not be looked at.
     pub unseen_processes: usize,
-    /// Cgroups of which it cannot be found out which processes they hold.
+    /// Cgroups with an unreadable list of processes.
     pub unseen_cgroups: usize,
 }
 

@@ -10,11 +10,12 @@ use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::classify::{Classifier, Extra, Mapping, Shared};
 use super::followed::{Estimate, Followed};
-use super::share::{self, FrameSet};
+use super::share;
 use crate::access::{AccessSource, AddressRange, TableSight, Target};
 use crate::clear::shared::MapCounts;
 use crate::clear::{ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
+use crate::frame_set::FrameSet;
 use crate::interim::InterimScans;
 use crate::look::{LookError, Looked, look};
 use crate::process::Process;
@@ -215,8 +216,15 @@ impl Space {
     }
 
     /// Says what is followed from now on.
-    pub(super) fn follow(&mut self, level: Level, whole_limit: u64, bounds: &Bounds) {
-        self.followed.choose(level, whole_limit, bounds);
+    pub(super) fn follow(
+        &mut self,
+        level: Level,
+        whole_limit: u64,
+        bounds: &Bounds,
+        files_whole: bool,
+    ) {
+        self.followed
+            .choose(level, whole_limit, bounds, files_whole);
     }
 
     /// What a sample says of all of it; `None` where everything is followed.

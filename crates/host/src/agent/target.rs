@@ -114,8 +114,8 @@ pub struct Resolved {
     pub processes: Vec<(u32, Vec<usize>)>,
     /// There are more cgroups or processes than the limits allow.
     pub truncated: bool,
-    /// Processes that run and may not be looked at, or of which it cannot be found out where they
-    /// belong.
+    /// Processes that run and may not be looked at, or are in cgroups that cannot
+    /// be determined.
     pub unseen_processes: usize,
     /// Cgroups with processes that cannot be listed.
     pub unseen_cgroups: usize,

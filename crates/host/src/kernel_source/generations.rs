@@ -6,8 +6,8 @@
 //! The kernel ages when it reclaims; until then everything lies in one or two generations. So, on
 //! request, the source ages the targets itself, which is what the interface is for (working set
 //! estimation in Documentation/admin-guide/mm/multigen_lru.rst): once for each age that is to be
-//! told apart, and at the look. A kernel keeps four generations, of which the youngest is then
-//! empty and the oldest holds everything older: two ages can be told apart.
+//! told apart, and at the look. A kernel keeps four generations; the youngest is then
+//! empty and the oldest holds everything older: two ages can be distinguished.
 
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Intervals, OldestPages, Slice};
@@ -56,7 +56,7 @@ pub struct GenerationSource {
 
 impl GenerationSource {
     /// Opens the generations of cgroups. `window_ms` is how long before a look it may age: of the
-    /// bounds that fit in, the longest and a middle one are told apart. Where none does, nothing is
+    /// bounds that fit in, the longest and a middle one are kept apart. Where none does, nothing is
     /// aged.
     ///
     /// # Errors

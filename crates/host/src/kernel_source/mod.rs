@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Eyes of the kernel's own: DAMON's regions, and the generations of the multi-gen LRU. They know
-//! no single pages, so they are no [`AccessSource`](crate::access::AccessSource): what they give is a
-//! histogram, coarser than that of page tables, and each says how coarse.
+//! Access sources in the kernel: DAMON's regions, and the generations of the multi-gen LRU. They
+//! know no single pages, so they are no [`AccessSource`](crate::access::AccessSource): what they
+//! give is a histogram, coarser than that of page tables, and each says how coarse.
 
 mod damon;
 mod frames;

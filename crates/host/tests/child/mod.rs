@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A process to act upon: this test program started again, with memory laid out as told, obeying
+//! A process to act upon: this test program started again, with memory laid out as asked, obeying
 //! one command a line.
 
 #[path = "../support/tlb.rs"]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A forked process that does to its memory what it is told: for live tests and measurements.
+//! A forked process that does to its memory what it is asked to: for live tests and measurements.
 //!
 //! The child of a process with threads may do little: no allocation, no locks. So it takes orders
 //! through a shared page and only touches memory.

@@ -212,7 +212,7 @@ pub const V6_12: Profile = Profile {
 
 /// Linux 6.12 with the rework of 6.14: uses, refaults, types and generations are judged as in 7.2,
 /// while faults, swap and the reclaim loop are those of 6.12. It is mainline's answer to refaults
-/// that are not told apart, for comparison with others; no kernel of it was measured.
+/// that are not distinguished, for comparison with others; no kernel of it was measured.
 pub const V6_14: Profile = Profile {
     name: "6.14",
     usage: UsageCount::WorkingsetLast,

@@ -119,7 +119,7 @@ fn restore(lru: &mut Lru, pfn: Pfn, shadow: Shadow, in_fault: bool) {
     }
 }
 
-/// Generations between two sequence numbers of which only the low bits are known. The kernel takes
+/// Generations between two sequence numbers, given their low bits. The kernel takes
 /// a plain difference and misjudges once at each wrap; here it is modular.
 fn seq_distance(seq: u64, evicted_seq: u64, bits: u32) -> u64 {
     let forward = seq.wrapping_sub(evicted_seq) & mask(bits);

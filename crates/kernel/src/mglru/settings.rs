@@ -66,7 +66,7 @@ impl Default for Settings {
 pub(crate) struct Walk {
     /// The reclaimer has one: kswapd and proactive requests always, others after an aging.
     pub(super) present: bool,
-    /// Changes of sizes not yet told to the lruvec, by slot, type and zone.
+    /// Changes of sizes not yet passed to the lruvec, by slot, type and zone.
     nr_pages: [[[i64; NR_ZONES]; 2]; MAX_NR_GENS],
     /// Pages moved since the last flush.
     pub(super) batched: u64,
@@ -100,7 +100,7 @@ impl Walk {
 /// State of the machine that no lruvec owns.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// Folios found dirty in page tables, to be told to the world.
+    /// Folios found dirty in page tables, to be passed to the world.
     pub(super) dirtied: Vec<Pfn>,
     /// Folios isolated by the current round, and those it tries again.
     pub(super) isolated: Vec<Pfn>,

@@ -27,7 +27,7 @@ pub fn enabled_show(lru: &Lru) -> String {
     format!("0x{caps:04x}\n")
 }
 
-/// Writes `enabled`: `y`, `n` or a number of which the known bits count. Switching the core converts
+/// Writes `enabled`: `y`, `n` or a number, unknown bits of it ignored. Switching the core converts
 /// all lists at once.
 ///
 /// # Errors

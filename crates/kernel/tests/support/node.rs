@@ -9,7 +9,7 @@ use agewise_kernel::mglru;
 use agewise_kernel::page_table::{Mapping, Pmd, Vma};
 use agewise_kernel::world::{PageoutOutcome, Protection, Throttle, World, ZoneState};
 
-/// What the policies asked for, and what they are told.
+/// What the policies asked for, and the answers.
 #[derive(Default)]
 pub struct Mechanism {
     pub zones: Vec<[ZoneState; 4]>,

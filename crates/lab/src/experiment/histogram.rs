@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Latencies in buckets of which eight make up a doubling: quantiles to within 13 %.
+//! Latencies in buckets, eight to a doubling: quantiles to within 13 %.
 
 const SUB_BITS: u32 = 3;
 const SUBS: usize = 1 << SUB_BITS;

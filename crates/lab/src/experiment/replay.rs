@@ -19,10 +19,10 @@ use crate::workload::random::XorShift64Star;
 use agewise_trace::page_trace::Order;
 use agewise_trace::{Access, AccessKind, AccessStream, Evidence, PageClass, PageIndex, TraceError};
 
-/// How pages are accessed that are of files, or of which the trace does not say what they are.
+/// How pages of files, and pages of unknown type, are accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Through {
-    /// Read and written through a file descriptor: the policies are told of each access.
+    /// Read and written through a file descriptor: the policies see each access.
     Descriptor,
     /// Mapped: the policies find accessed bits.
     Mapping,
@@ -69,7 +69,7 @@ const CHUNK_SHIFTS: [u32; 3] = [9, 6, 0];
 /// How many places a page may cost.
 const SPARSE_MAX: u64 = 8;
 
-/// Different processes of a trace that are told apart; further ones share the last.
+/// Processes of a trace that are distinguished; further ones share the last.
 const PROCESSES_MAX: usize = 4096;
 
 /// One access: 8 bytes.

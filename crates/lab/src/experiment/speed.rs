@@ -36,8 +36,8 @@ pub struct SpeedCase {
 }
 
 impl SpeedCase {
-    /// A process that touches `pages` pages of which half fit, `touches` times a run. None when that
-    /// is more than an address space or a distribution can hold.
+    /// A process that touches `pages` pages, half of which fit, `touches` times a run. None when
+    /// that is more than an address space or a distribution can hold.
     pub fn new(policy: Policy, order: SpeedTrace, pages: u32, touches: usize) -> Option<SpeedCase> {
         let mut machine = Machine::new(MachineConfig {
             policy,

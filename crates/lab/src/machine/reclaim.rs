@@ -159,7 +159,7 @@ impl Machine {
     }
 
     /// Pages on the lists of a node that reclaim for a request with this highest zone could free, by
-    /// zone; generations, which are not told apart here, in the highest one.
+    /// zone; generations, which are not distinguished here, in the highest one.
     fn reclaimable(&self, node: NodeId, highest: usize) -> [u64; 4] {
         let swap = self.sys.swap_free_pages(MemcgId::ROOT) > 0;
         let zones = self.sys.frames.zones(node);

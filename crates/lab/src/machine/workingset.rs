@@ -14,7 +14,7 @@ use super::events::Event;
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
 
-/// The reports of a machine, with what their pollers were told.
+/// The reports of a machine, with what their pollers received.
 #[derive(Clone, Debug)]
 pub(super) struct WorkingSets {
     reports: Reports<MemcgId>,
@@ -90,7 +90,7 @@ impl Machine {
         self.working_sets.notices.extend(notices);
     }
 
-    /// Who was told of pressure since the last call.
+    /// Listeners notified of pressure since the last call.
     pub fn take_notices(&mut self) -> Vec<Notice<MemcgId>> {
         std::mem::take(&mut self.working_sets.notices)
     }

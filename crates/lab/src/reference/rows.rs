@@ -176,7 +176,7 @@ impl RawRow {
 
 /// Reads a reference into cells, in the order in which they appear.
 ///
-/// Rows of one cell are told apart by `kver` and `rep`, so that control runs with other boot options
+/// Rows of one cell differ by `kver` and `rep`, so that control runs with other boot options
 /// count as further runs of the same cell.
 ///
 /// # Errors
@@ -249,7 +249,7 @@ pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
     Ok(cells)
 }
 
-/// Cells are told apart by everything but the number of touches, for which the hash stands. A killed
+/// Cells differ by everything but the number of touches, for which the hash stands. A killed
 /// run tells neither and belongs to the first cell that fits.
 fn is_same(one: &Cell, other: &Cell) -> bool {
     let hashes_agree = match (one.trace_hash, other.trace_hash) {

@@ -19,7 +19,7 @@ pub struct Change {
     /// Ratio of the means less 1, or difference of the means. None if the mean before is 0, or where
     /// there are no pairs.
     pub mean: Option<f64>,
-    /// Its 95 % interval. None for a single pair, and if the values before cannot be told from 0.
+    /// Its 95 % interval. None for a single pair, or if the values before are as good as 0.
     pub interval: Option<(f64, f64)>,
 }
 
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(Change::of_ratios(&[]), Change::default());
         let one = Change::of_ratios(&pairs(&[(2.0, 1.0)]));
         assert_eq!((one.mean, one.interval), (Some(-0.5), None));
-        // No ratio to nothing, and none to what cannot be told from nothing.
+        // No ratio to nothing, and none to what cannot be distinguished from nothing.
         assert_eq!(Change::of_ratios(&pairs(&[(0.0, 1.0); 3])).mean, None);
         let unsteady = pairs(&[(100.0, 1.0), (-99.0, 1.0), (1.0, 1.0)]);
         assert_eq!(Change::of_ratios(&unsteady).interval, None);

@@ -186,12 +186,12 @@ impl Figure {
         }
     }
 
-    /// A figure of which more is better.
+    /// A figure: more is better.
     pub fn higher(metric: &'static str, unit: &'static str, of: Expectation) -> Figure {
         Figure::new(metric, unit, Better::Higher, of)
     }
 
-    /// A figure of which less is better.
+    /// A figure: less is better.
     pub fn lower(metric: &'static str, unit: &'static str, of: Expectation) -> Figure {
         Figure::new(metric, unit, Better::Lower, of)
     }

@@ -243,11 +243,11 @@ fn measure(emulated: &Emulated, family: Family, case: &Case) -> Measured {
         };
         let (accesses, time_ms) = (value("accesses"), value("time_ms"));
         let refaults = value("refaults_anon") + value("refaults_file");
-        let told = match emulated.metric {
+        let measured = match emulated.metric {
             Metric::Rate => accesses * 1e3 / time_ms.max(1e-9),
             Metric::Time => time_ms,
         };
-        Ok([told, refaults * 1e3 / accesses.max(1.0)])
+        Ok([measured, refaults * 1e3 / accesses.max(1.0)])
     };
     let [before, after] = family.policies(case.variant);
     let (before, after) = (values(&before)?, values(&after)?);

@@ -12,7 +12,7 @@ use super::{Better, Change, Figure};
 pub enum Expectation {
     /// The change its values say.
     Figures,
-    /// A change told without values: a ratio less 1, or a difference.
+    /// A change stated without values: a ratio less 1, or a difference.
     Change(f64),
     /// For the better, it does not say by how much.
     Better,
@@ -137,9 +137,9 @@ mod tests {
         assert_eq!(verdict(&better, 0.01, 0.005, 0.02), Verdict::Opposite);
         let worse = Figure::higher("rate", "1/s", Expectation::Worse);
         assert_eq!(verdict(&worse, -0.01, -0.02, -0.005), Verdict::Reproduced);
-        let told = Figure::higher("rate", "1/s", Expectation::Change(0.04));
-        assert_eq!(verdict(&told, 0.03, 0.02, 0.035), Verdict::Reproduced);
-        assert_eq!(verdict(&told, 0.3, 0.2, 0.35), Verdict::SameSign);
+        let stated = Figure::higher("rate", "1/s", Expectation::Change(0.04));
+        assert_eq!(verdict(&stated, 0.03, 0.02, 0.035), Verdict::Reproduced);
+        assert_eq!(verdict(&stated, 0.3, 0.2, 0.35), Verdict::SameSign);
     }
 
     #[test]

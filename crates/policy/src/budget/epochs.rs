@@ -39,7 +39,7 @@ pub const EPOCHS_A_PAIR: u32 = 16;
 pub const BACK_MS: u64 = 10 * 60_000;
 /// But not longer than this, ms.
 pub const BACK_MAX_MS: u64 = 4 * 3_600_000;
-/// Epochs of which the program worked less than this share of time say nothing.
+/// Epochs in which the program worked for less than this share of time say nothing.
 const WORK_SHARE_MIN: f64 = 0.01;
 
 /// Counters that never go back, of the program under the budget and of whoever holds it.

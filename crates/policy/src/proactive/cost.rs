@@ -95,7 +95,7 @@ struct Looks {
     /// What was cold at the last look and has not left since.
     cold_bytes: f64,
     watched_ms: u64,
-    /// How long after the one before a look came of which nothing was decided yet.
+    /// The interval before the latest look, if nothing was decided on it yet.
     undecided_s: Option<f64>,
 }
 
@@ -370,7 +370,7 @@ impl Policy for Cost {
     }
 
     fn pace(&self) -> Pace {
-        // No more looks than the youngest age that may go has to be told by, nor than pay.
+        // No more looks than the youngest age that may go requires, nor than pay.
         let youngest_s = (0..2)
             .filter_map(|t| Some(self.curves[t].lower_s(self.from[t]?)))
             .fold(f64::INFINITY, f64::min);

@@ -10,7 +10,7 @@ use super::{CLASS_OF_ONE, CLASSES, Value};
 const REACHED_MIN: f64 = 1e-4;
 /// Steps of a value in a factor of two.
 const STEPS: f64 = 8.0;
-/// Hotness is told apart by a quarter of a factor of two.
+/// Steps of hotness: a quarter of a factor of two.
 const HOTNESS_STEPS: f64 = 4.0;
 
 /// Steps of hotness from the middle of the lowest class to that of the highest, and one beyond

@@ -167,7 +167,7 @@ impl ReuseModel {
     }
 
     /// How hot a page is now, in steps of a quarter of an octave: touches counted with decay, and
-    /// nothing else. 0: colder than can be told.
+    /// nothing else. 0: colder than the scale reaches.
     #[inline]
     pub fn heat_step(&self, page: PageHistory) -> u8 {
         Scale::step(page.level)

@@ -11,7 +11,7 @@ use crate::mix::mix;
 /// Levels in a factor of two.
 pub(super) const LEVELS_PER_OCTAVE: f64 = 16.0;
 /// The level of a page that has just been accessed for the first time, before any drift: so much
-/// colder pages can still be told apart (five octaves).
+/// colder pages can still be distinguished (five octaves).
 const FIRST: f64 = 80.0;
 /// Levels by which the reference may drift before it is set back.
 const DRIFT_MAX: f64 = 80.0;

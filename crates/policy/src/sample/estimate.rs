@@ -3,7 +3,7 @@
 
 use crate::generations::{ByType, LABEL_UNSEEN, LABELS, Sizes};
 
-/// Pages by label of memory of which `whole` was followed whole and `sampled` stands for the rest
+/// Pages by label of memory: `whole` was followed page by page, and `sampled` stands for the rest
 /// of `known`, all resident pages by type. The sum is exactly `known`, or what was seen if that is
 /// more (the kernel's counters lag a little).
 pub fn scale(whole: &Sizes, sampled: &Sizes, known: ByType<u64>) -> Sizes {

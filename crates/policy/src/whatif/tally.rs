@@ -47,6 +47,7 @@ pub(super) struct Tally {
     coarse: [u64; SIZES],
     pub unknown_pages: f64,
     pub seen_pages: f64,
+    used_pages: f64,
     /// Time in which uses went unnoticed.
     pub blind_ms: f64,
 }
@@ -83,13 +84,20 @@ impl Tally {
             coarse: [0; SIZES],
             unknown_pages: 0.0,
             seen_pages: 0.0,
+            used_pages: 0.0,
             blind_ms: 0.0,
         }
+    }
+
+    /// How long it has counted, ms.
+    pub fn observed_ms(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.began_ms)
     }
 
     /// Notes a look in which so many pages of the sample were used.
     pub fn look(&mut self, used: usize, scale: &Scale) {
         self.looks += 1;
+        self.used_pages += used as f64 * scale.weight;
         for (size, coarse) in self.coarse.iter_mut().enumerate() {
             *coarse += u64::from(used as u64 > u64::from(scale.capacity(size)));
         }
@@ -136,7 +144,7 @@ impl Tally {
     /// The curves. `filled` are the sizes at which the kernel's memory was simulated, rising, with
     /// the first and the last of all.
     pub fn curves(&self, now_ms: u64, scale: &Scale, full_bytes: u64, filled: &[usize]) -> Curves {
-        let observed_ms = now_ms.saturating_sub(self.began_ms);
+        let observed_ms = self.observed_ms(now_ms);
         let seconds = (observed_ms as f64 / 1000.0).max(1e-3);
         let mut kernel = self.kernel.clone();
         for counts in kernel.by_type.iter_mut().chain(&mut kernel.by_group) {
@@ -156,7 +164,9 @@ impl Tally {
             observed_ms,
             unknown_per_second: self.unknown_pages / seconds,
             seen_per_second: self.seen_pages / seconds,
+            uses_per_second: self.used_pages / seconds,
             unused_bytes: 0,
+            beyond_bytes: 0,
             curves: Decider::ALL.map(of),
         }
     }

@@ -51,7 +51,7 @@ fn pressure_probes_until_tasks_wait() {
     let out = world.out_pages();
     assert!(
         (800..2200).contains(&out),
-        "1 % of what is left a second, once what is read was told from what is not: {out}"
+        "1 % of what is left a second, once what is read was separated from what is not: {out}"
     );
     world.psi = Some(Psi {
         some_us: 2_000,

@@ -14,7 +14,7 @@ const HAS_TIME: u8 = 1 << 5;
 const HAS_COUNT: u8 = 1 << 6;
 const HAS_PAGE: u8 = 1 << 7;
 
-/// What the next record is told relative to. Each frame starts afresh.
+/// What the next record is encoded relative to. Each frame starts afresh.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Previous {
     /// The page behind the last request.

@@ -120,7 +120,7 @@ fn tour(args: &Args, stop: &Stop) -> anyhow::Result<()> {
     ];
     let exerciser = Spawned::start(&own, arguments, Some(stop))?;
     say(&format!(
-        "{} is an exerciser: {SIZE} and a file of {FILE_SIZE}, of which one half is hot",
+        "{} is an exerciser: {SIZE} and a file of {FILE_SIZE}, one half of it hot",
         exerciser.pid()
     ))?;
     let program = Program::start()?;
@@ -128,7 +128,7 @@ fn tour(args: &Args, stop: &Stop) -> anyhow::Result<()> {
     match &program {
         Some(program) => {
             say(&format!(
-                "{} is {}: a table of which it uses a tenth",
+                "{} is {}: a table; it uses a tenth of it",
                 program.pid(),
                 program.name()
             ))?;
@@ -288,7 +288,7 @@ fn reclaim_all(
         ))?;
     }
     if stop.wait(WATCH) {
-        bail!("told to end");
+        bail!("interrupted");
     }
     for (shown, mover, watch) in &mut left {
         let back = watch.look(mover)?.refaulted_bytes();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A real program to look at beside the exerciser: an interpreter that is on most machines, with a
-//! table of which it uses a tenth, and a sum over the whole table at its end that proves that
-//! nothing was lost.
+//! table. It uses a tenth of the table, and its sum over the whole at the end proves that nothing
+//! was lost.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;

@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     under: Option<PathBuf>,
 
-    /// List only files of which no page was accessed for so long.
+    /// List only files without an access for so long.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     older_than: Option<Duration>,
 

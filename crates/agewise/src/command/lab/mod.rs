@@ -12,6 +12,7 @@ pub mod run;
 pub mod setup;
 pub mod verify_kernel;
 pub mod verify_policies;
+pub mod whatif;
 
 use std::process::ExitCode;
 
@@ -36,6 +37,7 @@ pub enum Command {
     Damon(damon::Args),
     VerifyPolicies(verify_policies::Args),
     Reproduce(reproduce::Args),
+    Whatif(whatif::Args),
 }
 
 /// Runs the subcommand asked for.
@@ -50,5 +52,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Damon(args) => damon::run(args),
         Command::VerifyPolicies(args) => verify_policies::run(args),
         Command::Reproduce(args) => reproduce::run(args),
+        Command::Whatif(args) => whatif::run(args),
     }
 }

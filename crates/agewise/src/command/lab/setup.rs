@@ -38,7 +38,7 @@ pub struct Setup {
     /// wmarks_high=1000:wmarks_mid=1001:wmarks_low=0 lets it run always.
     #[arg(long, value_name = "USE[:KEY=VALUE...]")]
     pub damon: Option<String>,
-    /// How pages of a trace are accessed that are of files, or of which it does not say what they are.
+    /// How pages of files, and pages of unknown type, are accessed.
     /// As the trace was made unless given: mapped for recordings of accessed bits, fd for all others.
     #[arg(long, value_enum, value_name = "WAY")]
     pub access: Option<AccessWay>,
@@ -53,7 +53,7 @@ pub struct Setup {
 /// How pages of a trace are accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AccessWay {
-    /// Read and written through a file descriptor: policies are told of each access.
+    /// Read and written through a file descriptor: policies see each access.
     Fd,
     /// Mapped: policies find accessed bits.
     Mapped,
@@ -114,18 +114,18 @@ fn parse_swap(text: &str) -> anyhow::Result<Option<DeviceKind>> {
 /// `--memory` in pages.
 fn parse_memory_pages(text: &str, subject: &Subject) -> anyhow::Result<u64> {
     let text = text.trim();
-    let told = || format!("--memory `{text}`");
+    let argument = || format!("--memory `{text}`");
     if let Some(percent) = text.strip_suffix('%') {
         let Subject::Trace(replay, _) = subject else {
             bail!(
                 "{} is a share of a trace's footprint; `{}` is a workload: give a size",
-                told(),
+                argument(),
                 subject.name()
             );
         };
-        let percent: f64 = percent.trim().parse().with_context(told)?;
+        let percent: f64 = percent.trim().parse().with_context(argument)?;
         if !(percent > 0.0 && percent <= 1000.0) {
-            bail!("{} is not between 0 and 1000 percent", told());
+            bail!("{} is not between 0 and 1000 percent", argument());
         }
         let pages = (replay.footprint_pages() as f64 * percent / 100.0).round() as u64;
         if pages < MIN_MEMORY_PAGES {
@@ -138,9 +138,9 @@ fn parse_memory_pages(text: &str, subject: &Subject) -> anyhow::Result<u64> {
         return Ok(pages.max(MIN_MEMORY_PAGES));
     }
     if let Some(pages) = text.strip_suffix(['p', 'P']) {
-        return pages.trim().parse().with_context(told);
+        return pages.trim().parse().with_context(argument);
     }
-    let bytes = size_bytes(text).map_err(|error| anyhow!("{} {error}", told()))?;
+    let bytes = size_bytes(text).map_err(|error| anyhow!("{} {error}", argument()))?;
     Ok(bytes / 4096)
 }
 

@@ -35,7 +35,7 @@ use record::{Planned, Reclaimed};
 /// others use them, out of memory), and watches for some seconds what comes back.
 ///
 /// Right before a page is moved it is looked at once more; one that was touched stays. mlocked
-/// memory stays, and so do huge pages of which a part was touched. What was asked for, what left,
+/// memory stays, and so do huge pages that were touched in part. What was asked for, what left,
 /// what stayed and why, and what came back adds up, and is printed. Without free swap only pages of
 /// files can leave, which is said. agewise itself and the processes it came from are never touched.
 ///
@@ -171,7 +171,7 @@ pub fn swap_note(free_swap_bytes: u64) -> Option<String> {
     })
 }
 
-/// Ticks for `duration`; false if told to end or if nothing is left to look at.
+/// Ticks for `duration`; false if interrupted or if nothing is left to look at.
 fn observe_for(
     agent: &mut Agent,
     duration: Duration,

@@ -32,8 +32,8 @@ use agewise_host::recorder::{self, Recorder, Totals};
 /// What is and is not known: a page is recorded at most once an interval, however often it was
 /// touched; the order inside an interval is not known (the trace says so, and pages are written in
 /// rising order of address). So curves are right for memories that hold more than an interval's
-/// pages, and pessimistic for smaller ones. Reads and writes are not told apart. Accesses by system
-/// calls to page cache that is not mapped are not seen.
+/// pages, and pessimistic for smaller ones. Reads and writes are not distinguished. Accesses by
+/// system calls to page cache that is not mapped are not seen.
 ///
 /// Page faults (first touches, file pages not mapped yet, refaults from swap, writes to pages that are
 /// shared or protected) are recorded too, where the kernel's tracepoint can be had: each with its exact

@@ -13,10 +13,10 @@ use super::input::InputArgs;
 
 /// Write all accesses of a share of the pages, chosen by hash.
 ///
-/// A pool of RATE times as many pages then stands for the whole (SHARDS). What that costs in accuracy
-/// is measured and told: how many accesses the sample has of those it should have, and how far its
-/// LRU miss ratios are from those of the whole trace, over 32 sizes. The check holds the whole trace
-/// in memory, 4 bytes an access; --no-check leaves it out.
+/// A pool of RATE times as many pages then stands for the whole (SHARDS). What that costs in
+/// accuracy is measured and printed: how many accesses the sample has of those it should have, and
+/// how far its LRU miss ratios are from those of the whole trace, over 32 sizes. The check holds
+/// the whole trace in memory, 4 bytes an access; --no-check leaves it out.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The trace: a file, or a name in the manifest.

@@ -3,7 +3,7 @@
 
 use ratatui::style::{Color, Style};
 
-/// Looks of bins: enough to be told apart; neighbours share one when there are more bins.
+/// Looks of bins: enough to distinguish them; neighbours share one when there are more bins.
 const SHADES: usize = 6;
 
 /// Patterns from young to old.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! bonnie++ on twice the memory. v7 says "no interesting performance difference" and gives no
-//! figures; v5 gives large ones, of which its author says that they may be luck. Creating and deleting
+//! figures; v5 gives large ones, which may be luck as its author says. Creating and deleting
 //! files is left out: the lab has no directories.
 
 use super::outcome::compare;

@@ -9,11 +9,9 @@
 //! node, a failing refresh does not spin, a shorter interval wakes a sleeping aging thread, and the
 //! thread refreshes the receivers of balloons as well, which have bins of their own.
 
-mod cost;
 mod error;
 mod lruvecs;
 mod number;
-mod projection;
 mod receiver;
 mod text;
 mod view;
@@ -25,11 +23,9 @@ use std::collections::BTreeMap;
 
 use super::{Histogram, Intervals, OldestPages};
 
-pub use cost::{Backend, BackendCost, RefaultCost};
 pub use error::ReportError;
 pub use lruvecs::Lruvecs;
 pub use number::Tick;
-pub use projection::{Projection, Projector, Rate, promotion_age};
 pub use receiver::ReceiverId;
 pub use text::{
     format_intervals, format_ms, format_node_ms, parse_intervals, parse_ms, parse_node_ms,

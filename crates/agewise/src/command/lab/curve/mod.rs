@@ -30,7 +30,7 @@ use agewise_cli::output::{self, Format};
 ///
 /// --sampled estimates from samples of the pages chosen by hash (SHARDS): each keeps all accesses
 /// of its pages and stands for the whole. The error is half the 95 % confidence interval over the
-/// samples. It does not cover sizes of which a sample holds only a handful of pages.
+/// samples. It does not cover sizes that come to a handful of pages in a sample.
 ///
 /// A miss is an access of a page that is not in memory; the first access of each page always is
 /// one. There is no warm-up.
