@@ -274,7 +274,8 @@ impl Cgroup {
     }
 
     /// Processes of it that the kernel killed because memory ran out, here or below its limit:
-    /// `oom_kill` of `memory.oom_control` (v1) and `memory.events` (v2). `None` where there is none.
+    /// `oom_kill` of `memory.oom_control` (v1) and `memory.events` (v2). `None` where there is
+    /// none.
     pub fn oom_kills(&self) -> Result<Option<u64>, CgroupError> {
         let file = match self.hierarchy.version {
             Version::V1 => "memory.oom_control",
@@ -308,8 +309,9 @@ impl Cgroup {
         self.dir().join("memory.reclaim").exists()
     }
 
-    /// Asks the kernel to reclaim `bytes` by its own choice (`memory.reclaim`, v2 since Linux 5.19).
-    /// Without `anon` only page cache may go (`swappiness=0`, since 6.8). False: it reclaimed less.
+    /// Asks the kernel to reclaim `bytes` by its own choice (`memory.reclaim`, v2 since Linux
+    /// 5.19). Without `anon` only page cache may go (`swappiness=0`, since 6.8). False: it
+    /// reclaimed less.
     pub fn reclaim(&self, bytes: u64, anon: bool) -> Result<bool, CgroupError> {
         self.check()?;
         let text = match anon {
