@@ -125,8 +125,8 @@ impl Way for Held {
         summary.oom_kills = own.cgroup().oom_kills().ok().flatten();
         if let Some(killed @ 1..) = summary.oom_kills {
             notes.add(format!(
-                "the kernel killed processes of the command ({killed}): it found nothing to reclaim \
-                 below the limit; give more memory"
+                "the kernel killed processes of the command ({killed}): it found nothing to \
+                 reclaim below the limit; give more memory"
             ));
         }
         summary.major_faults = own.cgroup().stat().ok().map(|stat| stat.major_faults);
