@@ -26,8 +26,8 @@ const SUBJECTS_MAX: usize = 256;
 const LEARN_LOOKS: u32 = 10;
 /// Counted for so long, then kept as a part of the hour, and counted anew.
 const COUNT_MS: u64 = 15 * 60 * 1000;
-/// What is shown is worked out anew after so long, and sooner while it is new: a curve takes longer to
-/// draw than a look takes to be simulated, and hardly changes from look to look.
+/// What is shown is worked out anew after so long, and sooner while it is new: a curve takes longer
+/// to draw than a look takes to be simulated, and hardly changes from look to look.
 const SHOW_MS: u64 = 60 * 1000;
 /// Histories of subjects that have not been seen for so long are removed.
 const KEPT: Duration = Duration::from_secs(DAYS as u64 * 86_400);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `agewise_policy::whatif` says of a trace beside the exact truth: the trace is shown to it as
-//! a machine is looked at, page by page and look by look.
+//! What `agewise_policy::whatif` says of a trace beside the exact truth: the trace is shown to it
+//! as a machine is looked at, page by page and look by look.
 
 use agewise_policy::PageType;
 use agewise_policy::whatif::{Decider, Fact, Kernel, PERCENTS, Params, WhatIf, page_hash};

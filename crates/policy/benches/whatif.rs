@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What simulating costs a daemon: a look at 8 GiB (half of it used), a curve, and finding the pages of
-//! the sample by trying each.
+//! What simulating costs a daemon: a look at 8 GiB (half of it used), a curve, and finding the
+//! pages of the sample by trying each.
 
 use agewise_policy::PageType;
 use agewise_policy::whatif::{Fact, Kernel, Look, Params, WhatIf, page_hash};

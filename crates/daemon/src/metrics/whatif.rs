@@ -7,9 +7,9 @@ use super::family::{Family, Labels, Unit, gauge};
 use super::shown::Shown;
 use crate::state::Snapshot;
 
-/// Faults and waiting of the subjects shown. An upper bound that is not known is left out.
-pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
-    let mut sizes = [
+/// What the sizes are shares of, and what no limit can take.
+fn sizes() -> [Family; 2] {
+    [
         gauge(
             "whatif_full",
             Unit::Bytes,
@@ -20,13 +20,12 @@ pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
             Unit::Bytes,
             "Charged besides, and not to be had by a limit: kernel memory",
         ),
-    ];
-    let mut limit = gauge(
-        "shrink_limit",
-        Unit::Bytes,
-        "The limit that the policy shrink holds it to; left out where there is none",
-    );
-    let mut all = [
+    ]
+}
+
+/// What a size would cost, and that at most.
+fn costs() -> [Family; 4] {
+    [
         gauge(
             "whatif_faults_per_second",
             Unit::None,
@@ -48,7 +47,17 @@ pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
             Unit::Ratio,
             "The same at most, with 95 % probability",
         ),
-    ];
+    ]
+}
+
+/// Faults and waiting of the subjects shown. An upper bound that is not known is left out.
+pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
+    let (mut sizes, mut all) = (sizes(), costs());
+    let mut limit = gauge(
+        "shrink_limit",
+        Unit::Bytes,
+        "The limit that the policy shrink holds it to; left out where there is none",
+    );
     for at in &shown.subjects {
         let subject = &snapshot.subjects[*at];
         let kind = if subject.is_cgroup {

@@ -158,6 +158,15 @@ fn agent_config(config: &Config) -> AgentConfig {
     agent
 }
 
+/// The first lines of a journal: the start, and what was undone before it.
+fn write_start(journal: &Journal, started: &Started, found: &Found) {
+    journal.write("start", started);
+    for message in found.said() {
+        let message = message.clone();
+        journal.write("undo", &Message { message });
+    }
+}
+
 /// An agent for targets, and what there is to say about it. Without the page cache, where that
 /// cannot be followed, the rest is worth having.
 fn open_agent(
@@ -204,21 +213,15 @@ impl Daemon {
         if moves_pages(&config) {
             mover::require_page_ages(&mut agent)?;
         }
-        journal.write(
-            "start",
-            &Started {
-                version: env!("CARGO_PKG_VERSION"),
-                pid: std::process::id(),
-                source: agent.source().name(),
-                dry_run,
-                rules: config.act.len(),
-                note,
-            },
-        );
-        for message in found.said() {
-            let message = message.clone();
-            journal.write("undo", &Message { message });
-        }
+        let started = Started {
+            version: env!("CARGO_PKG_VERSION"),
+            pid: std::process::id(),
+            source: agent.source().name(),
+            dry_run,
+            rules: config.act.len(),
+            note,
+        };
+        write_start(&journal, &started, &found);
         let hands = open_hands(proc, &config.protect, dry_run, &found)?;
         let protector = Protector::new(&config.protect, proc.clone(), hands);
         let mut shrinkers = Shrinkers::new();

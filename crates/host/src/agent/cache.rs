@@ -168,8 +168,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Looks at file memory now, however dear: for a last report, which would else show it as it was
-    /// at the last look that could be afforded.
+    /// Looks at file memory now, however dear: for a last report, which would else show it as it
+    /// was at the last look that could be afforded.
     pub fn look_at_files(&mut self) {
         if let Some(cache) = &mut self.cache {
             cache.look(&self.resolved.subjects, &self.nodes);

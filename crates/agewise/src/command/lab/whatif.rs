@@ -18,8 +18,8 @@ use crate::command::trace::input::trace_memory_default;
 ///
 /// Shows each trace look by look (its intervals; without them a sixty-fourth as many accesses as it
 /// has pages) to the simulation of a sample of its pages, and compares the misses told with those
-/// of an exact LRU over all pages, at 31 sizes from 10 to 100 % of the pages. First uses are left out
-/// on both sides.
+/// of an exact LRU over all pages, at 31 sizes from 10 to 100 % of the pages. First uses are left
+/// out on both sides.
 ///
 /// `error` is the mean absolute error of the miss ratio, `within` the share of the sizes at which
 /// the truth lies within the interval told.
@@ -29,7 +29,8 @@ pub struct Args {
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
 
-    /// Share of the pages that is simulated, percent; never fewer than 100 pages nor more than 32768.
+    /// Share of the pages that is simulated, percent; never fewer than 100 pages nor more than
+    /// 32768.
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent)]
     sample: f64,
 

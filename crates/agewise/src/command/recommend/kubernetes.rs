@@ -73,8 +73,8 @@ fn object_name(path: &str) -> String {
     }
 }
 
-/// The container of a cgroup, by the names that container run times give: what comes after their own
-/// name, without the ending of a unit.
+/// The container of a cgroup, by the names that container run times give: what comes after their
+/// own name, without the ending of a unit.
 fn container(path: &str) -> String {
     let last = path
         .rsplit('/')
@@ -127,7 +127,10 @@ pub(super) fn krr(records: &[Record], args: &Args) -> Value {
 fn scan(record: &Record) -> Value {
     let severity = severity(record);
     let none = || json!({"value": null, "severity": "UNKNOWN"});
-    let resource = |bytes: u64| json!({"cpu": none(), "memory": {"value": bytes as f64, "severity": severity}});
+    let resource = |bytes: u64| {
+        let memory = json!({"value": bytes as f64, "severity": severity});
+        json!({"cpu": none(), "memory": memory})
+    };
     json!({
         "object": {
             "cluster": record.host,
