@@ -306,14 +306,12 @@ fn metrics() -> String {
     let now_s = unix_ms() / 1000 / 3600 * 3600;
     let times: Vec<u64> = (0..30).rev().map(|hour| now_s - hour * 3600).collect();
     let mut text = String::new();
-    let mut family = |name: &str, sizes: &[&str], value: &dyn Fn(&str, &str) -> Option<f64>| {
+    let mut family = |name: &str, sizes: &[&str], value: &dyn Fn(&str, &str) -> f64| {
         text += &format!("# TYPE agewise_whatif_{name} gauge\n");
         for host in ["a:9779", "b:9779"] {
             for cgroup in ["/web", "/db"] {
                 for size in sizes {
-                    let Some(value) = value(cgroup, size) else {
-                        continue;
-                    };
+                    let value = value(cgroup, size);
                     let ratio = match *size {
                         "" => String::new(),
                         size => format!(",size_ratio=\"{size}\""),
@@ -330,12 +328,14 @@ fn metrics() -> String {
     };
     let sizes = ["0.5", "0.6", "0.75", "0.9", "1"];
     let waits = |size: &str| if size < "0.75" { 0.05 } else { 0.0 };
-    family("full_bytes", &[""], &|_, _| Some(1e9));
-    family("beyond_bytes", &[""], &|_, _| Some(1e6));
-    family("wait_ratio", &sizes, &|_, size| Some(waits(size)));
-    family("wait_high_ratio", &sizes, &|cgroup, size| {
-        (cgroup == "/web").then(|| waits(size))
+    family("full_bytes", &[""], &|_, _| 1e9);
+    family("beyond_bytes", &[""], &|_, _| 1e6);
+    family("wait_ratio", &sizes, &|_, size| waits(size));
+    family("wait_high_ratio", &sizes, &|cgroup, size| match cgroup {
+        "/web" => waits(size),
+        _ => f64::INFINITY,
     });
+
     text += "# EOF\n";
     text
 }

@@ -181,10 +181,10 @@ fn less(full_bytes: u64) -> Vec<LessMemory> {
             percent,
             memory_bytes: full_bytes * u64::from(percent) / 100,
             beyond_bytes: 0,
-            faults_per_second: short * short,
-            faults_high: Some(short * short * 1.2 + 10.0),
-            wait_ratio: short * short * 6e-6,
-            wait_high: Some(short * short * 8e-6 + 1e-4),
+            faults_per_second: short * 64.0,
+            faults_high: Some(short * 80.0 + 8.0),
+            wait_ratio: short / 2048.0,
+            wait_high: Some(short / 1024.0 + 1.0 / 2048.0),
         }
     };
     [50, 60, 75, 90, 100].map(at).to_vec()

@@ -50,7 +50,8 @@ fn costs() -> [Family; 4] {
     ]
 }
 
-/// Faults and waiting of the subjects shown. An upper bound that is not known is left out.
+/// Faults and waiting of the subjects shown. Where nothing sets an upper bound it is infinite: the
+/// largest of a day is then as well, which that of what is left out would not be.
 pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
     let (mut sizes, mut all) = (sizes(), costs());
     let mut limit = gauge(
@@ -73,15 +74,13 @@ pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
             let size = f64::from(less.percent) / 100.0;
             let labels: Labels = vec![(kind, name.clone()), ("size_ratio", size.to_string())];
             let values = [
-                Some(less.faults_per_second),
-                less.faults_high,
-                Some(less.wait_ratio),
-                less.wait_high,
+                less.faults_per_second,
+                less.faults_high.unwrap_or(f64::INFINITY),
+                less.wait_ratio,
+                less.wait_high.unwrap_or(f64::INFINITY),
             ];
             for (family, value) in all.iter_mut().zip(values) {
-                if let Some(value) = value {
-                    family.add(labels.clone(), value);
-                }
+                family.add(labels.clone(), value);
             }
             if less.percent == 100 {
                 for (family, bytes) in sizes.iter_mut().zip([less.memory_bytes, less.beyond_bytes])

@@ -305,15 +305,14 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw
 // ---- what less memory would cost: waiting by memory, at most as a dashed line, and where it is now
 
 function drawing(kind, attributes) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", kind);
+  const made = document.createElementNS($("curve").namespaceURI, kind);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   return made;
 }
 function drawCurve() {
   const target = snapshot && snapshot.targets.find(t => t.target === chosen);
   const points = target ? target.what_if : [];
-  $("curve").hidden = !points.length;
-  if (!points.length) { $("curve-text").textContent = "What it would cost is not known yet."; return; }
+  if (!points.length) { $("curve").replaceChildren(); $("curve-text").textContent = "What it would cost is not known yet."; return; }
   const wide = 600, tall = 120, full = points[points.length - 1].memory_bytes || 1;
   const highs = points.map(p => p.wait_high === null ? p.wait_ratio : p.wait_high);
   const most = Math.max(0.002, ...highs), least = points[0].memory_bytes;
@@ -325,12 +324,10 @@ function drawCurve() {
   const next = points.findIndex(p => p.memory_bytes >= now), to = points[next], from = points[Math.max(0, next - 1)];
   const part = to.memory_bytes > from.memory_bytes ? (now - from.memory_bytes) / (to.memory_bytes - from.memory_bytes) : 1;
   const here = from.wait_ratio + (to.wait_ratio - from.wait_ratio) * part;
-  const made = drawing("svg", { viewBox: "0 0 " + wide + " " + tall, role: "img", "aria-labelledby": "curve-text" });
-  made.append(
+  $("curve").replaceChildren(
     drawing("polyline", { points: line(p => p.wait_high === null ? p.wait_ratio : p.wait_high), class: "most" }),
     drawing("polyline", { points: line(p => p.wait_ratio), class: "likely" }),
     drawing("circle", { cx: x(now), cy: y(here), r: 5, class: "here" }));
-  $("curve").replaceChildren(made);
   const share = value => (value * 100).toFixed(2) + "\u00a0%";
   $("curve-text").textContent = "Waiting by memory: " + points.map(p => bytes(p.memory_bytes) + " "
     + share(p.wait_ratio) + " (" + (p.wait_high === null ? "no bound" : "at most " + share(p.wait_high)) + ", "

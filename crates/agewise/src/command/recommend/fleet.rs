@@ -3,6 +3,7 @@
 //! Prometheus-compatible server.
 
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::time::Duration;
 
 use agewise_policy::whatif::Estimate;
@@ -40,23 +41,14 @@ struct Series {
 /// One cgroup of one machine: all labels but the size.
 type Key = BTreeMap<String, String>;
 
-/// Waiting at one size, in the worst of the times.
-#[derive(Debug, Default)]
-struct Worst {
-    likely: f64,
-    /// `None`: in no time a bound was known.
-    high: Option<f64>,
-    bounded: f64,
-    samples: f64,
-}
-
 #[derive(Debug, Default)]
 struct Found {
     full_bytes: f64,
     beyond_bytes: f64,
     hours: f64,
-    /// By size in thousandths of what was resident at most.
-    worst: BTreeMap<u64, Worst>,
+    /// Waiting in the worst of the times, likely and at most, by size in thousandths of what was
+    /// resident at most.
+    worst: BTreeMap<u64, [f64; 2]>,
 }
 
 /// All cgroups that the server knows.
@@ -65,74 +57,64 @@ pub(super) fn all(url: &str, args: &Args) -> anyhow::Result<Vec<Seen>> {
     let labels = args.matching.as_deref().unwrap_or("");
     let over = format!("{}s", args.over.as_secs().max(1));
     let metric = |name: &str| format!("agewise_whatif_{name}{{{labels}}}");
-    let range = |function: &str, name: &str| format!("{function}({}[{over}])", metric(name));
-    let mut all: BTreeMap<Key, Found> = BTreeMap::new();
-    server.each(&range("max_over_time", "full_bytes"), |key, _, value| {
-        all.entry(key).or_default().full_bytes = value;
+    let most = |name: &str| format!("max_over_time({}[{over}])", metric(name));
+    let queries = [
+        most("full_bytes"),
+        most("beyond_bytes"),
+        format!("count_over_time(({})[{over}:1h])", metric("full_bytes")),
+        most("wait_ratio"),
+        most("wait_high_ratio"),
+    ];
+    // All at once: a server that has several processors uses them.
+    let answers = std::thread::scope(|scope| {
+        let server = &server;
+        let asked = queries
+            .iter()
+            .map(|query| scope.spawn(move || server.ask(query)));
+        let asked: Vec<_> = asked.collect();
+        let answers = asked.into_iter().map(|asked| asked.join());
+        let answers = answers.map(|answer| answer.unwrap_or_else(|panic| resume_unwind(panic)));
+        answers.collect::<anyhow::Result<Vec<Vec<Point>>>>()
     })?;
+    let mut all: BTreeMap<Key, Found> = BTreeMap::new();
+    for (number, points) in answers.into_iter().enumerate() {
+        for Point { key, size, value } in points {
+            let found = all.entry(key).or_default();
+            match (number, size) {
+                (0, None) => found.full_bytes = value,
+                (1, None) => found.beyond_bytes = value,
+                (2, None) => found.hours = value,
+                (3, Some(size)) => found.worst.entry(size).or_default()[0] = value,
+                (4, Some(size)) => found.worst.entry(size).or_default()[1] = value,
+                _ => {}
+            }
+        }
+    }
+    all.retain(|_, found| found.full_bytes > 0.0);
     if all.is_empty() {
         bail!(
             "{url} has no agewise_whatif_full_bytes{{{labels}}} within {over}: does it scrape the \
              daemons (metrics.enabled)?"
         );
     }
-    server.each(&range("max_over_time", "beyond_bytes"), |key, _, value| {
-        all.entry(key).or_default().beyond_bytes = value;
-    })?;
-    let hours = format!("count_over_time(({})[{over}:1h])", metric("full_bytes"));
-    server.each(&hours, |key, _, value| {
-        all.entry(key).or_default().hours = value;
-    })?;
-    let mut sized = |query: &str, set: &mut dyn FnMut(&mut Worst, f64)| {
-        server.each(query, |key, size, value| {
-            if let Some(size) = size {
-                let found = all.entry(key).or_default();
-                set(found.worst.entry(size).or_default(), value);
-            }
-        })
-    };
-    sized(
-        &range("max_over_time", "wait_ratio"),
-        &mut |worst, value| worst.likely = value,
-    )?;
-    sized(
-        &range("max_over_time", "wait_high_ratio"),
-        &mut |worst, value| {
-            worst.high = Some(value);
-        },
-    )?;
-    // A bound is left out where there is none: it has to be there as often as what it bounds.
-    sized(
-        &range("count_over_time", "wait_ratio"),
-        &mut |worst, value| worst.samples = value,
-    )?;
-    sized(
-        &range("count_over_time", "wait_high_ratio"),
-        &mut |worst, value| {
-            worst.bounded = value;
-        },
-    )?;
     Ok(all
         .into_iter()
-        .filter_map(|(key, found)| seen(key, &found))
+        .filter_map(|(key, found)| seen(&key, &found))
         .collect())
 }
 
-fn seen(key: Key, found: &Found) -> Option<Seen> {
+fn seen(key: &Key, found: &Found) -> Option<Seen> {
     // Of processes there is no limit to set, and the rest is nobody's.
     let cgroup = key
         .get("cgroup")
         .filter(|name| name.starts_with('/'))?
         .clone();
-    let costs = found.worst.iter().map(|(size, worst)| Cost {
+    let costs = found.worst.iter().map(|(size, [likely, high])| Cost {
         memory_bytes: (found.full_bytes * *size as f64 / 1000.0) as u64,
         wait: Estimate {
             low: 0.0,
-            likely: worst.likely,
-            high: match worst.high {
-                Some(high) if worst.bounded >= worst.samples => high.max(worst.likely),
-                _ => f64::INFINITY,
-            },
+            likely: *likely,
+            high: high.max(*likely),
         },
     });
     let time = Time {
@@ -150,6 +132,14 @@ fn seen(key: Key, found: &Found) -> Option<Seen> {
         longer: vec![time],
         knows_unused: false,
     })
+}
+
+/// A value of a series: its labels without the size, its size in thousandths.
+#[derive(Debug, PartialEq)]
+struct Point {
+    key: Key,
+    size: Option<u64>,
+    value: f64,
 }
 
 struct Server {
@@ -175,16 +165,11 @@ impl Server {
         })
     }
 
-    /// Asks, and hands over each series: its labels without the size, its size in thousandths, and
-    /// its value now.
-    fn each(&self, query: &str, mut take: impl FnMut(Key, Option<u64>, f64)) -> anyhow::Result<()> {
+    /// What each series of a query is now.
+    fn ask(&self, query: &str) -> anyhow::Result<Vec<Point>> {
         let asked = || format!("{}: {query}", self.url);
-        let mut response = self
-            .agent
-            .get(&self.url)
-            .query("query", query)
-            .call()
-            .with_context(asked)?;
+        let request = self.agent.get(&self.url).query("query", query);
+        let mut response = request.call().with_context(asked)?;
         let status = response.status();
         let body = response.body_mut().with_config().limit(ANSWER_MAX_BYTES);
         let text = body.read_to_vec().with_context(asked)?;
@@ -194,22 +179,19 @@ impl Server {
         let Some(data) = answer.data.filter(|_| answer.status == "success") else {
             bail!("{}: {}", asked(), answer.error);
         };
-        for mut series in data.result {
+        let point = |mut series: Series| {
             series.metric.remove("__name__");
             let size = series.metric.remove("size_ratio");
             let size = size.and_then(|size| size.parse::<f64>().ok());
-            let size = size.map(|size| (size * 1000.0).round() as u64);
-            if let Some(value) = series
-                .value
-                .1
-                .parse()
-                .ok()
-                .filter(|value: &f64| value.is_finite())
-            {
-                take(series.metric, size, value);
-            }
-        }
-        Ok(())
+            let value: f64 = series.value.1.parse().ok()?;
+            Some(Point {
+                key: series.metric,
+                size: size.map(|size| (size * 1000.0).round() as u64),
+                value,
+            })
+            .filter(|point| !point.value.is_nan())
+        };
+        Ok(data.result.into_iter().filter_map(point).collect())
     }
 }
 
@@ -229,25 +211,16 @@ mod tests {
             .into()
     }
 
-    fn worst(likely: f64, high: Option<f64>, bounded: f64) -> Worst {
-        Worst {
-            likely,
-            high,
-            bounded,
-            samples: 10.0,
-        }
-    }
-
     #[test]
-    fn a_bound_that_was_missing_once_is_none() {
+    fn an_infinite_bound_is_none() {
         let mut found = Found {
             full_bytes: 1000.0,
             beyond_bytes: 5.0,
             hours: 30.0,
             worst: BTreeMap::from([
-                (500, worst(0.0, Some(0.001), 9.0)),
-                (750, worst(0.0, Some(0.001), 10.0)),
-                (1000, worst(0.0, Some(0.0), 10.0)),
+                (500, [0.0, f64::INFINITY]),
+                (750, [0.0, 0.001]),
+                (1000, [0.0, 0.0]),
             ]),
         };
         let wanted = Wanted {
@@ -255,7 +228,7 @@ mod tests {
             history_ms: 86_400_000,
         };
         let of = |found: &Found| {
-            let seen = seen(key("/web"), found).unwrap();
+            let seen = seen(&key("/web"), found).unwrap();
             assert_eq!(seen.host.as_deref(), Some("a:9779"));
             let said = recommend(&[], &seen.longer, wanted).unwrap();
             (said.request_bytes, said.basis)
@@ -263,7 +236,7 @@ mod tests {
         assert_eq!(of(&found), (755, Basis::Curve));
         found.hours = 23.0;
         assert_eq!(of(&found), (1005, Basis::ShortHistory));
-        assert_eq!(seen(key("other"), &found), None);
+        assert_eq!(seen(&key("other"), &found), None);
     }
 
     /// Answers one request with this, and hands back what it was.
@@ -292,13 +265,14 @@ mod tests {
             {"metric":{"__name__":"x","cgroup":"/a","size_ratio":"0.75"},"value":[1.5,"2e3"]},
             {"metric":{"cgroup":"/b"},"value":[1.5,"NaN"]}]}}"#,
         );
-        let mut taken = Vec::new();
-        let server = Server::new(&url).unwrap();
-        server
-            .each("x[1s]", |key, size, value| taken.push((key, size, value)))
-            .unwrap();
+        let taken = Server::new(&url).unwrap().ask("x[1s]").unwrap();
         let labels = Key::from([("cgroup".to_owned(), "/a".to_owned())]);
-        assert_eq!(taken, [(labels, Some(750), 2000.0)]);
+        let point = Point {
+            key: labels,
+            size: Some(750),
+            value: 2000.0,
+        };
+        assert_eq!(taken, [point]);
         let request = served.join().unwrap();
         assert!(
             request.starts_with("GET /api/v1/query?query=x%5B1s%5D "),
@@ -312,10 +286,7 @@ mod tests {
             ("<html>", "no answer of a Prometheus"),
         ] {
             let (url, served) = serve(answer);
-            let error = Server::new(&url)
-                .unwrap()
-                .each("x", |_, _, _| {})
-                .unwrap_err();
+            let error = Server::new(&url).unwrap().ask("x").unwrap_err();
             assert!(format!("{error:#}").contains(said), "{error:#}");
             served.join().unwrap();
         }
