@@ -13,7 +13,8 @@ use agewise_policy::table::PAGES_PER_TABLE;
 use serde::Serialize;
 
 use super::accessed::{Accesses, Block};
-use super::files::{CachedFile, FileAges};
+use super::cached::CachedFile;
+use super::files::FileAges;
 use super::names::Place;
 use super::shown::CacheKind;
 use super::stat::cachestat;

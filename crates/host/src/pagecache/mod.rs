@@ -6,6 +6,7 @@
 //! become something else.
 
 pub mod accessed;
+mod cached;
 mod drop;
 mod files;
 mod frames;
@@ -19,10 +20,9 @@ mod stat;
 mod walk;
 
 pub use accessed::{Accessed, Accesses, Block};
+pub use cached::{CachedFile, FILES_MAX, Mapped, Owner};
 pub use drop::{DropLimits, DropReport, Dropper};
-pub use files::{
-    AccessNotes, CacheReader, CachedFile, FILES_MAX, FileAges, FilesLook, Mapped, Owner,
-};
+pub use files::{AccessNotes, CacheReader, FileAges, FilesLook};
 pub use frames::Folios;
 pub use layout::Leaf;
 pub use names::{Mounts, Openers, Place, device_text};

@@ -2,6 +2,7 @@
 //! `agewise report`: how much memory is how old.
 
 mod kernel;
+mod knows;
 pub(crate) mod print;
 mod text;
 

@@ -8,6 +8,7 @@ use agewise_host::agent::{CostReport, SubjectReport};
 use agewise_host::untrusted::Untrusted;
 use serde::Serialize;
 
+use super::knows::{Knows, kind};
 use super::text;
 use agewise_cli::output::{self, Format};
 use agewise_cli::units::{bytes_text, duration_text};
@@ -116,31 +117,6 @@ struct KernelCostRecord<'a> {
     #[serde(flatten)]
     look: &'a KernelLook<'a>,
     targets_cut: usize,
-}
-
-/// Which fields of a report are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Knows {
-    /// All of them: an agent's.
-    Agent,
-    /// Those of a source of the kernel's that knows processes.
-    Processes,
-    /// Those of a source of the kernel's that knows cgroups only.
-    Cgroups,
-}
-
-impl Knows {
-    pub(super) fn processes(self, report: &SubjectReport) -> Option<usize> {
-        (self != Knows::Cgroups).then_some(report.processes)
-    }
-
-    pub(super) fn swapped_bytes(self, report: &SubjectReport) -> Option<u64> {
-        (self != Knows::Cgroups).then_some(report.swapped_bytes)
-    }
-
-    pub(super) fn refaulted_bytes(self, report: &SubjectReport) -> Option<u64> {
-        (self == Knows::Agent).then_some(report.refaulted_bytes)
-    }
 }
 
 impl<W: Write> Printer<W> {
@@ -412,14 +388,6 @@ impl<'a> AgesRecord<'a> {
             troubles: &report.troubles,
             gone: report.gone.as_deref(),
         }
-    }
-}
-
-pub(super) fn kind(report: &SubjectReport) -> &'static str {
-    if report.is_cgroup {
-        "cgroup"
-    } else {
-        "process"
     }
 }
 

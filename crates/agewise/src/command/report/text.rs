@@ -7,7 +7,7 @@ use std::time::Duration;
 use agewise_host::agent::SubjectReport;
 use agewise_host::untrusted::clean;
 
-use super::print::{Knows, kind};
+use super::knows::{Knows, kind};
 use agewise_cli::units::{bytes_text, duration_text};
 
 /// Processes that are named in text when they could not be looked at.

@@ -122,6 +122,13 @@ impl Way for Held {
             ));
         };
         summary.limit_hits = own.cgroup().limit_hits().ok().flatten();
+        summary.oom_kills = own.cgroup().oom_kills().ok().flatten();
+        if let Some(killed @ 1..) = summary.oom_kills {
+            notes.add(format!(
+                "the kernel killed processes of the command ({killed}): it found nothing to \
+                 reclaim below the limit; give more memory"
+            ));
+        }
         summary.major_faults = own.cgroup().stat().ok().map(|stat| stat.major_faults);
         if let Err(error) = own.remove() {
             notes.add(format!("{error}; remove it by hand"));

@@ -39,6 +39,9 @@ pub struct Summary {
     /// How often it was reached: the kernel had to reclaim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_hits: Option<u64>,
+    /// Processes that the kernel killed because it found nothing to reclaim.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_kills: Option<u64>,
     /// Pages that had to be waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub major_faults: Option<u64>,
