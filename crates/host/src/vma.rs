@@ -43,8 +43,8 @@ impl VmaKind {
         matches!(self, VmaKind::Anon | VmaKind::Shmem)
     }
 
-    /// Which pages of a table of such a mapping are pages of its file. What was written in a private
-    /// mapping is anonymous; the kernel maps the file's own pages there clean and read-only.
+    /// Which pages of a table of such a mapping are pages of its file. What was written in a
+    /// private mapping is anonymous; the kernel maps the file's own pages there clean, read-only.
     pub fn files(self, bits: &TableBits) -> PageSet {
         match self {
             VmaKind::FileShared => PageSet::ALL,

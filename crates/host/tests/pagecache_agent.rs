@@ -129,6 +129,36 @@ fn is_near(pages: u64, wanted: u64) -> bool {
     pages.abs_diff(wanted) <= SLACK_PAGES
 }
 
+/// Holds what is resident against what was read, and against counters of the cgroup and of processes.
+fn check_sums(all: &SubjectReport, cgroup: &Cgroup, pids: [u32; 2]) {
+    let stat = cgroup.stat().unwrap();
+    let [seen, files] = file_pages(all);
+    assert_eq!(seen, 0);
+    assert!(
+        is_near(files, 2 * FILE_PAGES as u64),
+        "{files} pages of files"
+    );
+    let shmem_pages = all.shmem_bytes.unwrap() / PAGE as u64;
+    assert_eq!(shmem_pages, SHMEM_PAGES as u64);
+    // Counters of cgroups lag a little.
+    let counted = all.resident_bytes[1] + all.shmem_bytes.unwrap();
+    let lag = (4 * SLACK_PAGES) * PAGE as u64;
+    assert!(
+        counted.abs_diff(stat.file_bytes) <= lag,
+        "{counted} of {}",
+        stat.file_bytes
+    );
+    // What children have of their parent since the fork counts once for both.
+    let anon = all.resident_bytes[0] - all.shmem_bytes.unwrap();
+    let each = pids.map(anon_bytes);
+    let (least, most) = (each[0].max(each[1]), each[0] + each[1]);
+    assert!(
+        anon + lag >= least && anon <= most + lag,
+        "{anon} of {each:?}"
+    );
+    assert_eq!((all.processes, all.unmapped_cache_bytes), (2, None));
+}
+
 #[test]
 fn every_page_of_a_cgroup_counts_once_and_is_as_young_as_its_last_access() {
     let Some(walk) = opened(TEST, PageWalk::open()) else {
@@ -157,8 +187,8 @@ fn every_page_of_a_cgroup_counts_once_and_is_as_young_as_its_last_access() {
     let Some(ages) = opened(TEST, FileAges::with_frames(horizon_ms)) else {
         return;
     };
-    // Only what is young once more after it was cleared shows that several processes map it, and that
-    // it has to be cleared in another way.
+    // Only what is young once more after it was cleared shows that several processes map it, and
+    // that it has to be cleared in another way.
     for _ in 0..3 {
         agent.tick().unwrap();
         std::thread::sleep(Duration::from_millis(600));
@@ -166,32 +196,7 @@ fn every_page_of_a_cgroup_counts_once_and_is_as_young_as_its_last_access() {
     agent.follow_files(ages).unwrap();
 
     let all = report(&mut agent, 1);
-    let stat = place.0.stat().unwrap();
-    let [seen, files] = file_pages(&all);
-    assert_eq!(seen, 0);
-    assert!(
-        is_near(files, 2 * FILE_PAGES as u64),
-        "{files} pages of files"
-    );
-    let shmem_pages = all.shmem_bytes.unwrap() / PAGE as u64;
-    assert_eq!(shmem_pages, SHMEM_PAGES as u64);
-    // Counters of cgroups lag a little.
-    let counted = all.resident_bytes[1] + all.shmem_bytes.unwrap();
-    let lag = (4 * SLACK_PAGES) * PAGE as u64;
-    assert!(
-        counted.abs_diff(stat.file_bytes) <= lag,
-        "{counted} of {}",
-        stat.file_bytes
-    );
-    // What children have of their parent since the fork counts once for both.
-    let anon = all.resident_bytes[0] - all.shmem_bytes.unwrap();
-    let each = [0, 1].map(|child| anon_bytes(children[child].pid));
-    let (least, most) = (each[0].max(each[1]), each[0] + each[1]);
-    assert!(
-        anon + lag >= least && anon <= most + lag,
-        "{anon} of {each:?}"
-    );
-    assert_eq!((all.processes, all.unmapped_cache_bytes), (2, None));
+    check_sums(&all, &place.0, [children[0].pid, children[1].pid]);
 
     // Half of the mapped file by one mapping of two, a quarter of the other by its descriptor.
     children[1].read(BASE, FILE_PAGES / 2, 1, 0);

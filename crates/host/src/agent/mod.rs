@@ -255,9 +255,7 @@ impl Agent {
         self.share_out_budget();
         self.look(&domains, tap, &mut report, &mut cost);
         self.unseen = (report.failed, report.unseen_cgroups);
-        if let Some(cache) = &mut self.cache {
-            cache.look(&self.resolved.subjects, &self.nodes);
-        }
+        self.look_at_cache();
         self.last_tick_ms = clock_ms();
         self.mark_gone();
         report.cpu_ns = thread_cpu_ns() - began_ns;
@@ -274,12 +272,7 @@ impl Agent {
             };
             self.cost.began_ms = self.began_ms;
         }
-        self.cost.scans += 1;
-        self.cost.total_ns += report.cpu_ns;
-        self.cost.walk_ns += cost.walk_ns;
-        self.cost.classify_ns += cost.classify_ns;
-        self.cost.clear_ns += cost.clear_ns;
-        self.cost.present_pages += report.present_pages;
+        self.cost.add(&report);
         Ok(report)
     }
 

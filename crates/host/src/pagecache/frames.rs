@@ -2,8 +2,8 @@
 //! From entries of the trees of the page cache to frame numbers, by which page tables name the same
 //! pages.
 //!
-//! The kernel keeps a `struct page` for each frame, in one array (`CONFIG_SPARSEMEM_VMEMMAP`). Where
-//! that array begins is found with a page of our own, whose frame is known.
+//! The kernel keeps a `struct page` for each frame, in one array (`CONFIG_SPARSEMEM_VMEMMAP`).
+//! Where that array begins is found with pages of our own, whose frames are known.
 
 use std::fs::File;
 use std::io;

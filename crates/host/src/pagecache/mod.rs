@@ -7,6 +7,8 @@
 
 pub mod accessed;
 mod drop;
+#[cfg(test)]
+pub(crate) mod fake;
 mod files;
 mod frames;
 mod gather;
