@@ -129,7 +129,7 @@ fn is_near(pages: u64, wanted: u64) -> bool {
     pages.abs_diff(wanted) <= SLACK_PAGES
 }
 
-/// Holds what is resident against what was read, and against counters of the cgroup and of processes.
+/// Holds what is resident against what was read, and against counters of cgroup and processes.
 fn check_sums(all: &SubjectReport, cgroup: &Cgroup, pids: [u32; 2]) {
     let stat = cgroup.stat().unwrap();
     let [seen, files] = file_pages(all);

@@ -150,8 +150,8 @@ fn agent_config(config: &Config) -> AgentConfig {
     agent
 }
 
-/// An agent for targets, and what there is to say about it. Where the page cache cannot be followed,
-/// the rest is worth having.
+/// An agent for targets, and what there is to say about it. Where the page cache cannot be
+/// followed, the rest is worth having.
 fn open_agent(
     around: &Surroundings,
     targets: Targets,
