@@ -129,9 +129,9 @@ fn is_near(pages: u64, wanted: u64) -> bool {
     pages.abs_diff(wanted) <= SLACK_PAGES
 }
 
-/// Holds the sums of a report in which nothing was accessed yet against the kernel's counts.
-fn compare_sums(all: &SubjectReport, place: &Place, children: &[Child]) {
-    let stat = place.0.stat().unwrap();
+/// Holds what is resident against what was read, and against counters of cgroup and processes.
+fn check_sums(all: &SubjectReport, cgroup: &Cgroup, pids: [u32; 2]) {
+    let stat = cgroup.stat().unwrap();
     let [seen, files] = file_pages(all);
     assert_eq!(seen, 0);
     assert!(
@@ -150,7 +150,7 @@ fn compare_sums(all: &SubjectReport, place: &Place, children: &[Child]) {
     );
     // What children have of their parent since the fork counts once for both.
     let anon = all.resident_bytes[0] - all.shmem_bytes.unwrap();
-    let each = [0, 1].map(|child| anon_bytes(children[child].pid));
+    let each = pids.map(anon_bytes);
     let (least, most) = (each[0].max(each[1]), each[0] + each[1]);
     assert!(
         anon + lag >= least && anon <= most + lag,
@@ -196,7 +196,7 @@ fn every_page_of_a_cgroup_counts_once_and_is_as_young_as_its_last_access() {
     agent.follow_files(ages).unwrap();
 
     let all = report(&mut agent, 1);
-    compare_sums(&all, &place, &children);
+    check_sums(&all, &place.0, [children[0].pid, children[1].pid]);
 
     // Half of the mapped file by one mapping of two, a quarter of the other by its descriptor.
     children[1].read(BASE, FILE_PAGES / 2, 1, 0);

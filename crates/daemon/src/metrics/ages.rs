@@ -27,7 +27,8 @@ pub(super) fn families(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
     let mut resident = gauge(
         "resident",
         Unit::Bytes,
-        "Memory that processes have mapped and that is in memory",
+        "Memory that processes have mapped and that is in memory; with observe.files all file \
+         memory of a cgroup, mapped or not",
     );
     for row in rows {
         let mut whole = Histogram::new(&snapshot.intervals);

@@ -167,8 +167,8 @@ fn write_start(journal: &Journal, started: &Started, found: &Found) {
     }
 }
 
-/// An agent for targets, and what there is to say about it. Without the page cache, where that
-/// cannot be followed, the rest is worth having.
+/// An agent for targets, and what there is to say about it. Where the page cache cannot be
+/// followed, the rest is worth having.
 fn open_agent(
     around: &Surroundings,
     targets: Targets,

@@ -186,3 +186,129 @@ impl Agent {
         self.cache.is_some() && self.resolved.subjects[subject].cgroup.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use agewise_policy::workingset::Intervals;
+
+    use super::*;
+    use crate::cgroup::{Hierarchy, Version};
+    use crate::pagecache::CacheKind;
+    use crate::pagecache::fake::{FakeFile, Shared};
+
+    const PAGE: u64 = 4096;
+
+    fn file(number: u64, kind: CacheKind, cgroup: u64, pages: u32) -> FakeFile {
+        FakeFile {
+            number,
+            kind,
+            cgroup,
+            pages,
+            frame: number * 100,
+            read: 0,
+        }
+    }
+
+    fn report(cache: &Cache, of: &Cgroup) -> SubjectReport {
+        let intervals: Intervals = "1h".parse().unwrap();
+        let mut report = SubjectReport::new("x".into(), true, &[0], &[intervals]);
+        cache.add_to(&mut report, of, OldestPages::AtLeast);
+        report.finish();
+        report
+    }
+
+    /// Resident and unseen pages of files, and pages of shared memory.
+    fn pages(report: &SubjectReport) -> [u64; 3] {
+        let shmem = report.shmem_bytes.unwrap();
+        assert_eq!(report.resident_bytes[0], shmem);
+        let histogram = report.histogram();
+        assert_eq!(histogram.total(), report.resident_bytes);
+        [report.resident_bytes[1], report.unseen_bytes[1], shmem].map(|bytes| bytes / PAGE)
+    }
+
+    #[test]
+    fn each_page_counts_for_its_cgroup_and_those_above_as_young_as_its_last_access() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        std::fs::create_dir(dir.path().join("c")).unwrap();
+        let hierarchy = Hierarchy::at(Version::V2, dir.path());
+        let [top, a, b, c] = ["/", "/a", "/a/b", "/c"].map(|path| {
+            let cgroup = Cgroup::open(&hierarchy, path);
+            cgroup.unwrap()
+        });
+        let subject = |cgroup: &Cgroup| ResolvedSubject {
+            name: cgroup.path().into(),
+            start_ticks: None,
+            cgroup: Some(cgroup.clone()),
+            gone: None,
+        };
+        let nodes = Nodes {
+            ids: vec![0],
+            map: None,
+        };
+        let shared = Shared::default();
+        shared.0.lock().unwrap().files = vec![
+            file(1, CacheKind::File, a.id(), 10),
+            file(2, CacheKind::File, b.id(), 20),
+            file(3, CacheKind::Shmem, b.id(), 5),
+            file(4, CacheKind::Device, c.id(), 7),
+            file(5, CacheKind::File, 0, 3),
+        ];
+        let mut cache = Cache::new(shared.ages(3_600_000));
+        let all = [subject(&top), subject(&a), subject(&c)];
+        cache.look(&all, &nodes);
+        assert_eq!(pages(&report(&cache, &top)), [40, 40, 5]);
+        assert_eq!(pages(&report(&cache, &a)), [30, 30, 5]);
+        assert_eq!(pages(&report(&cache, &c)), [7, 7, 0]);
+
+        // Two pages by a descriptor, one of them and two more through a mapping.
+        shared.0.lock().unwrap().files[1].read = 0b11;
+        for frame in [201, 202, 203, 999] {
+            cache.touched.insert(frame);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        cache.look(&all, &nodes);
+        assert!(
+            !cache.touched.contains(201),
+            "from now on for the next look"
+        );
+        assert_eq!(pages(&report(&cache, &a)), [30, 26, 5]);
+        assert_eq!(pages(&report(&cache, &b)), [20, 16, 5]);
+
+        // Not everybody is asked for: the others are not followed any more.
+        cache.look(&[subject(&c)], &nodes);
+        assert_eq!(pages(&report(&cache, &top)), [7, 7, 0]);
+
+        // What was known stays, and why there is no more.
+        let failure = || AccessError::Unsupported {
+            what: "walking",
+            why: "it was taken away".into(),
+        };
+        shared.0.lock().unwrap().failure = Some(failure);
+        cache.look(&all, &nodes);
+        let failed = report(&cache, &c);
+        assert_eq!(pages(&failed), [7, 7, 0]);
+        assert!(failed.troubles[0].contains("page cache: "), "{failed:?}");
+    }
+
+    #[test]
+    fn dear_looks_come_rarely() {
+        let dir = tempfile::tempdir().unwrap();
+        let hierarchy = Hierarchy::at(Version::V2, dir.path());
+        let subjects = [ResolvedSubject {
+            name: "/".into(),
+            start_ticks: None,
+            cgroup: Some(Cgroup::open(&hierarchy, "/").unwrap()),
+            gone: None,
+        }];
+        let nodes = Nodes {
+            ids: vec![0],
+            map: None,
+        };
+        let mut cache = Cache::new(Shared::default().ages(1000));
+        cache.look_if_due(&subjects, &nodes);
+        cache.due_ms = clock_ms() + 60_000;
+        cache.look_if_due(&subjects, &nodes);
+        assert_eq!(cache.looks, 1);
+    }
+}

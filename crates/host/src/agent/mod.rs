@@ -285,12 +285,7 @@ impl Agent {
             };
             self.cost.began_ms = self.began_ms;
         }
-        self.cost.scans += 1;
-        self.cost.total_ns += report.cpu_ns;
-        self.cost.walk_ns += report.walk_ns;
-        self.cost.classify_ns += report.classify_ns;
-        self.cost.clear_ns += report.clear_ns;
-        self.cost.present_pages += report.present_pages;
+        self.cost.add(report);
     }
 
     /// Period of [`interim_scan`](Self::interim_scan) between two ticks: only while somebody else

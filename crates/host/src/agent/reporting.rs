@@ -5,7 +5,7 @@ use agewise_policy::workingset::{Histogram, Intervals};
 
 use super::cache::Cache;
 use super::target::ResolvedSubject;
-use super::{Agent, CostReport, Space, SubjectAges, SubjectReport};
+use super::{Agent, CostReport, Space, SubjectAges, SubjectReport, TickReport};
 use crate::access::PAGE_BYTES;
 use crate::frame_set::FrameSet;
 use crate::memory::MemInfo;
@@ -21,6 +21,18 @@ pub(super) struct Cost {
     pub classify_ns: u64,
     pub clear_ns: u64,
     pub present_pages: u64,
+}
+
+impl Cost {
+    /// Adds a tick.
+    pub fn add(&mut self, tick: &TickReport) {
+        self.scans += 1;
+        self.total_ns += tick.cpu_ns;
+        self.walk_ns += tick.walk_ns;
+        self.classify_ns += tick.classify_ns;
+        self.clear_ns += tick.clear_ns;
+        self.present_pages += tick.present_pages;
+    }
 }
 
 impl Agent {

@@ -8,6 +8,8 @@
 pub mod accessed;
 mod cached;
 mod drop;
+#[cfg(test)]
+pub(crate) mod fake;
 mod files;
 mod frames;
 mod gather;

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use agewise_lab::experiment::machine_run::Subject;
 use agewise_lab::experiment::matrix::{MeasureSummary, PolicyResult, run_with_agents, summarize};
-use agewise_lab::experiment::replay::Arrangement;
+use agewise_lab::experiment::replay::{Arrangement, Through};
 use agewise_lab::machine::Policy;
 use agewise_lab::proactive::{ProactivePlan, Sight};
 use agewise_policy::proactive::Spec;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 use super::setup::{Setup, parse_policy};
@@ -177,6 +177,17 @@ fn simulate(
         Some(pages) => pages,
         None => subject.memory_pages()?,
     };
+    if let Subject::Trace(replay, _) = &subject
+        && !args.proactive.is_empty()
+        && args.sight == SightArg::PageTables
+        && replay.anon_pages() == 0
+        && replay.through == Through::Descriptor
+    {
+        bail!(
+            "{name}: nothing of it is mapped, so an agent that reads page tables sees nothing; \
+             --sight generations sees page cache, --access mapped replays it as mapped memory"
+        );
+    }
     let progress = Progress::new("runs");
     let agents: Vec<ProactivePlan> = args
         .proactive
