@@ -50,8 +50,8 @@ pub struct MeasureSummary {
 }
 
 /// Runs all policies, each without an agent or beside one, with seeds `1..=seeds`, in parallel; the
-/// result does not depend on the order. `done` is called after each run. Once `stop` is set, runs end
-/// early.
+/// result does not depend on the order. `done` is called after each run. Once `stop` is set, runs
+/// end early.
 ///
 /// # Errors
 /// The error of the first run, in order, that cannot be made.

@@ -139,8 +139,8 @@ fn compare(
     }
 }
 
-/// Marks what is worse. Of many cells some differ by chance: the procedure of Benjamini and Hochberg
-/// (1995) keeps the share of those among all that are found different.
+/// Marks what is worse. Of many cells some differ by chance: the procedure of Benjamini and
+/// Hochberg (1995) keeps the share of those among all that are found different.
 fn judge(cells: &mut [Comparison], limits: Limits) {
     let mut chances: Vec<f64> = cells.iter().filter_map(|cell| cell.p).collect();
     chances.sort_unstable_by(f64::total_cmp);

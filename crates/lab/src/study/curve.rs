@@ -80,8 +80,8 @@ impl Yardstick for Stoppable {
 }
 
 impl CurveRequest {
-    /// Counts or estimates. Once `stop` is set, sizes under way are counted to their end and no other
-    /// begins.
+    /// Counts or estimates. Once `stop` is set, sizes under way are counted to their end and no
+    /// other begins.
     ///
     /// # Errors
     /// A trace that cannot be read, or [`StudyError::Stopped`].

@@ -97,7 +97,8 @@ fn no_result(path: &Path, why: &str) -> StudyError {
     wrong(
         path,
         format!(
-            "this is no result of `agewise lab run` or `curve` with --format json, csv or parquet: {why}"
+            "this is no result of `agewise lab run` or `curve` with --format json, csv or \
+             parquet: {why}"
         ),
     )
 }
@@ -204,8 +205,8 @@ fn describe(path: &Path, rows: &[Map<String, Json>]) -> Result<Description, Stud
     }
 }
 
-/// The cells of rows, each once, in the order of the rows. `add` takes from each row what of a cell is
-/// spread over its rows.
+/// The cells of rows, each once, in the order of the rows. `add` takes from each row what
+/// of a cell is spread over its rows.
 fn distinct<C: serde::de::DeserializeOwned>(
     path: &Path,
     rows: &[Map<String, Json>],

@@ -74,8 +74,8 @@ pub fn columns(
 }
 
 impl RunRequest {
-    /// Runs all columns with all seeds, in parallel. `done` is called after each run with the number
-    /// of them all; once `stop` is set the runs under way end soon and no other begins.
+    /// Runs all columns with all seeds, in parallel. `done` is called after each run with the
+    /// number of them all; once `stop` is set the runs under way end soon and no other begins.
     ///
     /// # Errors
     /// What cannot be run, or [`StudyError::Stopped`].

@@ -23,8 +23,8 @@ use crate::workload::spec::Workload;
 /// What to simulate on, as people write it.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
-    /// `memory.max` of the cgroup: a size, pages (`5000p`), or a share of a trace's footprint (`25%`).
-    /// The subject's own unless given.
+    /// `memory.max` of the cgroup: a size, pages (`5000p`), or a share of a trace's footprint
+    /// (`25%`). The subject's own unless given.
     pub memory: Option<String>,
     /// The swap device, or `none`; the subject's own unless given.
     pub swap: Option<String>,
@@ -101,8 +101,8 @@ fn parse_memory_pages(text: &str, subject: &Subject) -> Result<(u64, Option<Stri
         let pages = (replay.footprint_pages() as f64 * percent / 100.0).round() as u64;
         let note = (pages < MIN_MEMORY_PAGES).then(|| {
             format!(
-                "{name}: {text} of the footprint is {pages} pages; {MIN_MEMORY_PAGES} are used, the \
-                 least a cgroup works with"
+                "{name}: {text} of the footprint is {pages} pages; {MIN_MEMORY_PAGES} are used, \
+                 the least a cgroup works with"
             )
         });
         return Ok((pages.max(MIN_MEMORY_PAGES), note));
