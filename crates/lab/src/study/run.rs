@@ -13,6 +13,7 @@ use super::setup::{Named, Setup, parse_policy};
 use super::table::{Column, Kind, Table, Value};
 use crate::experiment::machine_run::{Plan, RunError, Subject};
 use crate::experiment::matrix::{self, MeasureSummary, PolicyResult};
+use crate::experiment::replay::Through;
 use crate::machine::Policy;
 use crate::machine::device::DeviceKind;
 use crate::proactive::{ProactivePlan, Sight};
@@ -90,6 +91,7 @@ impl RunRequest {
             .ok_or_else(|| StudyError::argument("no policy given"))?;
         let named = self.setup.subject(&self.subject)?;
         let (plan, note) = self.setup.plan(&named.subject, *first, 1)?;
+        self.require_sight(&named.subject)?;
         let seeds = self.seeds.unwrap_or(match named.subject {
             Subject::Workload(_) => WORKLOAD_SEEDS,
             Subject::Trace(..) => TRACE_SEEDS,
@@ -126,6 +128,27 @@ impl RunRequest {
             cells,
             note,
         })
+    }
+
+    /// An agent that reads page tables needs something in them.
+    fn require_sight(&self, subject: &Subject) -> Result<(), StudyError> {
+        let has_agent = self.columns.iter().any(|(_, agent)| agent.is_some());
+        match subject {
+            Subject::Trace(replay, _)
+                if has_agent
+                    && self.sight == Sight::PageTables
+                    && replay.anon_pages() == 0
+                    && replay.through == Through::Descriptor =>
+            {
+                Err(StudyError::argument(format!(
+                    "{}: nothing of it is mapped, so an agent that reads page tables sees nothing; \
+                     --sight generations sees page cache, --access mapped replays it as mapped \
+                     memory",
+                    self.subject
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn describe(
