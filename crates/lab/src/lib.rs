@@ -11,6 +11,7 @@ pub mod proactive;
 pub mod reference;
 pub mod reproduce;
 mod reuse_pool;
+pub mod study;
 mod svg;
 pub mod whatif;
 pub mod workload;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use agewise_kernel::ids::MemcgId;
 use agewise_lab::experiment::machine_run::{Plan, RunError, Subject, run};
-use agewise_lab::experiment::matrix::{run_all, summarize};
+use agewise_lab::experiment::matrix::{run_columns, summarize};
 use agewise_lab::machine::address_space::{Advice, MapOptions};
 use agewise_lab::machine::device::DeviceKind;
 use agewise_lab::machine::{
@@ -209,13 +209,13 @@ fn plan(workload: &str) -> Plan {
 
 #[test]
 fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
-    let policies = ["classic", "mglru:7.2", "mglru:6.12"].map(policy);
+    let policies = ["classic", "mglru:7.2", "mglru:6.12"].map(|name| (policy(name), None));
     for workload in ["desktop", "forkers"] {
         let text = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
             let results = pool
                 .unwrap()
-                .install(|| run_all(&plan(workload), &policies, 2, || ()))
+                .install(|| run_columns(&plan(workload), &policies, 2, &Arc::default(), || ()))
                 .unwrap();
             format!("{:?}", summarize(workload, &results))
         };

@@ -18,6 +18,7 @@ mod number;
 mod page_index;
 pub mod page_trace;
 pub mod reader;
+mod reading;
 mod sample;
 pub mod sizing;
 mod stream;
@@ -33,6 +34,7 @@ pub use format::{EXPANSION_MAX, FORMATS, Format, ReadLimits, ReadOptions, Reques
 pub use input::Input;
 pub use manifest::{Manifest, ManifestEntry};
 pub use page_index::{PageIndex, hash};
+pub use reading::{Reading, short_name};
 pub use sample::PageSample;
 pub use stream::{AccessStream, BATCH_ACCESSES, TraceSource};
 pub use summary::{QUANTILES, Summary};

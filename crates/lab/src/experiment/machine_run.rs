@@ -10,6 +10,7 @@ mod turns;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use agewise_kernel::ids::MemcgId;
 
@@ -76,6 +77,7 @@ pub struct Run {
     heat: Option<Box<Recorder>>,
     truth: Option<Truth>,
     usage: Usage,
+    stop: Option<Arc<AtomicBool>>,
 }
 
 impl Run {
@@ -123,6 +125,7 @@ impl Run {
                 .as_ref()
                 .and_then(|plan| plan.truth.then(Truth::default)),
             usage: Usage::default(),
+            stop: None,
         };
         match &plan.subject {
             Subject::Workload(workload) => run.start_workload(workload)?,
@@ -132,6 +135,18 @@ impl Run {
             damon.start(&mut run.machine, &run.processes, plan.seed)?;
         }
         Ok(run)
+    }
+
+    /// Turns end early once `stop` is set; what is measured then means nothing.
+    pub fn stop_on(&mut self, stop: &Arc<AtomicBool>) {
+        self.stop = Some(Arc::clone(stop));
+    }
+
+    /// Whether it was stopped.
+    fn is_stopped(&self) -> bool {
+        self.stop
+            .as_ref()
+            .is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
     /// A cgroup of the workload by its name.
@@ -182,7 +197,22 @@ impl Run {
 /// # Errors
 /// [`RunError`] when it cannot be carried out.
 pub fn run(plan: &Plan) -> Result<Measured, RunError> {
+    run_unless_stopped(plan, &Arc::default())
+}
+
+/// Runs a plan to its end, or until `stop` is set.
+///
+/// # Errors
+/// [`RunError`] when it cannot be carried out, or was stopped.
+pub fn run_unless_stopped(plan: &Plan, stop: &Arc<AtomicBool>) -> Result<Measured, RunError> {
+    if stop.load(Ordering::Relaxed) {
+        return Err(RunError::Stopped);
+    }
     let mut run = Run::new(plan)?;
+    run.stop_on(stop);
     run.run_until(u64::MAX)?;
+    if run.is_stopped() {
+        return Err(RunError::Stopped);
+    }
     Ok(run.measures())
 }

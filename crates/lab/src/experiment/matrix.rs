@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One workload under several policies, each with several seeds.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::machine_run::{Measured, Plan, RunError, run};
+use super::machine_run::{Measured, Plan, RunError, run_unless_stopped};
 use super::statistics::Summary;
 use crate::machine::Policy;
 use crate::proactive::ProactivePlan;
@@ -46,60 +49,42 @@ pub struct MeasureSummary {
     pub p: Option<f64>,
 }
 
-/// Runs all policies with seeds `1..=seeds`, in parallel; the result does not depend on the order.
-/// `done` is called after each run.
+/// Runs all policies, each without an agent or beside one, with seeds `1..=seeds`, in parallel; the
+/// result does not depend on the order. `done` is called after each run. Once `stop` is set, runs
+/// end early.
 ///
 /// # Errors
 /// The error of the first run, in order, that cannot be made.
-pub fn run_all(
+pub fn run_columns(
     plan: &Plan,
-    policies: &[Policy],
+    columns: &[(Policy, Option<ProactivePlan>)],
     seeds: u64,
+    stop: &Arc<AtomicBool>,
     done: impl Fn() + Sync,
 ) -> Result<Vec<PolicyResult>, RunError> {
-    run_with_agents(plan, policies, &[], seeds, done)
-}
-
-/// The same, each policy without an agent and then beside each of them.
-///
-/// # Errors
-/// The error of the first run, in order, that cannot be made.
-pub fn run_with_agents(
-    plan: &Plan,
-    policies: &[Policy],
-    agents: &[ProactivePlan],
-    seeds: u64,
-    done: impl Fn() + Sync,
-) -> Result<Vec<PolicyResult>, RunError> {
-    let columns: Vec<(Policy, Option<&ProactivePlan>)> = policies
-        .iter()
-        .flat_map(|&policy| {
-            let with = agents.iter().map(move |agent| (policy, Some(agent)));
-            std::iter::once((policy, None)).chain(with)
-        })
-        .collect();
     let jobs: Vec<(usize, u64)> = (0..columns.len())
         .flat_map(|column| (1..=seeds).map(move |seed| (column, seed)))
         .collect();
     let measured: Vec<Result<Measured, RunError>> = jobs
         .par_iter()
         .map(|&(column, seed)| {
-            let (policy, agent) = columns[column];
-            let measured = run(&Plan {
-                policy,
+            let (policy, agent) = &columns[column];
+            let plan = Plan {
+                policy: *policy,
                 seed,
-                proactive: agent.cloned(),
+                proactive: agent.clone(),
                 ..plan.clone()
-            });
+            };
+            let measured = run_unless_stopped(&plan, stop);
             done();
             measured
         })
         .collect();
     let mut results: Vec<PolicyResult> = columns
         .iter()
-        .map(|&(policy, agent)| {
+        .map(|(policy, agent)| {
             let plan = Plan {
-                policy,
+                policy: *policy,
                 ..plan.clone()
             };
             Ok(PolicyResult {

@@ -43,6 +43,21 @@ impl Summary {
         })
     }
 
+    /// What is known of a sample by its size, its mean and half its 95 % interval.
+    pub fn from_interval(n: usize, mean: f64, ci95: Option<f64>) -> Summary {
+        let t = StudentsT::new(0.0, 1.0, n as f64 - 1.0).ok();
+        let deviation = match (ci95, t) {
+            (Some(ci95), Some(t)) => ci95 / t.inverse_cdf(0.975),
+            _ => 0.0,
+        };
+        Summary {
+            n,
+            mean,
+            ci95,
+            variance: deviation.powi(2) * n as f64,
+        }
+    }
+
     /// Chance that two samples of one distribution differ as much (Welch's t-test, two-sided). None
     /// when a sample has fewer than two values; 1 or 0 when neither varies.
     pub fn welch(&self, other: &Summary) -> Option<f64> {
@@ -72,6 +87,9 @@ mod tests {
         assert!((summary.mean - 5.0).abs() < 1e-12);
         // s = 2.138, t(7, 0.975) = 2.3646: 2.138 / sqrt(8) * 2.3646 = 1.7874.
         assert!((summary.ci95.unwrap() - 1.7874).abs() < 1e-3);
+        let again = Summary::from_interval(8, summary.mean, summary.ci95);
+        assert!((again.variance - summary.variance).abs() < 1e-9);
+        assert_eq!(Summary::from_interval(1, 3.0, None).variance, 0.0);
         assert_eq!(Summary::of(&[]), None);
         assert_eq!(Summary::of(&[3.0]).unwrap().ci95, None);
     }

@@ -66,12 +66,18 @@ pub enum LibraryError {
     Workload(#[from] WorkloadError),
 }
 
+/// The text of the workload of a name.
+pub fn text(name: &str) -> Option<&'static str> {
+    let found = WORKLOADS.iter().find(|(known, _)| *known == name);
+    found.map(|(_, text)| *text)
+}
+
 /// The workload of a name.
 ///
 /// # Errors
 /// [`LibraryError`] when there is none.
 pub fn find(name: &str) -> Result<Workload, LibraryError> {
-    let Some((name, text)) = WORKLOADS.iter().find(|(known, _)| *known == name) else {
+    let Some(text) = text(name) else {
         return Err(LibraryError::Unknown {
             name: name.to_owned(),
             nearest: nearest(name, names()),

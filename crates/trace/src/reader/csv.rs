@@ -88,6 +88,13 @@ const NAMES: [(Column, &[&str]); 11] = [
 ];
 
 impl Column {
+    /// The name it is known by.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let of_column = NAMES.iter().find(|(column, _)| *column == self);
+        of_column.map_or("", |(_, names)| names[0])
+    }
+
     /// The column of this name, for `--columns NAME=HEADER`.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {

@@ -8,11 +8,12 @@ use std::process::ExitCode;
 
 use agewise_lab::experiment::machine_run::Run;
 use agewise_lab::heatmap::{self, Summary, Window};
+use agewise_lab::study::setup::parse_policy;
 use anyhow::{Context, bail};
 use serde::Serialize;
 
 use super::inspect::parse_time_ns;
-use super::setup::{Setup, parse_policy};
+use super::setup::Setup;
 use agewise_cli::output::{self, Format};
 
 /// Hold what DAMON says is hot against what is: the simulator knows every access.
@@ -88,10 +89,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         },
     };
     let stop_ns = args.until.as_deref().map(parse_time_ns).transpose()?;
-    let subject = args.setup.subject(&args.subject)?;
-    let mut plan = args
-        .setup
-        .plan(&subject, parse_policy(&args.policy)?, args.seed)?;
+    let policy = parse_policy(&args.policy)?;
+    let mut plan = args.setup.plan(&args.subject, policy, args.seed)?;
     let use_text = plan
         .damon
         .get_or_insert_with(|| "scheme".to_owned())

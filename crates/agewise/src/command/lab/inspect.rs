@@ -5,10 +5,11 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use agewise_lab::experiment::machine_run::Run;
+use agewise_lab::study::setup::parse_policy;
 use agewise_trace::suggest::nearest;
 use anyhow::{Context, anyhow};
 
-use super::setup::{Setup, parse_policy};
+use super::setup::Setup;
 
 /// Print the kernel's files as the simulated machine has them at a moment of a run.
 ///
@@ -73,9 +74,8 @@ pub(super) fn parse_time_ns(text: &str) -> anyhow::Result<u64> {
 /// Runs up to the moment and prints.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop_ns = parse_time_ns(&args.at)?;
-    let subject = args.setup.subject(&args.subject)?;
     let policy = parse_policy(&args.policy)?;
-    let plan = args.setup.plan(&subject, policy, args.seed)?;
+    let plan = args.setup.plan(&args.subject, policy, args.seed)?;
     let mut run = Run::new(&plan)?;
     run.run_until(stop_ns)?;
     let machine = &mut run.machine;

@@ -2,14 +2,17 @@
 //! `agewise lab`: the simulated machine and the yardsticks. One subcommand a file.
 
 pub mod balloon;
+pub mod check;
 pub mod curve;
 pub mod damon;
 pub mod inspect;
 pub mod list;
-mod parquet;
 pub mod reproduce;
+pub mod rerun;
+mod results;
 pub mod run;
 pub mod setup;
+pub mod show;
 pub mod verify_kernel;
 pub mod verify_policies;
 pub mod whatif;
@@ -37,6 +40,9 @@ pub enum Command {
     Damon(damon::Args),
     VerifyPolicies(verify_policies::Args),
     Reproduce(reproduce::Args),
+    Show(show::Args),
+    Check(check::Args),
+    Rerun(rerun::Args),
     Whatif(whatif::Args),
 }
 
@@ -52,6 +58,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Damon(args) => damon::run(args),
         Command::VerifyPolicies(args) => verify_policies::run(args),
         Command::Reproduce(args) => reproduce::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Show(args) => show::run(args),
+        Command::Rerun(args) => rerun::run(args),
         Command::Whatif(args) => whatif::run(args),
     }
 }

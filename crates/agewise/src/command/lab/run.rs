@@ -3,18 +3,21 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use agewise_lab::experiment::machine_run::Subject;
-use agewise_lab::experiment::matrix::{MeasureSummary, PolicyResult, run_with_agents, summarize};
-use agewise_lab::experiment::replay::{Arrangement, Through};
-use agewise_lab::machine::Policy;
-use agewise_lab::proactive::{ProactivePlan, Sight};
+use agewise_lab::experiment::matrix::MeasureSummary;
+use agewise_lab::experiment::replay::Arrangement;
+use agewise_lab::proactive::Sight;
+use agewise_lab::study::description::Description;
+use agewise_lab::study::result::Form;
+use agewise_lab::study::run::{RunOutcome, RunRequest, columns};
+use agewise_lab::study::table::Table;
 use agewise_policy::proactive::Spec;
-use anyhow::{Context, bail};
 use clap::ValueEnum;
 
-use super::setup::{Setup, parse_policy};
-use agewise_cli::output;
+use super::results::{BUILD, write};
+use super::setup::{Setup, expand};
 use agewise_cli::progress::Progress;
 use agewise_cli::units;
 
@@ -62,7 +65,8 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub seeds: Option<u64>,
     /// text: a table for people; json: one object a line, policy and measure; csv: the same fields; parquet:
-    /// every run, one column a measure, on standard output.
+    /// every run, one column a measure, on standard output. All but text say what was run: see
+    /// `agewise lab show`, `rerun` and `check`.
     #[arg(long, default_value = "text")]
     pub format: Format,
 }
@@ -99,119 +103,65 @@ pub enum Format {
     Parquet,
 }
 
-/// Seeds of a workload unless given.
-const WORKLOAD_SEEDS: u64 = 10;
-/// Seeds of a trace unless given: rising, falling and shuffled, where its order is not known.
-const TRACE_SEEDS: u64 = 3;
-
-/// Results of one subject.
-struct Outcome {
-    subject: Subject,
-    memory_pages: u64,
-    seeds: u64,
-    results: Vec<PolicyResult>,
+impl Format {
+    /// The form of a result; text is none.
+    fn form(self) -> Option<Form> {
+        match self {
+            Format::Text => None,
+            Format::Json => Some(Form::Json),
+            Format::Csv => Some(Form::Csv),
+            Format::Parquet => Some(Form::Parquet),
+        }
+    }
 }
 
 /// Runs and prints.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let policies = args
-        .policy
-        .iter()
-        .map(|name| parse_policy(name.trim()))
-        .collect::<anyhow::Result<Vec<Policy>>>()?;
-    let first = *policies.first().context("no policy given")?;
+    let columns = columns(&args.policy, &args.proactive)?;
     let mut out = io::stdout().lock();
-    let mut csv_header = true;
-    let mut outcomes = Vec::new();
-    for name in args.setup.names(&args.subjects)? {
-        let outcome = simulate(args, &name, first, &policies)?;
-        let summaries = summarize(outcome.subject.name(), &outcome.results);
-        match args.format {
-            Format::Text => {
+    let (mut table, mut cells, mut is_first) = (Table::default(), Vec::new(), true);
+    for subject in expand(&args.subjects)? {
+        let request = RunRequest {
+            setup: args.setup.study(),
+            subject,
+            columns: columns.clone(),
+            sight: args.sight.sight(),
+            seeds: args.seeds,
+            build: BUILD.to_owned(),
+        };
+        let progress = Progress::new("runs");
+        let outcome = request.run(&Arc::default(), |total| progress.advance(total))?;
+        progress.finish();
+        if let Some(note) = &outcome.note {
+            agewise_cli::note!("{note}");
+        }
+        match args.format.form() {
+            None => {
                 print_head(&mut out, &outcome)?;
-                print_table(&mut out, &outcome, &summaries)?;
+                print_table(&mut out, &outcome, &outcome.summaries())?;
             }
-            Format::Json => {
-                for summary in &summaries {
-                    output::json_line(&mut out, summary)?;
-                }
+            Some(Form::Parquet) => {
+                table.append(outcome.run_table());
+                cells.extend(outcome.cells);
             }
-            Format::Csv => {
-                let mut writer = csv::WriterBuilder::new()
-                    .has_headers(csv_header)
-                    .from_writer(&mut out);
-                for summary in &summaries {
-                    writer.serialize(summary)?;
-                }
-                writer.flush()?;
-                csv_header = false;
+            Some(form) => {
+                let cells = outcome.cells.clone();
+                let description = Description::Run { cells };
+                let summaries = outcome.summary_table();
+                write(&mut out, form, &summaries, &description, is_first)?;
+                is_first = false;
             }
-            Format::Parquet => outcomes.push(outcome),
         }
     }
     if args.format == Format::Parquet {
-        let mut file = Vec::new();
-        let named: Vec<(&str, &[PolicyResult])> = outcomes
-            .iter()
-            .map(|outcome| (outcome.subject.name(), outcome.results.as_slice()))
-            .collect();
-        super::parquet::write(&mut file, &named)?;
-        out.write_all(&file)?;
+        let description = Description::Run { cells };
+        write(&mut out, Form::Parquet, &table, &description, true)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn simulate(
-    args: &Args,
-    name: &str,
-    first: Policy,
-    policies: &[Policy],
-) -> anyhow::Result<Outcome> {
-    let subject = args.setup.subject(name)?;
-    let plan = args.setup.plan(&subject, first, 1)?;
-    let seeds = args.seeds.unwrap_or(match subject {
-        Subject::Workload(_) => WORKLOAD_SEEDS,
-        Subject::Trace(..) => TRACE_SEEDS,
-    });
-    let memory_pages = match plan.memory_pages {
-        Some(pages) => pages,
-        None => subject.memory_pages()?,
-    };
-    if let Subject::Trace(replay, _) = &subject
-        && !args.proactive.is_empty()
-        && args.sight == SightArg::PageTables
-        && replay.anon_pages() == 0
-        && replay.through == Through::Descriptor
-    {
-        bail!(
-            "{name}: nothing of it is mapped, so an agent that reads page tables sees nothing; \
-             --sight generations sees page cache, --access mapped replays it as mapped memory"
-        );
-    }
-    let progress = Progress::new("runs");
-    let agents: Vec<ProactivePlan> = args
-        .proactive
-        .iter()
-        .map(|spec| ProactivePlan {
-            spec: spec.clone(),
-            sight: args.sight.sight(),
-            truth: args.sight == SightArg::PageTables,
-        })
-        .collect();
-    let total = seeds * policies.len() as u64 * (1 + agents.len() as u64);
-    let results = run_with_agents(&plan, policies, &agents, seeds, || progress.advance(total))
-        .with_context(|| format!("cannot run {name}"))?;
-    progress.finish();
-    Ok(Outcome {
-        subject,
-        memory_pages,
-        seeds,
-        results,
-    })
-}
-
-fn print_head(out: &mut impl Write, outcome: &Outcome) -> io::Result<()> {
-    let Outcome {
+fn print_head(out: &mut impl Write, outcome: &RunOutcome) -> io::Result<()> {
+    let RunOutcome {
         subject,
         memory_pages,
         seeds,
@@ -301,7 +251,7 @@ fn cell(summary: &MeasureSummary, of_orders: bool) -> String {
 
 fn print_table(
     out: &mut impl Write,
-    outcome: &Outcome,
+    outcome: &RunOutcome,
     summaries: &[MeasureSummary],
 ) -> io::Result<()> {
     const WIDTH: usize = 28;

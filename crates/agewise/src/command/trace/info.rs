@@ -5,10 +5,10 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use agewise_trace::{QUANTILES, Summary};
+use agewise_trace::{QUANTILES, Summary, short_name};
 use serde::Serialize;
 
-use super::input::{InputArgs, short_name};
+use super::input::InputArgs;
 use agewise_cli::output::{self, Format};
 use agewise_cli::units;
 

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which trace to read and how: the arguments that every command over traces shares.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use agewise_host::memory::MemInfo;
 use agewise_host::root::ProcRoot;
 use agewise_trace::reader::csv::Column;
-use agewise_trace::{
-    EXPANSION_MAX, Format, Manifest, ReadLimits, ReadOptions, TraceSource, format,
-};
-use anyhow::Context;
+use agewise_trace::{EXPANSION_MAX, Format, ReadLimits, Reading, TraceSource, format};
 
 use agewise_cli::units;
 
@@ -51,43 +48,30 @@ pub struct InputArgs {
 }
 
 impl InputArgs {
-    /// The trace of this path, or of this name in the manifest.
-    pub fn source(&self, trace: &str) -> anyhow::Result<TraceSource> {
-        let mut source = match &self.manifest {
-            Some(manifest) => {
-                let directory = manifest.parent().unwrap_or(Path::new(""));
-                Manifest::read(manifest, directory)?
-                    .source(trace)
-                    .with_context(|| format!("{}: no trace named '{trace}'", manifest.display()))?
-            }
-            None => TraceSource::new(Path::new(trace)),
-        };
-        source.format = self.trace_format.or(source.format);
-        source.options = ReadOptions {
+    /// How traces are read, as the arguments say.
+    pub fn reading(&self) -> Reading {
+        Reading {
+            format: self.trace_format,
             page_shift: self.page_shift,
             columns: self.column.clone(),
+            manifest: self.manifest.clone(),
+            collapse_repeats: self.collapse_repeats,
             limits: ReadLimits {
                 memory_max_bytes: self.trace_memory.unwrap_or_else(trace_memory_default),
                 expansion_max: self.expansion_max,
             },
-        };
-        source.collapse_repeats |= self.collapse_repeats;
-        Ok(source)
+        }
+    }
+
+    /// The trace of this path, or of this name in the manifest.
+    pub fn source(&self, trace: &str) -> anyhow::Result<TraceSource> {
+        Ok(self.reading().source(trace)?)
     }
 }
 
 /// A quarter of the memory of this machine; no limit where that cannot be read.
 pub fn trace_memory_default() -> u64 {
     MemInfo::of_machine(&ProcRoot::default()).map_or(u64::MAX, |memory| memory.total_bytes / 4)
-}
-
-/// What a trace is called in tables: the file name without its endings, or the name in a manifest.
-pub fn short_name(trace: &str) -> &str {
-    let name = trace.rsplit('/').next().unwrap_or(trace);
-    name.split('.')
-        .next()
-        .filter(|stem| !stem.is_empty())
-        .unwrap_or(name)
 }
 
 /// A format by its name.

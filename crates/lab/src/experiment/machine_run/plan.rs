@@ -51,6 +51,9 @@ pub enum RunError {
     /// A distribution is wrong.
     #[error(transparent)]
     Zipf(#[from] ZipfError),
+    /// It was stopped from outside.
+    #[error("stopped before the end")]
+    Stopped,
 }
 
 /// What runs on the machine.
@@ -78,6 +81,15 @@ impl Subject {
         match self {
             Subject::Workload(workload) => workload.description.clone(),
             Subject::Trace(replay, _) => replay.description(),
+        }
+    }
+
+    /// Its swap unless the plan has another: the workload's own; of a trace, zram.
+    #[must_use]
+    pub fn swap(&self) -> Option<DeviceKind> {
+        match self {
+            Subject::Workload(workload) => workload.swap.parse().ok(),
+            Subject::Trace(..) => Some(DeviceKind::Zram),
         }
     }
 
@@ -154,15 +166,11 @@ impl Plan {
             _ => memory_pages.saturating_mul(4),
         };
         let machine_pages = machine_pages.clamp(1 << 12, 1 << 30) as u32;
-        let (cpus, swap, anon_pages) = match &self.subject {
-            Subject::Workload(workload) => (
-                workload.cpus as usize,
-                workload.swap.parse().ok(),
-                anon_pages(workload),
-            ),
-            Subject::Trace(replay, _) => (1, Some(DeviceKind::Zram), replay.anon_pages()),
+        let (cpus, anon_pages) = match &self.subject {
+            Subject::Workload(workload) => (workload.cpus as usize, anon_pages(workload)),
+            Subject::Trace(replay, _) => (1, replay.anon_pages()),
         };
-        let kind = self.swap.unwrap_or(swap);
+        let kind = self.swap.unwrap_or_else(|| self.subject.swap());
         let swap_pages = anon_pages.saturating_add(1024).min(1 << 30) as u32;
         let mut config = MachineConfig {
             policy: self.policy,

@@ -65,7 +65,7 @@ impl Run {
 
     /// The accesses of a trace, each at its time or as soon as the one before is done.
     pub(super) fn replay_until(&mut self, replaying: &mut Replaying, stop_ns: u64) {
-        while self.machine.now_ns() < stop_ns {
+        while self.machine.now_ns() < stop_ns && !self.is_stopped() {
             let Some(step) = replaying.cursor.next(&replaying.replay) else {
                 break;
             };

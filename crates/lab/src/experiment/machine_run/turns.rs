@@ -28,7 +28,7 @@ impl Run {
         while let Some(&Reverse((at_ns, _, index))) = self.ready.peek() {
             let cpu = self.tasks[index].cpu;
             let start_ns = at_ns.max(self.cpu_free_ns[cpu]);
-            if start_ns >= stop_ns {
+            if start_ns >= stop_ns || self.is_stopped() {
                 return Ok(());
             }
             if let Some(agent) = self

@@ -1,26 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab curve`.
 
-mod parquet;
-
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
 
+use agewise_lab::study::curve::{CurveOutcome, CurveRequest};
+use agewise_lab::study::description::Description;
+use agewise_lab::study::result::Form;
+use agewise_lab::study::table::Table;
 use agewise_lab::{plot, yardstick};
-use agewise_trace::DenseTrace;
-use agewise_trace::curve::{
-    self, Curve, Point, SamplingPlan, SizeSpec, exact, read_samples, spread_sizes,
-};
+use agewise_trace::curve::{Curve, SamplingPlan, SizeSpec};
 use agewise_trace::yardstick::Yardstick;
 use anyhow::Context;
-use serde::Serialize;
 
-use crate::command::trace::input::{InputArgs, short_name};
-use agewise_cli::output::{self, Format};
+use super::results::{BUILD, write};
+use crate::command::trace::input::InputArgs;
+use agewise_cli::output::Format;
 
 /// Draw miss-ratio curves: the share of accesses that miss, by the pages of memory there are.
 ///
@@ -102,7 +100,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Also write the points as Apache Parquet, with the columns of json and csv.
+    /// Also write the points as Apache Parquet, with the columns of json and csv; its metadata say
+    /// what was run.
     #[arg(long, value_name = "FILE")]
     pub parquet: Option<PathBuf>,
 
@@ -132,42 +131,9 @@ impl Args {
     }
 }
 
-/// A point as it is printed.
-#[derive(Debug, Serialize)]
-struct Record<'a> {
-    trace: &'a str,
-    policy: &'a str,
-    size_pages: usize,
-    footprint_pages: u64,
-    accesses: u64,
-    misses: u64,
-    miss_ratio: f64,
-    /// Half the width of the 95 % confidence interval of the miss ratio; 0 when counted.
-    miss_ratio_error: f64,
-    /// Share of the pages in each sample; null when counted.
-    sampling_rate: Option<f64>,
-}
-
-impl<'a> Record<'a> {
-    fn of(curve: &'a Curve, point: &Point) -> Self {
-        let (miss_ratio, miss_ratio_error) = curve.ratio(point);
-        Self {
-            trace: &curve.trace,
-            policy: &curve.policy,
-            size_pages: point.size_pages,
-            footprint_pages: curve.footprint_pages,
-            accesses: curve.accesses,
-            misses: point.misses.round() as u64,
-            miss_ratio,
-            miss_ratio_error,
-            sampling_rate: curve.sampling_rate,
-        }
-    }
-}
-
 /// Computes, prints and writes the pictures.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let plan = if args.sampled {
+    let sampling = if args.sampled {
         Some(SamplingPlan::new(args.rate, args.samples).map_err(anyhow::Error::msg)?)
     } else {
         None
@@ -176,12 +142,27 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .num_threads(args.jobs)
         .build()
         .context("cannot start the threads")?;
-    let mut curves = Vec::new();
+    let (mut curves, mut cells, mut table) = (Vec::new(), Vec::new(), Table::default());
     for trace in &args.traces {
-        curves.extend(match plan {
-            Some(plan) => estimate(args, trace, plan, &pool)?,
-            None => count(args, trace, &pool)?,
-        });
+        let request = CurveRequest {
+            trace: trace.clone(),
+            reading: args.input.reading(),
+            policies: args.policies(),
+            sizes: args.sizes.clone(),
+            points: args.points,
+            sampling,
+            build: BUILD.to_owned(),
+        };
+        let outcome = pool.install(|| request.run(&Arc::default()))?;
+        for note in &outcome.notes {
+            agewise_cli::note!("{note}");
+        }
+        if args.timing {
+            say_time(&outcome);
+        }
+        table.append(outcome.table());
+        curves.extend(outcome.curves);
+        cells.extend(outcome.cells);
     }
     write_picture(args.svg.as_deref(), || Ok(plot::svg(&curves).into_bytes()))?;
     write_picture(
@@ -191,78 +172,36 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     write_picture(args.png.as_deref(), || {
         plot::png(&curves).map_err(anyhow::Error::msg)
     })?;
+    let description = Description::Curve { cells };
     if let Some(path) = &args.parquet {
-        let file =
+        let mut file =
             fs::File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
-        parquet::write(file, &records(&curves))
+        write(&mut file, Form::Parquet, &table, &description, true)
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    print(args, &curves)?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    match args.format {
+        Format::Text => text(&mut out, &curves)?,
+        Format::Json => write(&mut out, Form::Json, &table, &description, true)?,
+        Format::Csv => write(&mut out, Form::Csv, &table, &description, true)?,
+    }
+    out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn count(args: &Args, trace: &str, pool: &rayon::ThreadPool) -> anyhow::Result<Vec<Curve>> {
-    let source = args.input.source(trace)?;
-    let started = Instant::now();
-    let mut stream = source.open()?;
-    let dense = DenseTrace::from_stream(&source.path, &mut stream)?;
-    if let Some(note) = stream.note() {
-        agewise_cli::note!("{note}");
-    }
-    let decoded = started.elapsed();
-    let sizes = sizes(args, dense.page_count() as u64);
-    let policies = args.policies();
-    let curves = pool.install(|| exact(short_name(trace), &dense, &policies, &sizes));
-    if args.timing {
-        let accesses = dense.accesses().len();
-        agewise_cli::note!(
-            "{trace}: {accesses} accesses decoded in {:.3} s, {} runs in {:.3} s",
-            decoded.as_secs_f64(),
-            policies.len() * sizes.len(),
-            (started.elapsed() - decoded).as_secs_f64()
-        );
-    }
-    Ok(curves)
-}
-
-fn estimate(
-    args: &Args,
-    trace: &str,
-    plan: SamplingPlan,
-    pool: &rayon::ThreadPool,
-) -> anyhow::Result<Vec<Curve>> {
-    /// A sample of fewer pages says little.
-    const SAMPLE_PAGES_MIN: usize = 100;
-    let source = args.input.source(trace)?;
-    let mut stream = source.open()?;
-    let samples = read_samples(&mut stream, plan)?;
-    if let Some(note) = stream.note() {
-        agewise_cli::note!("{note}");
-    }
-    let fewest = samples.smallest_sample_pages();
-    if fewest < SAMPLE_PAGES_MIN {
-        agewise_cli::note!(
-            "{trace}: a sample has only {fewest} pages; raise --rate, or count without \
-             --sampled"
-        );
-    }
-    let sizes = sizes(args, samples.footprint_pages());
-    let policies = args.policies();
-    Ok(pool.install(|| curve::sampled(short_name(trace), &samples, &policies, &sizes)))
-}
-
-fn sizes(args: &Args, footprint_pages: u64) -> Vec<usize> {
-    if args.sizes.is_empty() {
-        return spread_sizes(footprint_pages, usize::from(args.points));
-    }
-    let mut sizes: Vec<usize> = args
-        .sizes
-        .iter()
-        .map(|size| size.pages(footprint_pages))
-        .collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    sizes
+/// Says on standard error how long it took.
+fn say_time(outcome: &CurveOutcome) {
+    let Some(first) = outcome.curves.first() else {
+        return;
+    };
+    agewise_cli::note!(
+        "{}: {} accesses decoded in {:.3} s, {} runs in {:.3} s",
+        first.trace,
+        first.accesses,
+        outcome.decoded_in.as_secs_f64(),
+        outcome.curves.len() * first.points.len(),
+        outcome.counted_in.as_secs_f64()
+    );
 }
 
 fn write_picture(
@@ -275,35 +214,6 @@ fn write_picture(
         }
         None => Ok(()),
     }
-}
-
-fn records(curves: &[Curve]) -> Vec<Record<'_>> {
-    let mut records = Vec::new();
-    for curve in curves {
-        records.extend(curve.points.iter().map(|point| Record::of(curve, point)));
-    }
-    records
-}
-
-fn print(args: &Args, curves: &[Curve]) -> anyhow::Result<()> {
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    match args.format {
-        Format::Text => text(&mut out, curves)?,
-        Format::Json => {
-            for record in records(curves) {
-                output::json_line(&mut out, &record)?;
-            }
-        }
-        Format::Csv => {
-            let mut csv = csv::Writer::from_writer(&mut out);
-            for record in records(curves) {
-                csv.serialize(record)?;
-            }
-            csv.flush()?;
-        }
-    }
-    out.flush()?;
-    Ok(())
 }
 
 fn text(out: &mut impl Write, curves: &[Curve]) -> std::io::Result<()> {

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise lab check`.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use agewise_cli::output::{self, Format};
+use agewise_cli::units;
+use agewise_lab::study::check::{Checked, Limits, check};
+use agewise_lab::study::result::ResultFile;
+
+/// Say what got worse from one result to another.
+///
+/// Compares the cells (workload or trace, policy, memory, measure) that both results have, over the
+/// measures of which more is worse: faults, refaults, pages scanned, I/O, stalls, CPU time,
+/// latencies, time, miss ratio. A cell is worse when its mean rose by more than the budget and,
+/// where there are samples (seeds, or samples of the pages), Welch's test tells the means apart; of
+/// all cells found so, at most the share --significance is expected to be chance
+/// (Benjamini-Hochberg). Without samples the budget alone decides: the lab is deterministic.
+///
+/// Exit status 1 when a cell is worse, 0 when none is.
+///
+/// Example: agewise lab check before.json after.json --budget 1%
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The result to compare with: output of `lab run` or `lab curve` as json, csv or parquet.
+    #[arg(value_name = "BEFORE")]
+    pub before: PathBuf,
+    /// The result to judge.
+    #[arg(value_name = "AFTER")]
+    pub after: PathBuf,
+    /// By how much a measure may rise.
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = share)]
+    pub budget: f64,
+    /// Share of false alarms.
+    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = share)]
+    pub significance: f64,
+    /// text: what is worse; json and csv: every cell compared.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let (number, scale) = match text.strip_suffix('%') {
+        Some(number) => (number, 0.01),
+        None => (text, 1.0),
+    };
+    match number.trim().parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value * scale),
+        _ => Err("write a share such as 1% or 0.01".to_owned()),
+    }
+}
+
+/// Compares and prints.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let before = ResultFile::read(&args.before)?;
+    let after = ResultFile::read(&args.after)?;
+    let limits = Limits {
+        budget: args.budget,
+        significance: args.significance,
+    };
+    let checked = check(&before, &after, limits)?;
+    let mut out = io::stdout().lock();
+    match args.format {
+        Format::Text => print(&mut out, &checked, args.budget)?,
+        Format::Json => {
+            for cell in &checked.cells {
+                output::json_line(&mut out, cell)?;
+            }
+        }
+        Format::Csv => {
+            let mut writer = csv::Writer::from_writer(&mut out);
+            for cell in &checked.cells {
+                writer.serialize(cell)?;
+            }
+            writer.flush()?;
+        }
+    }
+    let is_worse = checked.cells.iter().any(|cell| cell.worse);
+    Ok(match is_worse {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
+}
+
+fn print(out: &mut impl Write, checked: &Checked, budget: f64) -> io::Result<()> {
+    for note in &checked.notes {
+        writeln!(out, "differs: {}", output::message(note))?;
+    }
+    if checked.unmatched > 0 {
+        writeln!(out, "{} cells are in only one result", checked.unmatched)?;
+    }
+    let worse = checked.cells.iter().filter(|cell| cell.worse);
+    for cell in worse.clone() {
+        let change = match cell.change {
+            Some(change) => format!("{:+.2} %", change * 100.0),
+            None => "from 0".to_owned(),
+        };
+        let chance = match cell.p {
+            Some(p) => format!("p {p:.2e}"),
+            None => "counted".to_owned(),
+        };
+        writeln!(
+            out,
+            "worse: {} {} {} {}: {} to {} ({change}, {chance})",
+            output::message(&cell.workload),
+            output::message(&cell.policy),
+            units::bytes_text(cell.memory_bytes),
+            cell.measure,
+            cell.before,
+            cell.after,
+        )?;
+    }
+    writeln!(
+        out,
+        "{} of {} cells are worse by more than {} %",
+        worse.count(),
+        checked.cells.len(),
+        budget * 100.0
+    )
+}

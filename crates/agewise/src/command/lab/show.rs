@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise lab show`.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use agewise_cli::output;
+use agewise_cli::units;
+use agewise_lab::study::again::{groups, is_same_curve, is_same_run};
+use agewise_lab::study::description::{CurveCell, Described, Description, Origin, RunCell};
+use agewise_lab::study::result::ResultFile;
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// Print what a result was made of.
+///
+/// Every row of what `lab run` and `lab curve` write with --format json, csv or parquet says what
+/// was run: the workload or trace with its SHA-256, policy, agent, memory, swap, settings, seeds,
+/// other options, version and build. This prints it once.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A file with the output of `lab run` or `lab curve`.
+    #[arg(value_name = "RESULT")]
+    pub result: PathBuf,
+    /// text: for people; json: one object a line and policy.
+    #[arg(long, default_value = "text")]
+    pub format: Format,
+}
+
+/// The form of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// A cell under the name of its experiment.
+#[derive(Serialize)]
+struct Cell<'a, C: Serialize> {
+    experiment: &'static str,
+    #[serde(flatten)]
+    cell: &'a Described<C>,
+}
+
+/// Reads and prints.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let description = ResultFile::read(&args.result)?.description;
+    let mut out = io::stdout().lock();
+    match (&description, args.format) {
+        (Description::Run { cells }, Format::Text) => {
+            for group in groups(cells, is_same_run) {
+                print_run(&mut out, group)?;
+            }
+        }
+        (Description::Curve { cells }, Format::Text) => {
+            for group in groups(cells, is_same_curve) {
+                print_curve(&mut out, group)?;
+            }
+        }
+        (Description::Run { cells }, Format::Json) => print_json(&mut out, "run", cells)?,
+        (Description::Curve { cells }, Format::Json) => print_json(&mut out, "curve", cells)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_json<C: Serialize>(
+    out: &mut impl Write,
+    experiment: &'static str,
+    cells: &[Described<C>],
+) -> io::Result<()> {
+    for cell in cells {
+        output::json_line(out, &Cell { experiment, cell })?;
+    }
+    Ok(())
+}
+
+/// A line, unless there is nothing to say.
+fn line(out: &mut impl Write, name: &str, value: &str) -> io::Result<()> {
+    match value {
+        "" => Ok(()),
+        value => writeln!(out, "  {name:9} {}", output::message(value)),
+    }
+}
+
+fn policies<'a, C>(of: &'a [Described<C>], name: impl Fn(&'a C) -> &'a str) -> String {
+    let names: Vec<&str> = of.iter().map(|of| name(&of.cell)).collect();
+    names.join(", ")
+}
+
+fn print_origin(out: &mut impl Write, origin: &Origin) -> io::Result<()> {
+    line(out, "options", &origin.options)?;
+    line(out, "source", &origin.source)?;
+    line(out, "sha256", &origin.source_sha256)?;
+    let made_by = format!("agewise {}, build {}", origin.version, origin.build);
+    line(out, "made by", &made_by)
+}
+
+fn print_run(out: &mut impl Write, group: &[Described<RunCell>]) -> io::Result<()> {
+    let Some(Described { cell, origin }) = group.first() else {
+        return Ok(());
+    };
+    writeln!(out, "run of {}", output::message(&cell.workload))?;
+    line(out, "policies", &policies(group, |cell| &cell.policy))?;
+    let pages = cell.memory_bytes / 4096;
+    let memory = units::bytes_text(cell.memory_bytes);
+    line(out, "memory", &format!("{memory} ({pages} pages)"))?;
+    line(out, "swap", &cell.swap)?;
+    line(out, "settings", &cell.settings)?;
+    line(out, "damon", cell.damon.as_deref().unwrap_or_default())?;
+    line(out, "seeds", &cell.seeds)?;
+    print_origin(out, origin)
+}
+
+fn print_curve(out: &mut impl Write, group: &[Described<CurveCell>]) -> io::Result<()> {
+    let Some(Described { cell, origin }) = group.first() else {
+        return Ok(());
+    };
+    writeln!(out, "curves of {}", output::message(&cell.trace))?;
+    line(out, "policies", &policies(group, |cell| &cell.policy))?;
+    let sizes: Vec<String> = cell.sizes_pages.iter().map(u64::to_string).collect();
+    line(out, "pages", &sizes.join(", "))?;
+    if let (Some(rate), Some(samples)) = (cell.sampling_rate, cell.samples) {
+        line(out, "samples", &format!("{samples} of {rate} of the pages"))?;
+    }
+    print_origin(out, origin)
+}

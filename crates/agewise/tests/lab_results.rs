@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Results of the lab say what was run, can be run again, and are compared.
+
+mod program;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use program::agewise;
+
+/// A directory with a trace in it, and results made of it.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let place = Place(tempfile::tempdir().expect("a directory"));
+        let pages: String = (0..20_000u64)
+            .map(|n| format!("{}\n", n * n % 1009 + n % 7))
+            .collect();
+        fs::write(place.at("one.trace"), pages).expect("written");
+        fs::write(place.at("small.toml"), WORKLOAD).expect("written");
+        place
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// What the arguments print, as a file of that name.
+    fn result(&self, name: &str, arguments: &[&str]) -> String {
+        let file = fs::File::create(self.at(name)).expect("a file");
+        let status = Command::new(assert_cmd::cargo::cargo_bin("agewise"))
+            .args(arguments)
+            .current_dir(self.0.path())
+            .stdout(Stdio::from(file))
+            .status();
+        assert!(status.expect("a program").success(), "{arguments:?}");
+        self.at(name).to_string_lossy().into_owned()
+    }
+
+    /// The same command here: whether it succeeded, what it printed and said.
+    fn run(&self, arguments: &[&str]) -> (bool, String, String) {
+        let output = Command::new(assert_cmd::cargo::cargo_bin("agewise"))
+            .args(arguments)
+            .current_dir(self.0.path())
+            .output()
+            .expect("a program");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (
+            output.status.success(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    }
+}
+
+/// A heap of twice its memory.
+const WORKLOAD: &str = r#"
+description = "Zipf over a heap"
+memory = "2MiB"
+swap = "zram"
+
+[[process]]
+name = "one"
+
+[[process.area]]
+name = "heap"
+size = "4MiB"
+
+[[process.phase]]
+populate = ["heap"]
+
+[[process.phase]]
+touches = 20000
+stream = [{ area = "heap", order = "zipf", theta = 0.99, write = 0.1 }]
+"#;
+
+const RUN: [&str; 16] = [
+    "lab",
+    "run",
+    "small.toml",
+    "one.trace",
+    "--policy",
+    "classic+zone,mglru",
+    "--proactive",
+    "age:50ms/100ms",
+    "--memory",
+    "400p",
+    "--set",
+    "swappiness=10",
+    "--seeds",
+    "2",
+    "--access",
+    "mapped",
+];
+
+fn sha256sum(path: &Path) -> String {
+    let output = Command::new("sha256sum").arg(path).output();
+    let text = String::from_utf8(output.expect("sha256sum").stdout).expect("text");
+    text.split(' ').next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn every_row_says_what_was_run() {
+    let place = Place::new();
+    let path = place.result("r.json", &[&RUN[..], &["--format", "json"]].concat());
+    let text = fs::read_to_string(path).expect("text");
+    let row = |line: &str| serde_json::from_str::<serde_json::Value>(line).expect("JSON");
+    let last = row(text.lines().last().expect("rows"));
+    for (field, value) in [
+        ("workload", "one"),
+        ("policy", "mglru:7.2+age:50ms/100ms"),
+        ("agent", "age:50ms/100ms"),
+        ("swap", "zram"),
+        ("settings", "swappiness=10"),
+        ("seeds", "1-2"),
+        ("options", "access=mapped"),
+        ("source", "one.trace"),
+        ("source_sha256", &sha256sum(&place.at("one.trace"))),
+        ("version", env!("CARGO_PKG_VERSION")),
+    ] {
+        assert_eq!(last[field], value, "{field}");
+    }
+    assert_eq!(last["memory_bytes"], 400 * 4096);
+    assert!(last["damon"].is_null() && last["build"].is_string());
+    let first = row(text.lines().next().expect("rows"));
+    assert_eq!(first["policy"], "classic+zone");
+    assert!(first["agent"].is_null());
+    let csv = place.result("r.csv", &[&RUN[..], &["--format", "csv"]].concat());
+    let csv = fs::read_to_string(csv).expect("text");
+    let header = csv.lines().next().expect("a header");
+    let of_json: Vec<String> = text
+        .lines()
+        .next()
+        .expect("rows")
+        .split(",\"")
+        .map(|part| {
+            part.split('"')
+                .find(|name| name.len() > 1 || *name == "n" || *name == "p")
+        })
+        .map(|name| name.unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(header.split(',').collect::<Vec<_>>(), of_json);
+}
+
+#[test]
+fn results_are_shown_and_run_again() {
+    let place = Place::new();
+    for format in ["json", "csv", "parquet"] {
+        let name = format!("r.{format}");
+        place.result(&name, &[&RUN[..], &["--format", format]].concat());
+        let (ok, said, error) = place.run(&["lab", "show", &name]);
+        assert!(ok, "{error}");
+        for expected in [
+            "run of small",
+            "run of one",
+            "classic+zone, classic+zone+age:50ms/100ms, mglru:7.2, mglru:7.2+age:50ms/100ms",
+            "(400 pages)",
+            "swappiness=10",
+            "1-2",
+        ] {
+            assert!(said.contains(expected), "{format}: {said}");
+        }
+        let (ok, said, error) = place.run(&["lab", "rerun", &name]);
+        assert!(
+            ok && said.starts_with("the same "),
+            "{format}: {said}{error}"
+        );
+    }
+    let (_, of_csv, _) = place.run(&["lab", "show", "r.csv", "--format", "json"]);
+    let (_, of_parquet, _) = place.run(&["lab", "show", "r.parquet", "--format", "json"]);
+    assert_eq!(of_csv, of_parquet, "each form holds the whole of it");
+}
+
+#[test]
+fn curves_are_run_again() {
+    let place = Place::new();
+    let curve = [
+        "lab",
+        "curve",
+        "one.trace",
+        "--policy",
+        "lru,reuse:look=0.5",
+        "--points",
+        "5",
+    ];
+    let sampled = ["--sampled", "--rate", "0.3", "--samples", "2"];
+    for (name, more) in [
+        ("c.json", vec!["--format", "json"]),
+        ("c.csv", [&["--format", "csv"][..], &sampled].concat()),
+    ] {
+        place.result(
+            name,
+            &[&curve[..], &["--parquet", "c.parquet"], &more].concat(),
+        );
+        for name in [name, "c.parquet"] {
+            let (ok, said, error) = place.run(&["lab", "rerun", name]);
+            assert!(ok && said.starts_with("the same "), "{name}: {said}{error}");
+            let (_, said, _) = place.run(&["lab", "show", name]);
+            assert!(said.contains("lru, reuse:look=0.5"), "{said}");
+        }
+    }
+    fs::create_dir(place.at("moved")).expect("a directory");
+    fs::rename(place.at("one.trace"), place.at("moved/one.trace")).expect("moved");
+    let (ok, _, error) = place.run(&["lab", "rerun", "c.json"]);
+    assert!(
+        !ok && error.contains("one.trace") && error.contains("--from"),
+        "{error}"
+    );
+    let (ok, said, error) = place.run(&["lab", "rerun", "c.json", "--from", "moved"]);
+    assert!(ok, "{said}{error}");
+    fs::write(place.at("moved/one.trace"), "1\n2\n").expect("changed");
+    let (ok, _, error) = place.run(&["lab", "rerun", "c.json", "--from", "moved"]);
+    assert!(
+        !ok && error.contains("is not what the result is of"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_differs_is_said() {
+    let place = Place::new();
+    let run = [
+        "lab",
+        "run",
+        "one.trace",
+        "--policy",
+        "classic",
+        "--format",
+        "json",
+    ];
+    let path = place.result("r.json", &run);
+    let text = fs::read_to_string(&path).expect("text");
+    let wrong = text.replacen("\"mean\":", "\"mean\":1", 1);
+    fs::write(place.at("wrong.json"), wrong).expect("written");
+    let (ok, said, _) = place.run(&["lab", "rerun", "wrong.json"]);
+    assert!(
+        !ok && said.contains("the first is row 1 (one classic accesses): mean was"),
+        "{said}"
+    );
+    let other = text.replace("\"build\":\"", "\"build\":\"other ");
+    fs::write(place.at("other.json"), other).expect("written");
+    let (ok, said, error) = place.run(&["lab", "rerun", "other.json"]);
+    assert!(ok && error.contains("build other "), "{said}{error}");
+    for (content, expected) in [
+        ("", "it is empty"),
+        ("{\"a\":1}\n", "no result of `agewise lab run`"),
+        ("{\"workload\":", "no result of `agewise lab run`"),
+        ("workload,policy,n\nkv,classic,3\n", "row 1: missing field"),
+        ("PAR1", "no result of `agewise lab run`"),
+        ("\u{1}\u{2}", "no result of `agewise lab run`"),
+    ] {
+        fs::write(place.at("bad"), content).expect("written");
+        let (ok, _, error) = place.run(&["lab", "show", "bad"]);
+        assert!(!ok && error.contains(expected), "{content}: {error}");
+    }
+    assert!(
+        agewise(&["lab", "show", "/nonexistent"])
+            .2
+            .contains("/nonexistent")
+    );
+}
+
+#[test]
+fn what_got_worse_is_found() {
+    let place = Place::new();
+    let run = [
+        "lab",
+        "run",
+        "small.toml",
+        "--policy",
+        "classic,mglru",
+        "--seeds",
+        "4",
+    ];
+    for format in ["json", "parquet"] {
+        let more = |memory, format| [&run[..], &["--memory", memory, "--format", format]].concat();
+        let less = place.result("less", &more("2M", format));
+        let (ok, said, error) = place.run(&["lab", "check", &less, &less]);
+        assert!(
+            ok && said.contains("0 of 44 cells are worse"),
+            "{said}{error}"
+        );
+        // The same with the slowest swap: other memory would be another cell.
+        let slow = place.result(
+            "slow",
+            &[&more("2M", format)[..], &["--swap", "hdd"]].concat(),
+        );
+        let (ok, said, error) = place.run(&["lab", "check", &less, &slow, "--budget", "5%"]);
+        assert!(!ok && said.contains("differs: swap: `"), "{said}{error}");
+        let is_worse = |line: &str| line.starts_with("worse: small classic 2.0 MiB time_ms: ");
+        assert!(said.lines().any(is_worse), "{said}");
+        let (_, said, _) = place.run(&["lab", "check", &slow, &less, "--format", "json"]);
+        let of_time = said
+            .lines()
+            .find(|line| line.contains("time_ms"))
+            .expect("a cell");
+        assert!(of_time.ends_with("\"worse\":false}"), "{of_time}");
+        let other = place.result("other", &more("3M", format));
+        let (ok, _, error) = place.run(&["lab", "check", &less, &other]);
+        assert!(!ok && error.contains("in common"), "{error}");
+    }
+    let curve = [
+        "lab",
+        "curve",
+        "one.trace",
+        "--sizes",
+        "50",
+        "--format",
+        "json",
+        "--policy",
+    ];
+    let lru = place.result("lru", &[&curve[..], &["lru"]].concat());
+    let (ok, _, error) = place.run(&["lab", "check", "less", &lru]);
+    assert!(!ok && error.contains("the other of `lab curve`"), "{error}");
+    let text = fs::read_to_string(&lru).expect("text");
+    fs::write(
+        place.at("more"),
+        text.replace("\"miss_ratio\":0.", "\"miss_ratio\":0.9"),
+    )
+    .expect("written");
+    let (ok, said, _) = place.run(&["lab", "check", &lru, "more"]);
+    assert!(
+        !ok && said.contains("worse: one lru 200.0 KiB miss_ratio"),
+        "{said}"
+    );
+}

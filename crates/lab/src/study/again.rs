@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A result run again, from what it says about itself.
+
+use std::path::{Path, PathBuf};
+
+use agewise_policy::proactive::Spec;
+use agewise_trace::Reading;
+use agewise_trace::curve::{SamplingPlan, SizeSpec};
+
+use super::curve::CurveRequest;
+use super::description::{CurveCell, Described, Origin, RunCell};
+use super::error::StudyError;
+use super::options;
+use super::run::RunRequest;
+use super::setup::{Setup, parse_policy, sha256_of};
+use crate::proactive::Sight;
+use crate::yardstick;
+
+/// Cells of one workload or trace under the same conditions, which one request runs.
+pub fn groups<C>(cells: &[Described<C>], is_same: impl Fn(&C, &C) -> bool) -> Vec<&[Described<C>]> {
+    let same =
+        |a: &Described<C>, b: &Described<C>| a.origin == b.origin && is_same(&a.cell, &b.cell);
+    cells.chunk_by(same).collect()
+}
+
+/// Whether two policies were compared with each other.
+#[must_use]
+pub fn is_same_run(a: &RunCell, b: &RunCell) -> bool {
+    let without_policy = |cell: &RunCell| RunCell {
+        policy: String::new(),
+        agent: None,
+        ..cell.clone()
+    };
+    without_policy(a) == without_policy(b)
+}
+
+/// Whether two curves were counted together.
+#[must_use]
+pub fn is_same_curve(a: &CurveCell, b: &CurveCell) -> bool {
+    (&a.trace, &a.sizes_pages, a.sampling_rate, a.samples)
+        == (&b.trace, &b.sizes_pages, b.sampling_rate, b.samples)
+}
+
+/// The request that made these cells.
+///
+/// # Errors
+/// What they name does not exist here.
+pub fn run_request(cells: &[Described<RunCell>], base: &Base) -> Result<RunRequest, StudyError> {
+    let first = cells
+        .first()
+        .ok_or_else(|| StudyError::argument("the result has no cell"))?;
+    let (setup, sight) = setup_of(&first.origin, base)?;
+    let setup = Setup {
+        memory: Some(format!("{}p", first.cell.memory_bytes / 4096)),
+        swap: Some(first.cell.swap.clone()),
+        settings: first
+            .cell
+            .settings
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect(),
+        damon: first.cell.damon.clone(),
+        ..setup
+    };
+    let mut columns = Vec::new();
+    for of in cells {
+        let agent = of.cell.agent.as_deref().map(str::parse::<Spec>).transpose();
+        let agent = agent.map_err(|error| StudyError::Argument(error.to_string()))?;
+        columns.push((parse_policy(of.cell.lru())?, agent));
+    }
+    let seeds = first.cell.seeds.strip_prefix("1-");
+    let seeds = seeds.and_then(|last| last.parse().ok()).ok_or_else(|| {
+        StudyError::Argument(format!("seeds are 1-N, not `{}`", first.cell.seeds))
+    })?;
+    Ok(RunRequest {
+        setup,
+        subject: base.find(&first.origin.source),
+        columns,
+        sight,
+        seeds: Some(seeds),
+        build: base.build.clone(),
+    })
+}
+
+/// The request that made these curves.
+///
+/// # Errors
+/// What they name does not exist here.
+pub fn curve_request(
+    cells: &[Described<CurveCell>],
+    base: &Base,
+) -> Result<CurveRequest, StudyError> {
+    let first = cells
+        .first()
+        .ok_or_else(|| StudyError::argument("the result has no curve"))?;
+    let (setup, _) = setup_of(&first.origin, base)?;
+    let cell = &first.cell;
+    let sampling = match (cell.sampling_rate, cell.samples) {
+        (Some(rate), Some(samples)) => {
+            let plan = SamplingPlan::new(rate, samples as usize);
+            Some(plan.map_err(StudyError::Argument)?)
+        }
+        _ => None,
+    };
+    let policies = cells.iter().map(|of| yardstick::parse(&of.cell.policy));
+    let pages = |pages: &u64| SizeSpec::Pages(*pages as usize);
+    Ok(CurveRequest {
+        trace: base.find(&first.origin.source),
+        reading: setup.reading,
+        policies: policies
+            .collect::<Result<_, _>>()
+            .map_err(StudyError::Argument)?,
+        sizes: cell.sizes_pages.iter().map(pages).collect(),
+        points: 1,
+        sampling,
+        build: base.build.clone(),
+    })
+}
+
+/// Where a result is run again.
+#[derive(Clone, Debug, Default)]
+pub struct Base {
+    /// Where the files are now, if no longer where the result says.
+    pub directory: Option<PathBuf>,
+    /// How large traces may be; the rest of it is ignored.
+    pub reading: Reading,
+    /// The commit of this build, or `unknown`.
+    pub build: String,
+}
+
+impl Base {
+    /// Where a file is now.
+    fn find(&self, source: &str) -> String {
+        let moved = |directory: &PathBuf| {
+            let moved = directory.join(Path::new(source).file_name()?);
+            moved
+                .is_file()
+                .then(|| moved.to_string_lossy().into_owned())
+        };
+        let moved = self.directory.as_ref().and_then(moved);
+        moved.unwrap_or_else(|| source.to_owned())
+    }
+
+    /// Looks whether the file is the one the result is of.
+    ///
+    /// # Errors
+    /// It is gone, or another.
+    pub fn check_hash(&self, origin: &Origin, found: &str) -> Result<(), StudyError> {
+        if found == origin.source_sha256 {
+            return Ok(());
+        }
+        Err(StudyError::Argument(format!(
+            "{} is not what the result is of: its SHA-256 is {found}, the result says {}",
+            origin.source, origin.source_sha256
+        )))
+    }
+
+    /// The same before anything is run, where it is a file that was named by its path.
+    ///
+    /// # Errors
+    /// As [`Base::check_hash`].
+    pub fn check_file(&self, origin: &Origin) -> Result<(), StudyError> {
+        let path = self.find(&origin.source);
+        let of_manifest = origin.options.contains("manifest=");
+        match Path::new(&path).is_file() && !of_manifest {
+            true => self.check_hash(origin, &sha256_of(Path::new(&path))?),
+            false => Ok(()),
+        }
+    }
+}
+
+fn setup_of(origin: &Origin, base: &Base) -> Result<(Setup, Sight), StudyError> {
+    let mut setup = Setup::default();
+    let mut sight = Sight::PageTables;
+    options::from_text(&origin.options, &mut setup, &mut sight)?;
+    setup.reading.limits = base.reading.limits;
+    Ok((setup, sight))
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What got worse from one result to another.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+use serde_json::{Map, Value as Json};
+
+use super::description::Description;
+use super::error::StudyError;
+use super::result::{Form, ResultFile};
+use crate::experiment::statistics::Summary;
+
+/// Measures of which more is worse. Others say what happened, not what it cost.
+pub const COSTS: [&str; 23] = [
+    "major_faults",
+    "refaults_anon",
+    "refaults_file",
+    "scanned",
+    "scan_per_steal",
+    "pte_checks",
+    "rmap_visits",
+    "swap_in",
+    "swap_out",
+    "file_in",
+    "file_out",
+    "direct_reclaims",
+    "oom_kills",
+    "stall_some_ms",
+    "stall_full_ms",
+    "policy_cpu_ms",
+    "background_cpu_ms",
+    "lock_wait_ms",
+    "p50_ns",
+    "p99_ns",
+    "p999_ns",
+    "time_ms",
+    "miss_ratio",
+];
+
+/// When a cell is worse.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// By which share of the first result a measure may rise.
+    pub budget: f64,
+    /// The share of false alarms among the cells found worse.
+    pub significance: f64,
+}
+
+/// One measure of a policy on a workload or trace with an amount of memory, in both results.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Workload or trace.
+    pub workload: String,
+    /// Policy.
+    pub policy: String,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Measure.
+    pub measure: String,
+    /// Samples (seeds) of the first result.
+    pub n_before: usize,
+    /// Its mean.
+    pub before: f64,
+    /// Samples of the second.
+    pub n_after: usize,
+    /// Its mean.
+    pub after: f64,
+    /// By which share it rose; null where it was 0.
+    pub change: Option<f64>,
+    /// Chance that they do not differ (Welch's test); null without samples.
+    pub p: Option<f64>,
+    /// It rose by more than the budget, and not by chance.
+    pub worse: bool,
+}
+
+/// What the comparison of two results came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checked {
+    /// Cells of both, in the order of the first.
+    pub cells: Vec<Comparison>,
+    /// Cells of only one of them.
+    pub unmatched: usize,
+    /// Conditions that differ, in words.
+    pub notes: Vec<String>,
+}
+
+/// What a cell is known by: workload, policy, memory, measure.
+type Key = (String, String, u64, String);
+
+/// Compares two results.
+///
+/// # Errors
+/// Results of different experiments, of different contents under one name, or without common cells.
+pub fn check(
+    before: &ResultFile,
+    after: &ResultFile,
+    limits: Limits,
+) -> Result<Checked, StudyError> {
+    let notes = compare_descriptions(&before.description, &after.description)?;
+    let (order, first) = summaries(before)?;
+    let (_, second) = summaries(after)?;
+    let mut cells = Vec::new();
+    for key in &order {
+        if let (Some(a), Some(b)) = (first.get(key), second.get(key)) {
+            cells.push(compare(key, a, b));
+        }
+    }
+    if cells.is_empty() {
+        return Err(StudyError::argument(
+            "the results have no workload with the same policy and memory in common",
+        ));
+    }
+    judge(&mut cells, limits);
+    Ok(Checked {
+        unmatched: first.len() + second.len() - 2 * cells.len(),
+        cells,
+        notes,
+    })
+}
+
+fn compare(
+    (workload, policy, memory_bytes, measure): &Key,
+    a: &Summary,
+    b: &Summary,
+) -> Comparison {
+    Comparison {
+        workload: workload.clone(),
+        policy: policy.clone(),
+        memory_bytes: *memory_bytes,
+        measure: measure.clone(),
+        n_before: a.n,
+        before: a.mean,
+        n_after: b.n,
+        after: b.mean,
+        change: (a.mean != 0.0).then(|| b.mean / a.mean - 1.0),
+        p: a.welch(b),
+        worse: false,
+    }
+}
+
+/// Marks what is worse. Of many cells some differ by chance: the procedure of Benjamini and
+/// Hochberg (1995) keeps the share of those among all that are found different.
+fn judge(cells: &mut [Comparison], limits: Limits) {
+    let mut chances: Vec<f64> = cells.iter().filter_map(|cell| cell.p).collect();
+    chances.sort_unstable_by(f64::total_cmp);
+    let all = chances.len() as f64;
+    let is_found = |(at, p): &(usize, &f64)| **p <= limits.significance * (*at as f64 + 1.0) / all;
+    let mut found = chances.iter().enumerate().filter(is_found);
+    let largest = found.next_back().map_or(-1.0, |(_, p)| *p);
+    for cell in cells {
+        let is_beyond = cell.after > cell.before * (1.0 + limits.budget);
+        cell.worse = is_beyond && cell.p.is_none_or(|p| p <= largest);
+    }
+}
+
+/// What each cell measured, and the cells in their order.
+fn summaries(result: &ResultFile) -> Result<(Vec<Key>, HashMap<Key, Summary>), StudyError> {
+    let mut order: Vec<Key> = Vec::new();
+    let mut samples: HashMap<Key, Vec<f64>> = HashMap::new();
+    let mut summaries = HashMap::new();
+    for row in &result.rows {
+        let text = |name: &str| row.get(name).and_then(Json::as_str).unwrap_or_default();
+        let count = |name: &str| row.get(name).and_then(Json::as_u64);
+        let key = |measure: &str| {
+            let subject = [text("workload"), text("trace")].concat();
+            let pages = count("size_pages").map(|pages| pages.saturating_mul(4096));
+            let memory_bytes = count("memory_bytes").or(pages).unwrap_or_default();
+            (
+                subject,
+                text("policy").to_owned(),
+                memory_bytes,
+                measure.to_owned(),
+            )
+        };
+        match (&result.description, result.form) {
+            (Description::Run { .. }, Form::Parquet) => {
+                for name in COSTS {
+                    if let Some(value) = row.get(name).and_then(Json::as_f64) {
+                        let values = samples.entry(key(name)).or_default();
+                        if values.is_empty() {
+                            order.push(key(name));
+                        }
+                        values.push(value);
+                    }
+                }
+                continue;
+            }
+            (Description::Run { .. }, _) if !COSTS.contains(&text("measure")) => continue,
+            _ => {}
+        }
+        let measure = match &result.description {
+            Description::Run { .. } => text("measure"),
+            Description::Curve { .. } => "miss_ratio",
+        };
+        let key = key(measure);
+        let summary = summary(row).ok_or_else(|| {
+            StudyError::Argument(format!("a row of {} {} has no mean", key.0, key.1))
+        })?;
+        if summaries.insert(key.clone(), summary).is_some() {
+            return Err(StudyError::Argument(format!(
+                "{} {} is there twice with the same memory: compare results of one setting",
+                key.0, key.1
+            )));
+        }
+        order.push(key);
+    }
+    for (key, values) in samples {
+        summaries.extend(Summary::of(&values).map(|summary| (key, summary)));
+    }
+    Ok((order, summaries))
+}
+
+/// Of a row of means, or of a point of a curve.
+fn summary(row: &Map<String, Json>) -> Option<Summary> {
+    let number = |name: &str| row.get(name).and_then(Json::as_f64);
+    let count = |name: &str| row.get(name).and_then(Json::as_u64);
+    let (mean, n, ci95) = match number("mean") {
+        Some(mean) => (mean, count("n")?, number("ci95")),
+        None => {
+            let error = number("miss_ratio_error");
+            (number("miss_ratio")?, count("samples").unwrap_or(1), error)
+        }
+    };
+    Some(Summary::from_interval(n as usize, mean, ci95))
+}
+
+/// What differs between the conditions of two results.
+fn compare_descriptions(a: &Description, b: &Description) -> Result<Vec<String>, StudyError> {
+    if std::mem::discriminant(a) != std::mem::discriminant(b) {
+        return Err(StudyError::argument(
+            "one result is of `lab run`, the other of `lab curve`",
+        ));
+    }
+    let contents = |of: &Description| -> BTreeMap<String, String> {
+        let origins = of.origins().into_iter();
+        origins
+            .map(|origin| (origin.source.clone(), origin.source_sha256.clone()))
+            .collect()
+    };
+    let theirs = contents(b);
+    for (source, hash) in contents(a) {
+        if let Some(other) = theirs.get(&source).filter(|other| **other != hash) {
+            return Err(StudyError::Argument(format!(
+                "{source} is another file in each of the results: SHA-256 {hash} and {other}"
+            )));
+        }
+    }
+    let mut notes = Vec::new();
+    let mut note = |what: &str, values: [Vec<String>; 2]| {
+        let [mut a, mut b] = values;
+        a.dedup();
+        b.dedup();
+        if a != b {
+            notes.push(format!("{what}: `{}` and `{}`", a.join("|"), b.join("|")));
+        }
+    };
+    let builds = |of: &Description| {
+        let build =
+            |origin: &&super::description::Origin| format!("{} {}", origin.version, origin.build);
+        of.origins().iter().map(build).collect()
+    };
+    note("build", [builds(a), builds(b)]);
+    if let (Description::Run { cells: a }, Description::Run { cells: b }) = (a, b) {
+        let both = |value: fn(&super::description::RunCell) -> String| {
+            [a, b].map(|cells| cells.iter().map(|of| value(&of.cell)).collect())
+        };
+        note("settings", both(|cell| cell.settings.clone()));
+        note("swap", both(|cell| cell.swap.clone()));
+        note("damon", both(|cell| cell.damon.clone().unwrap_or_default()));
+    }
+    Ok(notes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(before: f64, after: f64, p: Option<f64>) -> Comparison {
+        let summary = |mean| Summary::from_interval(1, mean, None);
+        let key = (
+            "w".to_owned(),
+            "p".to_owned(),
+            4096,
+            "major_faults".to_owned(),
+        );
+        Comparison {
+            p,
+            ..compare(&key, &summary(before), &summary(after))
+        }
+    }
+
+    #[test]
+    fn chance_and_budget_have_to_be_exceeded() {
+        let limits = Limits {
+            budget: 0.01,
+            significance: 0.05,
+        };
+        let mut cells = vec![
+            cell(100.0, 110.0, Some(1e-6)),
+            cell(100.0, 100.5, Some(1e-6)),
+            cell(100.0, 110.0, Some(0.04)),
+            cell(100.0, 90.0, Some(1e-6)),
+            cell(0.0, 1.0, None),
+            cell(100.0, 101.0, None),
+            cell(100.0, 102.0, Some(0.9)),
+        ];
+        judge(&mut cells, limits);
+        let worse: Vec<bool> = cells.iter().map(|cell| cell.worse).collect();
+        assert_eq!(worse, [true, false, true, false, true, false, false]);
+        // Alone among many that do not differ, the third would be chance.
+        let mut many = vec![cell(100.0, 110.0, Some(0.04))];
+        many.resize(20, cell(100.0, 110.0, Some(0.5)));
+        judge(&mut many, limits);
+        assert!(many.iter().all(|cell| !cell.worse));
+    }
+}

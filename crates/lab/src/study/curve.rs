@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Policies on a trace alone, as `agewise lab curve` compares them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use agewise_trace::curve::{
+    Curve, Point, SamplingPlan, SizeSpec, exact, read_samples, sampled, spread_sizes,
+};
+use agewise_trace::yardstick::Yardstick;
+use agewise_trace::{DenseTrace, Reading, short_name};
+
+use super::description::{CurveCell, Described, Origin};
+use super::error::StudyError;
+use super::options;
+use super::setup::{Setup, hashed_beside};
+use super::table::{Column, Kind, Table, Value};
+use crate::proactive::Sight;
+
+/// A sample of fewer pages says little.
+const SAMPLE_PAGES_MIN: usize = 100;
+
+/// Which curves.
+#[derive(Clone, Debug)]
+pub struct CurveRequest {
+    /// The trace.
+    pub trace: String,
+    /// How it is read.
+    pub reading: Reading,
+    /// Policies.
+    pub policies: Vec<Arc<dyn Yardstick>>,
+    /// These sizes; spread over the footprint if there are none.
+    pub sizes: Vec<SizeSpec>,
+    /// How many sizes are spread.
+    pub points: u16,
+    /// Estimates from samples; counts unless given.
+    pub sampling: Option<SamplingPlan>,
+    /// The commit of this build, or `unknown`.
+    pub build: String,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct CurveOutcome {
+    /// A curve a policy.
+    pub curves: Vec<Curve>,
+    /// They described.
+    pub cells: Vec<Described<CurveCell>>,
+    /// What is to be said about it.
+    pub notes: Vec<String>,
+    /// How long reading took.
+    pub decoded_in: Duration,
+    /// How long counting took.
+    pub counted_in: Duration,
+}
+
+/// A policy that is not asked any more once it was stopped.
+#[derive(Clone, Debug)]
+struct Stoppable {
+    policy: Arc<dyn Yardstick>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Yardstick for Stoppable {
+    fn name(&self) -> &str {
+        self.policy.name()
+    }
+
+    fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
+        if self.stop.load(Ordering::Relaxed) {
+            return 0;
+        }
+        self.policy.misses(trace, capacity)
+    }
+
+    fn is_stack(&self) -> bool {
+        self.policy.is_stack()
+    }
+}
+
+impl CurveRequest {
+    /// Counts or estimates. Once `stop` is set, sizes under way are counted to their end and no
+    /// other begins.
+    ///
+    /// # Errors
+    /// A trace that cannot be read, or [`StudyError::Stopped`].
+    pub fn run(&self, stop: &Arc<AtomicBool>) -> Result<CurveOutcome, StudyError> {
+        let source = self.reading.source(&self.trace)?;
+        let policies: Vec<Stoppable> = self
+            .policies
+            .iter()
+            .map(|policy| Stoppable {
+                policy: Arc::clone(policy),
+                stop: Arc::clone(stop),
+            })
+            .collect();
+        let name = short_name(&self.trace);
+        let started = Instant::now();
+        let mut notes = Vec::new();
+        let mut stream = source.open()?;
+        let (curves, decoded_in, sha256) = match self.sampling {
+            None => {
+                let read = || DenseTrace::from_stream(&source.path, &mut stream);
+                let (dense, sha256) = hashed_beside(&source.path, read);
+                let (dense, decoded_in) = (dense?, started.elapsed());
+                let sizes = self.sizes(dense.page_count() as u64);
+                (exact(name, &dense, &policies, &sizes), decoded_in, sha256?)
+            }
+            Some(plan) => {
+                let read = || read_samples(&mut stream, plan);
+                let (samples, sha256) = hashed_beside(&source.path, read);
+                let (samples, decoded_in) = (samples?, started.elapsed());
+                let fewest = samples.smallest_sample_pages();
+                if fewest < SAMPLE_PAGES_MIN {
+                    notes.push(format!(
+                        "{}: a sample has only {fewest} pages; raise --rate, or count without \
+                         --sampled",
+                        self.trace
+                    ));
+                }
+                let sizes = self.sizes(samples.footprint_pages());
+                let curves = sampled(name, &samples, &policies, &sizes);
+                (curves, decoded_in, sha256?)
+            }
+        };
+        if stop.load(Ordering::Relaxed) {
+            return Err(StudyError::Stopped);
+        }
+        notes.extend(stream.note().map(str::to_owned));
+        Ok(CurveOutcome {
+            cells: self.describe(&curves, &sha256),
+            curves,
+            notes,
+            decoded_in,
+            counted_in: started.elapsed() - decoded_in,
+        })
+    }
+
+    fn sizes(&self, footprint_pages: u64) -> Vec<usize> {
+        if self.sizes.is_empty() {
+            return spread_sizes(footprint_pages, usize::from(self.points));
+        }
+        let sizes = self.sizes.iter().map(|size| size.pages(footprint_pages));
+        let mut sizes: Vec<usize> = sizes.collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    fn describe(&self, curves: &[Curve], sha256: &str) -> Vec<Described<CurveCell>> {
+        let setup = Setup {
+            reading: self.reading.clone(),
+            ..Setup::default()
+        };
+        let origin = Origin {
+            options: options::to_text(&setup, Sight::PageTables),
+            source: self.trace.clone(),
+            source_sha256: sha256.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: self.build.clone(),
+        };
+        let described = |curve: &Curve| Described {
+            cell: CurveCell {
+                trace: curve.trace.clone(),
+                policy: curve.policy.clone(),
+                sizes_pages: curve.points.iter().map(|of| of.size_pages as u64).collect(),
+                sampling_rate: curve.sampling_rate,
+                samples: self.sampling.map(|plan| plan.samples as u64),
+            },
+            origin: origin.clone(),
+        };
+        curves.iter().map(described).collect()
+    }
+}
+
+impl CurveOutcome {
+    /// A row a point.
+    #[must_use]
+    pub fn table(&self) -> Table {
+        let mut columns = vec![
+            Column::new("trace", Kind::Text),
+            Column::new("policy", Kind::Text),
+            Column::new("size_pages", Kind::Count),
+            Column::new("footprint_pages", Kind::Count),
+            Column::new("accesses", Kind::Count),
+            Column::new("misses", Kind::Count),
+            Column::new("miss_ratio", Kind::Number),
+            // Half the width of the 95 % confidence interval of the miss ratio; 0 when counted.
+            Column::new("miss_ratio_error", Kind::Number),
+            Column::optional("sampling_rate", Kind::Number),
+            Column::optional("samples", Kind::Count),
+        ];
+        columns.extend(Origin::COLUMNS);
+        let mut rows = Vec::new();
+        for (curve, of) in self.curves.iter().zip(&self.cells) {
+            let (trace, policy) = (Value::from(&curve.trace), Value::from(&curve.policy));
+            let origin = of.origin.values();
+            let row = |point: &Point| {
+                let (miss_ratio, miss_ratio_error) = curve.ratio(point);
+                let mut row = vec![
+                    trace.clone(),
+                    policy.clone(),
+                    (point.size_pages as u64).into(),
+                    curve.footprint_pages.into(),
+                    curve.accesses.into(),
+                    (point.misses.round() as u64).into(),
+                    miss_ratio.into(),
+                    miss_ratio_error.into(),
+                    curve.sampling_rate.into(),
+                    of.cell.samples.into(),
+                ];
+                row.extend(origin.iter().cloned());
+                row
+            };
+            rows.extend(curve.points.iter().map(row));
+        }
+        Table { columns, rows }
+    }
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What was run, as every row of a result says it: enough to run it again.
+
+use serde::{Deserialize, Serialize};
+
+use super::table::{Column, Kind, Value};
+
+/// Who ran it, and on what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Options that differ from their defaults, `key=value` with blanks between
+    /// ([`super::options`]).
+    #[serde(default)]
+    pub options: String,
+    /// The workload or trace as it was named: a name, or the path of a file.
+    pub source: String,
+    /// SHA-256 of the file, as `sha256sum` prints it; of a workload of the lab, of its text.
+    pub source_sha256: String,
+    /// Version of agewise.
+    pub version: String,
+    /// The commit it was built of, or `unknown`.
+    pub build: String,
+}
+
+impl Origin {
+    pub(super) const COLUMNS: [Column; 5] = [
+        Column::new("options", Kind::Text),
+        Column::new("source", Kind::Text),
+        Column::new("source_sha256", Kind::Text),
+        Column::new("version", Kind::Text),
+        Column::new("build", Kind::Text),
+    ];
+
+    pub(super) fn values(&self) -> [Value; 5] {
+        [
+            &self.options,
+            &self.source,
+            &self.source_sha256,
+            &self.version,
+            &self.build,
+        ]
+        .map(Value::from)
+    }
+}
+
+/// A policy on the simulated machine: a column of `agewise lab run`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunCell {
+    /// What the workload or trace is called.
+    pub workload: String,
+    /// The policy; with an agent, `LRU+AGENT`.
+    pub policy: String,
+    /// The agent beside the LRU, with its parameters.
+    pub agent: Option<String>,
+    /// `memory.max` of the cgroup.
+    pub memory_bytes: u64,
+    /// The swap device, or `none`.
+    pub swap: String,
+    /// Settings of the machine that were set, `key=value` with blanks between.
+    #[serde(default)]
+    pub settings: String,
+    /// DAMON beside the policy.
+    pub damon: Option<String>,
+    /// Seeds, as `1-10`.
+    pub seeds: String,
+}
+
+impl RunCell {
+    /// The columns behind `workload` and `policy`, which come first in every row.
+    pub(super) const COLUMNS: [Column; 6] = [
+        Column::optional("agent", Kind::Text),
+        Column::new("memory_bytes", Kind::Count),
+        Column::new("swap", Kind::Text),
+        Column::new("settings", Kind::Text),
+        Column::optional("damon", Kind::Text),
+        Column::new("seeds", Kind::Text),
+    ];
+
+    pub(super) fn values(&self) -> [Value; 6] {
+        [
+            self.agent.as_ref().into(),
+            self.memory_bytes.into(),
+            (&self.swap).into(),
+            (&self.settings).into(),
+            self.damon.as_ref().into(),
+            (&self.seeds).into(),
+        ]
+    }
+
+    /// The name of the policy without the agent.
+    #[must_use]
+    pub fn lru(&self) -> &str {
+        let agent = self.agent.as_deref().unwrap_or_default();
+        let lru = self.policy.strip_suffix(agent);
+        match lru.and_then(|lru| lru.strip_suffix('+')) {
+            Some(lru) if !agent.is_empty() => lru,
+            _ => &self.policy,
+        }
+    }
+}
+
+/// A policy on a trace alone: a curve of `agewise lab curve`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CurveCell {
+    /// What the trace is called.
+    pub trace: String,
+    /// The policy.
+    pub policy: String,
+    /// Its sizes, in pages. A row has one of them, as `size_pages`.
+    pub sizes_pages: Vec<u64>,
+    /// Share of the pages in each sample; null when counted.
+    pub sampling_rate: Option<f64>,
+    /// Samples; null when counted.
+    pub samples: Option<u64>,
+}
+
+/// A cell with who ran it, and on what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Described<C> {
+    /// The cell.
+    #[serde(flatten)]
+    pub cell: C,
+    /// Who ran it.
+    #[serde(flatten)]
+    pub origin: Origin,
+}
+
+/// All that a result was made of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "experiment", rename_all = "lowercase")]
+pub enum Description {
+    /// `agewise lab run`.
+    Run {
+        /// Its cells, in the order of the result.
+        cells: Vec<Described<RunCell>>,
+    },
+    /// `agewise lab curve`.
+    Curve {
+        /// Its cells, in the order of the result.
+        cells: Vec<Described<CurveCell>>,
+    },
+}
+
+impl Description {
+    /// It as JSON, for the metadata of a file.
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Who ran it: the same for all cells but for the workload or trace.
+    #[must_use]
+    pub fn origins(&self) -> Vec<&Origin> {
+        match self {
+            Description::Run { cells } => cells.iter().map(|of| &of.origin).collect(),
+            Description::Curve { cells } => cells.iter().map(|of| &of.origin).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_is_no_part_of_the_lru() {
+        let cell = |policy: &str, agent: Option<&str>| RunCell {
+            workload: "kv".to_owned(),
+            policy: policy.to_owned(),
+            agent: agent.map(str::to_owned),
+            memory_bytes: 1 << 20,
+            swap: "none".to_owned(),
+            settings: String::new(),
+            damon: None,
+            seeds: "1-2".to_owned(),
+        };
+        assert_eq!(cell("classic+zone", None).lru(), "classic+zone");
+        let both = cell("classic+zone+age:1s", Some("age:1s"));
+        assert_eq!(both.lru(), "classic+zone");
+    }
+}

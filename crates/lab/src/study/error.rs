@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What can go wrong with a study and with the results of one.
+
+use std::path::PathBuf;
+
+use agewise_trace::TraceError;
+use thiserror::Error;
+
+use crate::experiment::machine_run::RunError;
+use crate::workload::library::LibraryError;
+use crate::workload::spec::WorkloadError;
+
+/// A study that cannot be made, or a result that cannot be read.
+#[derive(Debug, Error)]
+pub enum StudyError {
+    /// What was asked for does not exist, or makes no sense.
+    #[error("{0}")]
+    Argument(String),
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A run cannot be made.
+    #[error("cannot run {name}: {source}")]
+    Run {
+        /// The workload or trace.
+        name: String,
+        /// Why.
+        source: Box<RunError>,
+    },
+    /// It was stopped from outside.
+    #[error("stopped before the end")]
+    Stopped,
+    /// A trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// There is no such workload.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// A workload is wrong.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// A table cannot be written.
+    #[error("cannot write the table: {0}")]
+    Table(#[from] csv::Error),
+    /// A table cannot be written, or read back, as Parquet.
+    #[error("Parquet: {0}")]
+    Parquet(#[from] parquet::errors::ParquetError),
+    /// A file is no result, or not one that can be used so.
+    #[error("{}: {what}", path.display())]
+    Result {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        what: String,
+    },
+}
+
+impl StudyError {
+    /// A [`StudyError::Argument`].
+    pub fn argument(what: impl Into<String>) -> Self {
+        Self::Argument(what.into())
+    }
+}

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Studies: policies compared on workloads and traces, with results that say what was run. The
+//! command and the Python package call this, so the same study gives the same rows in both.
+
+pub mod again;
+pub mod check;
+pub mod curve;
+pub mod description;
+mod error;
+pub mod options;
+pub mod parquet;
+pub mod result;
+pub mod run;
+pub mod setup;
+pub mod table;
+
+pub use error::StudyError;

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Options that change what is run beside memory, swap and settings, as one text: `key=value` with
+//! blanks between, and only those that differ from their defaults. Blanks and percent signs inside
+//! a value are written as in URLs.
+
+use std::path::PathBuf;
+
+use agewise_trace::reader::csv::Column;
+use agewise_trace::suggest::nearest;
+use agewise_trace::{Reading, format};
+
+use super::error::StudyError;
+use super::setup::Setup;
+use crate::experiment::replay::{Arrangement, Through};
+use crate::proactive::Sight;
+
+/// Ways to access pages of a trace, by name.
+pub const WAYS: [(&str, Through); 3] = [
+    ("fd", Through::Descriptor),
+    ("mapped", Through::Mapping),
+    ("anon", Through::Anonymous),
+];
+
+/// Orders of accesses inside an interval, by name.
+pub const ORDERS: [(&str, Arrangement); 4] = [
+    ("each", Arrangement::Each),
+    ("forward", Arrangement::Forward),
+    ("reverse", Arrangement::Reverse),
+    ("shuffle", Arrangement::Shuffle),
+];
+
+/// How agents see ages, by name.
+pub const SIGHTS: [(&str, Sight); 2] = [
+    ("page-tables", Sight::PageTables),
+    ("generations", Sight::Generations),
+];
+
+/// Options that hold a number or a path.
+const OTHERS: [&str; 5] = [
+    "trace_format",
+    "page_shift",
+    "column",
+    "manifest",
+    "collapse_repeats",
+];
+
+/// The entry of this name.
+///
+/// # Errors
+/// The nearest name, or all there are.
+pub fn choose<T: Copy>(what: &str, name: &str, of: &[(&str, T)]) -> Result<T, StudyError> {
+    if let Some((_, value)) = of.iter().find(|(known, _)| *known == name) {
+        return Ok(*value);
+    }
+    let names = of.iter().map(|(known, _)| *known);
+    let all: Vec<&str> = names.clone().collect();
+    Err(StudyError::argument(match nearest(name, names) {
+        Some(near) => format!("unknown {what} `{name}`; did you mean `{near}`?"),
+        None => format!("unknown {what} `{name}`; there are {}", all.join(", ")),
+    }))
+}
+
+fn name_of<T: PartialEq>(value: &T, of: &[(&'static str, T)]) -> Option<&'static str> {
+    let found = of.iter().find(|(_, known)| known == value);
+    found.map(|(name, _)| *name)
+}
+
+fn escape(text: &str) -> String {
+    text.replace('%', "%25").replace(' ', "%20")
+}
+
+fn unescape(text: &str) -> String {
+    text.replace("%20", " ").replace("%25", "%")
+}
+
+/// The options that differ from their defaults.
+pub(super) fn to_text(setup: &Setup, sight: Sight) -> String {
+    let mut parts = Vec::new();
+    let mut put = |key: &str, value: &str| parts.push(format!("{key}={}", escape(value)));
+    if let Some(way) = setup.through.and_then(|way| name_of(&way, &WAYS)) {
+        put("access", way);
+    }
+    if setup.arrangement != Arrangement::Each {
+        put(
+            "order",
+            name_of(&setup.arrangement, &ORDERS).unwrap_or_default(),
+        );
+    }
+    if sight != Sight::PageTables {
+        put("sight", name_of(&sight, &SIGHTS).unwrap_or_default());
+    }
+    let reading = &setup.reading;
+    if let Some(format) = reading.format {
+        put("trace_format", format.name);
+    }
+    if reading.page_shift != Reading::default().page_shift {
+        put("page_shift", &reading.page_shift.to_string());
+    }
+    for (column, header) in &reading.columns {
+        put("column", &format!("{}:{header}", column.name()));
+    }
+    if let Some(manifest) = &reading.manifest {
+        put("manifest", &manifest.to_string_lossy());
+    }
+    if reading.collapse_repeats {
+        put("collapse_repeats", "1");
+    }
+    parts.join(" ")
+}
+
+/// Sets the options of a text.
+///
+/// # Errors
+/// Options that do not exist, or cannot have the value.
+pub fn from_text(text: &str, setup: &mut Setup, sight: &mut Sight) -> Result<(), StudyError> {
+    for part in text.split(' ').filter(|part| !part.is_empty()) {
+        let (key, value) = part.split_once('=').unwrap_or((part, ""));
+        let value = unescape(value);
+        let wrong = || StudyError::argument(format!("option {key} cannot be `{value}`"));
+        let reading = &mut setup.reading;
+        match key {
+            "access" => setup.through = Some(choose("access", &value, &WAYS)?),
+            "order" => setup.arrangement = choose("order", &value, &ORDERS)?,
+            "sight" => *sight = choose("sight", &value, &SIGHTS)?,
+            "trace_format" => {
+                reading.format = Some(format::by_name(&value).ok_or_else(wrong)?);
+            }
+            "page_shift" => {
+                let shift = value.parse().ok().filter(|shift| *shift < 64);
+                reading.page_shift = shift.ok_or_else(wrong)?;
+            }
+            "column" => {
+                let (column, header) = value.split_once(':').ok_or_else(wrong)?;
+                let column = Column::by_name(column).ok_or_else(wrong)?;
+                reading.columns.push((column, header.to_owned()));
+            }
+            "manifest" => reading.manifest = Some(PathBuf::from(&value)),
+            "collapse_repeats" => reading.collapse_repeats = value == "1",
+            _ => {
+                let known = ["access", "order", "sight"].into_iter().chain(OTHERS);
+                let near = nearest(key, known).map(|near| format!("; did you mean `{near}`?"));
+                return Err(StudyError::argument(format!(
+                    "unknown option `{key}`{}",
+                    near.unwrap_or_default()
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let mut setup = Setup {
+            through: Some(Through::Mapping),
+            arrangement: Arrangement::Reverse,
+            ..Setup::default()
+        };
+        setup.reading.page_shift = 0;
+        setup.reading.columns = vec![(Column::Page, "my 100% id".to_owned())];
+        setup.reading.collapse_repeats = true;
+        let text = to_text(&setup, Sight::Generations);
+        assert_eq!(
+            text,
+            "access=mapped order=reverse sight=generations page_shift=0 \
+             column=page:my%20100%25%20id collapse_repeats=1"
+        );
+        let (mut again, mut sight) = (Setup::default(), Sight::PageTables);
+        from_text(&text, &mut again, &mut sight).unwrap();
+        assert_eq!(to_text(&again, sight), text);
+        assert_eq!(again.reading.columns[0].1, "my 100% id");
+        assert_eq!(to_text(&Setup::default(), Sight::PageTables), "");
+        for (text, expected) in [
+            ("acess=fd", "did you mean `access`"),
+            ("order=foward", "did you mean `forward`"),
+            ("page_shift=64", "cannot be `64`"),
+        ] {
+            let error = from_text(text, &mut again, &mut sight).unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Results as files: the rows that `lab run` and `lab curve` print, read back.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Field;
+use serde_json::{Map, Value as Json};
+
+use super::description::{CurveCell, Described, Description, Origin, RunCell};
+use super::error::StudyError;
+use super::parquet::DESCRIPTION_KEY;
+
+/// The largest result that is read.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// The form of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// One JSON object a line.
+    Json,
+    /// Comma-separated values.
+    Csv,
+    /// Apache Parquet.
+    Parquet,
+}
+
+/// A result that was read.
+#[derive(Clone, Debug)]
+pub struct ResultFile {
+    /// What was run.
+    pub description: Description,
+    /// Its form.
+    pub form: Form,
+    /// The bytes of the file.
+    pub bytes: Vec<u8>,
+    /// Its rows by column, as JSON has them.
+    pub rows: Vec<Map<String, Json>>,
+}
+
+impl ResultFile {
+    /// Reads a file that `lab run` or `lab curve` wrote, whatever its form.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is no such result.
+    pub fn read(path: &Path) -> Result<ResultFile, StudyError> {
+        let unreadable = |source| StudyError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        let length = fs::metadata(path).map_err(unreadable)?.len();
+        if length > FILE_BYTES_MAX {
+            return Err(wrong(
+                path,
+                "it is larger than 1 GiB: no result is".to_owned(),
+            ));
+        }
+        ResultFile::parse(path, fs::read(path).map_err(unreadable)?)
+    }
+
+    /// The same of bytes; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`ResultFile::read`].
+    pub fn parse(path: &Path, bytes: Vec<u8>) -> Result<ResultFile, StudyError> {
+        let (form, rows) = match bytes.first() {
+            None => return Err(wrong(path, "it is empty".to_owned())),
+            Some(b'{') => (Form::Json, rows_of_json(path, &bytes)?),
+            Some(_) if bytes.starts_with(b"PAR1") => {
+                (Form::Parquet, rows_of_parquet(path, &bytes)?)
+            }
+            Some(_) => (Form::Csv, rows_of_csv(path, &bytes)?),
+        };
+        let description = match form {
+            Form::Parquet => description_of_parquet(path, &bytes)?,
+            Form::Json | Form::Csv => describe(path, &rows)?,
+        };
+        Ok(ResultFile {
+            description,
+            form,
+            bytes,
+            rows,
+        })
+    }
+}
+
+fn wrong(path: &Path, what: String) -> StudyError {
+    StudyError::Result {
+        path: path.to_owned(),
+        what,
+    }
+}
+
+fn no_result(path: &Path, why: &str) -> StudyError {
+    wrong(
+        path,
+        format!(
+            "this is no result of `agewise lab run` or `curve` with --format json, csv or \
+             parquet: {why}"
+        ),
+    )
+}
+
+fn rows_of_json(path: &Path, bytes: &[u8]) -> Result<Vec<Map<String, Json>>, StudyError> {
+    let rows = serde_json::Deserializer::from_slice(bytes).into_iter();
+    rows.collect::<Result<_, _>>()
+        .map_err(|error| no_result(path, &error.to_string()))
+}
+
+fn rows_of_csv(path: &Path, bytes: &[u8]) -> Result<Vec<Map<String, Json>>, StudyError> {
+    let bad = |error: csv::Error| no_result(path, &error.to_string());
+    let mut reader = csv::Reader::from_reader(bytes);
+    let headers = reader.headers().map_err(bad)?.clone();
+    let is_text = |name: &str| {
+        let texts = ["workload", "trace", "measure", "policy", "seeds"];
+        let columns = RunCell::COLUMNS.iter().chain(&Origin::COLUMNS);
+        let mut of_text = columns.filter(|column| column.kind == super::table::Kind::Text);
+        texts.contains(&name) || of_text.any(|column| column.name == name)
+    };
+    let is_text: Vec<bool> = headers.iter().map(is_text).collect();
+    let mut rows = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(bad)?;
+        let mut row = Map::new();
+        for ((name, text), is_text) in headers.iter().zip(&record).zip(&is_text) {
+            let value = match text {
+                "" | "NaN" | "inf" | "-inf" => Json::Null,
+                _ if *is_text => Json::from(text),
+                _ => serde_json::from_str(text)
+                    .map_err(|_| no_result(path, &format!("`{text}` under {name}")))?,
+            };
+            row.insert(name.to_owned(), value);
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+fn parquet_reader(
+    path: &Path,
+    bytes: &[u8],
+) -> Result<SerializedFileReader<bytes::Bytes>, StudyError> {
+    let bytes = bytes::Bytes::copy_from_slice(bytes);
+    SerializedFileReader::new(bytes).map_err(|error| no_result(path, &error.to_string()))
+}
+
+fn rows_of_parquet(path: &Path, bytes: &[u8]) -> Result<Vec<Map<String, Json>>, StudyError> {
+    let bad = |error: parquet::errors::ParquetError| no_result(path, &error.to_string());
+    let reader = parquet_reader(path, bytes)?;
+    let mut rows = Vec::new();
+    for row in reader.get_row_iter(None).map_err(bad)? {
+        let row = row.map_err(bad)?;
+        let value = |field: &Field| match field {
+            Field::Str(text) => Json::from(text.as_str()),
+            Field::Long(count) => Json::from(*count),
+            Field::Double(number) => Json::from(*number),
+            _ => Json::Null,
+        };
+        let columns = row.get_column_iter();
+        rows.push(
+            columns
+                .map(|(name, of)| (name.clone(), value(of)))
+                .collect(),
+        );
+    }
+    Ok(rows)
+}
+
+fn description_of_parquet(path: &Path, bytes: &[u8]) -> Result<Description, StudyError> {
+    let reader = parquet_reader(path, bytes)?;
+    let metadata = reader.metadata().file_metadata().key_value_metadata();
+    let entry = metadata
+        .into_iter()
+        .flatten()
+        .find(|entry| entry.key == DESCRIPTION_KEY);
+    let text = entry.and_then(|entry| entry.value.as_deref());
+    let text = text.ok_or_else(|| no_result(path, "its metadata do not say what was run"))?;
+    serde_json::from_str(text).map_err(|error| no_result(path, &error.to_string()))
+}
+
+/// What rows say about what was run.
+fn describe(path: &Path, rows: &[Map<String, Json>]) -> Result<Description, StudyError> {
+    let first = rows
+        .first()
+        .ok_or_else(|| no_result(path, "it has no row"))?;
+    match first.contains_key("workload") {
+        true => Ok(Description::Run {
+            cells: distinct(path, rows, |_, _: &mut RunCell| {})?,
+        }),
+        false => {
+            let mut points = rows.to_vec();
+            for row in &mut points {
+                row.insert("sizes_pages".to_owned(), Json::Array(Vec::new()));
+            }
+            let add = |row: &Map<String, Json>, cell: &mut CurveCell| {
+                let size = row.get("size_pages").and_then(Json::as_u64);
+                cell.sizes_pages.extend(size);
+            };
+            Ok(Description::Curve {
+                cells: distinct(path, &points, add)?,
+            })
+        }
+    }
+}
+
+/// The cells of rows, each once, in the order of the rows. `add` takes from each row what
+/// of a cell is spread over its rows.
+fn distinct<C: serde::de::DeserializeOwned>(
+    path: &Path,
+    rows: &[Map<String, Json>],
+    add: impl Fn(&Map<String, Json>, &mut C),
+) -> Result<Vec<Described<C>>, StudyError> {
+    /// What may differ between rows of one cell.
+    const MEASURED: [&str; 12] = [
+        "measure",
+        "n",
+        "mean",
+        "ci95",
+        "min",
+        "max",
+        "ratio",
+        "p",
+        "size_pages",
+        "misses",
+        "miss_ratio",
+        "miss_ratio_error",
+    ];
+    let mut cells: Vec<Described<C>> = Vec::new();
+    let mut known: HashMap<String, usize> = HashMap::new();
+    for (at, row) in rows.iter().enumerate() {
+        let mut key = row.clone();
+        key.retain(|name, _| !MEASURED.contains(&name.as_str()));
+        let key = Json::Object(key).to_string();
+        let place = match known.get(&key) {
+            Some(place) => *place,
+            None => {
+                let cell = read_cell(row).map_err(|error| {
+                    no_result(
+                        path,
+                        &format!(
+                            "row {}: {error} (a version of agewise before results said what was \
+                             run, or a later one?)",
+                            at + 1
+                        ),
+                    )
+                })?;
+                cells.push(cell);
+                known.insert(key, cells.len() - 1);
+                cells.len() - 1
+            }
+        };
+        add(row, &mut cells[place].cell);
+    }
+    Ok(cells)
+}
+
+/// The cell of a row. Texts that are empty are null in CSV.
+fn read_cell<C: serde::de::DeserializeOwned>(
+    row: &Map<String, Json>,
+) -> Result<Described<C>, serde_json::Error> {
+    let mut row = row.clone();
+    for name in ["settings", "options"] {
+        if row.get(name) == Some(&Json::Null) {
+            row.insert(name.to_owned(), Json::from(""));
+        }
+    }
+    serde_json::from_value(Json::Object(row))
+}

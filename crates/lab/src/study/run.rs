@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Policies on the simulated machine, as `agewise lab run` compares them.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use agewise_policy::proactive::Spec;
+
+use super::description::{Described, Origin, RunCell};
+use super::error::StudyError;
+use super::options;
+use super::setup::{Named, Setup, parse_policy};
+use super::table::{Column, Kind, Table, Value};
+use crate::experiment::machine_run::{Plan, RunError, Subject};
+use crate::experiment::matrix::{self, MeasureSummary, PolicyResult};
+use crate::experiment::replay::Through;
+use crate::machine::Policy;
+use crate::machine::device::DeviceKind;
+use crate::proactive::{ProactivePlan, Sight};
+
+/// Seeds of a workload unless given.
+const WORKLOAD_SEEDS: u64 = 10;
+/// Seeds of a trace unless given: rising, falling and shuffled, where its order is not known.
+const TRACE_SEEDS: u64 = 3;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct RunRequest {
+    /// What to simulate on.
+    pub setup: Setup,
+    /// The workload or trace.
+    pub subject: String,
+    /// Policies, each without an agent or with one; the first is compared with.
+    pub columns: Vec<(Policy, Option<Spec>)>,
+    /// How agents see ages.
+    pub sight: Sight,
+    /// Seeds 1 to N; 10 for a workload and 3 for a trace unless given.
+    pub seeds: Option<u64>,
+    /// The commit of this build, or `unknown`.
+    pub build: String,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct RunOutcome {
+    /// What ran.
+    pub subject: Subject,
+    /// `memory.max`.
+    pub memory_pages: u64,
+    /// How many seeds.
+    pub seeds: u64,
+    /// All runs, by column.
+    pub results: Vec<PolicyResult>,
+    /// The columns described.
+    pub cells: Vec<Described<RunCell>>,
+    /// What is to be said about it.
+    pub note: Option<String>,
+}
+
+/// Every policy without an agent, and then with each agent.
+///
+/// # Errors
+/// Unknown policies.
+pub fn columns(
+    policies: &[impl AsRef<str>],
+    agents: &[Spec],
+) -> Result<Vec<(Policy, Option<Spec>)>, StudyError> {
+    let mut columns = Vec::new();
+    for name in policies {
+        let policy = parse_policy(name.as_ref().trim())?;
+        columns.push((policy, None));
+        columns.extend(agents.iter().map(|agent| (policy, Some(agent.clone()))));
+    }
+    Ok(columns)
+}
+
+impl RunRequest {
+    /// Runs all columns with all seeds, in parallel. `done` is called after each run with the
+    /// number of them all; once `stop` is set the runs under way end soon and no other begins.
+    ///
+    /// # Errors
+    /// What cannot be run, or [`StudyError::Stopped`].
+    pub fn run(
+        &self,
+        stop: &Arc<AtomicBool>,
+        done: impl Fn(u64) + Sync,
+    ) -> Result<RunOutcome, StudyError> {
+        let (first, _) = self
+            .columns
+            .first()
+            .ok_or_else(|| StudyError::argument("no policy given"))?;
+        let named = self.setup.subject(&self.subject)?;
+        let (plan, note) = self.setup.plan(&named.subject, *first, 1)?;
+        self.require_sight(&named.subject)?;
+        let seeds = self.seeds.unwrap_or(match named.subject {
+            Subject::Workload(_) => WORKLOAD_SEEDS,
+            Subject::Trace(..) => TRACE_SEEDS,
+        });
+        let memory_pages = match plan.memory_pages {
+            Some(pages) => pages,
+            None => named.subject.memory_pages()?,
+        };
+        let agent = |spec: &Spec| ProactivePlan {
+            spec: spec.clone(),
+            sight: self.sight,
+            truth: self.sight == Sight::PageTables,
+        };
+        let columns: Vec<(Policy, Option<ProactivePlan>)> = self
+            .columns
+            .iter()
+            .map(|(policy, spec)| (*policy, spec.as_ref().map(agent)))
+            .collect();
+        let total = seeds * columns.len() as u64;
+        let results = matrix::run_columns(&plan, &columns, seeds, stop, || done(total));
+        let results = results.map_err(|error| match error {
+            RunError::Stopped => StudyError::Stopped,
+            source => StudyError::Run {
+                name: self.subject.clone(),
+                source: Box::new(source),
+            },
+        })?;
+        let cells = self.describe(&named, &plan, memory_pages, seeds, &results);
+        Ok(RunOutcome {
+            subject: named.subject,
+            memory_pages,
+            seeds,
+            results,
+            cells,
+            note,
+        })
+    }
+
+    /// An agent that reads page tables needs something in them.
+    fn require_sight(&self, subject: &Subject) -> Result<(), StudyError> {
+        let has_agent = self.columns.iter().any(|(_, agent)| agent.is_some());
+        match subject {
+            Subject::Trace(replay, _)
+                if has_agent
+                    && self.sight == Sight::PageTables
+                    && replay.anon_pages() == 0
+                    && replay.through == Through::Descriptor =>
+            {
+                Err(StudyError::argument(format!(
+                    "{}: nothing of it is mapped, so an agent that reads page tables sees nothing; \
+                     --sight generations sees page cache, --access mapped replays it as mapped \
+                     memory",
+                    self.subject
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn describe(
+        &self,
+        named: &Named,
+        plan: &Plan,
+        memory_pages: u64,
+        seeds: u64,
+        results: &[PolicyResult],
+    ) -> Vec<Described<RunCell>> {
+        let origin = Origin {
+            options: options::to_text(&self.setup, self.sight),
+            source: self.subject.clone(),
+            source_sha256: named.sha256.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: self.build.clone(),
+        };
+        let without_blanks = |text: &String| text.split_whitespace().collect::<String>();
+        let settings: Vec<String> = self.setup.settings.iter().map(without_blanks).collect();
+        let swap = plan.swap.unwrap_or_else(|| named.subject.swap());
+        let cell = |(result, (_, agent)): (&PolicyResult, &(Policy, Option<Spec>))| RunCell {
+            workload: named.subject.name().to_owned(),
+            policy: result.policy.clone(),
+            agent: agent.as_ref().map(Spec::to_string),
+            memory_bytes: memory_pages * 4096,
+            swap: swap.map_or("none", DeviceKind::name).to_owned(),
+            settings: settings.join(" "),
+            damon: self.setup.damon.clone(),
+            seeds: format!("1-{seeds}"),
+        };
+        let cells = results.iter().zip(&self.columns).map(cell);
+        let described = |cell| Described {
+            cell,
+            origin: origin.clone(),
+        };
+        cells.map(described).collect()
+    }
+}
+
+impl RunOutcome {
+    /// Every measure of every policy, compared with the first policy.
+    #[must_use]
+    pub fn summaries(&self) -> Vec<MeasureSummary> {
+        matrix::summarize(self.subject.name(), &self.results)
+    }
+
+    /// A row a policy and measure.
+    #[must_use]
+    pub fn summary_table(&self) -> Table {
+        let mut columns = vec![
+            Column::new("workload", Kind::Text),
+            Column::new("policy", Kind::Text),
+            Column::new("measure", Kind::Text),
+            Column::new("n", Kind::Count),
+            Column::new("mean", Kind::Number),
+            Column::optional("ci95", Kind::Number),
+            Column::new("min", Kind::Number),
+            Column::new("max", Kind::Number),
+            Column::optional("ratio", Kind::Number),
+            Column::optional("p", Kind::Number),
+        ];
+        columns.extend(RunCell::COLUMNS);
+        columns.extend(Origin::COLUMNS);
+        let tails = self.tails();
+        let row = |(summary, tail): (&MeasureSummary, &Vec<Value>)| {
+            let mut row: Vec<Value> = vec![
+                (&summary.workload).into(),
+                (&summary.policy).into(),
+                summary.measure.into(),
+                (summary.n as u64).into(),
+                summary.mean.into(),
+                summary.ci95.into(),
+                summary.min.into(),
+                summary.max.into(),
+                summary.ratio.into(),
+                summary.p.into(),
+            ];
+            row.extend(tail.iter().cloned());
+            row
+        };
+        let summaries = self.summaries();
+        let rows = summaries.iter().zip(tails.iter().cycle()).map(row);
+        Table {
+            columns,
+            rows: rows.collect(),
+        }
+    }
+
+    /// A row a run, with a column a measure.
+    #[must_use]
+    pub fn run_table(&self) -> Table {
+        let mut columns = vec![
+            Column::new("workload", Kind::Text),
+            Column::new("policy", Kind::Text),
+            Column::new("seed", Kind::Count),
+        ];
+        let measures = self
+            .results
+            .first()
+            .map_or(&[][..], |first| &first.measures);
+        let numbers = measures.iter().map(|&(name, _)| name);
+        columns.extend(numbers.map(|name| Column::new(name, Kind::Number)));
+        columns.extend(RunCell::COLUMNS);
+        columns.extend(Origin::COLUMNS);
+        let workload = Value::from(self.subject.name());
+        let mut rows = Vec::new();
+        for (result, tail) in self.results.iter().zip(self.tails()) {
+            let policy = Value::from(&result.policy);
+            for (seed, measured) in &result.runs {
+                let mut row = vec![workload.clone(), policy.clone(), (*seed).into()];
+                row.extend(measured.iter().map(|value| Value::from(*value)));
+                row.extend(tail.iter().cloned());
+                rows.push(row);
+            }
+        }
+        Table { columns, rows }
+    }
+
+    /// What describes each policy, at the end of its rows.
+    fn tails(&self) -> Vec<Vec<Value>> {
+        let tail = |of: &Described<RunCell>| {
+            let cell = of.cell.values().into_iter();
+            cell.chain(of.origin.values()).collect()
+        };
+        self.cells.iter().map(tail).collect()
+    }
+}

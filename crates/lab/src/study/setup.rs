@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What to simulate on: workloads and traces by name, memory, swap, settings.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use agewise_policy::units::size_bytes;
+use agewise_trace::suggest::nearest;
+use agewise_trace::{Reading, short_name};
+use sha2::{Digest, Sha256};
+
+use super::error::StudyError;
+use crate::experiment::machine_run::{MIN_MEMORY_PAGES, Plan, Subject};
+use crate::experiment::replay::{Arrangement, Replay, Through};
+use crate::machine::Policy;
+use crate::machine::device::DeviceKind;
+use crate::workload::library;
+use crate::workload::spec::Workload;
+
+/// What to simulate on, as people write it.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    /// `memory.max` of the cgroup: a size, pages (`5000p`), or a share of a trace's footprint
+    /// (`25%`). The subject's own unless given.
+    pub memory: Option<String>,
+    /// The swap device, or `none`; the subject's own unless given.
+    pub swap: Option<String>,
+    /// Settings of the machine, `key=value`.
+    pub settings: Vec<String>,
+    /// DAMON beside the policy, `USE[:KEY=VALUE…]`.
+    pub damon: Option<String>,
+    /// How pages of a trace are accessed; as it was made unless given.
+    pub through: Option<Through>,
+    /// The order inside an interval of a trace.
+    pub arrangement: Arrangement,
+    /// How traces are read.
+    pub reading: Reading,
+}
+
+/// A workload or trace that was found.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// What runs.
+    pub subject: Subject,
+    /// SHA-256 of its file or text, in hexadecimal.
+    pub sha256: String,
+}
+
+/// A policy by name.
+///
+/// # Errors
+/// There is none; the nearest name that exists.
+pub fn parse_policy(text: &str) -> Result<Policy, StudyError> {
+    Policy::parse(text).map_err(|error| {
+        let names = Policy::names();
+        StudyError::Argument(match nearest(text, names.iter().map(String::as_str)) {
+            Some(near) => format!("{error}; did you mean `{near}`?"),
+            None => error.to_string(),
+        })
+    })
+}
+
+/// A swap device by name; `none` is none.
+///
+/// # Errors
+/// There is none; the nearest name that exists.
+pub fn parse_swap(text: &str) -> Result<Option<DeviceKind>, StudyError> {
+    if text == "none" {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|error| {
+        let names = DeviceKind::ALL.map(DeviceKind::name);
+        StudyError::Argument(match nearest(text, names.into_iter().chain(["none"])) {
+            Some(near) => format!("{error}; did you mean `{near}`?"),
+            None => format!("{error}; one of {}, none", names.join(", ")),
+        })
+    })
+}
+
+/// Memory in pages, and what is to be said about it.
+fn parse_memory_pages(text: &str, subject: &Subject) -> Result<(u64, Option<String>), StudyError> {
+    let text = text.trim();
+    let wrong = |why: String| StudyError::Argument(format!("--memory `{text}` {why}"));
+    if let Some(percent) = text.strip_suffix('%') {
+        let name = subject.name();
+        let Subject::Trace(replay, _) = subject else {
+            return Err(wrong(format!(
+                "is a share of a trace's footprint; `{name}` is a workload: give a size"
+            )));
+        };
+        let percent: f64 = percent
+            .trim()
+            .parse()
+            .map_err(|_| wrong("is no share".to_owned()))?;
+        if !(percent > 0.0 && percent <= 1000.0) {
+            return Err(wrong("is not between 0 and 1000 percent".to_owned()));
+        }
+        let pages = (replay.footprint_pages() as f64 * percent / 100.0).round() as u64;
+        let note = (pages < MIN_MEMORY_PAGES).then(|| {
+            format!(
+                "{name}: {text} of the footprint is {pages} pages; {MIN_MEMORY_PAGES} are used, \
+                 the least a cgroup works with"
+            )
+        });
+        return Ok((pages.max(MIN_MEMORY_PAGES), note));
+    }
+    if let Some(pages) = text.strip_suffix(['p', 'P']) {
+        let pages = pages.trim().parse();
+        let pages = pages.map_err(|_| wrong("is no number of pages".to_owned()))?;
+        return Ok((pages, None));
+    }
+    let bytes = size_bytes(text).map_err(|error| wrong(error.to_string()))?;
+    Ok((bytes / 4096, None))
+}
+
+/// SHA-256 of what is read, in hexadecimal.
+pub(super) fn sha256(mut from: impl Read) -> std::io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 18];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => break,
+            read => hash.update(&buffer[..read]),
+        }
+    }
+    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// SHA-256 of a file, in hexadecimal.
+pub(super) fn sha256_of(path: &Path) -> Result<String, StudyError> {
+    File::open(path)
+        .and_then(sha256)
+        .map_err(|source| StudyError::Read {
+            path: path.to_owned(),
+            source,
+        })
+}
+
+impl Setup {
+    /// The plan for a subject, a policy and a seed, and what is to be said about it.
+    ///
+    /// # Errors
+    /// Memory or swap that make no sense.
+    pub fn plan(
+        &self,
+        subject: &Subject,
+        policy: Policy,
+        seed: u64,
+    ) -> Result<(Plan, Option<String>), StudyError> {
+        let (memory_pages, note) = match &self.memory {
+            None => (None, None),
+            Some(size) => {
+                let (pages, note) = parse_memory_pages(size, subject)?;
+                (Some(pages), note)
+            }
+        };
+        let plan = Plan {
+            subject: subject.clone(),
+            memory_pages,
+            swap: self.swap.as_deref().map(parse_swap).transpose()?,
+            settings: self.settings.clone(),
+            damon: self.damon.clone(),
+            policy,
+            seed,
+            proactive: None,
+        };
+        Ok((plan, note))
+    }
+
+    /// What a name stands for: a workload of the library, a TOML file, a trace.
+    ///
+    /// # Errors
+    /// Nothing of that name, or it cannot be read.
+    pub fn subject(&self, name: &str) -> Result<Named, StudyError> {
+        let path = Path::new(name);
+        if path.extension().is_some_and(|ending| ending == "toml") {
+            let text = std::fs::read_to_string(path).map_err(|source| StudyError::Read {
+                path: path.to_owned(),
+                source,
+            })?;
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+            return Ok(workload(Workload::parse(&stem, &text)?, &text));
+        }
+        let is_path = self.reading.manifest.is_some() || path.exists();
+        if !is_path || self.reading.manifest.is_none() && !path.is_file() {
+            match library::find(name) {
+                Ok(found) => {
+                    return Ok(workload(found, library::text(name).unwrap_or_default()));
+                }
+                Err(error) if !is_path => {
+                    return Err(StudyError::Argument(format!(
+                        "{error}; nor is there a trace file of that name (`agewise lab list` names \
+                         all workloads; a file that describes one ends in .toml)"
+                    )));
+                }
+                Err(_) => {}
+            }
+        }
+        self.trace(name)
+    }
+
+    fn trace(&self, name: &str) -> Result<Named, StudyError> {
+        let source = self.reading.source(name)?;
+        let read = || {
+            let mut stream = source.open()?;
+            Replay::read(short_name(name), &source.path, &mut stream, self.through)
+        };
+        let (replay, sha256) = hashed_beside(&source.path, read);
+        let replay = replay?;
+        if !replay.order_unknown && self.arrangement != Arrangement::Each {
+            return Err(StudyError::Argument(format!(
+                "{name}: --order is for traces recorded by interval; the order of this one is known"
+            )));
+        }
+        Ok(Named {
+            subject: Subject::Trace(Arc::new(replay), self.arrangement),
+            sha256: sha256?,
+        })
+    }
+}
+
+/// What `read` gives, and the hash of the file, which is computed at the same time.
+pub(super) fn hashed_beside<T>(
+    path: &Path,
+    read: impl FnOnce() -> T,
+) -> (T, Result<String, StudyError>) {
+    thread::scope(|scope| {
+        let hash = scope.spawn(|| sha256_of(path));
+        let read = read();
+        let hash = hash.join().unwrap_or_else(|_| sha256_of(path));
+        (read, hash)
+    })
+}
+
+fn workload(workload: Workload, text: &str) -> Named {
+    let digest = Sha256::digest(text.as_bytes());
+    Named {
+        subject: Subject::Workload(Arc::new(workload)),
+        sha256: digest.iter().map(|b| format!("{b:02x}")).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_names_get_the_nearest() {
+        let error = parse_policy("mglru:7.3").unwrap_err().to_string();
+        assert!(error.contains("did you mean `mglru:7.2`"), "{error}");
+        let error = parse_swap("nmve").unwrap_err().to_string();
+        assert!(error.contains("did you mean `nvme`"), "{error}");
+        assert_eq!(parse_swap("none").unwrap(), None);
+    }
+
+    #[test]
+    fn memory_is_bytes_or_pages() {
+        let kv = Subject::Workload(Arc::new(library::find("kv").unwrap()));
+        assert_eq!(parse_memory_pages("24M", &kv).unwrap().0, 6144);
+        assert_eq!(parse_memory_pages("5000p", &kv).unwrap().0, 5000);
+        for (bad, expected) in [("25%", "workload"), ("much", "no size"), ("-1p", "-1p")] {
+            let error = parse_memory_pages(bad, &kv).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn hashes_are_those_of_sha256sum() {
+        let of_abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(sha256(&b"abc"[..]).unwrap(), of_abc);
+    }
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Results as a table. All forms of output are made of it, so they have the same columns.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Text.
+    Text,
+    /// Whole numbers.
+    Count,
+    /// Numbers.
+    Number,
+}
+
+/// A column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// Its name.
+    pub name: &'static str,
+    /// What it holds.
+    pub kind: Kind,
+    /// Whether a row may have nothing there.
+    pub optional: bool,
+}
+
+impl Column {
+    /// A column in which every row has a value.
+    #[must_use]
+    pub const fn new(name: &'static str, kind: Kind) -> Self {
+        Self {
+            name,
+            kind,
+            optional: false,
+        }
+    }
+
+    /// A column in which a row may have nothing.
+    #[must_use]
+    pub const fn optional(name: &'static str, kind: Kind) -> Self {
+        Self {
+            name,
+            kind,
+            optional: true,
+        }
+    }
+}
+
+/// A value of a row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// Nothing.
+    Null,
+    /// Text.
+    Text(#[serde(serialize_with = "text")] Arc<str>),
+    /// A whole number.
+    Count(u64),
+    /// A number.
+    Number(f64),
+}
+
+fn text<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(text)
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Value::Text(text.into())
+    }
+}
+
+impl From<&String> for Value {
+    fn from(text: &String) -> Self {
+        Value::Text(text.as_str().into())
+    }
+}
+
+impl From<u64> for Value {
+    fn from(count: u64) -> Self {
+        Value::Count(count)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(number: f64) -> Self {
+        Value::Number(number)
+    }
+}
+
+impl<T: Into<Value>> From<Option<T>> for Value {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Value::Null, Into::into)
+    }
+}
+
+/// A table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table {
+    /// Its columns.
+    pub columns: Vec<Column>,
+    /// Its rows: a value a column.
+    pub rows: Vec<Vec<Value>>,
+}
+
+/// A row with the names of its columns, which serializes as a map in their order.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    columns: &'a [Column],
+    values: &'a [Value],
+}
+
+impl<'a> Row<'a> {
+    /// Names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'a Value)> {
+        let names = self.columns.iter().map(|column| column.name);
+        names.zip(self.values)
+    }
+}
+
+impl Serialize for Row<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.values.len()))?;
+        for (name, value) in self.iter() {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+impl Table {
+    /// Its rows with the names of the columns.
+    pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        self.rows.iter().map(|values| Row {
+            columns: &self.columns,
+            values,
+        })
+    }
+
+    /// Adds the rows of another. Columns that one of them lacks are empty in its rows.
+    pub fn append(&mut self, mut other: Table) {
+        if self.columns != other.columns && self.rows.is_empty() {
+            self.columns.clone_from(&other.columns);
+        }
+        if self.columns == other.columns {
+            self.rows.append(&mut other.rows);
+            return;
+        }
+        for column in &other.columns {
+            if !self.columns.iter().any(|known| known.name == column.name) {
+                self.columns
+                    .push(Column::optional(column.name, column.kind));
+                self.rows.iter_mut().for_each(|row| row.push(Value::Null));
+            }
+        }
+        let mut places = Vec::new();
+        for column in &mut self.columns {
+            let place = other.columns.iter().position(|of| of.name == column.name);
+            column.optional |= place.is_none_or(|at| other.columns[at].optional);
+            places.push(place);
+        }
+        let value = |row: &[Value], place: &Option<usize>| match place {
+            Some(at) => row[*at].clone(),
+            None => Value::Null,
+        };
+        for row in &other.rows {
+            let values = places.iter().map(|place| value(row, place)).collect();
+            self.rows.push(values);
+        }
+    }
+
+    /// Writes it as CSV, under a header if that is wanted.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_csv(&self, out: &mut impl Write, header: bool) -> csv::Result<()> {
+        let mut builder = csv::WriterBuilder::new();
+        let mut writer = builder.has_headers(false).from_writer(out);
+        if header {
+            writer.write_record(self.columns.iter().map(|column| column.name))?;
+        }
+        for row in &self.rows {
+            writer.serialize(row)?;
+        }
+        writer.flush()?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(columns: &[&'static str], value: f64) -> Table {
+        Table {
+            columns: columns
+                .iter()
+                .map(|name| Column::new(name, Kind::Number))
+                .collect(),
+            rows: vec![columns.iter().map(|_| value.into()).collect()],
+        }
+    }
+
+    #[test]
+    fn tables_with_other_columns_are_put_together() {
+        let mut all = Table::default();
+        all.append(table(&["a", "b"], 1.0));
+        all.append(table(&["b", "c"], 2.5));
+        let mut csv = Vec::new();
+        all.write_csv(&mut csv, true).unwrap();
+        assert_eq!(
+            String::from_utf8(csv).unwrap(),
+            "a,b,c\n1.0,1.0,\n,2.5,2.5\n"
+        );
+        let optional: Vec<bool> = all.columns.iter().map(|column| column.optional).collect();
+        assert_eq!(optional, [true, false, true]);
+    }
+}

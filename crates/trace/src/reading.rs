@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which trace to read, and how: by its path, or by its name in a manifest.
+
+use std::path::{Path, PathBuf};
+
+use super::error::TraceError;
+use super::format::{Format, ReadLimits, ReadOptions};
+use super::manifest::Manifest;
+use super::reader::csv::Column;
+use super::stream::TraceSource;
+
+/// How traces are read.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// Their format; detected from content and name when not given.
+    pub format: Option<&'static Format>,
+    /// Byte addresses become pages by this shift.
+    pub page_shift: u32,
+    /// CSV columns that go by another name.
+    pub columns: Vec<(Column, String)>,
+    /// A CSV naming traces: they are then given by name.
+    pub manifest: Option<PathBuf>,
+    /// Takes a run of accesses of the same page for one access.
+    pub collapse_repeats: bool,
+    /// What a trace may cost to read.
+    pub limits: ReadLimits,
+}
+
+impl Default for Reading {
+    fn default() -> Self {
+        let options = ReadOptions::default();
+        Self {
+            format: None,
+            page_shift: options.page_shift,
+            columns: options.columns,
+            manifest: None,
+            collapse_repeats: false,
+            limits: options.limits,
+        }
+    }
+}
+
+impl Reading {
+    /// The trace of this path, or of this name in the manifest.
+    ///
+    /// # Errors
+    /// [`TraceError::Table`] for a manifest that cannot be read or does not name the trace.
+    pub fn source(&self, trace: &str) -> Result<TraceSource, TraceError> {
+        let mut source = match &self.manifest {
+            Some(manifest) => {
+                let directory = manifest.parent().unwrap_or(Path::new(""));
+                Manifest::read(manifest, directory)?
+                    .source(trace)
+                    .ok_or_else(|| {
+                        TraceError::table(manifest, format!("no trace named '{trace}'"))
+                    })?
+            }
+            None => TraceSource::new(Path::new(trace)),
+        };
+        source.format = self.format.or(source.format);
+        source.options = ReadOptions {
+            page_shift: self.page_shift,
+            columns: self.columns.clone(),
+            limits: self.limits,
+        };
+        source.collapse_repeats |= self.collapse_repeats;
+        Ok(source)
+    }
+}
+
+/// What a trace is called in tables: the file name without its endings, or the name in a manifest.
+#[must_use]
+pub fn short_name(trace: &str) -> &str {
+    let name = trace.rsplit('/').next().unwrap_or(trace);
+    name.split('.')
+        .next()
+        .filter(|stem| !stem.is_empty())
+        .unwrap_or(name)
+}
