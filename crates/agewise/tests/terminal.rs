@@ -185,6 +185,8 @@ fn commands_end_on_every_signal_and_without_their_terminal() {
     for words in commands(&sleeper.pid(), directory.path()) {
         for signal in signals.into_iter().map(Some).chain([None]) {
             let why = format!("{} {signal:?}", words.join(" "));
+            // What the round before recorded is not overwritten.
+            let _ = std::fs::remove_file(directory.path().join("out.gz"));
             let args: Vec<&str> = words.iter().map(String::as_str).collect();
             let mut pty = Pty::open();
             let mut running = start(&pty, &args, false);
