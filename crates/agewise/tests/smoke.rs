@@ -31,6 +31,7 @@ fn the_commands_are_those_of_the_features() {
         "files",
         "man",
         "reclaim",
+        "recommend",
         "report",
         "run",
         "shrink",

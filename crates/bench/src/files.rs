@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use agewise_host::clock::thread_cpu_ns;
 use agewise_host::memory::MemInfo;
 use agewise_host::pagecache::{
-    Accessed, CacheKind, CacheSink, CacheWalk, Inode, Leaf, SuperBlock, WalkReport,
+    Accessed, CacheKind, CacheSink, CacheWalk, Inode, Leaf, SuperBlock, WalkReport, cachestat,
 };
 use agewise_host::root::ProcRoot;
 use anyhow::{Context, bail};
@@ -184,26 +184,14 @@ impl Cached {
         Ok(())
     }
 
-    fn cachestat(&self) -> anyhow::Result<u64> {
-        const CACHESTAT: libc::c_long = 451;
-        let (range, mut stat) = ([0u64; 2], [0u64; 5]);
-        let fd = self.file.as_raw_fd();
-        // SAFETY: both are of the sizes that the call knows, and outlive it.
-        let result = unsafe { libc::syscall(CACHESTAT, fd, range.as_ptr(), stat.as_mut_ptr(), 0) };
-        if result != 0 {
-            bail!("cachestat: {} (Linux 6.5)", std::io::Error::last_os_error());
-        }
-        Ok(stat[0])
-    }
-
     fn resident_error(&self, walk: &mut CacheWalk) -> anyhow::Result<f64> {
         let mut sum = Sum {
             number: self.file.metadata()?.ino(),
             ..Sum::default()
         };
         walk.walk(&|on| on.kind == CacheKind::File, &mut sum)?;
-        let truth = self.cachestat()?;
-        Ok(sum.of_file as f64 / truth.max(1) as f64 - 1.0)
+        let truth = cachestat(&self.file, 0..0).context("cachestat (Linux 6.5)")?;
+        Ok(sum.of_file as f64 / truth.pages.max(1) as f64 - 1.0)
     }
 }
 

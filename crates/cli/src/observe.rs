@@ -7,6 +7,7 @@ use agewise_host::access::{AccessError, AccessSource, Resolution};
 use agewise_host::agent::{Agent, AgentConfig, SCAN_INTERVAL_MIN_MS, Subject, Targets};
 use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
 use agewise_host::clear::{ClearPolicy, Means};
+use agewise_host::pagecache::FileAges;
 use agewise_host::root::Roots;
 use agewise_host::source::{self, Open, Source};
 use agewise_host::untrusted::Untrusted;
@@ -242,6 +243,17 @@ pub fn open_agent_with(
         config.clear.means = Means::Refs;
     }
     Ok((Agent::new(source, Roots::default(), targets, config)?, note))
+}
+
+/// From now on the agent counts file memory by the cgroup it is charged to, mapped or not.
+///
+/// # Errors
+/// The page cache cannot be followed here.
+pub fn follow_files(agent: &mut Agent) -> anyhow::Result<()> {
+    const WHAT: &str = "the page cache cannot be followed (see `agewise doctor`)";
+    let horizon_ms = agent.config().intervals.horizon_ms();
+    let ages = FileAges::with_frames(horizon_ms).context(WHAT)?;
+    agent.follow_files(ages).context(WHAT)
 }
 
 fn open_source(source: &Source) -> anyhow::Result<Box<dyn AccessSource>> {

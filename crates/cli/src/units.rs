@@ -99,11 +99,8 @@ pub fn duration_text(duration: Duration) -> String {
     }
 }
 
-/// A share such as `5%` or `0.05`; `none` is infinite.
-pub fn slowdown(text: &str) -> Result<f64, String> {
-    if text == "none" {
-        return Ok(f64::INFINITY);
-    }
+/// A share such as `0.2%` or `0.002`, above 0 and up to 1.
+pub fn share(text: &str) -> Result<f64, String> {
     let (number, scale) = match text.strip_suffix('%') {
         Some(number) => (number, 0.01),
         None => (text, 1.0),
@@ -111,8 +108,16 @@ pub fn slowdown(text: &str) -> Result<f64, String> {
     match number.trim().parse::<f64>() {
         Ok(number) if number > 0.0 && number * scale <= 1.0 => Ok(number * scale),
         _ => Err(format!(
-            "'{text}' is no share above 0 and up to 100%, nor `none`"
+            "'{text}' is no share above 0 and up to 100%, such as 0.2% or 0.002"
         )),
+    }
+}
+
+/// A share, or `none`, which is infinite.
+pub fn slowdown(text: &str) -> Result<f64, String> {
+    match text {
+        "none" => Ok(f64::INFINITY),
+        _ => share(text).map_err(|error| format!("{error}, nor `none`")),
     }
 }
 
@@ -139,6 +144,16 @@ mod tests {
             assert!(duration(text).is_err(), "{text}");
         }
         assert!(positive_duration("0s").is_err());
+    }
+
+    #[test]
+    fn shares_are_of_one() {
+        assert_eq!(share("0.2%"), Ok(0.002));
+        assert_eq!(share("0.5"), Ok(0.5));
+        for bad in ["0", "-1%", "101%", "x", "", "nan"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+        assert_eq!(slowdown("none"), Ok(f64::INFINITY));
     }
 
     #[test]

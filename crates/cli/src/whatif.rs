@@ -4,11 +4,14 @@
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, AgentConfig, Targets};
+use agewise_host::cgroup::{Cgroup, CgroupError};
 use agewise_host::clear::{ClearPolicy, Means};
+use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::Roots;
 use agewise_host::swap::{self, SwapArea};
 use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
 use agewise_policy::sample::Bounds;
+use agewise_policy::whatif::shrink::Facts;
 use agewise_policy::whatif::{Curves, Params, Prices, WhatIf};
 use agewise_policy::workingset::Intervals;
 use agewise_trace::sizing;
@@ -17,6 +20,7 @@ use anyhow::bail;
 use crate::observe;
 use crate::pause;
 use crate::signal::Stop;
+use crate::units;
 
 /// Looks at least this far apart.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -29,6 +33,19 @@ const USED_PART: u64 = 16;
 const LEARN_PART: u32 = 4;
 /// Looks of it, at least.
 const LEARN_LOOKS: u32 = 3;
+
+/// How long commands watch.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Watching {
+    /// How long to watch. The first quarter only tells which pages are where.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "60s",
+        value_parser = units::positive_duration
+    )]
+    pub duration: Duration,
+}
 
 /// How to watch.
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +141,8 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
             is_counting = true;
         }
         next = (next + interval).max(Instant::now());
-        let is_over = elapsed >= plan.duration && is_counting;
+        // Whatever the duration, one look is counted.
+        let is_over = elapsed >= plan.duration && is_counting && what_if.observed_ms() > 0;
         if is_over || pause::until(Some(&mut agent), stop, next) {
             break;
         }
@@ -160,6 +178,21 @@ fn found(
         note,
         look_cpu_ms: cpu_ns[0] as f64 / 1e6,
         simulate_cpu_ms: cpu_ns[1] as f64 / 1e6,
+    })
+}
+
+/// What a cgroup counts that tells whether less memory hurts it.
+///
+/// # Errors
+/// Its files cannot be read.
+pub fn facts(cgroup: &Cgroup, now_ms: u64) -> Result<Facts, CgroupError> {
+    let stat = cgroup.stat()?;
+    // A kernel that does not tell, or a file that cannot be read: then prices tell.
+    let pressure = Psi::of_cgroup(cgroup, Resource::Memory).ok().flatten();
+    Ok(Facts {
+        now_ms,
+        faults: [stat.refaults_anon_pages, stat.refaults_file_pages],
+        waited_us: pressure.map(|pressure| pressure.some.total_us),
     })
 }
 

@@ -3,10 +3,12 @@
 
 use agewise_host::agent::SubjectAges;
 use agewise_host::cgroup::Cgroup;
+use agewise_policy::budget::Gain;
 use agewise_policy::proactive::{
     Action, Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Refaults, Spec,
     SwapRoom,
 };
+use agewise_policy::whatif::keep::Wanted;
 
 use super::hand::Done;
 use super::state::{self, Machine, Reclaimed};
@@ -48,7 +50,7 @@ pub struct Actor {
     /// What would have left.
     pub rehearsed_bytes: u64,
     /// What the budget is worth, as far as that was found out.
-    pub budget_gain: Option<state::BudgetGain>,
+    pub budget_gain: Option<Gain>,
     controller: Controller,
     counters: Option<Counters>,
     outcome: Option<Outcome>,
@@ -88,6 +90,11 @@ impl Actor {
     /// Whether it is held page by page, in steps of its own, beside the ticks.
     pub fn is_held_ahead(&self) -> bool {
         self.controller.pace().hold.is_some()
+    }
+
+    /// How small it is held by a limit, if that is what its policy does.
+    pub fn shrinks(&self) -> Option<Wanted> {
+        self.controller.shrinks()
     }
 
     /// Asks its controller after a look.

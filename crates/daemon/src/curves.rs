@@ -10,11 +10,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use agewise_cli::whatif::costs;
 use agewise_host::agent::{Agent, TickReport};
-use agewise_host::cgroup::CgroupError;
+use agewise_host::cgroup::{Cgroup, CgroupError};
 use agewise_host::root::Roots;
 use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
-use agewise_policy::whatif::history::{DAYS, History};
-use agewise_policy::whatif::{Curves, Decider, Params, Prices, WhatIf, page_hash};
+use agewise_policy::whatif::history::{DAYS, History, HistoryError, name_hash};
+use agewise_policy::whatif::{Curves, Decider, Params, Prices, WhatIf};
 
 use crate::journal::unix_ms;
 use crate::observer::{Key, Seen};
@@ -26,11 +26,14 @@ const SUBJECTS_MAX: usize = 256;
 const LEARN_LOOKS: u32 = 10;
 /// Counted for so long, then kept as a part of the hour, and counted anew.
 const COUNT_MS: u64 = 15 * 60 * 1000;
+/// What is shown is worked out anew after so long, and sooner while it is new: a curve takes longer
+/// to draw than a look takes to be simulated, and hardly changes from look to look.
+const SHOW_MS: u64 = 60 * 1000;
 /// Histories of subjects that have not been seen for so long are removed.
 const KEPT: Duration = Duration::from_secs(DAYS as u64 * 86_400);
 
 /// Sizes that are shown, percent of the most that was resident.
-const SHOWN_PERCENT: [u16; 4] = [50, 60, 75, 90];
+const SHOWN_PERCENT: [u16; 5] = [50, 60, 75, 90, 100];
 
 /// What a subject would do with less memory, at the sizes that are shown, under the LRU of this
 /// kernel. Bounds that are not known are left out.
@@ -41,6 +44,8 @@ fn shown(curves: &Curves, prices: Prices) -> Vec<LessMemory> {
         let (faults, wait) = (point.faults_per_second(), point.wait_ratio(prices));
         Some(LessMemory {
             percent,
+            memory_bytes: curves.bytes_at(percent),
+            beyond_bytes: curves.beyond_bytes,
             faults_per_second: known(faults.likely)?,
             faults_high: known(faults.high),
             wait_ratio: known(wait.likely)?,
@@ -54,11 +59,32 @@ fn shown(curves: &Curves, prices: Prices) -> Vec<LessMemory> {
 struct Followed {
     what_if: WhatIf,
     history: History,
+    cgroup: Option<Cgroup>,
     has_files: bool,
     is_counting: bool,
     /// Unix time since when it is counted.
     began_ms: u64,
+    /// The time counted at which `latest` is worked out again.
+    show_at_ms: u64,
     latest: Vec<LessMemory>,
+    /// What the last whole quarter of an hour said.
+    counted: Option<Box<Curves>>,
+}
+
+impl Followed {
+    /// What was counted.
+    fn curves(&self) -> Curves {
+        Curves {
+            beyond_bytes: self.cgroup.as_ref().map_or(0, beyond_bytes),
+            ..self.what_if.curves()
+        }
+    }
+
+    /// Works out what is shown.
+    fn show(&mut self, curves: &Curves, prices: Prices) {
+        self.latest = shown(curves, prices);
+        self.show_at_ms = curves.observed_ms + curves.observed_ms.min(SHOW_MS);
+    }
 }
 
 /// Simulates all subjects.
@@ -76,7 +102,7 @@ pub struct AllCurves {
 impl AllCurves {
     /// Nothing seen yet. Histories are kept in a directory of the state directory.
     pub fn new(state: Option<PathBuf>) -> Self {
-        let dir = state.map(|state| state.join("whatif"));
+        let dir = state.as_deref().map(directory);
         if let Some(dir) = &dir {
             remove_old(dir);
         }
@@ -135,11 +161,13 @@ impl AllCurves {
                 }
                 continue;
             }
-            let curves = what_if.curves();
-            let is_due = curves.observed_ms >= COUNT_MS;
-            followed.latest = shown(&curves, self.prices);
-            if is_due {
+            let observed_ms = what_if.observed_ms();
+            if observed_ms >= COUNT_MS {
                 self.close(&seen.key);
+                self.judge_files(agent, seen);
+            } else if observed_ms >= followed.show_at_ms {
+                let curves = followed.curves();
+                followed.show(&curves, self.prices);
             }
         }
     }
@@ -149,6 +177,16 @@ impl AllCurves {
     pub fn of(&self, key: &Key) -> Vec<LessMemory> {
         let followed = self.by_key.get(key);
         followed.map_or_else(Vec::new, |followed| followed.latest.clone())
+    }
+
+    /// Curves that tell enough to go by: of the last whole quarter of an hour.
+    pub fn counted(&self, key: &Key) -> Option<Curves> {
+        self.by_key.get(key)?.counted.as_deref().cloned()
+    }
+
+    /// What bringing pages back costs.
+    pub fn prices(&self) -> Prices {
+        self.prices
     }
 
     /// Writes down what is known.
@@ -161,23 +199,35 @@ impl AllCurves {
 
     fn follow(&mut self, agent: &Agent, seen: &Seen) -> Followed {
         let path = self.path(&seen.key);
-        let read = path.as_ref().and_then(|path| fs::read(path).ok());
-        let history = match read.map(|bytes| History::decode(&bytes)) {
-            Some(Ok(history)) => history,
-            Some(Err(error)) => {
-                let path = path.unwrap_or_default();
-                self.trouble(&format!("{} is not used: {error}", path.display()));
-                History::default()
-            }
-            None => History::default(),
-        };
+        let history = path.as_deref().map(|path| read(path, &seen.key.0));
+        let history = history.unwrap_or(Ok(None)).unwrap_or_else(|error| {
+            let path = path.unwrap_or_default();
+            self.trouble(&format!("{} is not used: {error}", path.display()));
+            None
+        });
         Followed {
             what_if: WhatIf::new(self.params),
-            history,
+            history: history.unwrap_or_default(),
+            cgroup: seen.cgroup.clone(),
             has_files: is_charged_for_files(seen.cgroup.as_ref(), agent, &seen.pids),
             is_counting: false,
             began_ms: 0,
+            show_at_ms: 0,
             latest: Vec::new(),
+            counted: None,
+        }
+    }
+
+    /// Whose the files are that a subject maps may have changed: what was simulated with them, or
+    /// without, is worth nothing then.
+    fn judge_files(&mut self, agent: &Agent, seen: &Seen) {
+        let has_files = is_charged_for_files(seen.cgroup.as_ref(), agent, &seen.pids);
+        let Some(followed) = self.by_key.get_mut(&seen.key) else {
+            return;
+        };
+        if std::mem::replace(&mut followed.has_files, has_files) != has_files {
+            followed.what_if = WhatIf::new(self.params);
+            followed.is_counting = false;
         }
     }
 
@@ -190,14 +240,16 @@ impl AllCurves {
         if !followed.is_counting {
             return;
         }
-        followed
-            .history
-            .add(followed.began_ms, &followed.what_if.curves());
+        let curves = followed.curves();
+        followed.history.add(followed.began_ms, &curves);
+        followed.show(&curves, self.prices);
+        if curves.observed_ms >= COUNT_MS {
+            followed.counted = Some(Box::new(curves));
+        }
         followed.what_if.count_anew();
-        followed.began_ms = unix_ms();
-        let bytes = followed.history.encode();
+        (followed.began_ms, followed.show_at_ms) = (unix_ms(), SHOW_MS);
         if let Some(path) = path
-            && let Err(error) = replace(&path, &bytes)
+            && let Err(error) = replace(&path, &followed.history.encode(&key.0))
         {
             self.trouble(&format!("{} cannot be written: {error}", path.display()));
         }
@@ -205,9 +257,7 @@ impl AllCurves {
 
     /// The file of a name: one that is made again under its name goes on with its history.
     fn path(&self, key: &Key) -> Option<PathBuf> {
-        let bytes = key.0.bytes();
-        let hash = bytes.fold(0, |hash, byte| page_hash(hash, byte.into()));
-        Some(self.dir.as_ref()?.join(format!("{hash:016x}")))
+        Some(self.dir.as_ref()?.join(file_name(&key.0)))
     }
 
     fn trouble(&mut self, text: &str) {
@@ -215,6 +265,92 @@ impl AllCurves {
             agewise_cli::note!("history of curves: {text}");
         }
     }
+}
+
+/// What is charged to a cgroup besides memory of programs and page cache: kernel memory.
+pub fn beyond_bytes(cgroup: &Cgroup) -> u64 {
+    let (Ok(stat), Ok(Some(usage))) = (cgroup.stat(), cgroup.usage_bytes()) else {
+        return 0;
+    };
+    usage.saturating_sub(stat.anon_bytes.saturating_add(stat.file_bytes))
+}
+
+/// The directory of histories in a state directory.
+fn directory(state: &Path) -> PathBuf {
+    state.join("whatif")
+}
+
+fn file_name(name: &str) -> String {
+    format!("{:016x}", name_hash(name))
+}
+
+/// Why a history cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    File(#[from] io::Error),
+    /// What it holds is no history.
+    #[error(transparent)]
+    History(#[from] HistoryError),
+}
+
+/// The history of a name in its file; `None` where there is none, or that of another.
+fn read(path: &Path, name: &str) -> Result<Option<History>, ReadError> {
+    match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+        Ok(bytes) => {
+            let (of, history) = History::decode(&bytes)?;
+            Ok((of == name).then_some(history))
+        }
+    }
+}
+
+/// The history that a daemon keeps of a cgroup in its state directory; `None` if there is none.
+///
+/// # Errors
+/// It cannot be read, or is damaged.
+pub fn history(state: &Path, name: &str) -> Result<Option<History>, ReadError> {
+    read(&directory(state).join(file_name(name)), name)
+}
+
+/// Keeps a history, as a daemon does.
+///
+/// # Errors
+/// It cannot be written; what was there is still.
+pub fn keep(state: &Path, name: &str, history: &History) -> io::Result<()> {
+    replace(
+        &directory(state).join(file_name(name)),
+        &history.encode(name),
+    )
+}
+
+/// All histories in a state directory, by name, and the files that are none with the reason.
+///
+/// # Errors
+/// The directory cannot be read; that there is none is no error.
+#[expect(clippy::type_complexity, reason = "two lists of pairs")]
+pub fn histories(state: &Path) -> io::Result<(Vec<(String, History)>, Vec<(PathBuf, ReadError)>)> {
+    let (mut all, mut damaged) = (Vec::new(), Vec::new());
+    let entries = match fs::read_dir(directory(state)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((all, damaged)),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some() {
+            // What a killed daemon was about to write.
+            continue;
+        }
+        let bytes = fs::read(&path).map_err(ReadError::from);
+        match bytes.and_then(|bytes| Ok(History::decode(&bytes)?)) {
+            Ok(known) => all.push(known),
+            Err(error) => damaged.push((path, error)),
+        }
+    }
+    all.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok((all, damaged))
 }
 
 /// What nobody has seen for long.
@@ -253,9 +389,18 @@ mod tests {
         let path = all.path(&key).unwrap();
         assert_eq!(Some(&path), all.path(&(Arc::from("/web"), 8)).as_ref());
         assert_ne!(Some(&path), all.path(&(Arc::from("/db"), 7)).as_ref());
-        replace(&path, &History::default().encode()).unwrap();
-        assert!(History::decode(&fs::read(&path).unwrap()).is_ok());
+        keep(dir.path(), "/web", &History::default()).unwrap();
         assert!(!path.with_extension("new").exists());
+        let state = dir.path();
+        assert!(matches!(history(state, "/web"), Ok(Some(_))));
+        assert!(matches!(history(state, "/db"), Ok(None)));
+        assert!(matches!(read(&path, "/db"), Ok(None)), "of another name");
+        fs::write(path.with_file_name("damaged"), b"agewhtif").unwrap();
+        fs::write(path.with_extension("new"), b"half").unwrap();
+        let (known, damaged) = histories(state).unwrap();
+        assert_eq!((known.len(), damaged.len()), (1, 1));
+        assert_eq!(known[0].0, "/web");
+        assert!(histories(&state.join("none")).unwrap().0.is_empty());
         let old = SystemTime::now() - KEPT - Duration::from_secs(5);
         fs::File::open(&path).unwrap().set_modified(old).unwrap();
         let _ = AllCurves::new(Some(dir.path().to_owned()));

@@ -8,8 +8,8 @@ use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::state::{
-    Budget, Machine, NodeView, OwnUse, Psi, Reason, Reclaimed, ReportSetting, Scope, Settings,
-    Snapshot, Stall, SubjectView,
+    Budget, LessMemory, Machine, NodeView, OwnUse, Psi, Reason, Reclaimed, ReportSetting, Scope,
+    Settings, Snapshot, Stall, SubjectView,
 };
 
 const MIB: u64 = 1 << 20;
@@ -166,10 +166,28 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
         rehearsed_bytes: 0,
         budget_gain: None,
         psi: part.is_cgroup.then(|| psi(time_ms)),
-        less: Vec::new(),
+        less: less(part.size_mib * MIB),
+        shrink_limit_bytes: None,
         is_under_reclaim: false,
         troubles: Vec::new(),
     }
+}
+
+/// A fifth less costs nothing, and more of it more and more.
+fn less(full_bytes: u64) -> Vec<LessMemory> {
+    let at = |percent: u16| {
+        let short = f64::from(80u16.saturating_sub(percent));
+        LessMemory {
+            percent,
+            memory_bytes: full_bytes * u64::from(percent) / 100,
+            beyond_bytes: 0,
+            faults_per_second: short * 64.0,
+            faults_high: Some(short * 80.0 + 8.0),
+            wait_ratio: short / 2048.0,
+            wait_high: Some(short / 1024.0 + 1.0 / 2048.0),
+        }
+    };
+    [50, 60, 75, 90, 100].map(at).to_vec()
 }
 
 /// Memory touched piece by piece, over and over: as much of each age as of any other, up to the

@@ -38,6 +38,7 @@ mod record;
 pub mod serve;
 pub mod service;
 pub mod showcase;
+pub mod shrinkers;
 pub mod state;
 pub mod timeline;
 pub mod world;

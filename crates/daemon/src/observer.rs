@@ -145,6 +145,7 @@ fn view(seen: &Seen, ages: &SubjectReport, reports: &SubjectReport) -> SubjectVi
         budget_gain: None,
         psi: None,
         less: Vec::new(),
+        shrink_limit_bytes: None,
         is_under_reclaim: false,
         troubles: ages.troubles.iter().take(TROUBLES_MAX).cloned().collect(),
     }

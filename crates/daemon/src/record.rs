@@ -61,6 +61,52 @@ pub(super) struct Squeezed<'a> {
     pub(super) done: Option<&'a Done>,
 }
 
+/// Before and after the limit of a cgroup changes that is held as small as it does not hurt.
+#[derive(Serialize)]
+pub(super) struct Shrunk<'a> {
+    pub(super) phase: &'a str,
+    pub(super) subject: &'a str,
+    pub(super) policy: &'a str,
+    pub(super) act: &'a str,
+    pub(super) dry_run: bool,
+    pub(super) reason: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) limit_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) usage_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) told_wait_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) trouble: Option<String>,
+}
+
+impl<'a> Shrunk<'a> {
+    /// Before; `limit_bytes`: none to take it away.
+    pub(super) fn new(
+        subject: &'a str,
+        dry_run: bool,
+        limit_bytes: Option<u64>,
+        reason: &'a str,
+    ) -> Self {
+        Shrunk {
+            phase: "before",
+            subject,
+            policy: "shrink",
+            act: if limit_bytes.is_some() {
+                "limit"
+            } else {
+                "unlimit"
+            },
+            dry_run,
+            reason,
+            limit_bytes,
+            usage_bytes: None,
+            told_wait_ratio: None,
+            trouble: None,
+        }
+    }
+}
+
 /// What is left of our privileges.
 #[derive(Serialize)]
 pub(super) struct Privileges<'a> {

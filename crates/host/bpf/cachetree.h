@@ -92,13 +92,24 @@ static __always_inline void taken(struct tree *t)
 	t->tries = 0;
 }
 
+/* Where the slots of the next leaf go; none where nobody asks for them. */
+static __always_inline struct cw_node *next_slots(void)
+{
+	u32 at = cw_ctl.n_leaves;
+
+	return cw_ctl.with_folios ? bpf_map_lookup_elem(&folios, &at) : 0;
+}
+
 /* Its only page, which stands in the head itself. */
 static __always_inline void single(struct tree *t)
 {
 	struct cw_leaf *leaf = next_leaf(t);
+	struct cw_node *slots = next_slots();
 
 	if (!leaf)
 		return;
+	if (slots)
+		slots->slots[0] = t->head;
 	__builtin_memset(leaf, 0, sizeof(*leaf));
 	leaf->present = 1;
 	about_folio(leaf, t->head);
@@ -125,8 +136,10 @@ static __always_inline void last_level(struct tree *t, u64 node)
 	u64 marks[2] = {}, present = 0, tail = 0, folio = 0;
 	struct cw_leaf *leaf = next_leaf(t);
 	u32 zero = 0;
-	struct cw_node *copy = bpf_map_lookup_elem(&scratch, &zero);
+	struct cw_node *copy = next_slots();
 
+	if (!copy)
+		copy = bpf_map_lookup_elem(&scratch, &zero);
 	if (!leaf || !copy)
 		return;
 	if (!copy_node(t, node, copy, marks)) {
@@ -167,14 +180,18 @@ next:
 /* A slot above the last level: a large folio, or more of one. */
 static __always_inline void upper_slot(struct tree *t, u64 node, u64 entry, u32 shift, u32 slot)
 {
-	u64 marks[2] = {}, head = entry, bit;
+	u64 marks[2] = {}, head = entry, bit, before = 0;
 	struct cw_leaf *leaf = next_leaf(t);
+	struct cw_node *slots = next_slots();
 
 	if (!leaf)
 		return;
 	__builtin_memset(leaf, 0, sizeof(*leaf));
 	if (is_tail(entry)) {
-		slot = entry >> 2 & (CW_SLOTS - 1);
+		u32 first = entry >> 2 & (CW_SLOTS - 1);
+
+		before = (u64)((slot - first) & (CW_SLOTS - 1)) << shift;
+		slot = first;
 		read_at(head, field(node, struct xa_node, slots) + slot * sizeof(u64));
 		leaf->tail = ~0ULL;
 	} else {
@@ -190,6 +207,10 @@ static __always_inline void upper_slot(struct tree *t, u64 node, u64 entry, u32 
 	leaf->dirty = marks[0] & bit ? ~0ULL : 0;
 	leaf->writeback = marks[1] & bit ? ~0ULL : 0;
 	about_folio(leaf, head);
+	if (slots) {
+		slots->slots[0] = head;
+		slots->slots[1] = before << 1 | 1;
+	}
 	taken(t);
 }
 

@@ -63,6 +63,7 @@ struct cgroup_subsys_state { struct cgroup *cgroup; };
 struct mem_cgroup { struct cgroup_subsys_state css; };
 struct obj_cgroup { struct mem_cgroup *memcg; };
 struct folio { unsigned long memcg_data; };
+struct page { unsigned long flags; };
 struct file { struct inode *f_inode; };
 struct fdtable { unsigned int max_fds; struct file **fd; };
 struct files_struct { struct fdtable *fdt; };
@@ -105,7 +106,13 @@ struct {
 	__type(key, u32);
 	__type(value, struct cw_path);
 } path SEC(".maps");
-struct cw_node { u64 slots[CW_SLOTS]; };
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cw_node);
+} folios SEC(".maps");
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -338,7 +345,7 @@ static long super_step(u64 i, void *ctx)
 	return 0;
 }
 
-/* All super blocks, from that of the descriptor around to it. */
+/* Super blocks from that of the descriptor around to it, or from cw_ctl.super on. */
 SEC("syscall")
 int list_supers(void *ctx)
 {
@@ -354,7 +361,12 @@ int list_supers(void *ctx)
 	first = (u64)BPF_CORE_READ((struct file *)file, f_inode, i_sb);
 	if (!first)
 		return 0;
-	cw_ctl.super = first;
+	if (!cw_ctl.super) {
+		cw_ctl.super = first;
+	} else if (!is_super(cw_ctl.super)) {
+		cw_ctl.rc = CW_LOST;
+		return 0;
+	}
 	bpf_loop(1 << 16, super_step, &first, 0);
 	return 0;
 }
@@ -405,6 +417,29 @@ int name_inode(void *ctx)
 	if (inode != cw_ctl.inode || !c.root)
 		return 0;
 	bpf_loop(CW_DEPTH + 1, climb_step, &c, 0);
+	return 0;
+}
+
+/* The folio of the first page of the descriptor's file, and how large its struct page is. */
+SEC("syscall")
+int folio_of(void *ctx)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	u64 file = 0, entry = 0;
+
+	cw_ctl.rc = CW_NOT_HERE;
+	cw_ctl.page_struct_bytes = bpf_core_type_size(struct page);
+	if (cw_ctl.fd >= BPF_CORE_READ(table, max_fds))
+		return 0;
+	read_at(file, (u64)BPF_CORE_READ(table, fd) + cw_ctl.fd * sizeof(u64));
+	entry = (u64)BPF_CORE_READ((struct file *)file, f_inode, i_data.i_pages.xa_head);
+	for (int level = 0; level < CW_LEVELS && is_node(entry); level++)
+		read_field(entry, entry & ~3ULL, struct xa_node, slots);
+	if (is_folio(entry)) {
+		cw_ctl.page = entry;
+		cw_ctl.rc = CW_DONE;
+	}
 	return 0;
 }
 

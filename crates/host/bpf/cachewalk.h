@@ -56,6 +56,13 @@ struct cw_leaf {
 	u64 cgroup;		/* kernfs id of the cgroup that the first present folio is charged to */
 };
 
+/*
+ * The slots of a leaf, where cw_ctl.with_folios asks for them: entries of its tree. Of a leaf that
+ * is one slot of a higher node only two: its folio, and how many pages of that folio lie before it,
+ * times two plus one.
+ */
+struct cw_node { u64 slots[CW_SLOTS]; };
+
 /* The names of a path, from the file up. */
 struct cw_path { u8 names[CW_DEPTH][CW_NAME_BYTES]; };
 
@@ -80,6 +87,8 @@ struct cw_ctl {
 	u32 passed;		/* inodes passed in this super block */
 	u32 steps_back;
 	u32 steps;		/* nodes and holes of trees met in one call */
+	u32 with_folios;	/* in: show the slots of each leaf as well */
+	u32 page_struct_bytes;	/* out, of folio_of: size of struct page */
 	u64 memcg, cgroup;	/* the memory cgroup met last in it, and its id */
 	struct cw_place trail[CW_TRAIL];
 };

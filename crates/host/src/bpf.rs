@@ -6,7 +6,44 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 
-use libbpf_rs::{MapCore, Object, libbpf_sys};
+use libbpf_rs::{MapCore, MapHandle, Object, libbpf_sys};
+
+use crate::access::AccessError;
+use crate::complaints;
+
+/// Loads programs by `work`. `what` names them where the kernel does not take them, `loading` where
+/// we may not load them.
+///
+/// # Errors
+/// [`AccessError::NoPrivilege`], [`AccessError::Unsupported`] with what libbpf said.
+pub(crate) fn load<T>(
+    what: &'static str,
+    loading: &str,
+    work: impl FnOnce() -> libbpf_rs::Result<T>,
+) -> Result<T, AccessError> {
+    let (loaded, said) = complaints::collected(work);
+    loaded.map_err(|error| match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => AccessError::NoPrivilege {
+            what: format!("loading {loading}"),
+            hint: "run as root, or with CAP_BPF and CAP_PERFMON (and without kernel lockdown in \
+                   confidentiality mode)",
+        },
+        _ => AccessError::Unsupported {
+            what,
+            why: format!("{error:#} ({said})"),
+        },
+    })
+}
+
+/// A map of a loaded object.
+///
+/// # Errors
+/// It has none of that name.
+pub(crate) fn map_named(object: &Object, name: &str) -> libbpf_rs::Result<MapHandle> {
+    let found = object.maps().find(|map| map.name().to_str() == Some(name));
+    let found = found.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
+    MapHandle::try_from(&found)
+}
 
 /// Runs a program of type `BPF_PROG_TYPE_SYSCALL` once.
 pub(crate) fn run_syscall(fd: RawFd) -> io::Result<()> {
@@ -23,7 +60,8 @@ pub(crate) fn run_syscall(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// A BPF array map, mapped into our memory. The kernel writes it only while we run the program.
+/// A BPF array map (or a file of ours), mapped into our memory. The kernel writes a map only while
+/// we run the program.
 pub(crate) struct Mapping<T> {
     at: NonNull<T>,
     count: usize,
@@ -35,14 +73,11 @@ unsafe impl<T: Send> Send for Mapping<T> {}
 
 impl<T: Copy> Mapping<T> {
     pub fn of(object: &Object, name: &str, count: usize) -> libbpf_rs::Result<Self> {
-        let map = object
-            .maps()
-            .find(|map| map.name().to_str() == Some(name))
-            .ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
+        let map = map_named(object, name)?;
         Self::map(map.as_fd(), count).map_err(libbpf_rs::Error::from)
     }
 
-    fn map(fd: BorrowedFd<'_>, count: usize) -> io::Result<Self> {
+    pub fn map(fd: BorrowedFd<'_>, count: usize) -> io::Result<Self> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         // Array values are padded to eight bytes; all of ours are multiples of that.
         let map_bytes = (count * size_of::<T>()).next_multiple_of(4096);

@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One process under a budget: looks at its page tables, clears accessed bits, and has the mover
-//! page out what is chosen.
+//! One process under a budget: looks at it as every observer does ([`crate::look`]), and has the
+//! mover page out what is chosen.
 //!
 //! What goes next, and how much of it, is decided in [`agewise_policy::budget`]; this carries it
 //! out. Anonymous memory only: file pages are the kernel's to drop.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use agewise_policy::budget::{Gone, Seen};
-use agewise_policy::table::{PageSet, WORDS_PER_TABLE};
+use agewise_policy::table::PageSet;
 
-use crate::access::{
-    AccessSource, AddressRange, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES, TableSight, Target,
-};
-use crate::clear::hand::{ClearHand, KernelHand, RefsScope};
+use crate::access::{AccessSource, AddressRange, Leaf, PAGE_BYTES, TABLE_BYTES, TableSight};
+use crate::clear::{ClearError, ClearPolicy, Clearer, Means};
+use crate::clock;
+use crate::look::{Viewer, look};
 use crate::mover::{
     self, Pagemap, PageoutError, PageoutLimits, Plan, ProcessMover, Run, RunSet, check_target,
 };
-use crate::process::Process;
-use crate::vma::{MapsReader, VmaKind, VmaTable};
+use crate::process::{Process, ProcessError};
+use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
 /// Says which pages go, given what is seen of them right before the move.
 pub type Choose<'a> = dyn FnMut(&[Seen]) -> Vec<Range<u64>> + 'a;
@@ -33,10 +32,8 @@ pub struct Budgeted {
     pagemap: Option<Pagemap>,
     vmas: VmaTable,
     maps: MapsReader,
+    clearer: Clearer,
     ranges: Vec<AddressRange>,
-    /// Accessed since somebody asked last, by table.
-    young: HashMap<u64, PageSet>,
-    keeps_young: bool,
 }
 
 impl Budgeted {
@@ -46,27 +43,24 @@ impl Budgeted {
     /// A process that may not be touched: ourselves, init, a kernel thread, one that is gone.
     pub fn new(process: Process) -> Result<Self, PageoutError> {
         check_target(&process)?;
+        // By `clear_refs` only: MADV_COLD would make the kernel take what was just accessed.
+        let policy = ClearPolicy {
+            means: Means::Refs,
+            ..ClearPolicy::exact()
+        };
         Ok(Budgeted {
+            clearer: Clearer::new(process.pid(), policy),
             process,
             pagemap: None,
             vmas: VmaTable::new(),
             maps: MapsReader::new(),
             ranges: Vec::new(),
-            young: HashMap::new(),
-            keeps_young: false,
         })
     }
 
     /// The process.
     pub fn process(&self) -> &Process {
         &self.process
-    }
-
-    /// What was seen accessed since the last call, by table, for another observer. From the first
-    /// call on it is kept.
-    pub fn take_young(&mut self) -> HashMap<u64, PageSet> {
-        self.keeps_young = true;
-        std::mem::take(&mut self.young)
     }
 
     /// Looks at all of it; with `clears`, accessed bits are cleared after that.
@@ -81,30 +75,14 @@ impl Budgeted {
         if clears || self.ranges.is_empty() {
             self.pagemap = Some(Pagemap::open(&self.process)?);
             self.vmas.read_by(&mut self.maps, self.process.pid())?;
+            let is_held = |vma: &&Vma| matches!(vma.kind, VmaKind::Anon);
+            let held = || self.vmas.vmas().iter().filter(is_held);
             self.ranges.clear();
-            let wanted = |kind| matches!(kind, VmaKind::Anon);
-            let vmas = self.vmas.vmas().iter().filter(|vma| wanted(vma.kind));
-            self.ranges.extend(vmas.map(|vma| vma.range));
+            self.ranges.extend(held().map(|vma| vma.range));
+            self.clearer.begin(clock::monotonic_ns(), held());
         }
-        let seen = look(source, &self.process, &self.ranges)?;
-        if clears {
-            self.clear(&seen)?;
-        }
-        Ok(seen)
-    }
-
-    /// Clears accessed bits, and keeps what was seen of them for whoever asks.
-    fn clear(&mut self, tables: &[Seen]) -> Result<(), PageoutError> {
-        let refs = KernelHand::new(&self.process).refs(RefsScope::Anon);
-        refs.map_err(|source| PageoutError::Recheck {
-            reason: format!("accessed bits cannot be cleared: {source}"),
-        })?;
-        if self.keeps_young {
-            for table in tables.iter().filter(|table| !table.bits.young.is_empty()) {
-                *self.young.entry(table.index).or_default() |= table.bits.young;
-            }
-        }
-        Ok(())
+        let clearer = &mut self.clearer;
+        gather(&self.process, source, &self.ranges, clearer, clears)
     }
 
     /// Moves out what `choose` chooses of `runs` (page numbers, ascending). `rehearse`: everything
@@ -119,7 +97,7 @@ impl Budgeted {
         choose: &mut Choose<'_>,
         rehearse: bool,
     ) -> Result<Gone, PageoutError> {
-        let process = &self.process;
+        let (process, clearer) = (&self.process, &mut self.clearer);
         let pagemap = match self.pagemap.take() {
             Some(pagemap) => pagemap,
             None => Pagemap::open(process)?,
@@ -131,7 +109,7 @@ impl Budgeted {
         };
         let mut recheck = |there: &RunSet| {
             let ranges: Vec<AddressRange> = there.ranges().collect();
-            let chosen = choose(&look(source, process, &ranges)?);
+            let chosen = choose(&gather(process, source, &ranges, clearer, false)?);
             Ok(chosen.iter().map(run).collect())
         };
         let moved = mover::move_out(
@@ -161,28 +139,41 @@ fn run(pages: &Range<u64>) -> Run {
     }
 }
 
-/// What is seen of some ranges, ascending, table by table.
-fn look(
-    source: &mut dyn AccessSource,
+/// What is seen of some ranges, ascending, table by table; with `clears`, cleared after that.
+fn gather(
     process: &Process,
+    source: &mut dyn AccessSource,
     ranges: &[AddressRange],
+    clearer: &mut Clearer,
+    clears: bool,
 ) -> Result<Vec<Seen>, PageoutError> {
-    let mut sink = Sink::default();
-    source
-        .scan(&Target::from(process), ranges, &mut sink)
+    let mut gatherer = Gatherer {
+        tables: Vec::new(),
+        clears,
+    };
+    let looked = look(process, source, ranges, clearer, clears, &mut gatherer)
         .map_err(|error| PageoutError::from_source(process.pid(), &error))?;
-    Ok(sink.tables)
+    looked.cleared.map_err(|error| match error {
+        ClearError::Gone { pid } => PageoutError::from(ProcessError::Gone { pid }),
+        error => PageoutError::Recheck {
+            reason: error.to_string(),
+        },
+    })?;
+    Ok(gatherer.tables)
 }
 
 /// Gathers what ranges show of each table. Pages mapped one by one may be moved, parts of huge
 /// pages may not.
-#[derive(Default)]
-struct Sink {
+struct Gatherer {
     tables: Vec<Seen>,
+    clears: bool,
 }
 
-impl SightSink for Sink {
-    fn table(&mut self, sight: &TableSight<'_>) {
+impl Viewer for Gatherer {
+    fn table(&mut self, sight: &TableSight<'_>, clearer: &mut Clearer) {
+        if self.clears {
+            clearer.judge(sight);
+        }
         let index = sight.va / TABLE_BYTES;
         if self.tables.last().is_none_or(|last| last.index != index) {
             self.tables.push(Seen {
@@ -194,13 +185,11 @@ impl SightSink for Sink {
         let Some(seen) = self.tables.last_mut() else {
             return;
         };
-        for word in 0..WORDS_PER_TABLE {
-            seen.bits.present[word] |= sight.bits.present[word];
-            seen.bits.young[word] |= sight.bits.young[word];
-            seen.bits.swapped[word] |= sight.bits.swapped[word];
-            if sight.leaf == Leaf::Page {
-                seen.movable[word] |= sight.covered[word];
-            }
+        seen.bits.present |= sight.bits.present;
+        seen.bits.young |= sight.bits.young;
+        seen.bits.swapped |= sight.bits.swapped;
+        if sight.leaf == Leaf::Page {
+            seen.movable |= sight.covered;
         }
     }
 }
@@ -268,12 +257,10 @@ mod tests {
         };
         show(&mut source, bits);
         let mut budgeted = Budgeted::new(Process::open(pid).unwrap()).unwrap();
-        assert!(budgeted.take_young().is_empty());
         let seen = budgeted.look(&mut source, true).unwrap();
         let bits = seen[0].bits;
         assert_eq!((bits.present.len(), bits.young.len()), (pages, 1));
         assert_eq!(seen[0].movable & bits.present, bits.present);
-        assert_eq!(budgeted.take_young()[&(va / TABLE_BYTES)].len(), 1);
         if rustix::system::sysinfo().freeswap == 0 {
             println!(
                 "SKIPPED the second half of a budget's look: nothing leaves without free swap"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One look at one process: read its page tables, show them to a viewer, clear the accessed bits
-//! batch by batch. The agent and the recorder both look this way.
+//! batch by batch. The agent, the recorder and the budget all look this way.
 
 use std::ops::ControlFlow;
 
@@ -74,7 +74,7 @@ pub(crate) struct Looked {
 }
 
 /// Looks at `ranges` of a process. `clearer`: prepared for this look by [`Clearer::begin`]. Unless
-/// `is_clearing`, accessed bits stay as they are: somebody else clears them.
+/// `is_clearing`, accessed bits stay as they are, for the next look that clears.
 ///
 /// # Errors
 /// The page tables could not be read to the end; what the viewer saw before stays true.

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 
+use agewise_policy::table::{PageSet, TableBits};
 use serde::Serialize;
 
 use crate::access::AddressRange;
@@ -40,6 +41,17 @@ impl VmaKind {
     /// Pages are evicted to swap (as far as they were not read from a file and left unchanged).
     pub fn is_swap_backed(self) -> bool {
         matches!(self, VmaKind::Anon | VmaKind::Shmem)
+    }
+
+    /// Which pages of a table of such a mapping are pages of its file. What was written in a
+    /// private mapping is anonymous; the kernel maps the file's own pages there clean and
+    /// read-only.
+    pub fn files(self, bits: &TableBits) -> PageSet {
+        match self {
+            VmaKind::FileShared => PageSet::ALL,
+            VmaKind::FilePrivate => bits.present.without(&bits.dirty),
+            _ => PageSet::NONE,
+        }
     }
 }
 

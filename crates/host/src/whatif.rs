@@ -8,10 +8,11 @@
 use std::collections::BTreeMap;
 
 use agewise_policy::generations::PageType;
+use agewise_policy::sample::Level;
 use agewise_policy::table::{PageSet, TableBits};
-use agewise_policy::whatif::{Fact, Filter, Kernel, Look, WhatIf, page_hash};
+use agewise_policy::whatif::{Fact, Kernel, Look, WhatIf};
 
-use crate::access::{PAGE_BYTES, TableSight, Target};
+use crate::access::{LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight, Target};
 use crate::agent::{Agent, Space, Tap};
 use crate::cgroup::Cgroup;
 use crate::root::Roots;
@@ -31,16 +32,31 @@ pub fn kernel_in_use(roots: &Roots) -> Kernel {
 
 /// One table as it was read.
 #[derive(Debug)]
-struct Seen {
+struct SeenTable {
     va: u64,
     young: PageSet,
     bits: TableBits,
 }
 
+/// Neighbouring leaves as they were read.
+#[derive(Debug)]
+struct SeenLeaves {
+    va: u64,
+    tables: u64,
+    is_young: bool,
+}
+
+/// What was read of one process.
+#[derive(Debug, Default)]
+struct Seen {
+    tables: Vec<SeenTable>,
+    leaves: Vec<SeenLeaves>,
+}
+
 /// What a tick showed, by process: give it to [`Agent::tick_tapped`], then [`show`](Self::show) it.
 #[derive(Debug, Default)]
 pub struct Sights {
-    by_pid: BTreeMap<u32, Vec<Seen>>,
+    by_pid: BTreeMap<u32, Seen>,
 }
 
 /// What a look is to know besides what it shows.
@@ -72,10 +88,18 @@ impl Tap for Sights {
         if (sight.bits.present | sight.bits.swapped).is_empty() {
             return;
         }
-        self.by_pid.entry(target.pid).or_default().push(Seen {
+        self.of(target).tables.push(SeenTable {
             va: sight.va,
             young: *young,
             bits: *sight.bits,
+        });
+    }
+
+    fn leaves(&mut self, target: &Target, run: &LeafRun<'_>) {
+        self.of(target).leaves.push(SeenLeaves {
+            va: run.first().va,
+            tables: run.tables(),
+            is_young: run.is_young(),
         });
     }
 }
@@ -84,10 +108,15 @@ impl Sights {
     /// Forgets what was shown, and keeps its memory for the next tick.
     pub fn clear(&mut self) {
         self.by_pid.retain(|_, seen| {
-            let is_alive = !seen.is_empty();
-            seen.clear();
+            let is_alive = !seen.tables.is_empty() || !seen.leaves.is_empty();
+            seen.tables.clear();
+            seen.leaves.clear();
             is_alive
         });
+    }
+
+    fn of(&mut self, target: &Target) -> &mut Seen {
+        self.by_pid.entry(target.pid).or_default()
     }
 
     /// Shows the pages of these processes to a simulation.
@@ -96,9 +125,15 @@ impl Sights {
         look.blind(around.blind_ms);
         let spaces: Vec<&Space> = pids.iter().filter_map(|pid| agent.space(*pid)).collect();
         for space in &spaces {
-            let seen = self.by_pid.get(&space.process().pid());
-            for seen in seen.into_iter().flatten() {
-                show_table(&mut look, space, seen, around.has_files);
+            let Some(seen) = self.by_pid.get(&space.process().pid()) else {
+                continue;
+            };
+            let has_files = around.has_files;
+            for table in &seen.tables {
+                show_table(&mut look, space, table, has_files);
+            }
+            for leaves in &seen.leaves {
+                show_leaves(&mut look, space, leaves, has_files);
             }
         }
         // Pages that several share count once: then only the sample tells how many there are.
@@ -114,58 +149,107 @@ impl Sights {
     }
 }
 
-fn show_table(look: &mut Look<'_>, space: &Space, seen: &Seen, has_files: bool) {
-    let there = seen.bits.present | seen.bits.swapped;
-    let Some(first) = there.pages().next() else {
+fn show_table(look: &mut Look<'_>, space: &Space, seen: &SeenTable, has_files: bool) {
+    let SeenTable { va, young, bits } = seen;
+    let there = bits.present | bits.swapped;
+    let at = va / PAGE_BYTES;
+    let first = there.pages().next().map(|first| at + first as u64);
+    let Some(mut shower) = first.and_then(|first| Shower::new(look, space, first)) else {
         return;
     };
-    let first = seen.va / PAGE_BYTES + first as u64;
-    let Some(level) = space.level_at(first) else {
-        return;
-    };
-    // A sight is of one mapping.
-    let Some(vma) = space.vmas().find(first * PAGE_BYTES) else {
-        return;
-    };
-    let own = u64::from(space.process().pid()) << 32 ^ space.process().start_ticks();
-    let filter = look.filter();
-    for at in there.pages() {
-        let page = seen.va / PAGE_BYTES + at as u64;
-        let page_type = page_type(vma, seen.bits.dirty.contains(at));
-        if page_type == PageType::File && !has_files {
+    let file = shower.vma.kind.files(bits) & there;
+    let of_types = [
+        (PageType::Anon, there.without(&file)),
+        (PageType::File, file),
+    ];
+    for (page_type, pages) in of_types {
+        if pages.is_empty() || (!has_files && page_type == PageType::File) {
             continue;
         }
-        let hash = hash_of(vma, own, page, page_type);
-        if !Filter::takes(filter, hash, level) {
-            continue;
-        }
-        let fact = match seen.bits.present.contains(at) {
-            false => Fact::Out,
-            true if seen.young.contains(at) => Fact::Used,
-            true => Fact::Idle,
-        };
-        look.page(hash, level, page_type, fact);
+        shower.pages(at, 1, page_type, |page| {
+            let page = (page - at) as usize;
+            let fact = match bits.present.contains(page) {
+                false => Fact::Out,
+                true if young.contains(page) => Fact::Used,
+                true => Fact::Idle,
+            };
+            pages.contains(page).then_some(fact)
+        });
     }
 }
 
-/// What was written in a private mapping of a file is anonymous; the kernel maps the file's own
-/// pages there clean.
-fn page_type(vma: &Vma, is_dirty: bool) -> PageType {
-    match vma.kind {
+fn show_leaves(look: &mut Look<'_>, space: &Space, seen: &SeenLeaves, has_files: bool) {
+    let first = seen.va / PAGE_BYTES;
+    let Some(mut shower) = Shower::new(look, space, first) else {
+        return;
+    };
+    // Leaves are shown together only where all their pages are of one type.
+    let page_type = match shower.vma.kind {
         VmaKind::FileShared => PageType::File,
-        VmaKind::FilePrivate if !is_dirty => PageType::File,
         _ => PageType::Anon,
+    };
+    let fact = if seen.is_young {
+        Fact::Used
+    } else {
+        Fact::Idle
+    };
+    if has_files || page_type == PageType::Anon {
+        shower.pages(first, seen.tables, page_type, |_| Some(fact));
     }
 }
 
-fn hash_of(vma: &Vma, own: u64, page: u64, page_type: PageType) -> u64 {
-    let is_of_file = page_type == PageType::File || vma.kind == VmaKind::Shmem;
-    if vma.inode == 0 || !is_of_file {
-        return page_hash(own, page);
+/// Shows pages of one mapping.
+struct Shower<'a, 'w> {
+    look: &'a mut Look<'w>,
+    vma: &'a Vma,
+    /// What names the memory that the process has for itself.
+    own: u64,
+    level: Level,
+}
+
+impl<'a, 'w> Shower<'a, 'w> {
+    /// Of the mapping that holds a page; what is read together is of one mapping. `None` where that
+    /// is not followed.
+    fn new(look: &'a mut Look<'w>, space: &'a Space, page: u64) -> Option<Self> {
+        let process = space.process();
+        Some(Shower {
+            look,
+            vma: space.vmas().find(page * PAGE_BYTES)?,
+            own: u64::from(process.pid()) << 32 ^ process.start_ticks(),
+            level: space.level_at(page)?,
+        })
     }
-    let file = vma.inode ^ vma.device.rotate_left(40);
-    let within = page - vma.range.start / PAGE_BYTES;
-    page_hash(!file, vma.offset / PAGE_BYTES + within)
+
+    /// Shows those pages of neighbouring tables that are simulated and of which there is something
+    /// to say, by their number in the address space.
+    fn pages(
+        &mut self,
+        first: u64,
+        tables: u64,
+        page_type: PageType,
+        fact: impl Fn(u64) -> Option<Fact>,
+    ) {
+        let vma = self.vma;
+        let [start, end] = [vma.range.start, vma.range.end].map(|at| at / PAGE_BYTES);
+        let pages_end = first + tables * (TABLE_BYTES / PAGE_BYTES);
+        let pages = first.max(start)..pages_end.min(end);
+        let is_of_file = page_type == PageType::File || vma.kind == VmaKind::Shmem;
+        // A page of a file is named by its place in it, whoever maps it where.
+        let (of, from) = match is_of_file && vma.inode != 0 {
+            true => {
+                let file = vma.inode ^ vma.device.rotate_left(40);
+                (!file, (vma.offset / PAGE_BYTES).wrapping_sub(start))
+            }
+            false => (self.own, 0),
+        };
+        let named = pages.start.wrapping_add(from)..pages.end.wrapping_add(from);
+        let (look, level) = (&mut *self.look, self.level);
+        look.filter().each(of, named, level, |page, hash| {
+            if let Some(fact) = fact(page.wrapping_sub(from)) {
+                look.page(hash, level, page_type, fact);
+            }
+        });
+    }
 }
 
 #[cfg(test)]

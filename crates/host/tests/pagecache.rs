@@ -3,17 +3,20 @@
 //! kernel itself says of them: `mincore`, `cachestat`, `/proc/meminfo`. Needs root and BPF; says so
 //! and skips otherwise.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use agewise_host::pagecache::{Accessed, CacheKind, CacheWalk, Leaf, Mounts};
+use agewise_host::pagecache::{
+    Accessed, CacheKind, CacheSink, CacheWalk, Folios, Inode, Leaf, Mounts, SuperBlock,
+};
 use agewise_host::root::ProcRoot;
 
 mod cache;
@@ -97,6 +100,91 @@ fn pages_of_a_file_are_those_of_mincore() {
         );
     }
     assert!(checked > 2, "the kernel took the pages away all the time");
+}
+
+/// Frames of all pages of one file.
+struct FramesOf {
+    number: u64,
+    found: BTreeMap<u64, u64>,
+}
+
+impl CacheSink for FramesOf {
+    fn leaves(&mut self, _: &Arc<SuperBlock>, _: &Inode, _: &[Leaf]) {
+        panic!("the walk was asked for frames");
+    }
+
+    fn leaves_with_frames(
+        &mut self,
+        _: &Arc<SuperBlock>,
+        inode: &Inode,
+        leaves: &[Leaf],
+        folios: &Folios<'_>,
+    ) {
+        for (at, leaf) in leaves.iter().enumerate() {
+            for part in (0..1 << leaf.shift()).filter(|_| inode.number == self.number) {
+                folios.each(at, leaf, part, |page, frame| {
+                    let page = leaf.first_page() + 64 * part + u64::from(page);
+                    self.found.insert(page, frame);
+                });
+            }
+        }
+    }
+
+    fn end(&mut self, _: &Arc<SuperBlock>, _: &Inode, _: bool) {}
+}
+
+#[test]
+fn frames_are_those_that_page_tables_have() {
+    let Some(mut walk) = opened("frames", CacheWalk::with_frames()) else {
+        return;
+    };
+    let dir = on_disk();
+    // A single page, small folios, and what the kernel reads ahead as large ones.
+    for (pages, is_read_ahead) in [(1, false), (70, false), (4096, true)] {
+        let mut file = cold_file(&dir.path().join(format!("{pages}")), pages);
+        if is_read_ahead {
+            advise(&file, libc::POSIX_FADV_SEQUENTIAL);
+        }
+        std::io::copy(&mut file, &mut std::io::sink()).unwrap();
+        let mut seen = FramesOf {
+            number: file.metadata().unwrap().ino(),
+            found: BTreeMap::new(),
+        };
+        let before = mapped_frames(&file, pages);
+        walk.walk(&|on| on.kind == CacheKind::File, &mut seen)
+            .unwrap();
+        let wanted = mapped_frames(&file, pages);
+        assert_eq!(seen.found.len(), pages);
+        let moved = before.iter().filter(|page| !wanted.contains(page)).count();
+        let other = wanted
+            .iter()
+            .filter(|(page, frame)| seen.found[page] != *frame);
+        // The kernel may move pages meanwhile.
+        assert!(other.count() <= moved, "{pages} pages, {moved} moved");
+    }
+}
+
+/// Page and frame of each page of a file, as our own page table has them.
+fn mapped_frames(file: &File, pages: usize) -> Vec<(u64, u64)> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let pagemap = File::open("/proc/self/pagemap").unwrap();
+    let (null, flags) = (std::ptr::null_mut(), MapFlags::SHARED | MapFlags::POPULATE);
+    // SAFETY: a fresh mapping of a file that keeps its size.
+    let at = unsafe { mmap(null, pages * PAGE, ProtFlags::READ, flags, file, 0).unwrap() };
+    let frame = |page: u64| {
+        // SAFETY: within the mapping.
+        unsafe { at.cast::<u8>().add(page as usize * PAGE).read_volatile() };
+        let mut entry = [0; 8];
+        let first = at as u64 / PAGE as u64;
+        pagemap
+            .read_exact_at(&mut entry, (first + page) * 8)
+            .unwrap();
+        (page, u64::from_ne_bytes(entry) & ((1 << 55) - 1))
+    };
+    let frames = (0..pages as u64).map(frame).collect();
+    // SAFETY: the mapping made above.
+    unsafe { munmap(at, pages * PAGE).unwrap() };
+    frames
 }
 
 #[test]

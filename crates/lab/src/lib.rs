@@ -13,5 +13,6 @@ pub mod reproduce;
 mod reuse_pool;
 pub mod study;
 mod svg;
+pub mod whatif;
 pub mod workload;
 pub mod yardstick;

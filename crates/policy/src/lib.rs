@@ -13,6 +13,7 @@ mod mix;
 pub mod proactive;
 pub mod reuse;
 pub mod sample;
+pub mod statistics;
 pub mod table;
 pub mod thrashing;
 pub mod units;

@@ -94,7 +94,7 @@ pub struct Need {
     /// Share of accesses that touched a page for the first time. What is touched less often than
     /// the trace is long looks like this: the higher, the less the trace knows.
     pub first_touch_share: f64,
-    /// Width of the bounds at the recommended size, relative to the refaults of the smallest size.
+    /// Width of the bounds at the recommended size, relative to the most refaults of any.
     pub order_uncertainty: f64,
 }
 
@@ -136,18 +136,34 @@ pub fn need(reuse: &Reuse, cost: CostModel, target_stall: f64, points: usize) ->
         })
         .collect();
     let footprint_bytes = (footprint as u64).saturating_mul(PAGE_BYTES);
-    let chosen = points
-        .iter()
-        .position(|point| point.stall_max <= target_stall);
-    let at = chosen.unwrap_or(points.len() - 1);
-    let worst = points[0].refaults_max.max(f64::MIN_POSITIVE);
-    Need {
-        footprint_bytes,
-        knee_bytes: points[knee(&points)].size_bytes,
-        recommended_bytes: points[at].size_bytes,
-        first_touch_share: distances.cold() as f64 / distances.accesses().max(1) as f64,
-        order_uncertainty: (points[at].refaults_max - points[at].refaults_min) / worst,
-        points,
+    let first_touch_share = distances.cold() as f64 / distances.accesses().max(1) as f64;
+    Need::of(points, footprint_bytes, target_stall, first_touch_share)
+}
+
+impl Need {
+    /// Knee and recommendation of a curve, which has a point at least.
+    #[must_use]
+    pub fn of(
+        points: Vec<SizePoint>,
+        footprint_bytes: u64,
+        target_stall: f64,
+        first_touch_share: f64,
+    ) -> Need {
+        let chosen = points
+            .iter()
+            .position(|point| point.stall_max <= target_stall);
+        let at = chosen.unwrap_or(points.len() - 1);
+        let most = points.iter().map(|point| point.refaults_max);
+        let worst = most.filter(|most| most.is_finite()).fold(0.0, f64::max);
+        let width = points[at].refaults_max - points[at].refaults_min;
+        Need {
+            footprint_bytes,
+            knee_bytes: points[knee(&points)].size_bytes,
+            recommended_bytes: points[at].size_bytes,
+            first_touch_share,
+            order_uncertainty: (width / worst.max(f64::MIN_POSITIVE)).min(1.0),
+            points,
+        }
     }
 }
 

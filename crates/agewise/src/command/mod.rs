@@ -17,6 +17,7 @@ pub mod files;
 pub mod lab;
 pub mod man;
 pub mod reclaim;
+pub mod recommend;
 pub mod report;
 pub mod run;
 pub mod shrink;
@@ -66,6 +67,7 @@ commands! {
     Lab => lab;
     Man => man;
     Reclaim => reclaim;
+    Recommend => recommend;
     Report => report;
     Run => run;
     Shrink => shrink;

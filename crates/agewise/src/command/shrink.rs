@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
-use agewise_cli::whatif::{Costs, Plan, costs, watch};
+use agewise_cli::whatif::{Costs, Plan, Watching, costs, facts, watch};
 use agewise_cli::{observe, units};
+use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, Hierarchy};
-use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::ProcRoot;
 use agewise_host::swap;
 use agewise_host::throttle::{Ledger, Throttle, state_directory, untouchable};
-use agewise_policy::whatif::shrink::{Act, Facts, Goal, Outcome, Planned, Shrink, Terms, Verdict};
+use agewise_policy::whatif::shrink::{Act, Goal, Outcome, Planned, Shrink, Terms, Verdict};
 use agewise_policy::whatif::shrink::{Refusal, plan};
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -51,17 +51,11 @@ pub struct Args {
     to: To,
 
     /// Share of the time that waiting for memory may take.
-    #[arg(long, value_name = "SHARE", default_value = "0.2%", value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value = "0.2%", value_parser = units::share)]
     max_wait: f64,
 
-    /// How long to watch before anything is done.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "60s",
-        value_parser = units::positive_duration
-    )]
-    duration: Duration,
+    #[command(flatten)]
+    watching: Watching,
 
     /// Leave the limit there.
     #[arg(long)]
@@ -86,17 +80,6 @@ fn to(text: &str) -> Result<To, String> {
     match text {
         "auto" => Ok(To::Auto),
         _ => memory(text).map(To::Memory),
-    }
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    let (number, scale) = match text.strip_suffix('%') {
-        Some(number) => (number, 0.01),
-        None => (text, 1.0),
-    };
-    match number.trim().parse::<f64>() {
-        Ok(share) if share > 0.0 && share * scale <= 1.0 => Ok(share * scale),
-        _ => Err("expected a share such as 0.2% or 0.002".to_owned()),
     }
 }
 
@@ -207,7 +190,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = Stop::install()?;
     let costs = costs();
     let watching = Plan {
-        duration: args.duration,
+        duration: args.watching.duration,
         interval: None,
         spares_lists: true,
     };
@@ -307,26 +290,6 @@ fn check_swap(steps: &[Planned], usage_bytes: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn facts(cgroup: &Cgroup) -> anyhow::Result<Facts> {
-    let stat = cgroup.stat()?;
-    let pressure = Psi::of_cgroup(cgroup, Resource::Memory)?;
-    Ok(Facts {
-        now_ms: agewise_host::agent::Agent::now_ms(),
-        faults: [stat.refaults_anon_pages, stat.refaults_file_pages],
-        waited_us: pressure.map(|pressure| pressure.some.total_us),
-    })
-}
-
-fn limit(scene: &Scene<'_>, throttle: &mut Throttle, bytes: u64) -> anyhow::Result<()> {
-    let usage = scene.cgroup.usage_bytes()?.unwrap_or(0);
-    if usage > bytes && scene.cgroup.can_reclaim() {
-        // Better asked for than found missing by whoever allocates. Less than all is no failure.
-        scene.cgroup.reclaim(usage - bytes, true)?;
-    }
-    throttle.limit(&scene.cgroup, bytes)?;
-    Ok(())
-}
-
 fn go_down(
     scene: &Scene<'_>,
     throttle: &mut Throttle,
@@ -335,9 +298,9 @@ fn go_down(
 ) -> anyhow::Result<ExitCode> {
     let (mut limited, mut printed) = (None, 0);
     let verdict = loop {
-        match shrink.next(facts(&scene.cgroup)?) {
+        match shrink.next(facts(&scene.cgroup, Agent::now_ms())?) {
             Act::Limit(bytes) => {
-                limit(scene, throttle, bytes)?;
+                throttle.limit(&scene.cgroup, bytes)?;
                 limited = Some(bytes);
             }
             Act::Unlimit => {
@@ -428,14 +391,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_make_sense_or_are_refused() {
+    fn goals_make_sense_or_are_refused() {
         assert_eq!(to("auto"), Ok(To::Auto));
         assert_eq!(to("60%"), Ok(To::Memory(Memory::Percent(60.0))));
         assert!(to("none").is_err());
-        assert_eq!(share("0.2%"), Ok(0.002));
-        assert_eq!(share("0.5"), Ok(0.5));
-        for bad in ["0", "-1%", "101%", "x", ""] {
-            assert!(share(bad).is_err(), "{bad}");
-        }
     }
 }

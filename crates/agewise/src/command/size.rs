@@ -1,29 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise size`.
 
-use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use agewise_host::cgroup::Hierarchy;
-use agewise_host::process::Process;
-use agewise_host::root::{ProcRoot, Roots};
+use agewise_host::root::Roots;
 use agewise_host::swap::SwapArea;
+use agewise_policy::whatif::Decider;
 use agewise_trace::curve::{IntervalDistances, StackDistances};
 use agewise_trace::sizing::{self, CostModel, Need, Reuse, SizePoint};
 use agewise_trace::{Access, DenseTrace, TraceSource};
-use anyhow::{Context, bail};
-use indicatif::ProgressBar;
+use anyhow::Context;
 use serde::Serialize;
 
 use crate::command::trace::input::trace_memory_default;
-use agewise_cli::observe::open_cgroup;
+use agewise_cli::observe;
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
-use agewise_host::recorder::{self, Recorder};
+use agewise_cli::whatif::{Plan, Watching, watch};
 
 /// Tell how much memory a program needs.
 ///
@@ -32,11 +29,11 @@ use agewise_host::recorder::{self, Recorder};
 /// machine's swap. Prints that curve, the knee, and the least memory whose stall stays within the
 /// target.
 ///
-/// How sure it is, is part of the answer: of a live program only the pages touched in each interval
-/// are known, not their order, so each figure has bounds, and the recommendation keeps to the upper
-/// one. Pages touched less often than the observation is long look like first touches, which no
-/// memory avoids: their share is printed, and a longer --duration lowers it. The curve is that of an
-/// LRU memory.
+/// Of a live program it is the curve of `agewise whatif` under the kernel's LRU, up to what is
+/// resident; of a trace that of an exact LRU, up to what was touched. How sure it is, is part of the
+/// answer: each figure has bounds, and the recommendation keeps to the upper one. Pages touched less
+/// often than the observation is long look like first touches, which no memory avoids: their share
+/// is printed, and a longer --duration lowers it.
 #[derive(Debug, Clone, clap::Args)]
 #[command(group = clap::ArgGroup::new("of").required(true).args(["pid", "cgroup", "trace"]))]
 pub struct Args {
@@ -52,8 +49,8 @@ pub struct Args {
     pub trace: Option<PathBuf>,
 
     /// How long to watch a live program.
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = units::positive_duration)]
-    pub duration: Duration,
+    #[command(flatten)]
+    pub watching: Watching,
 
     /// Time between two looks at a live program.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = units::positive_duration)]
@@ -112,26 +109,16 @@ struct Answer<'a> {
 /// The program cannot be watched, or the trace not be read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let cost = cost_model(&args.cost_model)?;
-    let memory_max_bytes = args.trace_memory.unwrap_or_else(trace_memory_default);
-    let reuse = match &args.trace {
-        Some(path) => read(path, memory_max_bytes)?,
-        None => {
-            let dir = tempfile::tempdir().context("a place for the recording")?;
-            let path = dir.path().join("recording");
-            if !record(args, &path)? {
-                bail!("nothing was touched while watching: there is nothing to size");
-            }
-            read(&path, memory_max_bytes)?
+    let (seconds, need) = match &args.trace {
+        Some(path) => {
+            let memory_max_bytes = args.trace_memory.unwrap_or_else(trace_memory_default);
+            let reuse = read(path, memory_max_bytes)?;
+            let need = sizing::need(&reuse, cost, args.target, usize::from(args.points));
+            (reuse.seconds, need)
         }
+        None => live(args, cost)?,
     };
-    let need = sizing::need(&reuse, cost, args.target, usize::from(args.points));
-    print(
-        &mut std::io::stdout().lock(),
-        args,
-        cost,
-        reuse.seconds,
-        &need,
-    )?;
+    print(&mut std::io::stdout().lock(), args, cost, seconds, &need)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -170,48 +157,36 @@ fn swap_kind(roots: &Roots) -> &'static str {
     }
 }
 
-/// Records the live program. False when nothing was touched.
-fn record(args: &Args, path: &Path) -> anyhow::Result<bool> {
-    let mut source = recorder::open_source().context("cannot read page tables")?;
-    let out = BufWriter::new(File::create_new(path)?);
-    let mut recorder = Recorder::new(&mut source, path, out, args.interval, String::new())?;
-    let stop = Stop::install()?;
-    let bar = if std::io::stderr().is_terminal() {
-        ProgressBar::new(args.duration.as_secs()).with_message("watching")
-    } else {
-        ProgressBar::hidden()
+/// What the curve of `agewise whatif` says of a live program, at this price: how long it was
+/// watched, and what it needs.
+fn live(args: &Args, cost: CostModel) -> anyhow::Result<(f64, Need)> {
+    let targets = observe::listed(args.pid.as_slice(), args.cgroup.as_slice())?;
+    let plan = Plan {
+        duration: args.watching.duration,
+        interval: Some(args.interval),
+        spares_lists: false,
     };
-    let (began, mut first) = (Instant::now(), true);
-    while began.elapsed() < args.duration && stop.requested().is_none() {
-        for pid in members(args)? {
-            if !recorder.knows(pid) {
-                recorder.add(pid, !first)?;
-            }
+    let curves = watch(targets, plan, &Stop::install()?)?.curves;
+    let steps = u64::from(args.points);
+    let point = |step: u64| {
+        let size_bytes = (u128::from(curves.full_bytes) * u128::from(step)).div_ceil(steps.into());
+        let size_bytes = u64::try_from(size_bytes).unwrap_or(u64::MAX);
+        let faults = curves.at(Decider::Kernel, size_bytes).faults_per_second();
+        let stall = |refaults: f64| refaults * cost.refault_us / 1e6;
+        SizePoint {
+            size_bytes,
+            refaults: faults.likely,
+            refaults_min: faults.low,
+            refaults_max: faults.high,
+            stall: stall(faults.likely),
+            stall_max: stall(faults.high),
         }
-        first = false;
-        recorder.interval()?;
-        if recorder.processes() == 0 {
-            break;
-        }
-        bar.set_position(began.elapsed().as_secs());
-        stop.wait(args.interval);
-    }
-    bar.finish_and_clear();
-    let (totals, _) = recorder.finish()?;
-    Ok(totals.accesses > 0)
-}
-
-/// The processes to watch now.
-fn members(args: &Args) -> anyhow::Result<Vec<u32>> {
-    if let Some(pid) = args.pid {
-        Process::open_user(&ProcRoot::default(), pid)?;
-        return Ok(vec![pid]);
-    }
-    let Some(path) = &args.cgroup else {
-        bail!("neither --pid nor --cgroup was given")
     };
-    let hierarchy = Hierarchy::discover(&Roots::default().proc)?;
-    Ok(open_cgroup(&hierarchy, path)?.procs(true)?)
+    let points = (1..=steps).map(point).collect();
+    let first_touch_share = curves.unknown_per_second / curves.uses_per_second.max(1e-9);
+    let seconds = curves.observed_ms as f64 / 1000.0;
+    let need = Need::of(points, curves.full_bytes, args.target, first_touch_share);
+    Ok((seconds, need))
 }
 
 /// The accesses of a recording by interval, each page once in each: that a page was used twice in
@@ -376,16 +351,19 @@ fn text(out: &mut impl Write, answer: &Answer<'_>, need: &Need) -> std::io::Resu
         };
         writeln!(
             out,
-            "{:>12} {:>15.1} {:>11.1} .. {:>9.1} {stall:>10}{mark}",
+            "{:>12} {:>15.1} {:>11.1} .. {:>9} {stall:>10}{mark}",
             units::bytes_text(point.size_bytes),
             point.refaults,
             point.refaults_min,
-            point.refaults_max,
+            match point.refaults_max.is_finite() {
+                true => format!("{:.1}", point.refaults_max),
+                false => "?".to_owned(),
+            },
         )?;
     }
     writeln!(
         out,
-        "recommended: {} of {} touched, for at most {} waiting on {} ({} us a page); knee at {}",
+        "recommended: {} of {}, for at most {} waiting on {} ({} us a page); knee at {}",
         units::bytes_text(need.recommended_bytes),
         units::bytes_text(need.footprint_bytes),
         if timed {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
-use agewise_cli::whatif::{Costs, Found, INTERVAL_MIN, Plan, costs, watch};
+use agewise_cli::whatif::{Costs, Found, INTERVAL_MIN, Plan, Watching, costs, watch};
 use agewise_cli::{observe, units};
 use agewise_policy::whatif::{Decider, PERCENTS, Point};
 use serde::Serialize;
@@ -43,14 +43,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = memory)]
     memory: Vec<Memory>,
 
-    /// How long to watch. The first quarter only tells which pages are where.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "60s",
-        value_parser = units::positive_duration
-    )]
-    duration: Duration,
+    #[command(flatten)]
+    watching: Watching,
 
     /// Time between two looks, at least 100ms; `auto` begins with a second and looks more often
     /// while much is used in between.
@@ -165,7 +159,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = Stop::install()?;
     let costs = costs();
     let plan = Plan {
-        duration: args.duration,
+        duration: args.watching.duration,
         interval: args.interval.0,
         spares_lists: false,
     };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A load generator for redis: a closed loop over some connections, keys by a distribution, values
-//! half of which can be compressed.
+//! A load generator for servers of values by key: a closed loop over some connections, keys by a
+//! distribution, values half of which can be compressed.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -23,6 +23,9 @@ const CONNECTIONS: usize = 8;
 const WRITES_PERCENT: u32 = 5;
 /// Bytes of a value.
 pub const VALUE_BYTES: usize = 1000;
+/// What is said when the server is gone.
+const WENT: &str =
+    "the server went away; at a limit the kernel's OOM killer may end it (dmesg says)";
 /// Values are cut out of this much text.
 const POOL_BYTES: usize = 1 << 20;
 
@@ -33,6 +36,67 @@ pub enum Choice {
     Uniform,
     /// By zipf 0.99, in an order that has nothing to do with where they lie.
     Zipf,
+}
+
+/// How a server is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Dialect {
+    /// As to redis.
+    Resp,
+    /// As to memcached, in text.
+    Memcached,
+}
+
+impl Dialect {
+    fn get(self, key: &str, request: &mut Vec<u8>) {
+        let text = match self {
+            Dialect::Resp => format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len()),
+            Dialect::Memcached => format!("get {key}\r\n"),
+        };
+        request.extend_from_slice(text.as_bytes());
+    }
+
+    fn set(self, key: &str, value: &[u8], request: &mut Vec<u8>) {
+        let (of_key, of_value) = (key.len(), value.len());
+        let head = match self {
+            Dialect::Resp => {
+                format!("*3\r\n$3\r\nSET\r\n${of_key}\r\n{key}\r\n${of_value}\r\n")
+            }
+            Dialect::Memcached => format!("set {key} 0 0 {of_value}\r\n"),
+        };
+        request.extend_from_slice(head.as_bytes());
+        request.extend_from_slice(value);
+        request.extend_from_slice(b"\r\n");
+    }
+
+    /// Whether an answer is complete.
+    fn is_whole(self, answer: &[u8]) -> anyhow::Result<bool> {
+        let Some(end) = answer.windows(2).position(|pair| pair == b"\r\n") else {
+            return Ok(false);
+        };
+        let line = std::str::from_utf8(&answer[..end]).unwrap_or("");
+        // What follows a value of this length.
+        let has_value = |length: Option<usize>, after: usize| match length {
+            Some(length) => Ok(answer.len() - end >= after && answer.len() - end - after >= length),
+            None => bail!("the server said {line:?}"),
+        };
+        match (self, line) {
+            (Dialect::Resp, "$-1") | (Dialect::Memcached, "END") => {
+                bail!("the server has lost a key")
+            }
+            (Dialect::Resp, line) if line.starts_with('+') => Ok(true),
+            (Dialect::Resp, line) if line.starts_with('$') => has_value(line[1..].parse().ok(), 4),
+            (Dialect::Memcached, "STORED") => Ok(true),
+            (Dialect::Memcached, line) if line.starts_with("VALUE ") => {
+                let length = line
+                    .rsplit(' ')
+                    .next()
+                    .and_then(|length| length.parse().ok());
+                has_value(length, 4 + "END\r\n".len())
+            }
+            _ => bail!("the server said {line:?}"),
+        }
+    }
 }
 
 /// What a phase did.
@@ -52,6 +116,7 @@ struct Connection {
 
 /// The generator.
 pub struct Keys {
+    dialect: Dialect,
     connections: Vec<Connection>,
     pool: Vec<u8>,
     rng: Pcg64,
@@ -59,7 +124,7 @@ pub struct Keys {
 
 impl Keys {
     /// Connects.
-    pub fn connect(socket: &Path, seed: u64) -> anyhow::Result<Self> {
+    pub fn connect(socket: &Path, dialect: Dialect, seed: u64) -> anyhow::Result<Self> {
         let mut rng = Pcg64::seed_from_u64(seed);
         let mut pool = vec![0; POOL_BYTES + VALUE_BYTES];
         for (at, byte) in pool.iter_mut().enumerate() {
@@ -68,7 +133,7 @@ impl Keys {
         }
         let connections = (0..CONNECTIONS)
             .map(|_| {
-                let stream = UnixStream::connect(socket).context("redis does not answer")?;
+                let stream = UnixStream::connect(socket).context("the server does not answer")?;
                 Ok(Connection {
                     stream,
                     sent: Instant::now(),
@@ -77,6 +142,7 @@ impl Keys {
             })
             .collect::<anyhow::Result<_>>()?;
         Ok(Keys {
+            dialect,
             connections,
             pool,
             rng,
@@ -113,26 +179,15 @@ impl Keys {
             if this.rng.random_range(0..100) < WRITES_PERCENT {
                 this.set(key, request);
             } else {
-                let key = format!("key-{key:012}");
-                request.extend_from_slice(
-                    format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len()).as_bytes(),
-                );
+                this.dialect.get(&format!("key-{key:012}"), request);
             }
         })
     }
 
     fn set(&mut self, key: u64, request: &mut Vec<u8>) {
         let at = self.rng.random_range(0..POOL_BYTES);
-        let key = format!("key-{key:012}");
-        request.extend_from_slice(
-            format!(
-                "*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${VALUE_BYTES}\r\n",
-                key.len()
-            )
-            .as_bytes(),
-        );
-        request.extend_from_slice(&self.pool[at..at + VALUE_BYTES]);
-        request.extend_from_slice(b"\r\n");
+        let value = &self.pool[at..at + VALUE_BYTES];
+        self.dialect.set(&format!("key-{key:012}"), value, request);
     }
 
     /// Keeps one request under way on each connection until `operations` were answered, or it is
@@ -174,10 +229,10 @@ impl Keys {
             let readable: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             for (at, _) in readable.iter().enumerate().filter(|(_, is)| **is) {
                 let connection = &mut self.connections[at];
-                let read = connection.stream.read(&mut buffer)?;
-                ensure!(read > 0, "redis closed the connection");
+                let read = connection.stream.read(&mut buffer).context(WENT)?;
+                ensure!(read > 0, WENT);
                 connection.answer.extend_from_slice(&buffer[..read]);
-                if is_whole(&connection.answer)? {
+                if self.dialect.is_whole(&connection.answer)? {
                     connection.answer.clear();
                     let ns = connection.sent.elapsed().as_nanos();
                     latency.saturating_record(u64::try_from(ns).unwrap_or(u64::MAX));
@@ -190,23 +245,6 @@ impl Keys {
             operations,
             latency,
         })
-    }
-}
-
-/// Whether an answer of redis (RESP: a status, an error or a bulk string) is complete.
-fn is_whole(answer: &[u8]) -> anyhow::Result<bool> {
-    let Some(end) = answer.windows(2).position(|pair| pair == b"\r\n") else {
-        return Ok(false);
-    };
-    let line = std::str::from_utf8(&answer[1..end]).unwrap_or("");
-    match answer[0] {
-        b'+' => Ok(true),
-        b'$' => match line.parse::<i64>() {
-            Ok(-1) => bail!("redis has lost a key"),
-            Ok(length) => Ok(usize::try_from(length).is_ok_and(|l| answer.len() >= end + 4 + l)),
-            Err(_) => bail!("redis said {line:?}"),
-        },
-        _ => bail!("redis said {line:?}"),
     }
 }
 
@@ -227,25 +265,38 @@ mod tests {
 
     #[test]
     fn answers_are_whole_when_all_of_them_is_there() {
-        for (answer, wanted) in [
-            ("", false),
-            ("+O", false),
-            ("+OK\r\n", true),
-            ("$3\r\nab", false),
-            ("$3\r\nabc\r\n", true),
-            ("$0\r\n\r\n", true),
+        for (dialect, answer, wanted) in [
+            (Dialect::Resp, "", false),
+            (Dialect::Resp, "+O", false),
+            (Dialect::Resp, "+OK\r\n", true),
+            (Dialect::Resp, "$3\r\nab", false),
+            (Dialect::Resp, "$3\r\nabc\r\n", true),
+            (Dialect::Resp, "$0\r\n\r\n", true),
+            (Dialect::Memcached, "STORED\r\n", true),
+            (Dialect::Memcached, "VALUE a 0 3\r\nabc\r\nEND\r", false),
+            (Dialect::Memcached, "VALUE a 0 3\r\nabc\r\nEND\r\n", true),
         ] {
-            assert_eq!(is_whole(answer.as_bytes()).unwrap(), wanted, "{answer:?}");
+            let whole = dialect.is_whole(answer.as_bytes()).unwrap();
+            assert_eq!(whole, wanted, "{answer:?}");
         }
-        for wrong in ["-ERR no\r\n", "$-1\r\n", "$x\r\n", "?\r\n"] {
-            assert!(is_whole(wrong.as_bytes()).is_err(), "{wrong:?}");
+        for (dialect, wrong) in [
+            (Dialect::Resp, "-ERR no\r\n"),
+            (Dialect::Resp, "$-1\r\n"),
+            (Dialect::Resp, "$x\r\n"),
+            (Dialect::Resp, "?\r\n"),
+            (Dialect::Memcached, "END\r\n"),
+            (Dialect::Memcached, "VALUE a 0 x\r\n"),
+            (Dialect::Memcached, "ERROR\r\n"),
+        ] {
+            assert!(dialect.is_whole(wrong.as_bytes()).is_err(), "{wrong:?}");
         }
     }
 
     proptest! {
         #[test]
         fn any_answer_is_whole_or_not(answer in prop::collection::vec(any::<u8>(), 0..40)) {
-            let _ = is_whole(&answer);
+            let _ = Dialect::Resp.is_whole(&answer);
+            let _ = Dialect::Memcached.is_whole(&answer);
         }
     }
 }

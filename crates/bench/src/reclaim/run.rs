@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::group::Group;
 use super::keys::{Choice, Keys, VALUE_BYTES};
-use super::server::Server;
+use super::program::{Program, Server};
 use super::{Load, ReclaimArgs, compile};
 use crate::service::{self, Service};
 use agewise_cli::signal::Stop;
@@ -21,7 +21,7 @@ use agewise_cli::signal::Stop;
 const COLD_SHARE: f64 = 0.6;
 /// The limit as a share of what the program takes without one.
 const LIMIT_SHARE: f64 = 0.55;
-/// What redis takes for each key besides its value.
+/// What redis takes for each key besides its value; others take about as much.
 const KEY_OVERHEAD_BYTES: u64 = 130;
 /// Time between two samples of resident memory.
 const SAMPLE: Duration = Duration::from_millis(200);
@@ -30,6 +30,9 @@ const SAMPLE: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
     pub load: Load,
+    /// What held the values; none of a compile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<Program>,
     pub policy: String,
     pub round: usize,
     pub operations: u64,
@@ -60,10 +63,10 @@ pub struct Bench<'a> {
 }
 
 /// Whether a load can run here.
-pub fn is_possible(load: Load) -> Result<(), String> {
+pub fn is_possible(load: Load, program: Program) -> Result<(), String> {
     let program = match load {
         Load::Compile => "cc",
-        _ => "redis-server",
+        _ => program.executable(),
     };
     let found = std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
@@ -97,6 +100,11 @@ fn counters(pid: u32) -> Counters {
 
 fn us_per_op(cpu_ns: u64, operations: u64) -> f64 {
     cpu_ns as f64 / 1e3 / operations.max(1) as f64
+}
+
+fn of_daemon(daemon: &Option<Daemon>) -> Counters {
+    let pid = daemon.as_ref().map(|daemon| daemon.service.pid());
+    pid.map_or_else(Counters::default, counters)
 }
 
 /// The daemon of one run; ended when dropped.
@@ -184,38 +192,26 @@ impl<'a> Bench<'a> {
         let group = Group::create(&format!("{load:?}-{round}").to_lowercase())?;
         match load {
             Load::Compile => self.compile(&group, policy, round),
-            _ => self.redis(&group, load, policy, round),
+            _ => self.values(&group, load, policy, round),
         }
     }
 
-    fn redis(&self, group: &Group, load: Load, policy: &str, round: usize) -> anyhow::Result<Run> {
+    fn values(&self, group: &Group, load: Load, policy: &str, round: usize) -> anyhow::Result<Run> {
         let count = self.args.size / (VALUE_BYTES as u64 + KEY_OVERHEAD_BYTES);
-        let server = Server::start(group)?;
-        let mut keys = Keys::connect(&server.socket(), round as u64)?;
+        let program = self.args.program;
+        let server = Server::start(program, group, self.args.size)?;
+        let mut keys = Keys::connect(&server.socket(), program.dialect(), round as u64)?;
         keys.load(count, self.stop)?;
         let (range, choice) = match load {
             Load::Cold => ((count as f64 * COLD_SHARE) as u64..count, Choice::Zipf),
             Load::Uniform => (0..count, Choice::Uniform),
             Load::Budget | Load::Compile => (0..count, Choice::Zipf),
         };
-        let mut limit_bytes = 0;
-        let mut spec = policy.to_owned();
-        if load == Load::Budget {
-            limit_bytes = (group.usage_bytes() as f64 * LIMIT_SHARE) as u64;
-            group.limit(limit_bytes)?;
-            if policy == "budget" {
-                spec = format!("budget:{limit_bytes}{}", self.args.budget_options);
-            }
-        }
-        let daemon = match policy {
-            "none" => None,
-            _ => Some(Daemon::start(self.program, group, &spec)?),
+        let limit_bytes = match load {
+            Load::Budget => (group.usage_bytes() as f64 * LIMIT_SHARE) as u64,
+            _ => 0,
         };
-        let of_daemon = |daemon: &Option<Daemon>| {
-            daemon
-                .as_ref()
-                .map_or_else(Counters::default, |daemon| counters(daemon.service.pid()))
-        };
+        let daemon = self.limit(group, limit_bytes, policy)?;
         let end = AtomicBool::new(false);
         let sampler = Sampler { group, end: &end };
         std::thread::scope(|scope| {
@@ -245,6 +241,7 @@ impl<'a> Bench<'a> {
             let per_op = |n: u64| n as f64 / operations as f64;
             Ok(Run {
                 load,
+                program: Some(program),
                 policy: policy.to_owned(),
                 round,
                 operations,
@@ -267,11 +264,22 @@ impl<'a> Bench<'a> {
         })
     }
 
+    /// Sets a limit if there is one, and starts the daemon if there is a policy.
+    fn limit(&self, group: &Group, bytes: u64, policy: &str) -> anyhow::Result<Option<Daemon>> {
+        if bytes > 0 {
+            group.limit(bytes)?;
+        }
+        let options = &self.args.budget_options;
+        let start = |spec: &str| Daemon::start(self.program, group, spec).map(Some);
+        match policy {
+            "none" => Ok(None),
+            "budget" => start(&format!("budget:{bytes}{options}")),
+            policy => start(policy),
+        }
+    }
+
     fn compile(&self, group: &Group, policy: &str, round: usize) -> anyhow::Result<Run> {
-        let daemon = match policy {
-            "none" => None,
-            _ => Some(Daemon::start(self.program, group, policy)?),
-        };
+        let daemon = self.limit(group, 0, policy)?;
         let end = AtomicBool::new(false);
         let sampler = Sampler { group, end: &end };
         std::thread::scope(|scope| {
@@ -287,15 +295,14 @@ impl<'a> Bench<'a> {
                 .cpu
                 .saturating_sub(before.cpu);
             let operations = self.args.files as u64;
-            let of_daemon = daemon
-                .as_ref()
-                .map_or_else(Counters::default, |daemon| counters(daemon.service.pid()));
+            let of_daemon = of_daemon(&daemon);
             let (mean, peak) = mean_since(&samples, began);
             let stat = group.cgroup().stat()?;
             let program_us = cpu.as_secs_f64() * 1e6 / operations as f64;
             let daemon_us = us_per_op(of_daemon.cpu_ns, operations);
             Ok(Run {
                 load: Load::Compile,
+                program: None,
                 policy: policy.to_owned(),
                 round,
                 operations,

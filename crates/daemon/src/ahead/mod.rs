@@ -2,8 +2,8 @@
 //! Holding targets under a budget, in steps of milliseconds: a thread beside the ticks, with an
 //! access source of its own. What it does and when is decided in [`agewise_policy::budget`].
 //!
-//! It is the only one that clears accessed bits of the processes it serves often, so what it saw is
-//! handed to the agent ([`Seen`]), whose ages stay right.
+//! It alone clears accessed bits of the anonymous memory that it holds, so what it saw is handed to
+//! the agent ([`Seen`]), whose ages stay right.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,6 +15,7 @@ use agewise_host::access::{AccessSource, Target};
 use agewise_host::agent::AlsoYoung;
 use agewise_host::budgeted::Budgeted;
 use agewise_host::clock;
+use agewise_policy::budget;
 use agewise_policy::table::PageSet;
 
 use super::observer::Key;
@@ -25,7 +26,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-pub use report::{Announce, Begun, Held, Measured, Report};
+pub use report::{Announce, Begun, Held, Report};
 
 /// Pages seen accessed, by table.
 type Young = HashMap<u64, PageSet>;
@@ -34,11 +35,26 @@ type Young = HashMap<u64, PageSet>;
 struct Shared {
     held: Mutex<Option<Vec<Held>>>,
     reports: Mutex<HashMap<Key, Report>>,
-    /// By pid, with the start time of the process.
+    /// By pid, with the start time of the process. Of processes whose accessed bits the agent has
+    /// to clear there is none.
     young: Mutex<HashMap<u32, (u64, Young)>>,
     end: AtomicBool,
     /// CPU time of the thread, ns.
     cpu_ns: AtomicU64,
+}
+
+impl Shared {
+    /// Takes in what a scan that cleared saw of a process.
+    fn note(&self, pid: u32, start_ticks: u64, tables: &[budget::Seen]) {
+        let mut young = lock(&self.young);
+        let (of, sum) = young.entry(pid).or_default();
+        if *of != start_ticks {
+            (*of, *sum) = (start_ticks, HashMap::new());
+        }
+        for table in tables.iter().filter(|table| !table.bits.young.is_empty()) {
+            *sum.entry(table.index).or_default() |= table.bits.young;
+        }
+    }
 }
 
 fn now_us() -> u64 {
@@ -158,9 +174,15 @@ impl Runner {
                         now_us: &now_us,
                         swap_room: &swap_room,
                         announce: (!is_announced).then_some(&self.announce),
+                        tap: &|pid, start, tables| self.shared.note(pid, start, tables),
                     };
                     subject.turn(tools, &mut report);
-                    hand_over(&self.shared, subject);
+                    if subject.is_left_to_kernel() {
+                        let mut young = lock(&self.shared.young);
+                        for (pid, _) in &subject.held.processes {
+                            young.remove(pid);
+                        }
+                    }
                     lock(&self.shared.reports)
                         .entry(key.clone())
                         .or_default()
@@ -202,26 +224,5 @@ impl Runner {
         // Reports of a target that is gone were taken, or nobody asks for them any more.
         let subjects = &self.subjects;
         lock(&self.shared.reports).retain(|key, _| subjects.contains_key(key));
-    }
-}
-
-/// Hands what was seen accessed to the agent.
-fn hand_over(shared: &Shared, subject: &mut Subject<Budgeted>) {
-    for (pid, space) in subject.spaces() {
-        let seen = space.take_young();
-        if seen.is_empty() {
-            continue;
-        }
-        let start_ticks = space.process().start_ticks();
-        let mut young = lock(&shared.young);
-        let (of, sum) = young
-            .entry(*pid)
-            .or_insert_with(|| (start_ticks, HashMap::new()));
-        if *of != start_ticks {
-            (*of, *sum) = (start_ticks, HashMap::new());
-        }
-        for (table, bits) in seen {
-            *sum.entry(table).or_default() |= bits;
-        }
     }
 }

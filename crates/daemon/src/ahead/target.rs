@@ -11,6 +11,7 @@ use agewise_host::cgroup::Cgroup;
 use agewise_host::clock;
 use agewise_host::memory::MemInfo;
 use agewise_host::mover::PageoutError;
+use agewise_host::pressure::{Psi, Resource};
 use agewise_host::process::{Process, ProcessError};
 use agewise_host::root::ProcRoot;
 use agewise_policy::budget::{
@@ -18,7 +19,7 @@ use agewise_policy::budget::{
 };
 use agewise_policy::proactive::{Backend, Controller, Decision, Facts, Hands, Reason, SwapRoom};
 
-use super::report::{Announce, Begun, Held, Measured, Report};
+use super::report::{Announce, Begun, Held, Report};
 
 /// What changes slowly is read again after this time, us.
 const SLOW_US: u64 = 1_000_000;
@@ -84,9 +85,9 @@ impl Memory for Budgeted {
             |ticks: u64| ticks.saturating_mul(1_000_000) / rustix::param::clock_ticks_per_second();
         Some(Counted {
             work_us: us(stat.user_ticks),
+            kernel_us: us(stat.system_ticks),
             faults: stat.major_faults,
-            waited_us: 0,
-            cpu_us: us(stat.user_ticks.saturating_add(stat.system_ticks)),
+            ..Counted::default()
         })
     }
 
@@ -118,6 +119,8 @@ pub(super) struct Tools<'a> {
     pub swap_room: &'a dyn Fn() -> Option<SwapRoom>,
     /// Called before the first move, if anybody wants to know.
     pub announce: Option<&'a Announce>,
+    /// Is shown what a scan that cleared saw of a process: pid, start time, tables.
+    pub tap: &'a dyn Fn(u32, u64, &[Seen]),
 }
 
 /// Room in the swap of this machine.
@@ -144,6 +147,8 @@ struct Spaces<M> {
     by_pid: BTreeMap<u32, M>,
     slow: Slow,
     slow_due_us: u64,
+    /// CPU time of holding it so far.
+    cpu_ns: u64,
 }
 
 /// What is read once a second.
@@ -169,6 +174,7 @@ impl<M: Memory> Target<M> {
                 by_pid: BTreeMap::new(),
                 slow: Slow::default(),
                 slow_due_us: 0,
+                cpu_ns: 0,
             },
             queue,
         }
@@ -183,7 +189,7 @@ impl<M: Memory> Target<M> {
 
     /// Does what is due: a scan, a decision, a slice of what was decided.
     pub fn turn(&mut self, tools: Tools<'_>, report: &mut Report) {
-        let now_us = (tools.now_us)();
+        let (now_us, began_ns) = ((tools.now_us)(), clock::thread_cpu_ns());
         if now_us >= self.spaces.slow_due_us {
             self.spaces.slow_due_us = now_us.saturating_add(SLOW_US);
             self.spaces
@@ -203,6 +209,7 @@ impl<M: Memory> Target<M> {
             report,
         });
         self.measured(report);
+        self.spaces.cpu_ns += clock::thread_cpu_ns().saturating_sub(began_ns);
     }
 
     /// What it found out of its worth, if that is news or something was moved.
@@ -212,7 +219,7 @@ impl<M: Memory> Target<M> {
         };
         let verdict = epochs.verdict();
         if verdict != std::mem::replace(&mut self.told, verdict) || report.steps > 0 {
-            report.measured = epochs.gain().map(|gain| Measured::of(verdict, &gain));
+            report.measured = epochs.gain();
         }
     }
 
@@ -227,9 +234,15 @@ impl<M: Memory> Target<M> {
         self.spaces.slow.limit_bytes = Some(bytes);
     }
 
-    /// Its address spaces, by pid.
-    pub fn spaces(&mut self) -> impl Iterator<Item = (&u32, &mut M)> {
-        self.spaces.by_pid.iter_mut()
+    /// It did not pay: for minutes to come nothing is scanned or moved.
+    pub fn is_left_to_kernel(&self) -> bool {
+        self.told == Verdict::Back
+    }
+
+    /// Address spaces that it holds.
+    #[cfg(test)]
+    pub fn spaces(&self) -> usize {
+        self.spaces.by_pid.len()
     }
 }
 
@@ -284,9 +297,16 @@ struct Turn<'t, 'a, M> {
     report: &'t mut Report,
 }
 
-/// Time that tasks of a cgroup waited for memory, where the kernel counts it.
-fn waited_us(cgroup: &Cgroup) -> u64 {
-    crate::world::psi_of(cgroup).map_or(0, |psi| psi.some.total_us)
+/// Time in which somebody waited for a resource: tasks of the cgroup, or where the kernel does not
+/// tell them apart (v1) any of the machine.
+fn waited_us(resource: Resource, cgroup: Option<&Cgroup>) -> Option<u64> {
+    let of_cgroup = cgroup.and_then(|cgroup| Psi::of_cgroup(cgroup, resource).ok().flatten());
+    let of_machine = || {
+        Psi::of_machine(&ProcRoot::default(), resource)
+            .ok()
+            .flatten()
+    };
+    Some(of_cgroup.or_else(of_machine)?.some.total_us)
 }
 
 /// Notes what stands in the way; that a process ended is none of it.
@@ -364,6 +384,9 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         for (pid, space) in &mut self.spaces.by_pid {
             let looked = space.look(&mut *self.tools.source, counts);
             if let Some(tables) = trouble(self.report, looked) {
+                if counts {
+                    (self.tools.tap)(*pid, space.start_ticks(), &tables);
+                }
                 seen.insert(*pid, tables);
             }
         }
@@ -380,11 +403,13 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         for space in self.spaces.by_pid.values() {
             let counted = space.counted().unwrap_or_default();
             sum.work_us += counted.work_us;
-            sum.cpu_us += counted.cpu_us;
+            sum.kernel_us += counted.kernel_us;
             sum.faults += counted.faults;
         }
-        sum.cpu_us += clock::thread_cpu_ns() / 1_000;
-        sum.waited_us = self.held.cgroup.as_ref().map_or(0, waited_us);
+        sum.holder_us = self.spaces.cpu_ns / 1_000;
+        sum.waited_us = waited_us(Resource::Memory, self.held.cgroup.as_ref()).unwrap_or(0);
+        // Where nobody says, all CPUs may be wanted all the time.
+        sum.cpu_waited_us = waited_us(Resource::Cpu, None).unwrap_or_else(self.tools.now_us);
         Some((limit_bytes, sum))
     }
 

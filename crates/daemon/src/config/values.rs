@@ -185,7 +185,7 @@ impl fmt::Display for PolicySpec {
 
 textual!(
     PolicySpec,
-    "a policy and its parameters: age:10s/40s, pressure, cost:stall=0.1%, budget:512M",
+    "a policy and its parameters: age:10s/40s, pressure, cost:stall=0.1%, budget:512M, shrink",
     policy_pattern()
 );
 

@@ -4,7 +4,7 @@
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Histogram, NO_UPPER_BOUND_MS};
 
-use super::family::{Family, Labels, Unit, gauge};
+use super::family::{Family, Labels, Unit, buckets, gauge};
 use super::rows::Row;
 use crate::state::Snapshot;
 
@@ -17,7 +17,7 @@ pub(super) fn families(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
          below upper_ms (milliseconds) and not below the next smaller upper_ms; bins are not \
          cumulative, and their sum is resident memory. A cgroup is counted with all below it",
     );
-    let mut within = gauge(
+    let mut within = buckets(
         "used_within",
         Unit::Bytes,
         "Resident memory that was used within the last le seconds, cumulative and over all nodes: \
@@ -27,7 +27,8 @@ pub(super) fn families(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
     let mut resident = gauge(
         "resident",
         Unit::Bytes,
-        "Memory that processes have mapped and that is in memory",
+        "Memory that processes have mapped and that is in memory; with observe.files all file \
+         memory of a cgroup, mapped or not",
     );
     for row in rows {
         let mut whole = Histogram::new(&snapshot.intervals);

@@ -14,6 +14,18 @@ pub enum Unit {
     None,
 }
 
+/// How values of a name behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// They only grow, from 0 when what they are about began.
+    Counter,
+    /// They come and go.
+    Gauge,
+    /// Gauges, cumulative by the label `le`. Prometheus has no type for these (its histograms are
+    /// counters), and `promtool` expects `le` of histograms and of what has no type.
+    Buckets,
+}
+
 /// A value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
@@ -53,8 +65,8 @@ pub struct Family {
     pub help: &'static str,
     /// What it counts in.
     pub unit: Unit,
-    /// It only grows, from 0 when what it is about began.
-    pub is_counter: bool,
+    /// How they behave.
+    pub kind: Kind,
     /// Values by labels.
     pub samples: Vec<(Labels, Value)>,
 }
@@ -64,14 +76,21 @@ pub(super) fn gauge(name: &'static str, unit: Unit, help: &'static str) -> Famil
         name,
         help,
         unit,
-        is_counter: false,
+        kind: Kind::Gauge,
         samples: Vec::new(),
     }
 }
 
 pub(super) fn counter(name: &'static str, unit: Unit, help: &'static str) -> Family {
     Family {
-        is_counter: true,
+        kind: Kind::Counter,
+        ..gauge(name, unit, help)
+    }
+}
+
+pub(super) fn buckets(name: &'static str, unit: Unit, help: &'static str) -> Family {
+    Family {
+        kind: Kind::Buckets,
         ..gauge(name, unit, help)
     }
 }

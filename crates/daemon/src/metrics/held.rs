@@ -2,6 +2,7 @@
 //! What the budgets that are held are worth, as metrics.
 
 use agewise_host::untrusted::Untrusted;
+use agewise_policy::budget::Verdict;
 
 use super::family::{Family, Unit, gauge};
 use super::shown::Shown;
@@ -54,12 +55,14 @@ pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
         };
         let name = Untrusted::from(&*subject.name).terminal().to_string();
         let labels = vec![(kind, name)];
-        back.add(labels.clone(), gain.is_stepped_back);
+        back.add(labels.clone(), gain.verdict == Verdict::Back);
         pairs.add(labels.clone(), gain.pairs as u64);
-        let values = [gain.faults, gain.cpu].into_iter().flat_map(|change| {
-            let parts = change.map(|change| [change.mean, change.half]);
-            parts.map_or([None; 2], |parts| parts.map(Some))
-        });
+        let values = [gain.faults_change, gain.cpu_change]
+            .into_iter()
+            .flat_map(|change| {
+                let parts = change.map(|change| [change.mean, change.half]);
+                parts.map_or([None; 2], |parts| parts.map(Some))
+            });
         for (family, value) in changes.iter_mut().zip(values) {
             if let Some(value) = value {
                 family.add(labels.clone(), value);

@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{self, Registry};
 
-use super::family::{Family, Unit, Value};
+use super::family::{Family, Kind, Unit, Value};
 
 /// Before every name.
 const PREFIX: &str = "agewise";
@@ -66,18 +66,19 @@ impl Collector for Families {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         for family in &self.0 {
             let unit = unit(family.unit);
-            let kind = if family.is_counter {
-                MetricType::Counter
-            } else {
-                MetricType::Gauge
+            let kind = match family.kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+                Kind::Buckets => MetricType::Unknown,
             };
+            let is_counter = family.kind == Kind::Counter;
             let mut metric =
                 encoder.encode_descriptor(family.name, family.help, unit.as_ref(), kind)?;
             for (labels, value) in &family.samples {
                 if labels.is_empty() {
-                    sample(&mut metric, family.is_counter, value)?
+                    sample(&mut metric, is_counter, value)?
                 } else {
-                    sample(&mut metric.encode_family(labels)?, family.is_counter, value)?;
+                    sample(&mut metric.encode_family(labels)?, is_counter, value)?;
                 }
             }
         }
@@ -100,7 +101,7 @@ fn sample(metric: &mut MetricEncoder, is_counter: bool, value: &Value) -> fmt::R
 pub fn render(families: Vec<Family>, syntax: Syntax) -> String {
     let counters: Vec<String> = families
         .iter()
-        .filter(|family| family.is_counter)
+        .filter(|family| family.kind == Kind::Counter)
         .map(full_name)
         .collect();
     let mut registry = Registry::with_prefix(PREFIX);
@@ -119,7 +120,8 @@ fn full_name(family: &Family) -> String {
     format!("{PREFIX}_{}{unit}", family.name)
 }
 
-/// The older format: no units and no end, and a counter has its suffix in its description too.
+/// The older format: no units and no end, a counter has its suffix in its description too, and what
+/// has no type is `untyped`.
 fn older(text: &str, counters: &[String]) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.lines() {
@@ -130,6 +132,9 @@ fn older(text: &str, counters: &[String]) -> String {
                 if counters.iter().any(|counter| counter == name) =>
             {
                 out += &format!("# {what} {name}_total {rest}\n");
+            }
+            (Some("#"), Some("TYPE"), Some(name), Some("unknown")) => {
+                out += &format!("# TYPE {name} untyped\n");
             }
             _ => {
                 out += line;

@@ -3,13 +3,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use agewise_host::untrusted::Untrusted;
+use agewise_policy::budget::{Gain, Verdict};
+use agewise_policy::statistics::Change;
 use proptest::prelude::*;
 
 use super::super::families::families;
 use super::super::shown::{Chooser, Limits, OTHER};
 use super::*;
 use crate::demo;
-use crate::state::{BudgetChange, BudgetGain, Snapshot};
+use crate::state::Snapshot;
 
 const ALL: Limits = Limits {
     subjects_max: 50,
@@ -215,14 +217,15 @@ fn the_rest_is_summed_once() {
 fn the_gain_of_a_budget_is_shown() {
     let mut snapshot = demo::snapshot(9, 100_000);
     let at = snapshot.subjects.iter().position(|s| &*s.name == "/web");
-    snapshot.subjects[at.unwrap()].budget_gain = Some(BudgetGain {
-        is_stepped_back: true,
+    snapshot.subjects[at.unwrap()].budget_gain = Some(Gain {
+        verdict: Verdict::Back,
         pairs: 4,
-        faults: Some(BudgetChange {
+        faults_change: Some(Change {
             mean: -0.18,
             half: 0.03,
         }),
-        cpu: None,
+        cpu_change: None,
+        time_change: None,
     });
     let text = text_of(&snapshot, ALL, Syntax::OpenMetrics);
     let lines: Vec<&str> = text

@@ -1,44 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What less memory would cost, as metrics: four sizes a subject.
+//! What less memory would cost, as metrics: five sizes a subject.
 
 use agewise_host::untrusted::Untrusted;
 
-use super::family::{Family, Labels, Unit, Value};
+use super::family::{Family, Labels, Unit, gauge};
 use super::shown::Shown;
 use crate::state::Snapshot;
 
-/// Faults and waiting of the subjects shown. An upper bound that is not known is left out.
-pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
-    let family = |name, unit, help| Family {
-        name,
-        help,
-        unit,
-        is_counter: false,
-        samples: Vec::new(),
-    };
-    let mut all = [
-        family(
+/// What the sizes are shares of, and what no limit can take.
+fn sizes() -> [Family; 2] {
+    [
+        gauge(
+            "whatif_full",
+            Unit::Bytes,
+            "The most that was resident: a size_ratio of 1",
+        ),
+        gauge(
+            "whatif_beyond",
+            Unit::Bytes,
+            "Charged besides, and not to be had by a limit: kernel memory",
+        ),
+    ]
+}
+
+/// What a size would cost, and that at most.
+fn costs() -> [Family; 4] {
+    [
+        gauge(
             "whatif_faults_per_second",
             Unit::None,
             "Pages that would be brought back a second if it had this share of the most that was \
              resident, under the LRU of this kernel",
         ),
-        family(
+        gauge(
             "whatif_faults_per_second_high",
             Unit::None,
             "The same at most, with 95 % probability",
         ),
-        family(
+        gauge(
             "whatif_wait",
             Unit::Ratio,
             "Share of the time that a task would wait for them",
         ),
-        family(
+        gauge(
             "whatif_wait_high",
             Unit::Ratio,
             "The same at most, with 95 % probability",
         ),
-    ];
+    ]
+}
+
+/// Faults and waiting of the subjects shown. Where nothing sets an upper bound it is infinite: the
+/// largest of a day is then as well, which that of what is left out would not be.
+pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
+    let (mut sizes, mut all) = (sizes(), costs());
+    let mut limit = gauge(
+        "shrink_limit",
+        Unit::Bytes,
+        "The limit that the policy shrink holds it to; left out where there is none",
+    );
     for at in &shown.subjects {
         let subject = &snapshot.subjects[*at];
         let kind = if subject.is_cgroup {
@@ -47,21 +67,28 @@ pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
             "process"
         };
         let name = Untrusted::from(&*subject.name).terminal().to_string();
+        if let Some(bytes) = subject.shrink_limit_bytes {
+            limit.add(vec![(kind, name.clone())], bytes);
+        }
         for less in &subject.less {
             let size = f64::from(less.percent) / 100.0;
             let labels: Labels = vec![(kind, name.clone()), ("size_ratio", size.to_string())];
             let values = [
-                Some(less.faults_per_second),
-                less.faults_high,
-                Some(less.wait_ratio),
-                less.wait_high,
+                less.faults_per_second,
+                less.faults_high.unwrap_or(f64::INFINITY),
+                less.wait_ratio,
+                less.wait_high.unwrap_or(f64::INFINITY),
             ];
             for (family, value) in all.iter_mut().zip(values) {
-                if let Some(value) = value {
-                    family.samples.push((labels.clone(), Value::Real(value)));
+                family.add(labels.clone(), value);
+            }
+            if less.percent == 100 {
+                for (family, bytes) in sizes.iter_mut().zip([less.memory_bytes, less.beyond_bytes])
+                {
+                    family.add(vec![(kind, name.clone())], bytes);
                 }
             }
         }
     }
-    all.into()
+    sizes.into_iter().chain(all).chain([limit]).collect()
 }

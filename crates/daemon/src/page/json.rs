@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::metrics::shown::{OTHER, Shown};
-use crate::state::{Budget, Machine, OwnUse, Psi, Reason, Snapshot, SubjectView};
+use crate::state::{Budget, LessMemory, Machine, OwnUse, Psi, Reason, Snapshot, SubjectView};
 use crate::timeline::Moment;
 use agewise_cli::output;
 
@@ -44,6 +44,8 @@ struct Target<'a> {
     observed_ms: u64,
     psi: Option<Psi>,
     is_under_reclaim: bool,
+    what_if: Vec<WhatIfPoint>,
+    shrink_limit_bytes: Option<u64>,
     troubles: &'a [String],
 }
 
@@ -58,6 +60,30 @@ struct Bin {
     upper_ms: u64,
     anon_bytes: u64,
     file_bytes: u64,
+}
+
+/// A size of memory, under the names of `agewise whatif`.
+#[derive(Serialize)]
+struct WhatIfPoint {
+    memory_ratio: f64,
+    memory_bytes: u64,
+    faults_per_second: f64,
+    faults_high: Option<f64>,
+    wait_ratio: f64,
+    wait_high: Option<f64>,
+}
+
+impl From<&LessMemory> for WhatIfPoint {
+    fn from(less: &LessMemory) -> Self {
+        WhatIfPoint {
+            memory_ratio: f64::from(less.percent) / 100.0,
+            memory_bytes: less.memory_bytes,
+            faults_per_second: less.faults_per_second,
+            faults_high: less.faults_high,
+            wait_ratio: less.wait_ratio,
+            wait_high: less.wait_high,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -115,6 +141,8 @@ fn target<'a>(subject: &'a SubjectView) -> Target<'a> {
         observed_ms: subject.observed_ms,
         psi: subject.psi,
         is_under_reclaim: subject.is_under_reclaim,
+        what_if: subject.less.iter().map(WhatIfPoint::from).collect(),
+        shrink_limit_bytes: subject.shrink_limit_bytes,
         troubles: &subject.troubles,
     }
 }
@@ -159,6 +187,8 @@ fn other<'a>(snapshot: &Snapshot, shown: &Shown) -> Option<Target<'a>> {
         reclaimed_bytes: shown.other_counts.reclaimed.total_bytes(),
         rehearsed_bytes: shown.other_counts.rehearsed_bytes,
         psi: None,
+        what_if: Vec::new(),
+        shrink_limit_bytes: None,
         troubles: &[],
         ..sum
     })

@@ -186,6 +186,7 @@ function choose(name) {
   moments = [];
   cursor = null;
   drawTargets();
+  drawCurve();
   askTimeline();
 }
 
@@ -301,6 +302,38 @@ canvas.addEventListener("keydown", event => {
 window.addEventListener("resize", () => drawMap());
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawMap());
 
+// ---- what less memory would cost: waiting by memory, at most as a dashed line, and where it is now
+
+function drawing(kind, attributes) {
+  const made = document.createElementNS($("curve").namespaceURI, kind);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
+function drawCurve() {
+  const target = snapshot && snapshot.targets.find(t => t.target === chosen);
+  const points = target ? target.what_if : [];
+  if (!points.length) { $("curve").replaceChildren(); $("curve-text").textContent = "What it would cost is not known yet."; return; }
+  const wide = 600, tall = 120, full = points[points.length - 1].memory_bytes || 1;
+  const highs = points.map(p => p.wait_high === null ? p.wait_ratio : p.wait_high);
+  const most = Math.max(0.002, ...highs), least = points[0].memory_bytes;
+  const x = bytes => 10 + (bytes - least) / Math.max(1, full - least) * (wide - 20);
+  // Small shares are what decides: a root keeps them apart.
+  const y = share => tall - 10 - Math.sqrt(share / most) * (tall - 20);
+  const line = of => points.map(p => x(p.memory_bytes) + "," + y(of(p))).join(" ");
+  const now = Math.min(full, Math.max(least, target.resident_bytes));
+  const next = points.findIndex(p => p.memory_bytes >= now), to = points[next], from = points[Math.max(0, next - 1)];
+  const part = to.memory_bytes > from.memory_bytes ? (now - from.memory_bytes) / (to.memory_bytes - from.memory_bytes) : 1;
+  const here = from.wait_ratio + (to.wait_ratio - from.wait_ratio) * part;
+  $("curve").replaceChildren(
+    drawing("polyline", { points: line(p => p.wait_high === null ? p.wait_ratio : p.wait_high), class: "most" }),
+    drawing("polyline", { points: line(p => p.wait_ratio), class: "likely" }),
+    drawing("circle", { cx: x(now), cy: y(here), r: 5, class: "here" }));
+  const share = value => (value * 100).toFixed(2) + "\u00a0%";
+  $("curve-text").textContent = "Waiting by memory: " + points.map(p => bytes(p.memory_bytes) + " "
+    + share(p.wait_ratio) + " (" + (p.wait_high === null ? "no bound" : "at most " + share(p.wait_high)) + ", "
+    + p.faults_per_second.toFixed(1) + " faults/s)").join("; ") + ". It has " + bytes(target.resident_bytes) + " now.";
+}
+
 // ---- asking
 
 async function ask(path) {
@@ -341,6 +374,7 @@ async function turn() {
       drawMachine();
       drawLegend();
       drawTargets();
+      drawCurve();
       await askTimeline();
     }
     greet();

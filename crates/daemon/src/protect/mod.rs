@@ -17,7 +17,6 @@ use std::sync::Arc;
 
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::Cgroup;
-use agewise_host::error::FileError;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::ThrottleError;
 use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Guard, Sample, Step};
@@ -293,12 +292,6 @@ impl Protector {
         let guard = &self.guard;
         self.held
             .retain(|name, _| guard.throttled().any(|throttled| throttled == name));
-    }
-
-    /// Tries again to undo what could not be undone. Returns what still cannot; `None` where
-    /// nothing is ever done.
-    pub fn settle(&mut self) -> Option<Vec<FileError>> {
-        Some(self.hands.as_mut()?.throttle().settle())
     }
 
     /// What is held low, and how much of what its processes map has to go; none in a rehearsal.

@@ -10,7 +10,7 @@ use agewise_policy::workingset::Histogram;
 
 use super::Daemon;
 use crate::actor::Around;
-use crate::ahead::{Ahead, Announce, Begun, Held, Measured};
+use crate::ahead::{Ahead, Announce, Begun, Held};
 use crate::hand::{Done, PageOut};
 use crate::journal::Journal;
 use crate::observer::Seen;
@@ -22,6 +22,7 @@ pub(super) const MOVE_MAX_BYTES: u64 = 64 << 20;
 impl Daemon {
     /// Asks every actor, and does what it says.
     pub(super) fn act(&mut self, seen: &[Seen], cancel: &AtomicBool) {
+        self.follow_small(seen);
         let machine = self.hub.snapshot().machine;
         if self.actors.is_empty() {
             return self.hold(Vec::new());
@@ -51,6 +52,9 @@ impl Daemon {
                 return;
             }
             let actor = &self.actors[&seen.key];
+            if actor.shrinks().is_some() {
+                continue;
+            }
             if actor.is_held_ahead() {
                 held.push(Held {
                     key: seen.key.clone(),
@@ -111,7 +115,7 @@ impl Daemon {
             actor.rehearsed(report.rehearsed_bytes, true, u64::MAX);
             // Moved without a comparison: what was known is of a trial before this one.
             if report.steps > 0 || report.measured.is_some() {
-                actor.budget_gain = report.measured.as_ref().map(Measured::gain);
+                actor.budget_gain = report.measured;
             }
             self.own.move_cpu_total_ms += report.move_cpu_ns as f64 / 1e6;
             let line = AheadLine {

@@ -24,6 +24,7 @@ mod act;
 mod model;
 mod protect;
 mod publish;
+mod shrink;
 mod surroundings;
 mod tick;
 mod undo;
@@ -172,7 +173,7 @@ fn wait(stop: &Stop, daemon: &mut Daemon, next_ms: u64) {
         if next_ms <= now_ms {
             return;
         }
-        let watch_ms = daemon.protect_due_ms().unwrap_or(u64::MAX);
+        let watch_ms = daemon.watch_due_ms().unwrap_or(u64::MAX);
         if watch_ms <= now_ms {
             daemon.watch_over();
             continue;

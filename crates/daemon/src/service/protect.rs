@@ -67,20 +67,18 @@ impl Daemon {
         Ok(())
     }
 
-    /// When protection wants to look again.
-    pub(super) fn protect_due_ms(&self) -> Option<u64> {
-        let protector = self.protector.as_ref()?;
-        Some(protector.next_ms(self.now_ms()))
+    /// When what is watched between ticks wants to be looked at again.
+    pub(super) fn watch_due_ms(&self) -> Option<u64> {
+        let protector = self.protector.as_ref().map(|of| of.next_ms(self.now_ms()));
+        protector.into_iter().chain(self.shrinkers.next_ms()).min()
     }
 
     /// Tries again to undo what could not be undone, by this daemon or the one before.
     pub(super) fn settle(&mut self) {
-        let settled = self.protector.as_mut().and_then(Protector::settle);
         let Ok(ledger) = self.found.ledger() else {
             return;
         };
-        let left = settled.unwrap_or_else(|| ledger.undo_throttles());
-        if left.is_empty() && !ledger.has_unreadable() {
+        if ledger.undo_throttles().is_empty() && !ledger.has_unreadable() {
             self.hub.health().recovers(Part::Ledger);
         }
     }
@@ -96,12 +94,13 @@ impl Daemon {
                 &self.journal,
             );
         }
+        self.keep_small();
     }
 
     /// After a tick: takes in which cgroups there are, and moves out what the guilty have too much.
     pub(super) fn protect(&mut self, seen: &[Seen], cancel: &AtomicBool) {
         let Some(protector) = &mut self.protector else {
-            return;
+            return self.watch_over();
         };
         let snapshot = self.hub.snapshot();
         protector.follow(seen, &snapshot.subjects, &self.matcher, self.own_line);

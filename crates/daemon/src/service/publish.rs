@@ -92,6 +92,7 @@ impl Daemon {
             count.raw_bytes = view.refaulted_bytes;
             view.refaulted_bytes = count.sum_bytes;
             view.less = self.curves.of(&seen.key);
+            view.shrink_limit_bytes = self.shrinkers.limit_bytes(&seen.key);
             if let Some(squeezed) = self.squeezed.get(&seen.key) {
                 let bytes = squeezed.bytes(Reason::THRASH);
                 view.reclaimed.add(Reason::THRASH, bytes);

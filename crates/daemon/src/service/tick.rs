@@ -8,16 +8,18 @@ use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, AgentConfig, PathFilter, SCAN_INTERVAL_MIN_MS, Targets};
 use agewise_host::cgroup::{CgroupError, Hierarchy, TreeLimits};
-use agewise_host::clear::ClearPolicy;
+use agewise_host::clear::{ClearPolicy, Means};
 use agewise_host::clock;
 use agewise_host::mover;
 use agewise_host::process::Bound;
 use agewise_host::root::ProcRoot;
+use agewise_policy::proactive::Controller;
 use agewise_policy::sample::Bounds;
 use agewise_policy::workingset::Intervals;
 use anyhow::Context;
 
 use super::protect::open_hands;
+use super::shrink::open_throttle;
 use super::surroundings::Surroundings;
 use super::undo::Found;
 use crate::actor::Actor;
@@ -29,6 +31,7 @@ use crate::observer::{self, Key, LimitHits, Seen};
 use crate::pace::Pace;
 use crate::protect::Protector;
 use crate::record::{Change, Message, Started};
+use crate::shrinkers::Shrinkers;
 use crate::state::{Hub, OwnUse, Reclaimed};
 use crate::world::World;
 use agewise_cli::observe;
@@ -52,6 +55,8 @@ pub struct Daemon {
     /// Holds targets under a budget, where a rule asks for that.
     pub(super) ahead: Option<Ahead>,
     pub(super) protector: Option<Protector>,
+    /// Holds cgroups as small as it does not hurt.
+    pub(super) shrinkers: Shrinkers,
     /// The ledger, and why there is none.
     pub(super) found: Found,
     /// What the guilty of thrashing had to give.
@@ -114,13 +119,13 @@ fn targets(
     })
 }
 
-/// The bounds that policies ask for, together; those of the most demanding one if they are too many.
+/// The bounds that policies ask for, together; those of the most demanding one if they are too
+/// many.
 fn policy_bounds(config: &Config) -> Option<Intervals> {
-    use agewise_policy::proactive::Controller;
-    let mut wanted: Vec<Intervals> = config
-        .act
-        .iter()
-        .map(|act| Controller::new(&act.policy.0).pace().bounds)
+    let controllers = config.act.iter().map(|act| Controller::new(&act.policy.0));
+    let mut wanted: Vec<Intervals> = controllers
+        .filter(|controller| controller.shrinks().is_none())
+        .map(|controller| controller.pace().bounds)
         .collect();
     wanted.sort_by_key(|bounds| std::cmp::Reverse(bounds.bounds_ms().len()));
     let mut all: Vec<u64> = Vec::new();
@@ -142,12 +147,48 @@ fn agent_config(config: &Config) -> AgentConfig {
     // Half of the budget for clearing, the rest for looking.
     agent.clear_percent = Some(config.observe.cpu_percent.0 / 2.0);
     agent.returned = returned;
-    if config.act.is_empty() {
-        // Nobody does anything to single pages.
+    if !moves_pages(config) {
         agent.sample = Some(Bounds::default());
         agent.clear = ClearPolicy::exact();
+        if !config.act.is_empty() {
+            // The kernel is to find its lists as they were: it reclaims by them.
+            agent.clear.means = Means::Refs;
+        }
     }
     agent
+}
+
+/// The first lines of a journal: the start, and what was undone before it.
+fn write_start(journal: &Journal, started: &Started, found: &Found) {
+    journal.write("start", started);
+    for message in found.said() {
+        let message = message.clone();
+        journal.write("undo", &Message { message });
+    }
+}
+
+/// An agent for targets, and what there is to say about it. Where the page cache cannot be
+/// followed, the rest is worth having.
+fn open_agent(
+    around: &Surroundings,
+    targets: Targets,
+    config: &Config,
+) -> anyhow::Result<(Agent, Option<String>)> {
+    let opened = (around.open_agent)(&around.roots, targets, agent_config(config))?;
+    let (mut agent, mut note) = opened;
+    if config.observe.files
+        && let Err(error) = observe::follow_files(&mut agent)
+    {
+        let text = format!("observe.files: {error:#}");
+        note = Some(note.map_or(text.clone(), |note| format!("{note}; {text}")));
+    }
+    Ok((agent, note))
+}
+
+/// Whether a rule does something to single pages.
+fn moves_pages(config: &Config) -> bool {
+    let mut rules = config.act.iter();
+    rules.any(|act| Controller::new(&act.policy.0).shrinks().is_none())
 }
 
 impl Daemon {
@@ -168,28 +209,25 @@ impl Daemon {
         let proc = &around.roots.proc;
         let pids = bind(proc, &matcher, &BoundPids::new());
         let targets = targets(proc, &config, &matcher, &pids)?;
-        let opened = (around.open_agent)(&around.roots, targets, agent_config(&config))?;
-        let (mut agent, note) = opened;
-        if !config.act.is_empty() {
+        let (mut agent, note) = open_agent(&around, targets, &config)?;
+        if moves_pages(&config) {
             mover::require_page_ages(&mut agent)?;
         }
-        journal.write(
-            "start",
-            &Started {
-                version: env!("CARGO_PKG_VERSION"),
-                pid: std::process::id(),
-                source: agent.source().name(),
-                dry_run,
-                rules: config.act.len(),
-                note,
-            },
-        );
-        for message in found.said() {
-            let message = message.clone();
-            journal.write("undo", &Message { message });
-        }
+        let started = Started {
+            version: env!("CARGO_PKG_VERSION"),
+            pid: std::process::id(),
+            source: agent.source().name(),
+            dry_run,
+            rules: config.act.len(),
+            note,
+        };
+        write_start(&journal, &started, &found);
         let hands = open_hands(proc, &config.protect, dry_run, &found)?;
         let protector = Protector::new(&config.protect, proc.clone(), hands);
+        let mut shrinkers = Shrinkers::new();
+        if let Some(throttle) = open_throttle(proc, &config, dry_run, &found)? {
+            shrinkers.equip(throttle);
+        }
         let pace = Pace::new(
             config.observe.cpu_percent.0,
             observe::millis(config.observe.tick.0),
@@ -207,6 +245,7 @@ impl Daemon {
             actors: HashMap::new(),
             ahead: None,
             protector,
+            shrinkers,
             curves: AllCurves::new(found.state()),
             found,
             squeezed: HashMap::new(),
@@ -253,15 +292,23 @@ impl Daemon {
         };
         let renewed = agent_config(&config);
         let is_kept = renewed.intervals == self.agent.config().intervals
-            && renewed.returned == self.agent.config().returned;
+            && renewed.returned == self.agent.config().returned
+            && config.observe.files == self.config.observe.files;
         // Bounds decide how ages are kept: the old ages do not fit the new ones.
         let (agent, wanted) = if is_kept {
             (None, Some(wanted))
         } else {
-            let opened = (self.around.open_agent)(&self.around.roots, wanted, renewed)?;
-            (Some(opened.0), None)
+            let (agent, note) = open_agent(&self.around, wanted, &config)?;
+            if let Some(message) = note {
+                self.journal.write("reload", &Message { message });
+            }
+            (Some(agent), None)
         };
+        let throttle = open_throttle(proc, &config, self.dry_run, &self.found)?;
         self.renew_protection(&config.protect)?;
+        throttle
+            .into_iter()
+            .for_each(|throttle| self.shrinkers.equip(throttle));
         if let Some(journal) = journal {
             self.journal.replace_by(journal);
         }
@@ -320,8 +367,8 @@ impl Daemon {
         Ok(self.next_look_ms(began_ms, next_ms))
     }
 
-    /// What the budget pays for since the last tick: looks, and what readers and watches cost between
-    /// them. Moving is asked for by name, and bounded by rates of its own.
+    /// What the budget pays for since the last tick: looks, and what readers and watches cost
+    /// between them. Moving is asked for by name, and bounded by rates of its own.
     fn unpaid_cpu(&self) -> Duration {
         let ahead = self.ahead_cpu().saturating_sub(self.paid_ahead_cpu);
         let all = clock::process_cpu().saturating_sub(self.paid_cpu);
@@ -409,6 +456,7 @@ impl Daemon {
     /// Undoes what is throttled, and says that it ends.
     pub fn finish(&mut self, why: &str) {
         self.curves.finish();
+        self.shrinkers.undo_all(&self.journal);
         if let Some(protector) = &mut self.protector {
             protector.undo_all(&self.matcher, &self.journal);
         }

@@ -108,9 +108,9 @@ impl Found {
     /// # Errors
     /// Why there is none.
     pub fn ledger(&self) -> anyhow::Result<&Ledger> {
-        self.ledger
-            .as_ref()
-            .ok_or_else(|| anyhow::anyhow!("protect: nothing may be done: {}", self.missing))
+        self.ledger.as_ref().ok_or_else(|| {
+            anyhow::anyhow!("protect, shrink: nothing may be done: {}", self.missing)
+        })
     }
 
     /// The state directory.

@@ -15,6 +15,7 @@
 
 use std::sync::Arc;
 
+use agewise_policy::budget::Gain;
 use agewise_policy::generations::ByType;
 use agewise_policy::proactive::{POLICIES, Spec};
 use agewise_policy::workingset::{Histogram, Intervals};
@@ -120,6 +121,10 @@ pub struct NodeView {
 pub struct LessMemory {
     /// The share.
     pub percent: u16,
+    /// The same in bytes.
+    pub memory_bytes: u64,
+    /// Charged besides: kernel memory.
+    pub beyond_bytes: u64,
     /// Pages that would be brought back a second.
     pub faults_per_second: f64,
     /// At most so many, with 95 % probability; `None` where nothing seen sets a bound.
@@ -128,29 +133,6 @@ pub struct LessMemory {
     pub wait_ratio: f64,
     /// At most so much, with 95 % probability.
     pub wait_high: Option<f64>,
-}
-
-/// What holding a budget changes against the kernel alone, for the same work of the program: -0.2
-/// is a fifth less. `None` where what the kernel alone takes is too little to compare with.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct BudgetGain {
-    /// It was found not to pay: the kernel alone holds the limit for now.
-    pub is_stepped_back: bool,
-    /// Pairs of epochs that were compared.
-    pub pairs: usize,
-    /// Major faults.
-    pub faults: Option<BudgetChange>,
-    /// CPU time, ours included.
-    pub cpu: Option<BudgetChange>,
-}
-
-/// A change, and half of its 95 % interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct BudgetChange {
-    /// The best guess.
-    pub mean: f64,
-    /// Half of the interval.
-    pub half: f64,
 }
 
 /// A cgroup with all below it, or a process given by its pid.
@@ -190,11 +172,13 @@ pub struct SubjectView {
     /// What would have left, had it not been a rehearsal.
     pub rehearsed_bytes: u64,
     /// What the budget it is held under is worth; `None` until that is known.
-    pub budget_gain: Option<BudgetGain>,
+    pub budget_gain: Option<Gain>,
     /// Pressure, where the kernel tells it for a cgroup (v2).
     pub psi: Option<Psi>,
     /// What less memory would cost it, by size; empty until that is known.
     pub less: Vec<LessMemory>,
+    /// The limit that the policy `shrink` holds it to.
+    pub shrink_limit_bytes: Option<u64>,
     /// The kernel reclaimed from it, on its own account, since the snapshot before.
     pub is_under_reclaim: bool,
     /// What stood in the way of looking at it; a few of them.

@@ -9,10 +9,11 @@ use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::Intervals;
 
 use super::Tap;
-use super::share::{self, FrameSet};
+use super::share;
 use crate::access::{AddressRange, Batch, LeafRun, TABLE_BYTES, TableSight, Target};
 use crate::cgroup::CgroupError;
 use crate::clear::Clearer;
+use crate::frame_set::FrameSet;
 use crate::interim::InterimScans;
 use crate::look::Viewer;
 use crate::memory::{self, NodeMap, Zone};
@@ -25,6 +26,9 @@ pub(super) struct Shared<'a> {
     pub young: &'a FrameSet,
     /// Frames already counted, for each set of subjects this process is counted in.
     pub counted: Vec<(Part, &'a mut FrameSet)>,
+    /// Frames of cached pages accessed through mappings, where the page cache counts those pages:
+    /// then they count as pages that others count.
+    pub touched: Option<&'a mut FrameSet>,
     pub nodes: &'a Nodes,
 }
 
@@ -71,7 +75,8 @@ impl Nodes {
 pub(super) struct Extra<'a> {
     /// Bounds by which to tell what came back into use.
     pub returned_bounds: Option<&'a Intervals>,
-    /// Accesses that somebody else saw and cleared, by table. Who does that clears for us as well.
+    /// Accesses that somebody else saw and cleared, by table. Who does that clears anonymous memory
+    /// for us as well.
     pub also_young: Option<HashMap<u64, PageSet>>,
     /// Who listens.
     pub tap: Option<&'a mut dyn Tap>,
@@ -128,18 +133,35 @@ impl Classifier<'_, '_> {
         clearer.judge(&TableSight { range, ..*sight });
     }
 
-    /// Which pages are file pages. What was written in a private mapping of a file is anonymous;
-    /// the kernel maps the file's own pages there clean and read-only.
     fn files(&self, sight: &TableSight<'_>) -> PageSet {
+        self.kind(sight.range)
+            .map_or(PageSet::NONE, |kind| kind.files(sight.bits))
+    }
+
+    /// Pages that the page cache counts.
+    fn cached(&self, sight: &TableSight<'_>) -> PageSet {
+        if self.shared.touched.is_none() {
+            return PageSet::NONE;
+        }
         match self.kind(sight.range) {
-            Some(VmaKind::FileShared) => PageSet::ALL,
-            Some(VmaKind::FilePrivate) => sight.bits.present.without(&sight.bits.dirty),
-            _ => PageSet::NONE,
+            Some(VmaKind::Shmem) => sight.bits.present,
+            Some(kind) => kind.files(sight.bits) & sight.bits.present,
+            None => PageSet::NONE,
+        }
+    }
+
+    /// Notes cached pages that were accessed.
+    fn note_touched(&mut self, sight: &TableSight<'_>, cached: &PageSet, young: &PageSet) {
+        if let Some(touched) = &mut self.shared.touched {
+            share::frames(sight, &(*cached & *young), |_, frame| {
+                touched.insert(frame);
+            });
         }
     }
 
     /// Pages of other nodes than the first, and pages that another process counts.
-    fn note_parts(&mut self, sight: &TableSight<'_>, is_shareable: bool, bits: &mut TableBits) {
+    fn note_parts(&mut self, sight: &TableSight<'_>, cached: &PageSet, bits: &mut TableBits) {
+        let is_shareable = self.is_shareable(sight.range);
         let several_nodes = self.shared.nodes.map.is_some();
         let is_whole = self
             .of
@@ -151,7 +173,7 @@ impl Classifier<'_, '_> {
             0
         };
         self.parts.clear();
-        if !several_nodes && !is_shareable {
+        if !several_nodes && !is_shareable && cached.is_empty() {
             return;
         }
         let mut masks: Vec<(usize, PageSet)> = Vec::new();
@@ -176,11 +198,12 @@ impl Classifier<'_, '_> {
             if node > 0 {
                 set(base + node, page);
             }
-            if !is_shareable {
+            let is_cached = cached.contains(page);
+            if !is_shareable && !is_cached {
                 return;
             }
             for (part, counted) in &mut shared.counted {
-                if counted.insert(frame) {
+                if is_cached || counted.insert(frame) {
                     set(base + usize::from(*part) + node, page);
                 }
             }
@@ -210,6 +233,9 @@ impl Classifier<'_, '_> {
             clearer.judge_leaves(&run.of_range(number));
             self.interim.take_in(first, kind);
         }
+        if let Some(tap) = &mut self.tap {
+            tap.leaves(&self.target, run);
+        }
         let taken = self.look.leaves(Leaves {
             first: first.va / TABLE_BYTES,
             tables: run.tables(),
@@ -223,24 +249,25 @@ impl Classifier<'_, '_> {
 impl Viewer for Classifier<'_, '_> {
     fn table(&mut self, sight: &TableSight<'_>, clearer: &mut Clearer) {
         let mut bits = *sight.bits;
-        match self.also_young {
-            None => self.note(sight, clearer),
-            Some(also) => {
-                if let Some(also) = also.get(&(sight.va / TABLE_BYTES)) {
-                    bits.young |= *also & sight.bits.present;
-                }
-            }
+        let kind = self.kind(sight.range);
+        if self.also_young.is_none() || kind != Some(VmaKind::Anon) {
+            self.note(sight, clearer);
         }
-        if let Some(kind) = self.kind(sight.range) {
+        let table = sight.va / TABLE_BYTES;
+        if let Some(also) = self.also_young.and_then(|also| also.get(&table)) {
+            bits.young |= *also & sight.bits.present;
+        }
+        if let Some(kind) = kind {
             bits.young |= self.interim.take_in(sight, kind);
         }
-        let is_shareable = self.is_shareable(sight.range);
-        self.note_parts(sight, is_shareable, &mut bits);
+        let cached = self.cached(sight);
+        self.note_parts(sight, &cached, &mut bits);
+        self.note_touched(sight, &cached, &bits.young);
         if let Some(tap) = &mut self.tap {
             tap.table(&self.target, sight, &bits.young);
         }
         let facts = Facts {
-            index: sight.va / TABLE_BYTES,
+            index: table,
             bits: &bits,
             files: self.files(sight),
             parts: &self.parts,
@@ -258,7 +285,8 @@ impl Viewer for Classifier<'_, '_> {
             _ => return run.sights().for_each(|sight| self.table(&sight, clearer)),
         };
         let range = run.first().range;
-        let singly = self.is_shareable(range) || self.tap.is_some() || self.also_young.is_some();
+        let singly = self.is_shareable(range) || self.also_young.is_some();
+        let singly = singly || self.shared.touched.is_some() && page_type == PageType::File;
         if singly || self.shared.nodes.map.is_some() {
             return run.sights().for_each(|sight| self.table(&sight, clearer));
         }

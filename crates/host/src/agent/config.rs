@@ -7,7 +7,7 @@ use agewise_policy::sample::Bounds;
 use agewise_policy::table::PageSet;
 use agewise_policy::workingset::{Intervals, OldestPages};
 
-use crate::access::{AddressRange, Batch, TableSight, Target};
+use crate::access::{AddressRange, Batch, LeafRun, TableSight, Target};
 use crate::clear::ClearPolicy;
 
 /// Shortest time between scans: below it an observer mostly observes itself.
@@ -93,8 +93,8 @@ pub struct TickReport {
     pub clear_ns: u64,
 }
 
-/// A second observer of a process. It clears accessed bits, so it has to hand the accesses over to
-/// the agent.
+/// A second observer of a process. It alone clears the accessed bits of anonymous memory, so it has
+/// to hand the accesses over to the agent, which clears the rest.
 pub trait AlsoYoung: Send {
     /// Pages of a process seen accessed since this was asked last, by page-table index (address /
     /// 2 MiB); `None` where the agent is the only observer.
@@ -106,6 +106,16 @@ pub trait AlsoYoung: Send {
 pub trait Tap {
     /// One table of a process, and which of its pages are taken for accessed.
     fn table(&mut self, target: &Target, sight: &TableSight<'_>, young: &PageSet);
+
+    /// Neighbouring leaves of one process, all of which are taken for accessed, or none.
+    fn leaves(&mut self, target: &Target, run: &LeafRun<'_>) {
+        let young = match run.is_young() {
+            true => PageSet::ALL,
+            false => PageSet::NONE,
+        };
+        run.sights()
+            .for_each(|sight| self.table(target, &sight, &young));
+    }
 
     /// All that was read together has been shown; it is cleared next.
     fn batch_end(&mut self, target: &Target, batch: &Batch) {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use agewise_policy::agemap::{AgeMap, RangeSizes};
 use agewise_policy::generations::{ByType, Generations, LABEL_UNSEEN, LABELS, Label, Sizes};
-use agewise_policy::sample::{Area, Bounds, Identity, Level, Margin, Spread, choose, scale};
+use agewise_policy::sample::{Area, Bounds, Identity, Level, Margin, Piece, Spread, choose, scale};
 use agewise_policy::workingset::Intervals;
 
 use super::Space;
@@ -13,11 +13,15 @@ use crate::access::{AddressRange, PAGE_BYTES};
 use crate::process::Status;
 use crate::vma::{Vma, VmaKind};
 
+/// [`Area::kind`] of memory that is of no file.
+const ANON: u8 = 0;
+
 /// The ranges that are read, and the mapping that each is of.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
     level: Level,
     whole_limit: u64,
+    files_whole: bool,
     block_pages: u64,
     areas: Vec<Area>,
     /// What is followed of the areas has been chosen.
@@ -61,21 +65,36 @@ impl Followed {
         self.areas = areas;
     }
 
-    /// Says what is followed of them: nothing changes as long as they do not.
-    pub fn choose(&mut self, level: Level, whole_limit: u64, bounds: &Bounds) {
+    /// Says what is followed of them: nothing changes as long as they do not. With `files_whole`
+    /// mappings of files and shared memory are followed whole, whatever their size.
+    pub fn choose(&mut self, level: Level, whole_limit: u64, bounds: &Bounds, files_whole: bool) {
         // A sample never becomes finer: blocks that join late have no history.
         let level = level.max(self.level);
         let whole_limit = if level == 0 { u64::MAX } else { whole_limit };
-        if self.is_chosen && (level, whole_limit) == (self.level, self.whole_limit) {
+        let is_same =
+            (level, whole_limit, files_whole) == (self.level, self.whole_limit, self.files_whole);
+        if self.is_chosen && is_same {
             return;
         }
         self.is_chosen = true;
-        (self.level, self.whole_limit) = (level, whole_limit);
+        (self.level, self.whole_limit, self.files_whole) = (level, whole_limit, files_whole);
         self.block_pages = bounds.block_pages;
         self.ranges.clear();
         self.of.clear();
         self.mappings.clear();
-        for piece in choose(&self.areas, level, bounds.block_pages, whole_limit) {
+        let mut pieces = choose(&self.areas, level, bounds.block_pages, whole_limit);
+        if files_whole {
+            let is_of_file = |area: usize| self.areas[area].kind != ANON;
+            pieces.retain(|piece| !is_of_file(piece.area));
+            let files = (0..self.areas.len()).filter(|area| is_of_file(*area));
+            pieces.extend(files.map(|area| Piece {
+                pages: self.areas[area].pages.clone(),
+                area,
+                is_whole: true,
+            }));
+            pieces.sort_by_key(|piece| piece.pages.start);
+        }
+        for piece in pieces {
             let number = piece.area as u32;
             if self.mappings.last() != Some(&number) {
                 self.mappings.push(number);
@@ -259,7 +278,7 @@ fn area(vma: &Vma, is_shared: bool) -> Area {
         pages: pages(&vma.range),
         identity,
         kind: match vma.kind {
-            VmaKind::Anon => 0,
+            VmaKind::Anon => ANON,
             VmaKind::FilePrivate => 1,
             VmaKind::FileShared => 2,
             VmaKind::Shmem => 3,

@@ -9,6 +9,7 @@
 //! not wrong. Processes may come, go and exec between ticks and during them; one that cannot be
 //! looked at keeps the ages it had, and is reported.
 
+mod cache;
 mod classify;
 mod config;
 mod followed;
@@ -29,6 +30,7 @@ use crate::access::{AccessSource, Resolution, Target};
 use crate::cgroup::CgroupError;
 use crate::clear::shared::MapCounts;
 use crate::clock::thread_cpu_ns;
+use crate::frame_set::FrameSet;
 use crate::interim;
 use crate::root::Roots;
 use crate::vma::MapsReader;
@@ -38,9 +40,10 @@ pub use report::{CostReport, SubjectAges, SubjectReport};
 pub use space::Space;
 pub use target::{PROCESSES_MAX, PathFilter, Resolved, ResolvedSubject, Subject, Targets};
 
+use cache::Cache;
 use classify::{Extra, Nodes, Shared, WHOLE_PARTS};
 use reporting::Cost;
-use share::{FrameSet, Sharing};
+use share::Sharing;
 use space::{LookCost, clock_ms};
 use target::Known;
 
@@ -68,6 +71,8 @@ pub struct Agent {
     refused: Vec<(Vec<usize>, String)>,
     /// Mappings of up to so many pages are followed whole where there is a sample; it never grows.
     whole_limit: u64,
+    /// File memory, where it is followed by cgroup.
+    cache: Option<Cache>,
     ticks: u64,
     /// The first tick whose cost counts.
     pace_from_tick: u64,
@@ -113,6 +118,7 @@ impl Agent {
             kernel_threads: HashSet::new(),
             refused: Vec::new(),
             whole_limit: u64::MAX,
+            cache: None,
             ticks: 0,
             pace_from_tick: 2,
             began_ms: now_ms,
@@ -233,28 +239,42 @@ impl Agent {
         self.read_mappings(&mut report);
         let domains = self.find_shared();
         self.follow();
-        let mut walk_ns = 0;
-        if self.source.abilities().pfn {
-            for space in self.spaces.values() {
-                // What fails here fails again below, and is reported there.
-                walk_ns += space
-                    .peek(&mut *self.source, &mut self.young_frames)
-                    .unwrap_or(0);
-            }
-        }
         let mut cost = LookCost {
-            walk_ns,
+            walk_ns: self.peek(),
             ..LookCost::default()
         };
         self.share_out_budget();
         self.look(&domains, tap, &mut report, &mut cost);
         self.unseen = (report.failed, report.unseen_cgroups);
+        if let Some(cache) = &mut self.cache {
+            cache.look_if_due(&self.resolved.subjects, &self.nodes);
+        }
         self.last_tick_ms = clock_ms();
         self.mark_gone();
         report.cpu_ns = thread_cpu_ns() - began_ns;
         (report.walk_ns, report.clear_ns) = (cost.walk_ns, cost.clear_ns);
         report.classify_ns = cost.classify_ns;
-        if first {
+        self.note_cost(&report);
+        Ok(report)
+    }
+
+    /// Where pages are shared, finds the frames that are young through any mapping; returns the
+    /// time it took, ns.
+    fn peek(&mut self) -> u64 {
+        if !self.source.abilities().pfn {
+            return 0;
+        }
+        let (source, frames) = (&mut *self.source, &mut self.young_frames);
+        // What fails here fails again in the look, and is reported there.
+        let spaces = self.spaces.values();
+        spaces
+            .map(|space| space.peek(source, frames).unwrap_or(0))
+            .sum()
+    }
+
+    /// Adds a tick to what looking costs.
+    fn note_cost(&mut self, report: &TickReport) {
+        if self.ticks == 1 {
             self.cost.first_ns = report.cpu_ns;
         }
         if self.ticks <= self.pace_from_tick {
@@ -265,13 +285,7 @@ impl Agent {
             };
             self.cost.began_ms = self.began_ms;
         }
-        self.cost.scans += 1;
-        self.cost.total_ns += report.cpu_ns;
-        self.cost.walk_ns += cost.walk_ns;
-        self.cost.classify_ns += cost.classify_ns;
-        self.cost.clear_ns += cost.clear_ns;
-        self.cost.present_pages += report.present_pages;
-        Ok(report)
+        self.cost.add(report);
     }
 
     /// Period of [`interim_scan`](Self::interim_scan) between two ticks: only while somebody else
@@ -325,7 +339,7 @@ impl Agent {
             let mut several = BTreeSet::new();
             let mut once = BTreeSet::new();
             for subject in self.spaces.values().flat_map(|space| &space.subjects) {
-                if !once.insert(*subject) {
+                if !once.insert(*subject) || self.is_cached_apart(*subject) {
                     several.insert(*subject);
                 }
             }
@@ -353,7 +367,8 @@ impl Agent {
             self.whole_limit = self.whole_limit.min(limit);
         }
         for space in self.spaces.values_mut() {
-            space.follow(level, self.whole_limit, &bounds);
+            // Of pages that the cache counts, accesses through mappings have to be known of all.
+            space.follow(level, self.whole_limit, &bounds, self.cache.is_some());
         }
     }
 
@@ -402,6 +417,7 @@ impl Agent {
             let shared = Shared {
                 young: &self.young_frames,
                 counted,
+                touched: self.cache.as_mut().map(|cache| &mut cache.touched),
                 nodes: &self.nodes,
             };
             let target = Target::from(&space.process);

@@ -2,7 +2,7 @@
 //! What the agent knows after a tick, in the terms of the working-set report.
 
 use agewise_policy::agemap::PartSizes;
-use agewise_policy::generations::{ByType, LABEL_UNSEEN, LABELS, Sizes};
+use agewise_policy::generations::{ByType, Generations, LABEL_UNSEEN, LABELS, PageType, Sizes};
 use agewise_policy::sample::{Interval, Margin};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 use serde::Serialize;
@@ -32,8 +32,12 @@ pub struct SubjectReport {
     /// Pages of its processes that are in swap.
     pub swapped_bytes: u64,
     /// Page cache charged to the cgroup that no process maps: its age is not known to accessed
-    /// bits, and it is in no histogram. `None` where it is not known: for single processes.
+    /// bits, and it is in no histogram. `None` where it is not known (for single processes), and
+    /// where the page cache is followed ([`Agent::follow_files`](super::Agent::follow_files)).
     pub unmapped_cache_bytes: Option<u64>,
+    /// Shared memory and tmpfs, a part of anon memory: it has a name, and goes to swap. Known where
+    /// the page cache is followed; then file memory and this are all that is charged to the cgroup.
+    pub shmem_bytes: Option<u64>,
     /// Bytes that came back from swap since the observation began.
     pub refaulted_bytes: u64,
     /// Resident memory that is followed: all of it, or the sample that stands for it.
@@ -94,6 +98,14 @@ pub struct CostReport {
     pub core_percent: f64,
     /// Time from one scan to the next.
     pub scan_interval_ms: u64,
+    /// Looks at the page cache, where it is followed: they come more rarely where they are dear.
+    pub cache_looks: u64,
+    /// CPU time of each.
+    pub cache_ms_per_look: f64,
+    /// Accesses to files lost before the last of them: some pages seem older than they are.
+    pub cache_dropped: u64,
+    /// Files too many to be followed at the last of them: they are in no figure.
+    pub cache_unfollowed: u64,
     /// Age maps, a byte a page slot and what belongs to them.
     pub agemap_bytes: u64,
     /// The same for each page slot of the tables they mirror.
@@ -125,6 +137,7 @@ impl SubjectReport {
             unseen_bytes: [0; 2],
             swapped_bytes: 0,
             unmapped_cache_bytes: None,
+            shmem_bytes: None,
             refaulted_bytes: 0,
             followed_bytes: 0,
             margins_bytes: Vec::new(),
@@ -135,10 +148,12 @@ impl SubjectReport {
     }
 
     /// Adds the pages of a process; `counted_part` is the first part of those that others count.
+    /// With `without_files` the page cache counts the pages of files.
     pub(super) fn add(
         &mut self,
         space: &Space,
         counted_part: Option<usize>,
+        without_files: bool,
         now_ms: u64,
         oldest: OldestPages,
         same_bounds: Option<&Intervals>,
@@ -146,7 +161,8 @@ impl SubjectReport {
         let window = space.map.generations();
         let nodes = self.nodes.len();
         let estimate = space.estimate(now_ms, same_bounds);
-        self.followed_bytes += space.followed_pages() * PAGE_BYTES;
+        let counted = counted_part.map_or(0, |first| counted_pages(space, first..first + nodes));
+        self.followed_bytes += space.followed_pages().saturating_sub(counted) * PAGE_BYTES;
         if let Some(estimate) = &estimate {
             self.add_margins(&estimate.margins);
         }
@@ -167,6 +183,11 @@ impl SubjectReport {
             if let Some(first) = counted_part {
                 sizes = subtract(&sizes, &of_part(first + ordinal));
             }
+            if without_files {
+                sizes
+                    .iter_mut()
+                    .for_each(|by_type| by_type[PageType::File as usize] = 0);
+            }
             histogram.add_window(window, &sizes, now_ms, oldest);
             for page_type in 0..2 {
                 let pages: u64 = sizes.iter().map(|by_type| by_type[page_type]).sum();
@@ -186,6 +207,30 @@ impl SubjectReport {
                 space.process.pid(),
                 space.comm.terminal()
             ));
+        }
+    }
+
+    /// Adds pages of the page cache that lie on the node at `ordinal`, by the generations that they
+    /// were counted in.
+    pub(super) fn add_cached(
+        &mut self,
+        ordinal: usize,
+        sizes: &Sizes,
+        (window, now_ms): (&Generations, u64),
+        oldest: OldestPages,
+    ) {
+        if let Some((_, histogram)) = self.nodes.get_mut(ordinal) {
+            histogram.add_window(window, sizes, now_ms, oldest);
+        }
+        let unseen = sizes[usize::from(LABEL_UNSEEN)];
+        for (page_type, unseen) in unseen.into_iter().enumerate() {
+            let pages: u64 = sizes.iter().map(|by_type| by_type[page_type]).sum();
+            self.resident_bytes[page_type] += pages * PAGE_BYTES;
+            self.unseen_bytes[page_type] += unseen * PAGE_BYTES;
+            self.followed_bytes += pages * PAGE_BYTES;
+            if page_type == PageType::Anon as usize {
+                *self.shmem_bytes.get_or_insert(0) += pages * PAGE_BYTES;
+            }
         }
     }
 
@@ -239,6 +284,12 @@ impl SubjectReport {
             sum
         })
     }
+}
+
+/// Pages that others count, of a sample and of what is followed whole.
+fn counted_pages(space: &Space, parts: std::ops::Range<usize>) -> u64 {
+    let sizes = parts.flat_map(|number| [part(space, number), part(space, WHOLE_PARTS + number)]);
+    sizes.flatten().flatten().sum()
 }
 
 /// Pages of a part by label; none where there are so few parts.

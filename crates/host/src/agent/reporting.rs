@@ -3,10 +3,11 @@
 
 use agewise_policy::workingset::{Histogram, Intervals};
 
-use super::share::FrameSet;
+use super::cache::Cache;
 use super::target::ResolvedSubject;
-use super::{Agent, CostReport, Space, SubjectAges, SubjectReport};
+use super::{Agent, CostReport, Space, SubjectAges, SubjectReport, TickReport};
 use crate::access::PAGE_BYTES;
+use crate::frame_set::FrameSet;
 use crate::memory::MemInfo;
 
 /// CPU ns of the first tick, and of all ticks but the first (of the first while there is no other).
@@ -20,6 +21,18 @@ pub(super) struct Cost {
     pub classify_ns: u64,
     pub clear_ns: u64,
     pub present_pages: u64,
+}
+
+impl Cost {
+    /// Adds a tick.
+    pub fn add(&mut self, tick: &TickReport) {
+        self.scans += 1;
+        self.total_ns += tick.cpu_ns;
+        self.walk_ns += tick.walk_ns;
+        self.classify_ns += tick.classify_ns;
+        self.clear_ns += tick.clear_ns;
+        self.present_pages += tick.present_pages;
+    }
 }
 
 impl Agent {
@@ -94,13 +107,15 @@ impl Agent {
             for subject in &space.subjects {
                 let part = if self.targets.share_pages() {
                     Some(self.nodes.first_part(0))
-                } else if processes[*subject] > 1 {
+                } else if processes[*subject] > 1 || self.is_cached_apart(*subject) {
                     place += 1;
                     Some(self.nodes.first_part(place - 1))
                 } else {
                     None
                 };
-                reports[*subject].add(space, part.map(usize::from), now_ms, oldest, same_bounds);
+                let apart = self.is_cached_apart(*subject);
+                let part = part.map(usize::from);
+                reports[*subject].add(space, part, apart, now_ms, oldest, same_bounds);
             }
         }
         for (subjects, why) in &self.refused {
@@ -109,8 +124,11 @@ impl Agent {
             }
         }
         for (report, subject) in reports.iter_mut().zip(&self.resolved.subjects) {
+            match (&self.cache, &subject.cgroup) {
+                (Some(cache), Some(cgroup)) => cache.add_to(report, cgroup, oldest),
+                _ => report.unmapped_cache_bytes = self.unmapped_cache_bytes(subject),
+            }
             report.finish();
-            report.unmapped_cache_bytes = self.unmapped_cache_bytes(subject);
         }
         reports
     }
@@ -153,7 +171,7 @@ impl Agent {
         // The last scan stands for the interval that follows it.
         let elapsed_ms =
             self.began_ms.saturating_sub(self.cost.began_ms) + self.config.scan_interval_ms();
-        CostReport {
+        let mut report = CostReport {
             scans: self.ticks,
             first_scan_cpu_ms: self.cost.first_ns as f64 / 1e6,
             cpu_ms_per_scan: per_scan(self.cost.total_ns),
@@ -170,12 +188,18 @@ impl Agent {
             agemap_bytes_per_page: agemap_bytes as f64 / slots.max(1) as f64,
             unseen_processes: self.unseen.0,
             unseen_cgroups: self.unseen.1,
+            ..CostReport::default()
+        };
+        if let Some(cache) = &self.cache {
+            cache.add_cost(&mut report);
         }
+        report
     }
 
     /// Bytes of memory that observation takes, besides what the source holds.
     pub fn memory_bytes(&self) -> usize {
         self.spaces.values().map(Space::memory_bytes).sum::<usize>()
+            + self.cache.as_ref().map_or(0, Cache::memory_bytes)
             + self.young_frames.memory_bytes()
             + self
                 .counted_frames

@@ -10,11 +10,12 @@ use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::classify::{Classifier, Extra, Mapping, Shared};
 use super::followed::{Estimate, Followed};
-use super::share::{self, FrameSet};
+use super::share;
 use crate::access::{AccessSource, AddressRange, TableSight, Target};
 use crate::clear::shared::MapCounts;
 use crate::clear::{ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
+use crate::frame_set::FrameSet;
 use crate::interim::InterimScans;
 use crate::look::{LookError, Looked, look};
 use crate::process::Process;
@@ -215,8 +216,15 @@ impl Space {
     }
 
     /// Says what is followed from now on.
-    pub(super) fn follow(&mut self, level: Level, whole_limit: u64, bounds: &Bounds) {
-        self.followed.choose(level, whole_limit, bounds);
+    pub(super) fn follow(
+        &mut self,
+        level: Level,
+        whole_limit: u64,
+        bounds: &Bounds,
+        files_whole: bool,
+    ) {
+        self.followed
+            .choose(level, whole_limit, bounds, files_whole);
     }
 
     /// What a sample says of all of it; `None` where everything is followed.
@@ -307,12 +315,10 @@ impl Space {
                     .unwrap_or(false),
             })
             .collect();
-        if extra.also_young.is_none() {
-            self.clearer
-                .begin(now_ns, mappings.iter().map(|mapping| mapping.vma));
-            self.clearer
-                .set_resident_pages(is_sample.then_some(self.resident_pages));
-        }
+        self.clearer
+            .begin(now_ns, mappings.iter().map(|mapping| mapping.vma));
+        self.clearer
+            .set_resident_pages(is_sample.then_some(self.resident_pages));
         let looked = {
             let mut classifier = Classifier {
                 look: self.map.look(),
@@ -326,7 +332,6 @@ impl Space {
                 interim: &mut self.interim,
                 parts: Vec::new(),
             };
-            let is_clearing = extra.also_young.is_none();
             let ranges = &self.followed.ranges;
             let clearer = &mut self.clearer;
             let looked = look(
@@ -334,7 +339,7 @@ impl Space {
                 source,
                 ranges,
                 clearer,
-                is_clearing,
+                true,
                 &mut classifier,
             );
             // A look that broke off is dropped, which keeps what it did not reach.

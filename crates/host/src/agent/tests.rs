@@ -301,7 +301,14 @@ fn nodes_and_shared_pages_add_up() {
             &nodes.ids,
             &[intervals.clone(), intervals.clone()],
         );
-        report.add(&space, counted, clock_ms(), OldestPages::AtLeast, None);
+        report.add(
+            &space,
+            counted,
+            false,
+            clock_ms(),
+            OldestPages::AtLeast,
+            None,
+        );
         report.finish();
         report
             .nodes

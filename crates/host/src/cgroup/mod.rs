@@ -4,6 +4,7 @@
 
 mod hierarchy;
 pub mod name;
+mod own;
 mod stat;
 mod tree;
 
@@ -12,6 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 pub use hierarchy::{Hierarchy, Layout, Mounts, Version};
+pub use own::OwnCgroup;
 pub use stat::MemoryStat;
 pub use tree::{Listing, TreeLimits};
 
@@ -58,6 +60,15 @@ pub enum CgroupError {
     /// It was removed and another one made in its place.
     #[error("cgroup {path} has been removed and made again: what is there now is another one")]
     Recreated {
+        /// The path below the hierarchy.
+        path: String,
+    },
+    /// Cgroups made below it have no limits of memory.
+    #[error(
+        "cgroup {path} hands no memory controller down: write +memory to its \
+         cgroup.subtree_control, or start agewise in a cgroup of its own (systemd-run --scope)"
+    )]
+    NotHandedDown {
         /// The path below the hierarchy.
         path: String,
     },
@@ -259,21 +270,38 @@ impl Cgroup {
         if self.hierarchy.version == Version::V1 {
             return self.number("memory.failcnt");
         }
-        let path = self.dir().join("memory.events");
+        self.events("memory.events", &["high", "max"])
+    }
+
+    /// Processes of it that the kernel killed because memory ran out, here or below its limit:
+    /// `oom_kill` of `memory.oom_control` (v1) and `memory.events` (v2). `None` where there is
+    /// none.
+    pub fn oom_kills(&self) -> Result<Option<u64>, CgroupError> {
+        let file = match self.hierarchy.version {
+            Version::V1 => "memory.oom_control",
+            Version::V2 => "memory.events",
+        };
+        self.events(file, &["oom_kill"])
+    }
+
+    /// The sum of some counts of a file of names and counts.
+    fn events(&self, file: &str, names: &[&str]) -> Result<Option<u64>, CgroupError> {
+        let path = self.dir().join(file);
         let Some(text) = error::read_optional(&path)? else {
             return self.check().map(|()| None);
         };
-        let mut hits = 0u64;
+        let mut sum = None;
         for line in text.lines() {
-            if let Some(("high" | "max", count)) = line.split_once(' ') {
-                let count: u64 = count
-                    .trim()
-                    .parse()
-                    .map_err(|_| FileError::format(&path, "a name and a number", line))?;
-                hits = hits.saturating_add(count);
-            }
+            let Some((_, count)) = line.split_once(' ').filter(|of| names.contains(&of.0)) else {
+                continue;
+            };
+            let count: u64 = count
+                .trim()
+                .parse()
+                .map_err(|_| FileError::format(&path, "a name and a number", line))?;
+            sum = Some(sum.unwrap_or(0u64).saturating_add(count));
         }
-        Ok(Some(hits))
+        Ok(sum)
     }
 
     /// Whether the kernel can be asked to reclaim from it ([`reclaim`](Self::reclaim)).
@@ -281,8 +309,9 @@ impl Cgroup {
         self.dir().join("memory.reclaim").exists()
     }
 
-    /// Asks the kernel to reclaim `bytes` by its own choice (`memory.reclaim`, v2 since Linux 5.19).
-    /// Without `anon` only page cache may go (`swappiness=0`, since 6.8). False: it reclaimed less.
+    /// Asks the kernel to reclaim `bytes` by its own choice (`memory.reclaim`, v2 since Linux
+    /// 5.19). Without `anon` only page cache may go (`swappiness=0`, since 6.8). False: it
+    /// reclaimed less.
     pub fn reclaim(&self, bytes: u64, anon: bool) -> Result<bool, CgroupError> {
         self.check()?;
         let text = match anon {

@@ -227,9 +227,18 @@ fn hits_of_limits_are_counted_in_both_versions() {
     assert_eq!(open(Version::V2).limit_hits().unwrap(), None);
     assert!(!open(Version::V2).can_reclaim());
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
-    write("memory.events", "low 1\nhigh 20\nmax 3\noom 7\n");
+    write(
+        "memory.events",
+        "low 1\nhigh 20\nmax 3\noom 7\noom_kill 2\n",
+    );
     write("memory.failcnt", "12\n");
+    write(
+        "memory.oom_control",
+        "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+    );
     write("memory.reclaim", "");
+    assert_eq!(open(Version::V2).oom_kills().unwrap(), Some(2));
+    assert_eq!(open(Version::V1).oom_kills().unwrap(), Some(1));
     assert_eq!(open(Version::V2).limit_hits().unwrap(), Some(23));
     assert_eq!(open(Version::V1).limit_hits().unwrap(), Some(12));
     assert!(open(Version::V2).reclaim(4096, false).unwrap());
@@ -237,6 +246,7 @@ fn hits_of_limits_are_counted_in_both_versions() {
     assert_eq!(asked, "4096 swappiness=0");
     write("memory.events", "high many\n");
     assert!(open(Version::V2).limit_hits().is_err());
+    assert_eq!(open(Version::V2).oom_kills().unwrap(), None);
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl Clearer {
             Err(error) if is_denied(&error) && self.policy.means == Means::Auto => {
                 // From now on by clear_refs; this scan's at its end.
                 self.cold_denied = true;
-                self.waiting = self.present.map(|pages| pages.max(1));
+                self.waiting = self.present;
                 Ok(())
             }
             Err(error) => Err(ClearError::new(self.pid, error)),

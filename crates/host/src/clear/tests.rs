@@ -260,7 +260,11 @@ fn without_the_right_to_advise_it_writes_clear_refs() {
             continue;
         }
         assert_eq!(result.unwrap().1.refs_writes, 1);
-        assert_eq!(world.hand.refs, [RefsScope::All]);
+        assert_eq!(
+            world.hand.refs,
+            [RefsScope::Anon],
+            "no more than was asked for"
+        );
         world.scan().unwrap();
         assert_eq!(world.hand.refs[1], RefsScope::Anon, "it does not try again");
         // Nor may it write there.

@@ -11,7 +11,7 @@ use libbpf_rs::{
 use super::major::{self, Event};
 use super::{Fault, FaultKind};
 use crate::access::AccessError;
-use crate::complaints;
+use crate::bpf;
 
 /// `make bpf` builds it, `make bpf-check` proves that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/faults.bpf.o");
@@ -43,18 +43,11 @@ pub(super) struct Program {
 
 impl Program {
     pub fn load(ring_bytes: u32) -> Result<Self, AccessError> {
-        let (loaded, said) = complaints::collected(|| Self::attach(ring_bytes));
-        loaded.map_err(|error| match error.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => AccessError::NoPrivilege {
-                what: "loading the BPF programs on page faults".into(),
-                hint: "run as root, or with CAP_BPF and CAP_PERFMON (and without kernel lockdown \
-                       in confidentiality mode)",
-            },
-            _ => AccessError::Unsupported {
-                what: "page faults by tracepoint",
-                why: format!("{error:#} ({said})"),
-            },
-        })
+        bpf::load(
+            "page faults by tracepoint",
+            "the BPF programs on page faults",
+            || Self::attach(ring_bytes),
+        )
     }
 
     fn attach(ring_bytes: u32) -> libbpf_rs::Result<Self> {
@@ -65,11 +58,7 @@ impl Program {
             }
         }
         let object = open.load()?;
-        let map = |name: &str| {
-            let found = object.maps().find(|map| map.name().to_str() == Some(name));
-            let found = found.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
-            MapHandle::try_from(&found)
-        };
+        let map = |name: &str| bpf::map_named(&object, name);
         let events = Rc::new(RefCell::new(Vec::new()));
         let ring_map = map("ring")?;
         let mut builder = RingBufferBuilder::new();

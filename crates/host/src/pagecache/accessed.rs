@@ -14,9 +14,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use agewise_policy::table::PageSet;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
+use super::shown::TMPFS_MAGIC;
 use crate::access::{AccessError, PAGE_BYTES};
-use crate::bpf::Mapping;
-use crate::complaints;
+use crate::bpf::{self, Mapping};
 
 /// `make bpf` builds it, `make bpf-check` proves that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/accessed.bpf.o");
@@ -147,17 +147,8 @@ impl Accessed {
                 why: format!("the kernel has no {} (Linux 6.11)", TRACEPOINTS[0].name),
             });
         }
-        let (loaded, said) = complaints::collected(|| Self::attach(tables.max(TABLES_MIN)));
-        let mut accessed = loaded.map_err(|error| match error.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => AccessError::NoPrivilege {
-                what: "loading the BPF programs on the page cache".into(),
-                hint: "run as root, or with CAP_BPF and CAP_PERFMON (and without kernel lockdown \
-                       in confidentiality mode)",
-            },
-            _ => AccessError::Unsupported {
-                what: TRACER,
-                why: format!("{error:#} ({said})"),
-            },
+        let mut accessed = bpf::load(TRACER, "the BPF programs on the page cache", || {
+            Self::attach(tables.max(TABLES_MIN))
         })?;
         accessed.exclusive = accessed.find_reading()?;
         accessed.ctl.write(
@@ -186,11 +177,7 @@ impl Accessed {
             }
         }
         let object = open.load()?;
-        let map = |name: &str| {
-            let found = object.maps().find(|map| map.name().to_str() == Some(name));
-            let found = found.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
-            MapHandle::try_from(&found)
-        };
+        let map = |name: &str| bpf::map_named(&object, name);
         let mut links = Vec::new();
         for program in object.progs_mut() {
             if there.iter().any(|point| program.name() == point.program) {
@@ -330,8 +317,7 @@ fn own_file() -> std::io::Result<File> {
 
 fn unnamed(dir: &std::path::Path) -> std::io::Result<Option<File>> {
     use rustix::fs::{Mode, OFlags, fstatfs, open};
-    const TMPFS: i64 = 0x0102_1994;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = File::from(open(dir, flags, Mode::RUSR | Mode::WUSR)?);
-    Ok((fstatfs(&file)?.f_type as i64 != TMPFS).then_some(file))
+    Ok((fstatfs(&file)?.f_type as u64 != TMPFS_MAGIC).then_some(file))
 }

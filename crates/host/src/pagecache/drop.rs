@@ -13,9 +13,11 @@ use agewise_policy::table::PAGES_PER_TABLE;
 use serde::Serialize;
 
 use super::accessed::{Accesses, Block};
-use super::files::{CachedFile, FileAges};
+use super::cached::CachedFile;
+use super::files::FileAges;
 use super::names::Place;
-use super::walk::CacheKind;
+use super::shown::CacheKind;
+use super::stat::cachestat;
 use crate::access::{AccessError, PAGE_BYTES};
 use crate::mover::{Clock, SystemClock, TokenBucket};
 
@@ -66,17 +68,54 @@ pub struct DropReport {
 }
 
 impl DropReport {
-    /// Sum of two.
+    /// Names of the [`values`](Self::values).
+    pub const NAMES: [&'static str; 9] = [
+        "asked_bytes",
+        "left_bytes",
+        "rehearsed_bytes",
+        "young_bytes",
+        "dirty_bytes",
+        "stayed_bytes",
+        "vanished_bytes",
+        "unreachable_bytes",
+        "limited_bytes",
+    ];
+
+    /// All figures, in the order of [`NAMES`](Self::NAMES).
+    pub fn values(mut self) -> [u64; Self::NAMES.len()] {
+        self.fields().map(|field| *field)
+    }
+
+    fn fields(&mut self) -> [&mut u64; Self::NAMES.len()] {
+        let DropReport {
+            asked_bytes,
+            left_bytes,
+            rehearsed_bytes,
+            young_bytes,
+            dirty_bytes,
+            stayed_bytes,
+            vanished_bytes,
+            unreachable_bytes,
+            limited_bytes,
+        } = self;
+        [
+            asked_bytes,
+            left_bytes,
+            rehearsed_bytes,
+            young_bytes,
+            dirty_bytes,
+            stayed_bytes,
+            vanished_bytes,
+            unreachable_bytes,
+            limited_bytes,
+        ]
+    }
+
+    /// Adds another one, of another file.
     pub fn add(&mut self, other: &DropReport) {
-        self.asked_bytes += other.asked_bytes;
-        self.left_bytes += other.left_bytes;
-        self.rehearsed_bytes += other.rehearsed_bytes;
-        self.young_bytes += other.young_bytes;
-        self.dirty_bytes += other.dirty_bytes;
-        self.stayed_bytes += other.stayed_bytes;
-        self.vanished_bytes += other.vanished_bytes;
-        self.unreachable_bytes += other.unreachable_bytes;
-        self.limited_bytes += other.limited_bytes;
+        for (sum, more) in self.fields().into_iter().zip(other.values()) {
+            *sum = sum.saturating_add(more);
+        }
     }
 }
 
@@ -115,19 +154,8 @@ impl FileHand {
 
 impl CacheHand for FileHand {
     fn stat(&self, pages: &Range<u64>) -> io::Result<(u64, u64)> {
-        const CACHESTAT: libc::c_long = 451;
-        let range = [
-            pages.start * PAGE_BYTES,
-            (pages.end - pages.start) * PAGE_BYTES,
-        ];
-        let mut stat = [0u64; 5];
-        let fd = self.0.as_raw_fd();
-        // SAFETY: both are of the sizes that the call knows (two and five words), and outlive it.
-        let result = unsafe { libc::syscall(CACHESTAT, fd, range.as_ptr(), stat.as_mut_ptr(), 0) };
-        match result {
-            0 => Ok((stat[0], stat[1] + stat[2])),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let stat = cachestat(&self.0, pages.clone())?;
+        Ok((stat.pages, stat.dirty_pages + stat.writeback_pages))
     }
 
     fn drop(&self, pages: &Range<u64>) -> io::Result<()> {
@@ -363,5 +391,22 @@ mod tests {
             prop_assert_eq!(report.stayed_bytes, stayed);
             prop_assert_eq!(report.rehearsed_bytes, rehearsed);
         }
+    }
+
+    #[test]
+    fn figures_stand_under_their_names() {
+        let one = DropReport {
+            asked_bytes: 3,
+            left_bytes: 1,
+            limited_bytes: 2,
+            ..DropReport::default()
+        };
+        let mut sum = one;
+        sum.add(&one);
+        let text = format!("{sum:?}");
+        for (name, value) in DropReport::NAMES.iter().zip(sum.values()) {
+            assert!(text.contains(&format!("{name}: {value}")), "{name}: {text}");
+        }
+        assert_eq!(sum.values().iter().sum::<u64>(), 12);
     }
 }

@@ -4,39 +4,59 @@
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use agewise_policy::agemap::{AgeMap, Facts};
-use agewise_policy::generations::{LABEL_UNSEEN, LABELS, Sizes};
-use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
+use agewise_policy::generations::{Generations, LABEL_UNSEEN, LABELS, Sizes};
+use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
-use super::accessed::{Accessed, Accesses, Block};
-use super::layout::Leaf;
-use super::slots::{Slot, Slots};
-use super::walk::{CacheKind, CacheSink, CacheWalk, Inode, SuperBlock, WalkReport};
-use crate::access::{AccessError, PAGE_BYTES};
+use super::accessed::{Accessed, Accesses};
+use super::cached::{CachedFile, Mapped, Owner};
+use super::gather::{Asked, Gather, Gathered, Word};
+use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
+use super::slots::Slots;
+use super::walk::CacheWalk;
+use crate::access::AccessError;
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 
-/// Files followed, at most. What more there are is counted, not aged.
-pub const FILES_MAX: usize = 4 << 20;
+/// Reads what is in the page cache: [`CacheWalk`].
+pub trait CacheReader: Send {
+    /// See [`CacheWalk::walk`].
+    ///
+    /// # Errors
+    /// Nothing can be read.
+    fn walk(&mut self, sink: &mut dyn CacheSink) -> Result<WalkReport, AccessError>;
 
-/// One file in the cache.
-#[derive(Clone, Debug)]
-pub struct CachedFile {
-    /// The inode.
-    pub inode: Inode,
-    /// Where it lies.
-    pub on: Arc<SuperBlock>,
-    /// Kernfs id of the cgroup that most of its pages are charged to; 0 without.
-    pub cgroup: u64,
-    /// Pages in the cache.
-    pub pages: u64,
-    /// Pages dirty or being written back, with all of their folios.
-    pub dirty_pages: u64,
-    slot: Slot,
-    /// The look that saw it last.
-    look: u32,
+    /// See [`CacheWalk::path`].
+    ///
+    /// # Errors
+    /// Nothing can be read.
+    fn path(&mut self, on: &SuperBlock, inode: &Inode) -> Result<Option<PathBuf>, AccessError>;
+}
+
+impl CacheReader for CacheWalk {
+    fn walk(&mut self, sink: &mut dyn CacheSink) -> Result<WalkReport, AccessError> {
+        CacheWalk::walk(self, &|_| true, sink)
+    }
+
+    fn path(&mut self, on: &SuperBlock, inode: &Inode) -> Result<Option<PathBuf>, AccessError> {
+        CacheWalk::path(self, on, inode)
+    }
+}
+
+/// Notes what is accessed: [`Accessed`].
+pub trait AccessNotes: Send {
+    /// See [`Accessed::look`].
+    ///
+    /// # Errors
+    /// Nothing can be read.
+    fn look(&mut self) -> Result<Accesses, AccessError>;
+}
+
+impl AccessNotes for Accessed {
+    fn look(&mut self) -> Result<Accesses, AccessError> {
+        Accessed::look(self)
+    }
 }
 
 /// What one look met and cost.
@@ -61,8 +81,8 @@ pub struct FilesLook {
 
 /// The ages of all files.
 pub struct FileAges {
-    walk: CacheWalk,
-    accessed: Accessed,
+    walk: Box<dyn CacheReader>,
+    accessed: Box<dyn AccessNotes>,
     map: AgeMap,
     slots: Slots,
     files: HashMap<(u64, u64), CachedFile>,
@@ -79,9 +99,34 @@ impl FileAges {
     /// Those of [`CacheWalk::open`] and [`Accessed::open`].
     pub fn open(horizon_ms: u64) -> Result<Self, AccessError> {
         let walk = CacheWalk::open()?;
-        let accessed = Accessed::open()?;
+        Ok(Self::new(
+            Box::new(walk),
+            Box::new(Accessed::open()?),
+            horizon_ms,
+        ))
+    }
+
+    /// The same, for looks that know of mappings: [`look_with`](Self::look_with).
+    ///
+    /// # Errors
+    /// Those of [`CacheWalk::with_frames`] and [`Accessed::open`].
+    pub fn with_frames(horizon_ms: u64) -> Result<Self, AccessError> {
+        let walk = CacheWalk::with_frames()?;
+        Ok(Self::new(
+            Box::new(walk),
+            Box::new(Accessed::open()?),
+            horizon_ms,
+        ))
+    }
+
+    /// By these readers.
+    pub fn new(
+        walk: Box<dyn CacheReader>,
+        accessed: Box<dyn AccessNotes>,
+        horizon_ms: u64,
+    ) -> Self {
         let now_ms = clock_ms();
-        Ok(FileAges {
+        FileAges {
             walk,
             accessed,
             map: AgeMap::new(now_ms, horizon_ms),
@@ -90,7 +135,7 @@ impl FileAges {
             pending: Accesses::default(),
             looks: 0,
             last_look_ms: now_ms,
-        })
+        }
     }
 
     /// Looks at the whole page cache once. `owned` says which cgroups' pages count, by kernfs id.
@@ -98,32 +143,43 @@ impl FileAges {
     /// # Errors
     /// The programs do not run. What happens to single files is in the report.
     pub fn look(&mut self, owned: &dyn Fn(u64) -> bool) -> Result<FilesLook, AccessError> {
+        self.look_with(owned, None)
+    }
+
+    /// The same. With `mapped` a page is as young as its last access by a descriptor or a mapping.
+    ///
+    /// # Errors
+    /// As [`look`](Self::look).
+    pub fn look_with(
+        &mut self,
+        owned: &dyn Fn(u64) -> bool,
+        mapped: Option<&Mapped<'_>>,
+    ) -> Result<FilesLook, AccessError> {
         let began_ns = thread_cpu_ns();
         // Accesses first: a page accessed after this belongs to the next look.
         self.glance()?;
         let accesses = std::mem::take(&mut self.pending);
         let now_ms = clock_ms();
         self.looks = self.looks.wrapping_add(1);
-        let mut gather = Gather {
+        let asked = Asked {
             accesses: &accesses,
             owned,
-            slots: &mut self.slots,
-            files: &mut self.files,
-            look: self.looks,
-            words: Vec::new(),
-            given_up: Vec::new(),
-            open: None,
-            void: 0,
-            unfollowed: 0,
+            mapped,
         };
-        let walk = self.walk.walk(&|_| true, &mut gather)?;
-        let (mut words, given_up) = (gather.words, gather.given_up);
+        let mut gather = Gather::new(asked, &mut self.slots, &mut self.files, self.looks);
+        let walk = self.walk.walk(&mut gather)?;
+        let Gathered {
+            mut words,
+            given_up,
+            void,
+            unfollowed,
+        } = gather.finish();
         let mut report = FilesLook {
             walk,
             events: accesses.events,
             dropped: accesses.dropped,
-            void: gather.void,
-            unfollowed: gather.unfollowed,
+            void,
+            unfollowed,
             ..FilesLook::default()
         };
         words.sort_unstable_by_key(|word| word.at);
@@ -235,6 +291,27 @@ impl FileAges {
         (histogram, at_least(oldest), at_least(youngest))
     }
 
+    /// All pages by owner, age and type: anon is shared memory, which has a name and goes to swap.
+    pub fn sizes_by_owner(&self) -> HashMap<Owner, Box<Sizes>> {
+        let mut found: HashMap<Owner, Box<Sizes>> = HashMap::new();
+        for file in self.files.values() {
+            for (owner, pages) in file.owned() {
+                let sizes = found
+                    .entry(owner)
+                    .or_insert_with(|| Box::new([[0; 2]; LABELS]));
+                self.map.count_within(pages, |label, page_type, pages| {
+                    sizes[usize::from(label)][page_type as usize] += pages;
+                });
+            }
+        }
+        found
+    }
+
+    /// The generations that ages are counted in.
+    pub fn generations(&self) -> &Generations {
+        self.map.generations()
+    }
+
     /// Where a file is, below the root of its file system: see [`CacheWalk::path`].
     ///
     /// # Errors
@@ -252,156 +329,4 @@ impl FileAges {
 
 fn clock_ms() -> u64 {
     monotonic_ns() / 1_000_000
-}
-
-/// 64 page numbers of the age map, or the part of them that belongs to one file.
-struct Word {
-    /// Page number / 64.
-    at: u64,
-    present: u64,
-    young: u64,
-    is_file: bool,
-}
-
-/// Takes what the walk shows.
-struct Gather<'a> {
-    accesses: &'a Accesses,
-    owned: &'a dyn Fn(u64) -> bool,
-    slots: &'a mut Slots,
-    files: &'a mut HashMap<(u64, u64), CachedFile>,
-    look: u32,
-    words: Vec<Word>,
-    /// Slots that nobody has any more, once this look is over.
-    given_up: Vec<Slot>,
-    open: Option<Open>,
-    void: u64,
-    unfollowed: u64,
-}
-
-/// The file being shown.
-struct Open {
-    file: CachedFile,
-    /// Its pages by cgroup.
-    owners: Vec<(u64, u64)>,
-    /// Where its words begin.
-    words_from: usize,
-    /// Its slot is the one that it had before.
-    is_known: bool,
-}
-
-impl CacheSink for Gather<'_> {
-    fn leaves(&mut self, on: &Arc<SuperBlock>, inode: &Inode, leaves: &[Leaf]) {
-        for leaf in leaves.iter().filter(|leaf| (self.owned)(leaf.cgroup)) {
-            let mut open = match self.open.take() {
-                Some(open) => open,
-                None => match self.begin(on, inode) {
-                    Some(open) => open,
-                    None => continue,
-                },
-            };
-            self.add(&mut open, leaf);
-            self.open = Some(open);
-        }
-    }
-
-    fn end(&mut self, _: &Arc<SuperBlock>, inode: &Inode, valid: bool) {
-        let Some(mut open) = self.open.take() else {
-            return;
-        };
-        let key = (inode.address, inode.number);
-        if valid {
-            let most = open.owners.iter().max_by_key(|(id, pages)| (*pages, *id));
-            open.file.cgroup = most.map_or(0, |(id, _)| *id);
-            if let Some(old) = self.files.insert(key, open.file).filter(|_| !open.is_known) {
-                self.given_up.push(old.slot);
-            }
-            return;
-        }
-        // What was known of it goes at the end of the look, with its slot.
-        self.void += 1;
-        self.words.truncate(open.words_from);
-        if !open.is_known {
-            self.given_up.push(open.file.slot);
-        }
-    }
-}
-
-impl Gather<'_> {
-    /// The file, in the slot that it has, or in a new one where it has none or grew out of it: then
-    /// it is being written, and its pages are young.
-    fn begin(&mut self, on: &Arc<SuperBlock>, inode: &Inode) -> Option<Open> {
-        let needed = inode.size_bytes.div_ceil(PAGE_BYTES);
-        let known = self.files.get(&(inode.address, inode.number));
-        let same = known.filter(|file| {
-            file.inode.generation == inode.generation
-                && file.on.device == on.device
-                && file.slot.holds(needed)
-        });
-        let slot = match same {
-            Some(file) => Some(file.slot),
-            None if known.is_none() && self.files.len() >= FILES_MAX => None,
-            None => self.slots.take(needed),
-        };
-        let Some(slot) = slot else {
-            self.unfollowed += 1;
-            return None;
-        };
-        Some(Open {
-            file: CachedFile {
-                inode: *inode,
-                on: Arc::clone(on),
-                cgroup: 0,
-                pages: 0,
-                dirty_pages: 0,
-                slot,
-                look: self.look,
-            },
-            owners: Vec::new(),
-            words_from: self.words.len(),
-            is_known: same.is_some(),
-        })
-    }
-
-    fn add(&mut self, open: &mut Open, leaf: &Leaf) {
-        let file = &mut open.file;
-        file.pages += leaf.pages();
-        file.dirty_pages += u64::from(leaf.unclean().count_ones()) << leaf.shift();
-        match open.owners.iter_mut().find(|(id, _)| *id == leaf.cgroup) {
-            Some((_, pages)) => *pages += leaf.pages(),
-            None => open.owners.push((leaf.cgroup, leaf.pages())),
-        }
-        // A bit of a leaf above the last level stands for more than one page.
-        let parts = 1u64 << leaf.shift();
-        for part in 0..parts {
-            let first_page = leaf.first_page() + 64 * part;
-            let present = match parts {
-                1 => leaf.present,
-                _ if leaf.present >> (64 * part / parts) & 1 == 1 => u64::MAX,
-                _ => 0,
-            };
-            let page = file.slot.first + first_page;
-            // A slot of less than 64 pages begins within a word. Beyond the size that the inode had
-            // there is no room: those pages are in the totals, and in the ages from the next look
-            // on.
-            let room = file.slot.pages().saturating_sub(first_page).min(64);
-            let present = present & u64::MAX.checked_shr(64 - room as u32).unwrap_or(0);
-            self.words.push(Word {
-                at: page / 64,
-                present: present << (page % 64),
-                young: (present & self.young(&file.inode, first_page)) << (page % 64),
-                is_file: file.on.kind != CacheKind::Shmem,
-            });
-        }
-    }
-
-    fn young(&self, inode: &Inode, first_page: u64) -> u64 {
-        let pages = PAGES_PER_TABLE as u64;
-        let block = Block {
-            inode: inode.address,
-            number: inode.number as u32,
-            block: (first_page / pages) as u32,
-        };
-        let set = self.accesses.blocks.get(&block);
-        set.map_or(0, |set| set[(first_page % pages / 64) as usize])
-    }
 }

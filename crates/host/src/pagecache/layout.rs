@@ -89,6 +89,9 @@ impl Leaf {
     }
 }
 
+/// The slots of a leaf. See `struct cw_node`.
+pub type Slots = [u64; 64];
+
 /// Marks of first pages, for all pages of their folios: a mark goes up through tails.
 fn spread(marks: u64, tail: u64) -> u64 {
     let (mut marks, mut tail) = (marks, tail);
@@ -140,6 +143,8 @@ pub struct Ctl {
     pub passed: u32,
     pub steps_back: u32,
     pub steps: u32,
+    pub with_folios: u32,
+    pub page_struct_bytes: u32,
     pub memcg: u64,
     pub cgroup: u64,
     pub trail: [Passed; TRAIL],

@@ -6,16 +6,28 @@
 //! become something else.
 
 pub mod accessed;
+mod cached;
 mod drop;
+#[cfg(test)]
+pub(crate) mod fake;
 mod files;
+mod frames;
+mod gather;
 pub mod layout;
 mod names;
+mod progress;
+mod shown;
 mod slots;
+mod stat;
 mod walk;
 
 pub use accessed::{Accessed, Accesses, Block};
+pub use cached::{CachedFile, FILES_MAX, Mapped, Owner};
 pub use drop::{DropLimits, DropReport, Dropper};
-pub use files::{CachedFile, FILES_MAX, FileAges, FilesLook};
+pub use files::{AccessNotes, CacheReader, FileAges, FilesLook};
+pub use frames::Folios;
 pub use layout::Leaf;
 pub use names::{Mounts, Openers, Place, device_text};
-pub use walk::{CacheKind, CacheSink, CacheWalk, Inode, SuperBlock, WalkReport};
+pub use shown::{CacheKind, CacheSink, Inode, SuperBlock, WalkReport};
+pub use stat::{CacheStat, cachestat};
+pub use walk::CacheWalk;

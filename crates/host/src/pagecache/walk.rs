@@ -2,9 +2,9 @@
 //! The walk: super blocks, their inodes, and the trees of their pages, by a BPF program that is
 //! bounded in each call and goes on where it stopped.
 
-use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File as OpenFile;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -12,144 +12,27 @@ use std::sync::Arc;
 
 use libbpf_rs::{Object, ObjectBuilder};
 
+use super::frames::{self, Folios, Frames};
 use super::layout::{
-    Ctl, DEPTH, FILE_VOID, FILE_WHOLE, File, Leaf, Names, RC_DONE, RC_FULL, RC_LOST, RC_NOT_HERE,
-    SHOWN, Super,
+    Ctl, DEPTH, File, Leaf, Names, RC_DONE, RC_FULL, RC_LOST, RC_NOT_HERE, Slots, Super,
 };
+use super::progress::{Place, Progress, SuperList};
+use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
 use crate::access::AccessError;
-use crate::bpf::{Mapping, run_syscall};
+use crate::bpf::{self, Mapping, run_syscall};
 use crate::clock::thread_cpu_ns;
-use crate::complaints;
 
 /// `make bpf` builds it, `make bpf-check` proves that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/cachewalk.bpf.o");
 
-/// Shown by one call at most: 64 bytes each.
+/// Shown by one call at most: 64 bytes each, and 512 more where frames are wanted.
 const LEAVES: usize = 4096;
 /// Inodes with pages shown by one call at most: 48 bytes each.
 const FILES: usize = 2048;
 /// Inodes looked at by one call at most: some milliseconds.
 const VISITS: u32 = 16 << 10;
-/// Super blocks shown by one call at most.
+/// Super blocks shown by one call at most: 72 bytes each.
 const SUPERS: usize = 1024;
-/// Super blocks listed at most: a machine with more has their rest unseen, and is told so.
-const SUPERS_MAX: usize = 1 << 16;
-/// A walk begins anew so often in one super block, when inodes go away under it.
-const RESTARTS_MAX: u32 = 16;
-/// Places to begin anew at.
-const CHECKPOINTS: usize = 64;
-
-/// Of `include/uapi/linux/magic.h`.
-const TMPFS_MAGIC: u64 = 0x0102_1994;
-const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
-const BDEVFS_MAGIC: u64 = 0x6264_6576;
-
-/// What cached pages are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CacheKind {
-    /// Of a file on a device or the network: can be read again.
-    File,
-    /// tmpfs, memfd and shared memory: memory with a name, which only swap can take.
-    Shmem,
-    /// Of a block device itself: `Buffers` of `/proc/meminfo`.
-    Device,
-}
-
-/// A file system instance.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SuperBlock {
-    address: u64,
-    /// Type as in `/proc/filesystems`.
-    pub fs_type: String,
-    /// Device of its files, `major << 20 | minor`.
-    pub device: u32,
-    /// What its pages are.
-    pub kind: CacheKind,
-}
-
-impl SuperBlock {
-    /// What the record says; nothing for huge pages, which are no page cache.
-    fn new(record: &Super) -> Option<Self> {
-        let end = record.kind.iter().position(|byte| *byte == 0);
-        let name = &record.kind[..end.unwrap_or(record.kind.len())];
-        let kind = match record.magic {
-            HUGETLBFS_MAGIC => return None,
-            TMPFS_MAGIC => CacheKind::Shmem,
-            BDEVFS_MAGIC => CacheKind::Device,
-            _ => CacheKind::File,
-        };
-        Some(SuperBlock {
-            address: record.address,
-            fs_type: String::from_utf8_lossy(name).into_owned(),
-            device: record.device,
-            kind,
-        })
-    }
-}
-
-/// An inode as the walk found it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inode {
-    /// Kernel address: names the inode while it lives.
-    pub address: u64,
-    /// Inode number.
-    pub number: u64,
-    /// Generation, where the file system has them.
-    pub generation: u32,
-    /// Size, bytes.
-    pub size_bytes: u64,
-    /// Hard links: none once it was deleted.
-    pub links: u32,
-    /// Pages in the cache by the kernel's own count, when its walk began.
-    pub pages: u64,
-}
-
-impl Inode {
-    fn new(file: &File) -> Self {
-        Inode {
-            address: file.inode,
-            number: file.number,
-            generation: file.generation,
-            size_bytes: file.size_bytes,
-            links: file.links,
-            pages: file.pages,
-        }
-    }
-}
-
-/// Takes what a walk shows.
-pub trait CacheSink {
-    /// Some leaves of an inode, in rising order of index. More may follow.
-    fn leaves(&mut self, on: &Arc<SuperBlock>, inode: &Inode, leaves: &[Leaf]);
-
-    /// The inode has been shown. Not `valid`: it became another one meanwhile, and its leaves are
-    /// nobody's.
-    fn end(&mut self, on: &Arc<SuperBlock>, inode: &Inode, valid: bool);
-}
-
-/// What a walk met and cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct WalkReport {
-    /// File system instances.
-    pub super_blocks: u64,
-    /// Inodes looked at, with pages or without.
-    pub inodes: u64,
-    /// Inodes with pages.
-    pub files: u64,
-    /// Pages shown.
-    pub pages: u64,
-    /// Nodes of trees given up: they changed under the read again and again.
-    pub unreadable: u64,
-    /// Times that the inode at hand went away, and the walk went on from one passed before.
-    pub steps_back: u64,
-    /// Times that a list of inodes was entered again, because the place in it was gone.
-    pub restarts: u64,
-    /// File system instances not walked to their end: unmounted, or changing faster than read.
-    pub incomplete: u64,
-    /// CPU time, ns.
-    pub cpu_ns: u64,
-}
 
 /// The walker of the page cache, loaded.
 pub struct CacheWalk {
@@ -158,10 +41,14 @@ pub struct CacheWalk {
     supers: Mapping<Super>,
     files: Mapping<File>,
     leaves: Mapping<Leaf>,
+    folios: Mapping<Slots>,
     names: Mapping<Names>,
     list_supers: RawFd,
     walk_inodes: RawFd,
     name_inode: RawFd,
+    folio_of: RawFd,
+    /// Known where they are wanted.
+    frames: Option<Frames>,
     /// Any file: where the list of super blocks is entered.
     anchor: OpenFile,
     /// Owns the programs and maps.
@@ -174,6 +61,20 @@ impl CacheWalk {
     /// # Errors
     /// [`AccessError::NoPrivilege`], [`AccessError::Unsupported`] with the reason.
     pub fn open() -> Result<Self, AccessError> {
+        Self::open_with(false)
+    }
+
+    /// The same, and shows the frames of pages.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); frames are hidden from us, or cannot be told.
+    pub fn with_frames() -> Result<Self, AccessError> {
+        let mut walk = Self::open_with(true)?;
+        walk.frames = Some(walk.find_frames()?);
+        Ok(walk)
+    }
+
+    fn open_with(with_frames: bool) -> Result<Self, AccessError> {
         if !cfg!(target_arch = "x86_64") {
             return Err(AccessError::Unsupported {
                 what: WALKER,
@@ -181,27 +82,18 @@ impl CacheWalk {
             });
         }
         let anchor = OpenFile::open("/").map_err(|error| AccessError::io("/", error))?;
-        let (loaded, said) = complaints::collected(|| Self::load(anchor));
-        loaded.map_err(|error| match error.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => AccessError::NoPrivilege {
-                what: "loading the BPF page-cache walker".into(),
-                hint: "run as root, or with CAP_BPF and CAP_PERFMON (and without kernel lockdown \
-                       in confidentiality mode)",
-            },
-            _ => AccessError::Unsupported {
-                what: WALKER,
-                why: format!("{error:#} ({said})"),
-            },
-        })
+        bpf::load(WALKER, WALKER, || Self::load(anchor, with_frames))
     }
 
-    fn load(anchor: OpenFile) -> libbpf_rs::Result<Self> {
+    fn load(anchor: OpenFile, with_frames: bool) -> libbpf_rs::Result<Self> {
+        let slots = if with_frames { LEAVES } else { 1 };
         let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
         for mut map in open.maps_mut() {
             match map.name().to_str() {
                 Some("supers") => map.set_max_entries(SUPERS as u32)?,
                 Some("files") => map.set_max_entries(FILES as u32)?,
                 Some("leaves") => map.set_max_entries(LEAVES as u32)?,
+                Some("folios") => map.set_max_entries(slots as u32)?,
                 _ => {}
             }
         }
@@ -217,10 +109,13 @@ impl CacheWalk {
             supers: Mapping::of(&object, "supers", SUPERS)?,
             files: Mapping::of(&object, "files", FILES)?,
             leaves: Mapping::of(&object, "leaves", LEAVES)?,
+            folios: Mapping::of(&object, "folios", slots)?,
             names: Mapping::of(&object, "path", 1)?,
             list_supers: program("list_supers")?,
             walk_inodes: program("walk_inodes")?,
             name_inode: program("name_inode")?,
+            folio_of: program("folio_of")?,
+            frames: None,
             anchor,
             _object: object,
         })
@@ -233,27 +128,51 @@ impl CacheWalk {
         Ok(self.ctl.read(0))
     }
 
+    /// Finds out how frames follow from folios, by two pages of our own.
+    fn find_frames(&mut self) -> Result<Frames, AccessError> {
+        let mut found = Vec::new();
+        for _ in 0..2 {
+            let (file, frame) = frames::own_page()
+                .map_err(|error| AccessError::io("the frame of a page of our own", error))?;
+            let ctl = Ctl {
+                fd: file.as_raw_fd() as u32,
+                ..Ctl::default()
+            };
+            let out = self.run(self.folio_of, ctl)?;
+            let bytes = u64::from(out.page_struct_bytes);
+            found.push(match out.rc {
+                RC_DONE => Frames::new(out.page, frame, bytes),
+                _ => None,
+            });
+        }
+        match found[..] {
+            [Some(one), Some(other)] if one == other => Ok(one),
+            _ => Err(AccessError::Unsupported {
+                what: WALKER,
+                why: "frames of cached pages cannot be told: no array of struct page".into(),
+            }),
+        }
+    }
+
     /// The file systems there are, mounted or internal.
     ///
     /// # Errors
     /// The program does not run, or the list makes no sense.
     pub fn super_blocks(&mut self) -> Result<Vec<Arc<SuperBlock>>, AccessError> {
-        let mut found = Vec::new();
-        let ctl = Ctl {
+        let mut listed = SuperList::default();
+        let mut ctl = Ctl {
             fd: self.anchor.as_raw_fd() as u32,
             ..Ctl::default()
         };
-        let out = self.run(self.list_supers, ctl)?;
-        let records = self.supers.slice(out.n_supers as usize);
-        found.extend(records.iter().filter_map(SuperBlock::new).map(Arc::new));
-        found.truncate(SUPERS_MAX);
-        if out.rc != RC_DONE && out.rc != RC_FULL {
-            return Err(AccessError::Unsupported {
-                what: WALKER,
-                why: "the list of super blocks could not be followed".into(),
-            });
+        loop {
+            ctl = self.run(self.list_supers, ctl)?;
+            match listed.take(ctl.rc, self.supers.slice(ctl.n_supers as usize)) {
+                Ok(ControlFlow::Continue(Place::Next)) => {}
+                Ok(ControlFlow::Continue(Place::First)) => ctl.super_block = 0,
+                Ok(ControlFlow::Break(())) => return Ok(listed.found),
+                Err(why) => return Err(AccessError::Unsupported { what: WALKER, why }),
+            }
         }
-        Ok(found)
     }
 
     /// Shows all of the page cache once: what `wanted` says yes to.
@@ -313,6 +232,7 @@ impl CacheWalk {
         let mut ctl = Ctl {
             super_block: on.address,
             visits_max: VISITS,
+            with_folios: self.frames.is_some().into(),
             ..Ctl::default()
         };
         loop {
@@ -321,16 +241,23 @@ impl CacheWalk {
             report.unreadable += u64::from(ctl.retries);
             report.steps_back += u64::from(ctl.steps_back);
             let files = self.files.slice(ctl.n_files as usize);
-            let mut leaves = self.leaves.slice(ctl.n_leaves as usize);
+            let leaves = self.leaves.slice(ctl.n_leaves as usize);
+            let slots = self.folios.slice(match self.frames {
+                Some(_) => leaves.len(),
+                None => 0,
+            });
+            let mut at = 0;
             for file in files {
-                let (own, rest) = leaves.split_at((file.n_leaves as usize).min(leaves.len()));
-                leaves = rest;
-                progress.show(on, file, own, sink, report);
+                let own = at..leaves.len().min(at + file.n_leaves as usize);
+                at = own.end;
+                let folios = slots.get(own.clone()).unwrap_or_default();
+                let folios = Folios::new(folios, self.frames);
+                progress.show(on, file, (&leaves[own], folios), sink, report);
             }
             match ctl.rc {
                 RC_DONE => break,
                 RC_FULL => progress.passed(&ctl),
-                RC_LOST if progress.restarts < RESTARTS_MAX => progress.begin_anew(&mut ctl),
+                RC_LOST if progress.may_begin_anew() => progress.begin_anew(&mut ctl),
                 _ => {
                     report.incomplete += 1;
                     break;
@@ -338,75 +265,9 @@ impl CacheWalk {
             }
         }
         progress.close(on, sink);
-        report.restarts += u64::from(progress.restarts);
+        report.restarts += u64::from(progress.restarts());
         Ok(())
     }
 }
 
 const WALKER: &str = "the BPF page-cache walker";
-
-/// How far the walk of one super block is.
-#[derive(Default)]
-struct Progress {
-    /// Inodes shown: after a restart they come again.
-    shown: HashSet<(u64, u64)>,
-    /// The one of which more is to come.
-    open: Option<Inode>,
-    /// Inodes at which calls ended, the last one last.
-    passed: Vec<(u64, u64)>,
-    restarts: u32,
-}
-
-impl Progress {
-    fn show(
-        &mut self,
-        on: &Arc<SuperBlock>,
-        file: &File,
-        leaves: &[Leaf],
-        sink: &mut dyn CacheSink,
-        report: &mut WalkReport,
-    ) {
-        let inode = Inode::new(file);
-        let is_open = |open: &Inode| (open.address, open.number) == (inode.address, inode.number);
-        if !self.open.is_some_and(|open| is_open(&open)) {
-            self.close(on, sink);
-            if !self.shown.insert((inode.address, inode.number)) {
-                return;
-            }
-            report.files += 1;
-        }
-        if file.state != FILE_VOID {
-            report.pages += leaves.iter().map(Leaf::pages).sum::<u64>();
-            sink.leaves(on, &inode, leaves);
-        }
-        self.open = match file.state {
-            FILE_WHOLE | FILE_VOID => {
-                sink.end(on, &inode, file.state == FILE_WHOLE);
-                None
-            }
-            _ => Some(inode),
-        };
-    }
-
-    /// Of an inode of which more was to come nothing came any more.
-    fn close(&mut self, on: &Arc<SuperBlock>, sink: &mut dyn CacheSink) {
-        if let Some(open) = self.open.take() {
-            sink.end(on, &open, false);
-        }
-    }
-
-    fn passed(&mut self, ctl: &Ctl) {
-        if self.passed.len() == CHECKPOINTS {
-            self.passed.remove(0);
-        }
-        self.passed.push((ctl.inode, ctl.number));
-    }
-
-    /// The place is gone: on behind the inode passed before it, or from the first. New inodes are
-    /// put in front, so what comes behind was there.
-    fn begin_anew(&mut self, ctl: &mut Ctl) {
-        self.restarts += 1;
-        (ctl.inode, ctl.number) = self.passed.pop().unwrap_or_default();
-        ctl.page = SHOWN;
-    }
-}

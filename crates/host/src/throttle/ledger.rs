@@ -5,6 +5,7 @@
 //! It lies at a place that no configuration moves ([`state_directory`]), so that a configuration
 //! that is broken, gone or another one by now keeps nobody from finding it.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -90,6 +91,8 @@ struct Notes {
     /// Made with the first note.
     place: Option<Place>,
     contents: Contents,
+    /// What is meant to stay so for now, by whoever holds it in this program.
+    held: HashSet<(PathBuf, Kind)>,
 }
 
 /// All that is to be undone, on disk as well if it has a place. Cloned handles are the same ledger.
@@ -107,7 +110,7 @@ impl Ledger {
         let mut notes = Notes {
             dir: Some(dir.to_owned()),
             place: Place::open(dir, OsStr::new(NAME))?,
-            contents: Contents::default(),
+            ..Notes::default()
         };
         let mut undone = Undone {
             path: dir.join(NAME),
@@ -248,19 +251,27 @@ impl Ledger {
         *self.lock() = Notes::default();
     }
 
-    /// Undoes all that was done to cgroups, the last first. Returns what failed; that stays noted.
-    pub fn undo_throttles(&self) -> Vec<FileError> {
-        self.undo_throttles_but(|_, _| false)
+    /// Says that what was done to a directory is meant to stay so for now, or no longer.
+    pub(super) fn hold(&self, dir: &Path, kind: Kind, is_held: bool) {
+        let mut notes = self.lock();
+        match is_held {
+            true => drop(notes.held.insert((dir.to_owned(), kind))),
+            false => drop(notes.held.remove(&(dir.to_owned(), kind))),
+        }
     }
 
-    /// The same of those that are not kept.
-    pub fn undo_throttles_but(&self, is_kept: impl Fn(&Path, Kind) -> bool) -> Vec<FileError> {
+    /// Undoes all that was done to cgroups and that nobody in this program holds, the last first.
+    /// Returns what failed; that stays noted.
+    pub fn undo_throttles(&self) -> Vec<FileError> {
         let mut failures = Vec::new();
-        let is_meant = |undo: &Undo| undo.kind.is_throttle() && !is_kept(&undo.dir, undo.kind);
         let mut notes = self.lock();
+        let held = std::mem::take(&mut notes.held);
+        let is_meant =
+            |undo: &Undo| undo.kind.is_throttle() && !held.contains(&(undo.dir.clone(), undo.kind));
         if notes.contents.undos.iter().any(is_meant) {
             notes.undo(&mut failures, is_meant);
         }
+        notes.held = held;
         failures
     }
 }

@@ -88,7 +88,7 @@ fn whole(bytes: u64) -> u64 {
 pub struct Throttle {
     proc: ProcRoot,
     ledger: Ledger,
-    /// What is done to which directory, and is to stay so for now.
+    /// What it did to which directory, and is to stay so for now.
     active: HashSet<(PathBuf, Kind)>,
 }
 
@@ -126,7 +126,8 @@ impl Throttle {
     }
 
     /// Limits the memory of a cgroup: `memory.high`, or in v1 the limit itself, where the kernel
-    /// kills when it cannot reclaim. What is too much has left when this returns. Returns the file
+    /// kills when it cannot reclaim. What is too much is reclaimed first (`memory.reclaim`, where
+    /// there is that): better asked for than found missing by whoever allocates. Returns the file
     /// that was written.
     ///
     /// # Errors
@@ -136,13 +137,19 @@ impl Throttle {
             Version::V2 => "memory.high",
             Version::V1 => "memory.limit_in_bytes",
         };
+        self.check(cgroup)?;
+        let usage_bytes = cgroup.usage_bytes()?.unwrap_or(0);
+        if usage_bytes > limit_bytes && cgroup.can_reclaim() {
+            // Less than all is no failure: the limit goes on from there.
+            cgroup.reclaim(usage_bytes - limit_bytes, true)?;
+        }
         self.set(cgroup, Kind::Limit, file, limit_bytes)
     }
 
     /// Takes a limit back.
     ///
     /// # Errors
-    /// The file cannot be written; [`settle`](Self::settle) tries it again.
+    /// The file cannot be written; [`Ledger::undo_throttles`] tries it again.
     pub fn unlimit(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
         self.take_back(cgroup, Kind::Limit)
     }
@@ -152,7 +159,7 @@ impl Throttle {
     /// # Errors
     /// The ledger cannot be written.
     pub fn keep_limit(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
-        self.active.remove(&(cgroup.dir(), Kind::Limit));
+        self.let_go(cgroup.dir(), Kind::Limit);
         self.ledger.forget(&cgroup.dir(), Kind::Limit)
     }
 
@@ -171,7 +178,7 @@ impl Throttle {
         let steps = self.back_from(&dir, kind, &file, now, &value);
         self.note(cgroup, kind, steps)?;
         error::write(&file, &value)?;
-        self.active.insert((dir, kind));
+        self.hold(dir, kind);
         Ok(file)
     }
 
@@ -200,21 +207,24 @@ impl Throttle {
     /// Takes a squeeze back.
     ///
     /// # Errors
-    /// The file cannot be written; [`settle`](Self::settle) tries it again.
+    /// The file cannot be written; [`Ledger::undo_throttles`] tries it again.
     pub fn release(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
         self.take_back(cgroup, Kind::Squeeze)
     }
 
     fn take_back(&mut self, cgroup: &Cgroup, kind: Kind) -> Result<(), FileError> {
-        self.active.remove(&(cgroup.dir(), kind));
+        self.let_go(cgroup.dir(), kind);
         self.ledger.undo(&cgroup.dir(), kind)
     }
 
-    /// Tries again to undo what is not meant to be any more.
-    pub fn settle(&mut self) -> Vec<FileError> {
-        let active = &self.active;
-        self.ledger
-            .undo_throttles_but(|dir, kind| active.contains(&(dir.to_owned(), kind)))
+    fn hold(&mut self, dir: PathBuf, kind: Kind) {
+        self.ledger.hold(&dir, kind, true);
+        self.active.insert((dir, kind));
+    }
+
+    fn let_go(&mut self, dir: PathBuf, kind: Kind) {
+        self.ledger.hold(&dir, kind, false);
+        self.active.remove(&(dir, kind));
     }
 
     /// Stops all tasks of a cgroup, until [`thaw`](Self::thaw).
@@ -237,7 +247,7 @@ impl Throttle {
             // What is half frozen must run; a failure here is tried again.
             let _ = self.thaw(cgroup);
         } else {
-            self.active.insert((cgroup.dir(), Kind::Freeze));
+            self.hold(cgroup.dir(), Kind::Freeze);
         }
         result
     }
@@ -317,7 +327,7 @@ impl Throttle {
     /// Lets a frozen cgroup go on.
     ///
     /// # Errors
-    /// A file cannot be written; [`settle`](Self::settle) tries it again.
+    /// A file cannot be written; [`Ledger::undo_throttles`] tries it again.
     pub fn thaw(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
         self.take_back(cgroup, Kind::Freeze)
     }
@@ -334,9 +344,11 @@ impl Throttle {
         kill::kill_all(&self.proc, cgroup)
     }
 
-    /// Undoes all. Returns what failed.
+    /// Undoes all that it did. Returns what failed.
     pub fn undo_all(&mut self) -> Vec<FileError> {
-        self.active.clear();
+        for (dir, kind) in self.active.drain() {
+            self.ledger.hold(&dir, kind, false);
+        }
         self.ledger.undo_throttles()
     }
 

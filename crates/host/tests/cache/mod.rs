@@ -116,20 +116,8 @@ pub fn resident(of: &File, pages: usize) -> BTreeSet<u64> {
 
 /// `cachestat(2)` of a whole file: pages, dirty pages; nothing before Linux 6.5.
 pub fn cachestat(of: &File) -> Option<[u64; 2]> {
-    const CACHESTAT: libc::c_long = 451;
-    let range = [0u64; 2];
-    let mut stat = [0u64; 5];
-    // SAFETY: both are of the sizes that the call knows, and outlive it.
-    let result = unsafe {
-        libc::syscall(
-            CACHESTAT,
-            of.as_raw_fd(),
-            range.as_ptr(),
-            stat.as_mut_ptr(),
-            0,
-        )
-    };
-    (result == 0).then_some([stat[0], stat[1]])
+    let stat = agewise_host::pagecache::cachestat(of, 0..0).ok()?;
+    Some([stat.pages, stat.dirty_pages])
 }
 
 pub fn advise(of: &File, advice: libc::c_int) {

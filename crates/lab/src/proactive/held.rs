@@ -129,16 +129,19 @@ impl World for Turn<'_> {
 
     fn counted(&mut self) -> Option<(u64, Taken)> {
         let memcg = self.spaces.memcg;
-        let limit_pages = self.machine.limits(memcg).max_pages;
-        let counters = self.machine.counters();
-        let work_us = self.machine.accesses() * self.machine.config().cost.hit_ns / 1_000;
-        let policy_us = self.machine.cpu_ns().iter().sum::<u64>() / 1_000;
+        let machine = &self.machine;
+        let limit_pages = machine.limits(memcg).max_pages;
+        let config = machine.config();
+        // Who works beside as many processes as there are CPUs takes theirs.
+        let is_contended = machine.live_processes(memcg).len() >= config.cpus;
         (limit_pages != UNLIMITED).then(|| {
             let taken = Taken {
-                work_us,
-                faults: counters.pgmajfault,
-                waited_us: self.machine.pressure(memcg).some_ns / 1_000,
-                cpu_us: work_us + policy_us + self.ledger.stats.cpu_ns / 1_000,
+                work_us: machine.accesses() * config.cost.hit_ns / 1_000,
+                kernel_us: machine.cpu_ns().iter().sum::<u64>() / 1_000,
+                faults: machine.counters().pgmajfault,
+                waited_us: machine.pressure(memcg).some_ns / 1_000,
+                holder_us: self.ledger.stats.cpu_ns / 1_000,
+                cpu_waited_us: u64::from(is_contended) * machine.now_ns() / 1_000,
             };
             (limit_pages.saturating_mul(PAGE_BYTES), taken)
         })

@@ -3,14 +3,27 @@
 //!
 //! Time is cut into epochs. After some in which the budget is held, they come in pairs: in one of
 //! each the kernel alone holds the limit, which one is drawn by chance. What a second of the
-//! program's own work costs in faults, in waiting and in CPU time is compared between the two
-//! kinds, by Welch's interval. Of each epoch only the second half counts, since the first one lives
-//! on what the epoch before left resident. Where the budget does harm, or shows no gain in
+//! program's own work costs is compared between the two kinds, by Welch's interval: major faults,
+//! and time. Of each epoch only the second half counts, since the first one lives on what the epoch
+//! before left resident.
+//!
+//! The budget pays if work takes less time, or has fewer faults in no more time. It does harm if
+//! work takes more time, or has more faults in no less time. Then, or if it shows no gain in
 //! [`PAIRS_MAX`] pairs, it is left to the kernel, and tried again rarely.
+//!
+//! Time is that of the program: its own work, and its CPU time in the kernel or its waiting for
+//! memory, whichever is more. (Where a fault is served from compressed memory it is CPU time, which
+//! the kernel counts as waiting as well; where a device serves it, it is waiting.) CPU time of
+//! holding the budget is part of it by the share of time in which somebody on the machine waited
+//! for a CPU: on CPUs that nobody else wants it costs the program nothing, on CPUs that all want it
+//! costs as much as it takes.
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::mix;
+use crate::statistics::Change;
 
 /// Length of an epoch, ms.
 pub const EPOCH_MS: u64 = 3_000;
@@ -34,12 +47,29 @@ const WORK_SHARE_MIN: f64 = 0.01;
 pub struct Counted {
     /// CPU time that the program spent in its own code, us: what it gets done.
     pub work_us: u64,
+    /// CPU time that it spent in the kernel, us.
+    pub kernel_us: u64,
     /// Pages that it had to wait for.
     pub faults: u64,
     /// Time its tasks waited for memory, us.
     pub waited_us: u64,
-    /// CPU time of the program, in the kernel too, and of holding the budget, us.
-    pub cpu_us: u64,
+    /// CPU time of holding the budget, us.
+    pub holder_us: u64,
+    /// Time in which any task of the machine waited for a CPU, us.
+    pub cpu_waited_us: u64,
+}
+
+impl Counted {
+    fn since(&self, before: &Counted) -> Counted {
+        Counted {
+            work_us: self.work_us.saturating_sub(before.work_us),
+            kernel_us: self.kernel_us.saturating_sub(before.kernel_us),
+            faults: self.faults.saturating_sub(before.faults),
+            waited_us: self.waited_us.saturating_sub(before.waited_us),
+            holder_us: self.holder_us.saturating_sub(before.holder_us),
+            cpu_waited_us: self.cpu_waited_us.saturating_sub(before.cpu_waited_us),
+        }
+    }
 }
 
 /// Who holds the limit.
@@ -51,51 +81,59 @@ pub enum Holder {
     Kernel,
 }
 
-/// A change against the kernel alone, for the same work, with its 95 % interval; -0.2 is a fifth
-/// less.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Change {
-    /// The best guess.
-    pub mean: f64,
-    /// Half of the interval.
-    pub half: f64,
-}
-
-impl Change {
-    fn is_less(&self) -> bool {
-        self.mean + self.half < 0.0
-    }
-
-    fn is_more(&self) -> bool {
-        self.mean - self.half > 0.0
-    }
-}
-
-/// What holding the budget changes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What holding the budget changes against the kernel alone, for the same work of the program: -0.2
+/// is a fifth less. `None` where what the kernel alone takes is too little to compare with.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gain {
-    /// Faults.
-    pub faults: Change,
-    /// Waiting and CPU time together.
-    pub time: Change,
-    /// CPU time.
-    pub cpu: Change,
+    /// What was concluded.
+    pub verdict: Verdict,
     /// Pairs of epochs that were compared.
     pub pairs: usize,
+    /// Major faults.
+    pub faults_change: Option<Change>,
+    /// CPU time, all that holding the budget takes included.
+    pub cpu_change: Option<Change>,
+    /// The time that decides.
+    pub time_change: Option<Change>,
 }
 
 /// What was concluded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Nothing yet.
     Open,
     /// It pays.
     Pays,
-    /// It does not: the kernel holds the limit.
-    Back {
-        /// When it is tried again, ms.
-        until_ms: u64,
-    },
+    /// It does not: the kernel alone holds the limit, for minutes to come.
+    Back,
+}
+
+/// What a second of work took.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    faults: f64,
+    cpu: f64,
+    time: f64,
+}
+
+impl Taken {
+    fn of(passed_us: f64, counted: &Counted) -> Taken {
+        let [work, kernel, waited, holder, cpu_waited] = [
+            counted.work_us,
+            counted.kernel_us,
+            counted.waited_us,
+            counted.holder_us,
+            counted.cpu_waited_us,
+        ]
+        .map(|us| us as f64);
+        let contended = (cpu_waited / passed_us).min(1.0);
+        Taken {
+            faults: counted.faults as f64 / work,
+            cpu: (work + kernel + holder) / work,
+            time: (work + kernel.max(waited) + contended * holder) / work,
+        }
+    }
 }
 
 /// Draws epochs and compares them. Its answers depend on nothing but what it was handed.
@@ -104,6 +142,8 @@ pub struct Epochs {
     random: u64,
     verdict: Verdict,
     backs: u32,
+    /// When a budget that was left to the kernel is tried again.
+    again_ms: u64,
     /// When the epoch under way began; `None`: none did yet.
     began_ms: Option<u64>,
     /// Counters in the middle of it.
@@ -114,8 +154,8 @@ pub struct Epochs {
     /// Epochs to hold before the next pair.
     before: u32,
     /// What a second of work took, the newest last: held, and left to the kernel.
-    held: VecDeque<[f64; 3]>,
-    alone: VecDeque<[f64; 3]>,
+    held: VecDeque<Taken>,
+    alone: VecDeque<Taken>,
 }
 
 impl Epochs {
@@ -125,6 +165,7 @@ impl Epochs {
             random: seed,
             verdict: Verdict::Open,
             backs: 0,
+            again_ms: 0,
             began_ms: None,
             middle: None,
             holder: Holder::Budget,
@@ -149,7 +190,7 @@ impl Epochs {
     pub fn due_ms(&self) -> u64 {
         match (self.verdict, self.began_ms) {
             (_, None) => 0,
-            (Verdict::Back { until_ms }, _) => until_ms,
+            (Verdict::Back, _) => self.again_ms,
             (_, Some(began_ms)) if self.middle.is_none() => began_ms.saturating_add(EPOCH_MS / 2),
             (_, Some(began_ms)) => began_ms.saturating_add(EPOCH_MS),
         }
@@ -160,7 +201,7 @@ impl Epochs {
         if now_ms < self.due_ms() {
             return self.holder;
         }
-        if let Verdict::Back { .. } = self.verdict {
+        if self.verdict == Verdict::Back {
             // Tried again, and judged by what it does now.
             self.held.clear();
             self.alone.clear();
@@ -189,16 +230,21 @@ impl Epochs {
 
     /// What holding the budget changes, as far as it is known.
     pub fn gain(&self) -> Option<Gain> {
-        if self.pairs() < PAIRS_MIN {
-            return None;
-        }
-        let change = |of: usize| change(&self.held, &self.alone, of);
-        Some(Gain {
-            faults: change(0),
-            time: change(1),
-            cpu: change(2),
+        let relative = |of: fn(&Taken) -> f64| {
+            let alone = self.alone.iter().map(of).sum::<f64>() / self.alone.len() as f64;
+            self.change(of).relative_to(alone)
+        };
+        (self.pairs() >= PAIRS_MIN).then(|| Gain {
+            verdict: self.verdict,
             pairs: self.pairs(),
+            faults_change: relative(|taken| taken.faults),
+            cpu_change: relative(|taken| taken.cpu),
+            time_change: relative(|taken| taken.time),
         })
+    }
+
+    fn change(&self, of: fn(&Taken) -> f64) -> Change {
+        Change::between(self.alone.iter().map(of), self.held.iter().map(of))
     }
 
     fn pairs(&self) -> usize {
@@ -213,7 +259,7 @@ impl Epochs {
 
     /// The holder of the next epoch.
     fn draw(&mut self) -> Holder {
-        if let Verdict::Back { .. } = self.verdict {
+        if self.verdict == Verdict::Back {
             self.second = None;
             return Holder::Kernel;
         }
@@ -237,150 +283,162 @@ impl Epochs {
     }
 
     fn note(&mut self, passed_ms: u64, before: &Counted, now: &Counted) {
-        let since = |now: u64, before: u64| now.saturating_sub(before) as f64;
-        let work_us = since(now.work_us, before.work_us);
+        let counted = now.since(before);
+        let passed_us = passed_ms as f64 * 1e3;
         // Epochs before the first pair are not compared: nothing was learnt yet.
         let is_first = self.before > 0 && self.verdict == Verdict::Open;
-        if is_first || work_us < passed_ms as f64 * 1e3 * WORK_SHARE_MIN {
+        if is_first || (counted.work_us as f64) < passed_us * WORK_SHARE_MIN {
             return;
         }
-        let cpu_us = since(now.cpu_us, before.cpu_us);
-        let time_us = cpu_us + since(now.waited_us, before.waited_us);
-        let taken = [since(now.faults, before.faults), time_us, cpu_us].map(|n| n / work_us);
         let epochs = match self.holder {
             Holder::Budget => &mut self.held,
             Holder::Kernel => &mut self.alone,
         };
-        epochs.push_back(taken);
+        epochs.push_back(Taken::of(passed_us, &counted));
         if epochs.len() > PAIRS_MAX {
             epochs.pop_front();
         }
     }
 
     fn judge(&mut self, now_ms: u64) {
-        let Some(gain) = self.gain() else { return };
-        let pays = gain.time.is_less() || (gain.faults.is_less() && !gain.time.is_more());
-        let harms = gain.time.is_more() || (gain.faults.is_more() && !gain.time.is_less());
-        if pays {
-            self.verdict = Verdict::Pays;
-            self.backs = 0;
-        } else if harms || gain.pairs >= PAIRS_MAX {
-            let pause_ms = BACK_MS.saturating_mul(1 << self.backs.min(8));
-            self.backs += 1;
-            self.verdict = Verdict::Back {
-                until_ms: now_ms.saturating_add(pause_ms.min(BACK_MAX_MS)),
-            };
-        } else {
-            self.verdict = Verdict::Open;
+        if self.pairs() < PAIRS_MIN {
+            return;
         }
-    }
-}
-
-fn change(held: &VecDeque<[f64; 3]>, alone: &VecDeque<[f64; 3]>, of: usize) -> Change {
-    let moments = |epochs: &VecDeque<[f64; 3]>| {
-        let count = epochs.len() as f64;
-        let mean = epochs.iter().map(|taken| taken[of]).sum::<f64>() / count;
-        let square = |taken: &[f64; 3]| (taken[of] - mean).powi(2);
-        let variance = epochs.iter().map(square).sum::<f64>() / (count - 1.0);
-        (mean, variance / count, count)
-    };
-    let ((held, held_error, held_count), (alone, alone_error, alone_count)) =
-        (moments(held), moments(alone));
-    let error = held_error + alone_error;
-    if error <= 0.0 {
-        let mean = if held == alone {
-            0.0
+        let faults = self.change(|taken| taken.faults);
+        let time = self.change(|taken| taken.time);
+        let pays = time.is_less() || (faults.is_less() && !time.is_more());
+        let harms = time.is_more() || (faults.is_more() && !time.is_less());
+        self.verdict = if pays {
+            self.backs = 0;
+            Verdict::Pays
+        } else if harms || self.pairs() >= PAIRS_MAX {
+            let pause_ms = BACK_MS.saturating_mul(1 << self.backs.min(8));
+            self.again_ms = now_ms.saturating_add(pause_ms.min(BACK_MAX_MS));
+            self.backs += 1;
+            Verdict::Back
         } else {
-            (held - alone) / alone.max(1e-9)
+            Verdict::Open
         };
-        return Change { mean, half: 0.0 };
     }
-    // Welch and Satterthwaite.
-    let freedom = error.powi(2)
-        / (held_error.powi(2) / (held_count - 1.0) + alone_error.powi(2) / (alone_count - 1.0));
-    let base = alone.max(1e-9);
-    Change {
-        mean: (held - alone) / base,
-        half: student(freedom) * error.sqrt() / base,
-    }
-}
-
-/// The 97.5 % quantile of Student's t, by the expansion of Cornish and Fisher: within 2 % from 3
-/// degrees of freedom on.
-fn student(freedom: f64) -> f64 {
-    const NORMAL: f64 = 1.959_964;
-    let (z, f) = (NORMAL, freedom.max(1.0));
-    let first = (z.powi(3) + z) / 4.0;
-    let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
-    let third = (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0;
-    z + first / f + second / f.powi(2) + third / f.powi(3)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A program whose work takes `cost` (faults, waiting, CPU) by who holds the limit, with noise;
-    /// returns the time it was left to the kernel first, and the share of time it was held.
-    fn run(seed: u64, ms: u64, cost: impl Fn(Holder) -> f64) -> (Epochs, Option<u64>, f64) {
-        let mut epochs = Epochs::new(seed);
-        let (mut counted, mut random) = (Counted::default(), seed ^ 7);
-        let (mut back_ms, mut held_ms) = (None, 0);
-        for now_ms in (0..ms).step_by(10) {
-            let holder = epochs.turn(now_ms, &counted);
-            random = mix::hash(random);
-            let noise = 0.7 + (random % 600) as f64 / 1000.0;
-            let cost = cost(holder) * noise;
-            counted.work_us += 5_000;
-            counted.faults += (100.0 * cost) as u64;
-            counted.waited_us += (1_000.0 * cost) as u64;
-            counted.cpu_us += 6_000 + (500.0 * cost) as u64;
-            held_ms += if holder == Holder::Budget { 10 } else { 0 };
-            if back_ms.is_none() && matches!(epochs.verdict(), Verdict::Back { .. }) {
-                back_ms = Some(now_ms);
+    /// A program, and what holding its budget takes.
+    struct Case {
+        /// What faults are to it by who holds the limit: waiting, and CPU time in the kernel.
+        cost: fn(Holder) -> f64,
+        /// CPU time of holding, us for each 5 ms of work.
+        holder_us: u64,
+        is_contended: bool,
+    }
+
+    impl Case {
+        /// Of a holder that takes next to nothing.
+        fn of(cost: fn(Holder) -> f64) -> Case {
+            Case {
+                cost,
+                holder_us: 10,
+                is_contended: false,
             }
         }
-        (epochs, back_ms, held_ms as f64 / ms as f64)
+
+        /// With noise. Returns when it was left to the kernel first, and the share of time for
+        /// which it was held.
+        fn run(&self, seed: u64, ms: u64) -> (Epochs, Option<u64>, f64) {
+            let mut epochs = Epochs::new(seed);
+            let (mut counted, mut random) = (Counted::default(), seed ^ 7);
+            let (mut back_ms, mut held_ms) = (None, 0);
+            for now_ms in (0..ms).step_by(10) {
+                let holder = epochs.turn(now_ms, &counted);
+                random = mix::hash(random);
+                let noise = 0.7 + (random % 600) as f64 / 1000.0;
+                let cost = (self.cost)(holder) * noise;
+                counted.work_us += 5_000;
+                counted.faults += (100.0 * cost) as u64;
+                counted.waited_us += (1_000.0 * cost) as u64;
+                counted.kernel_us += 500 + (500.0 * cost) as u64;
+                counted.cpu_waited_us += u64::from(self.is_contended) * 10_000;
+                if holder == Holder::Budget {
+                    counted.holder_us += self.holder_us;
+                    held_ms += 10;
+                }
+                if back_ms.is_none() && epochs.verdict() == Verdict::Back {
+                    back_ms = Some(now_ms);
+                }
+            }
+            (epochs, back_ms, held_ms as f64 / ms as f64)
+        }
     }
 
     fn twice_as_dear(holder: Holder) -> f64 {
         if holder == Holder::Budget { 2.0 } else { 1.0 }
     }
 
+    fn a_fifth_cheaper(holder: Holder) -> f64 {
+        if holder == Holder::Budget { 0.8 } else { 1.0 }
+    }
+
     #[test]
     fn harm_is_stepped_back_from_within_a_minute_and_tried_again_rarely() {
         for seed in 0..20 {
-            let (_, back_ms, _) = run(seed, 120_000, twice_as_dear);
+            let (_, back_ms, _) = Case::of(twice_as_dear).run(seed, 120_000);
             assert!(back_ms.is_some_and(|ms| ms <= 60_000), "{back_ms:?}");
         }
-        let (_, _, held) = run(1, 4 * 3_600_000, twice_as_dear);
+        let (_, _, held) = Case::of(twice_as_dear).run(1, 4 * 3_600_000);
         assert!(held < 0.02, "held {held} of four hours");
     }
 
     #[test]
     fn a_gain_is_kept_and_told_right() {
-        let cost = |holder| if holder == Holder::Budget { 0.8 } else { 1.0 };
         for seed in 0..20 {
-            let (epochs, back_ms, held) = run(seed, 1_800_000, cost);
+            let (epochs, back_ms, held) = Case::of(a_fifth_cheaper).run(seed, 1_800_000);
             assert_eq!((back_ms, epochs.verdict()), (None, Verdict::Pays));
-            let gain = epochs.gain().unwrap();
-            assert!(
-                (gain.faults.mean + 0.2).abs() < gain.faults.half + 0.02,
-                "{gain:?}"
-            );
-            assert!(gain.faults.half < 0.05, "{gain:?}");
+            let faults = epochs.gain().unwrap().faults_change.unwrap();
+            assert!((faults.mean + 0.2).abs() < faults.half + 0.02, "{faults:?}");
+            assert!(faults.half < 0.05, "{faults:?}");
             assert!(held > 0.85, "{held}");
+        }
+    }
+
+    /// A gain of 200 us for 800 us of holding: worth it where those CPUs would have been idle, and
+    /// harm where others wait for them. What is told of CPU time is the same in both.
+    #[test]
+    fn holding_costs_what_others_would_have_done_with_the_cpu() {
+        for (is_contended, verdict) in [(false, Verdict::Pays), (true, Verdict::Back)] {
+            for seed in 0..20 {
+                let case = Case {
+                    holder_us: 800,
+                    is_contended,
+                    ..Case::of(a_fifth_cheaper)
+                };
+                let (epochs, back_ms, _) = case.run(seed, 120_000);
+                let gain = epochs.gain().unwrap();
+                assert_eq!(gain.verdict, verdict, "seed {seed}: {gain:?}");
+                assert_eq!(back_ms.is_some(), is_contended, "seed {seed}");
+                assert!(gain.cpu_change.unwrap().mean > 0.05, "{gain:?}");
+            }
         }
     }
 
     /// No difference: in the long run the kernel has it.
     #[test]
     fn without_a_gain_the_kernel_has_it() {
-        let mut held = 0.0;
-        for seed in 0..20 {
-            held += run(seed, 7_200_000, |_| 1.0).2 / 20.0;
-        }
-        assert!(held < 0.35, "{held}");
+        let held = |seed| Case::of(|_| 1.0).run(seed, 7_200_000).2;
+        let mean = (0..20).map(held).sum::<f64>() / 20.0;
+        assert!(mean < 0.35, "{mean}");
+    }
+
+    /// Where the kernel alone takes no fault there is no share to tell, but harm all the same.
+    #[test]
+    fn faults_where_there_were_none_are_harm() {
+        let cost = |holder| f64::from(u8::from(holder == Holder::Budget));
+        let (epochs, back_ms, _) = Case::of(cost).run(5, 60_000);
+        assert!(back_ms.is_some());
+        let gain = epochs.gain().unwrap();
+        assert_eq!((gain.verdict, gain.faults_change), (Verdict::Back, None));
     }
 
     /// A program that sleeps tells nothing, and nothing is concluded.
@@ -391,15 +449,5 @@ mod tests {
             epochs.turn(now_ms, &Counted::default());
         }
         assert_eq!((epochs.verdict(), epochs.gain()), (Verdict::Open, None));
-    }
-
-    #[test]
-    fn quantiles_are_those_of_student() {
-        for (freedom, quantile) in [(3.0, 3.182), (6.0, 2.447), (20.0, 2.086), (1e6, 1.960)] {
-            assert!(
-                (student(freedom) / quantile - 1.0).abs() < 0.02,
-                "{freedom}"
-            );
-        }
     }
 }

@@ -20,7 +20,7 @@ mod pacer;
 mod queue;
 mod world;
 
-pub use epochs::{Change, Counted, Epochs, Gain, Holder, Verdict};
+pub use epochs::{Counted, Epochs, Gain, Holder, Verdict};
 pub use order::Order;
 pub use pacer::{Pacer, Step};
 pub use queue::{Gone, PageQueue, Seen};

@@ -49,6 +49,7 @@ impl Order {
 
     /// The place of a page: low ranks go first, `None` does not go. `is_touched`: since the last
     /// scan that cleared accessed bits.
+    #[inline]
     pub(super) fn rank(
         self,
         model: &ReuseModel,

@@ -9,6 +9,8 @@ use super::{Moved, Order, PAGE_BYTES, QUEUE_TIERS, Scanned};
 use crate::reuse::{PageHistory, ReuseModel};
 use crate::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 
+/// The rank of what does not go.
+const STAYS: u16 = RANKS as u16 - 1;
 /// Most runs handed to the mover in one go.
 const RUNS_MAX: usize = 256;
 
@@ -218,53 +220,47 @@ impl<S: Copy + Ord> PageQueue<S> {
 
     fn fill(&mut self, seen: &BTreeMap<S, Vec<Seen>>, counts: bool, pages: u64) {
         let mut counted = [0u64; RANKS];
-        self.each(seen, counts, |_, _, rank| counted[usize::from(rank)] += 1);
+        let ranks = self.ranks(seen, counts, &mut counted);
         // How many pages go before one of a rank; among equals the one at the highest address
         // first.
         let mut before = [0u64; RANKS];
-        let mut lower = 0;
-        for (before, count) in before.iter_mut().zip(counted) {
+        let (mut lower, mut ranks_queued) = (0, 0);
+        for (rank, (before, count)) in (0..STAYS).zip(before.iter_mut().zip(counted)) {
+            if lower < pages {
+                ranks_queued = rank + 1;
+            }
             lower += count;
             *before = lower;
         }
         let tier_pages = pages.div_ceil(QUEUE_TIERS).max(1);
         let mut tiers: VecDeque<Tier<S>> = VecDeque::new();
-        self.each(seen, counts, |space, page, rank| {
-            let place = &mut before[usize::from(rank)];
-            *place -= 1;
-            if *place >= pages {
-                return;
-            }
-            let at = (*place / tier_pages + 1).ilog2() as usize;
-            while tiers.len() <= at {
-                tiers.push_back(Tier {
-                    rank_max: 0,
-                    runs: VecDeque::new(),
-                });
-            }
-            let tier = &mut tiers[at];
-            tier.rank_max = tier.rank_max.max(rank);
-            match tier.runs.back_mut() {
-                Some(run) if run.space == space && run.first + u64::from(run.pages) == page => {
-                    run.pages += 1;
-                }
-                _ => tier.runs.push_back(Run {
-                    first: page,
-                    pages: 1,
-                    space,
-                }),
-            }
+        let tables = seen.iter().flat_map(|(space, seen)| {
+            let first = |seen: &Seen| seen.index * PAGES_PER_TABLE as u64;
+            seen.iter().map(move |seen| (*space, first(seen)))
         });
+        for ((space, first), ranks) in tables.zip(&ranks) {
+            let queued = ranks.iter().enumerate();
+            for (slot, rank) in queued.filter(|(_, rank)| **rank < ranks_queued) {
+                let place = &mut before[usize::from(*rank)];
+                *place -= 1;
+                if *place < pages {
+                    let at = (*place / tier_pages + 1).ilog2() as usize;
+                    put(&mut tiers, at, *rank, space, first + slot as u64);
+                }
+            }
+        }
         self.tiers = tiers;
     }
 
-    /// Calls `visit` with each page that may go, and its rank.
-    fn each(
+    /// The ranks of all pages, table by table, and how many there are of each: two bytes a page,
+    /// for as long as the queue is made. What may not go is [`STAYS`].
+    fn ranks(
         &self,
         seen: &BTreeMap<S, Vec<Seen>>,
         counts: bool,
-        mut visit: impl FnMut(S, u64, u16),
-    ) {
+        counted: &mut [u64; RANKS],
+    ) -> Vec<[u16; PAGES_PER_TABLE]> {
+        let mut ranks = Vec::with_capacity(seen.values().map(Vec::len).sum());
         for (space, seen) in seen {
             let tables = self
                 .spaces
@@ -278,19 +274,18 @@ impl<S: Copy + Ord> PageQueue<S> {
                 } else {
                     seen.bits.young
                 };
-                for slot in (seen.movable & seen.bits.present).pages() {
+                let mut of = [STAYS; PAGES_PER_TABLE];
+                (seen.movable & seen.bits.present).pages().for_each(|slot| {
                     let page = known.map_or(PageHistory::default(), |pages| pages[slot]);
-                    let rank = self.order.rank(&self.model, page, touched.contains(slot));
-                    if let Some(rank) = rank {
-                        visit(
-                            *space,
-                            seen.index * PAGES_PER_TABLE as u64 + slot as u64,
-                            rank,
-                        );
+                    if let Some(rank) = self.order.rank(&self.model, page, touched.contains(slot)) {
+                        of[slot] = rank;
+                        counted[usize::from(rank)] += 1;
                     }
-                }
+                });
+                ranks.push(of);
             }
         }
+        ranks
     }
 
     /// Takes runs of one address space and tier from the queue, at most `pages` in all, ascending;
@@ -372,6 +367,28 @@ impl<S: Copy + Ord> PageQueue<S> {
             });
         }
         false
+    }
+}
+
+/// Puts a page into a tier, to which pages come in the order of address.
+fn put<S: PartialEq>(tiers: &mut VecDeque<Tier<S>>, at: usize, rank: u16, space: S, page: u64) {
+    while tiers.len() <= at {
+        tiers.push_back(Tier {
+            rank_max: 0,
+            runs: VecDeque::new(),
+        });
+    }
+    let tier = &mut tiers[at];
+    tier.rank_max = tier.rank_max.max(rank);
+    match tier.runs.back_mut() {
+        Some(run) if run.space == space && run.first + u64::from(run.pages) == page => {
+            run.pages += 1;
+        }
+        _ => tier.runs.push_back(Run {
+            first: page,
+            pages: 1,
+            space,
+        }),
     }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A policy and its guard, for one target.
 
+use crate::whatif::keep::Wanted;
+
 use super::{Action, Decision, Facts, Guard, Pace, Policy, Spec, Wish};
 
 /// Decides for one target. Its answers depend on nothing but the facts it was given, in their order.
@@ -44,6 +46,11 @@ impl Controller {
     /// What the policy needs of its world now: it may ask for looks less often once it knows.
     pub fn pace(&self) -> Pace {
         self.policy.pace()
+    }
+
+    /// How small a cgroup is to be held ([`Policy::shrinks`]).
+    pub fn shrinks(&self) -> Option<Wanted> {
+        self.policy.shrinks()
     }
 
     /// What holds for every policy, for reports.

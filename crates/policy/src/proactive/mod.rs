@@ -30,6 +30,7 @@ mod facts;
 mod guard;
 mod harm;
 mod pressure;
+mod shrink;
 mod spec;
 mod survival;
 
@@ -43,6 +44,7 @@ pub use spec::Spec;
 pub use survival::Survival;
 
 use crate::budget::Order;
+use crate::whatif::keep::Wanted;
 use crate::workingset::Intervals;
 use arguments::Arguments;
 
@@ -103,6 +105,11 @@ pub trait Policy: std::fmt::Debug + Send {
 
     /// What it needs.
     fn pace(&self) -> Pace;
+
+    /// How small it wants a cgroup held, if that is what it does.
+    fn shrinks(&self) -> Option<Wanted> {
+        None
+    }
 }
 
 /// A policy with its guard's parameters, or what is wrong with its arguments.
@@ -121,4 +128,10 @@ pub struct Entry {
 }
 
 /// Every policy there is.
-pub const POLICIES: &[Entry] = &[age::ENTRY, pressure::ENTRY, cost::ENTRY, budget::ENTRY];
+pub const POLICIES: &[Entry] = &[
+    age::ENTRY,
+    pressure::ENTRY,
+    cost::ENTRY,
+    budget::ENTRY,
+    shrink::ENTRY,
+];

@@ -112,7 +112,7 @@ mod tests {
     fn errors_name_the_key_and_the_range() {
         assert_eq!(
             error("ages:1s/2s"),
-            "no proactive policy is called \"ages\"; there are age, pressure, cost, budget"
+            "no proactive policy is called \"ages\"; there are age, pressure, cost, budget, shrink"
         );
         assert_eq!(error("age"), "age is written age:OLDER_THAN/EVERY");
         assert_eq!(error("age:10s"), "age is written age:OLDER_THAN/EVERY");

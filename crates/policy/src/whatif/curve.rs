@@ -126,9 +126,14 @@ pub struct Curves {
     pub unknown_per_second: f64,
     /// Pages that came back from swap or were read again a second, as it was.
     pub seen_per_second: f64,
+    /// Pages used a second, each once from look to look.
+    pub uses_per_second: f64,
     /// Resident memory that has not been used at all since the observation began, bytes: when it is
     /// used again, nobody knows.
     pub unused_bytes: u64,
+    /// Charged besides, which no look at processes shows and no limit takes: kernel memory, bytes.
+    /// Whoever looks knows it; else 0.
+    pub beyond_bytes: u64,
     /// By [`Decider::ALL`].
     pub curves: [Curve; Decider::ALL.len()],
 }
@@ -175,7 +180,13 @@ impl Curves {
         points
             .take_while(|(point, _)| point.wait_ratio(prices).high <= wait_max)
             .last()
-            .map(|(_, percent)| (u128::from(self.full_bytes) * u128::from(percent) / 100) as u64)
+            .map(|(_, percent)| self.bytes_at(percent))
+    }
+
+    /// A size in bytes. Not less than it: a byte less may wait longer.
+    pub fn bytes_at(&self, percent: u16) -> u64 {
+        let bytes = (u128::from(self.full_bytes) * u128::from(percent)).div_ceil(100);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
     /// Both as one: what happened in both times, weighted by how long each was.
@@ -197,7 +208,9 @@ impl Curves {
             observed_ms: self.observed_ms.saturating_add(other.observed_ms),
             unknown_per_second: mean(self.unknown_per_second, other.unknown_per_second, share),
             seen_per_second: mean(self.seen_per_second, other.seen_per_second, share),
+            uses_per_second: mean(self.uses_per_second, other.uses_per_second, share),
             unused_bytes: self.unused_bytes.min(other.unused_bytes),
+            beyond_bytes: self.beyond_bytes.max(other.beyond_bytes),
             curves: std::array::from_fn(|decider| Curve {
                 points: std::array::from_fn(|size| point(decider, size)),
             }),

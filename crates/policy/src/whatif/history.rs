@@ -7,8 +7,10 @@
 //!      8      2  version, 1
 //!     10      1  hours kept; the days follow them
 //!     11      1  days kept
-//!     12  848 n  each: begin (Unix ms), full_bytes, observed_ms, unused_bytes (8 each), 816 of
-//! rates
+//!     12      2  bytes of the name
+//!     14         the name
+//!            856 n  the times kept: begin (Unix ms), full_bytes, observed_ms, unused_bytes,
+//!                   beyond_bytes (8 each), and 408 rates
 //!    end      8  checksum of all before
 //! ```
 //!
@@ -30,10 +32,12 @@ const DAY_MS: u64 = 24 * HOUR_MS;
 
 const MAGIC: &[u8; 8] = b"agewhtif";
 const VERSION: u16 = 1;
-const HEAD_BYTES: usize = 12;
+const HEAD_BYTES: usize = 14;
 /// Rates of one time: of each decider, size and kind three.
 const RATES: usize = Decider::ALL.len() * SIZES * 2 * 3;
-const KEPT_BYTES: usize = 4 * 8 + RATES * 2;
+/// Numbers of one time before its rates.
+const NUMBERS: usize = 5;
+const KEPT_BYTES: usize = NUMBERS * 8 + RATES * 2;
 
 /// Why bytes are no history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +61,7 @@ struct Kept {
     full_bytes: u64,
     observed_ms: u64,
     unused_bytes: u64,
+    beyond_bytes: u64,
     rates: Box<[u16; RATES]>,
 }
 
@@ -88,18 +93,17 @@ impl History {
         self.days.iter().map(|kept| (kept.begin_ms, kept.curves()))
     }
 
-    /// As bytes, at most some 32 KiB.
-    pub fn encode(&self) -> Vec<u8> {
+    /// As bytes, at most 64 KiB with any name of the kernel's. `name`: of whose history it is; what
+    /// is longer than 65535 bytes is cut.
+    pub fn encode(&self, name: &str) -> Vec<u8> {
+        let name = &name.as_bytes()[..name.len().min(usize::from(u16::MAX))];
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend([self.hours.len() as u8, self.days.len() as u8]);
+        bytes.extend((name.len() as u16).to_le_bytes());
+        bytes.extend(name);
         for kept in self.hours.iter().chain(&self.days) {
-            for number in [
-                kept.begin_ms,
-                kept.full_bytes,
-                kept.observed_ms,
-                kept.unused_bytes,
-            ] {
+            for number in kept.numbers() {
                 bytes.extend(number.to_le_bytes());
             }
             bytes.extend(kept.rates.iter().flat_map(|rate| rate.to_le_bytes()));
@@ -108,11 +112,11 @@ impl History {
         bytes
     }
 
-    /// From bytes.
+    /// From bytes: the name, and what is known of it.
     ///
     /// # Errors
     /// [`HistoryError`]: nothing of it is taken then.
-    pub fn decode(bytes: &[u8]) -> Result<Self, HistoryError> {
+    pub fn decode(bytes: &[u8]) -> Result<(String, Self), HistoryError> {
         if !bytes.starts_with(MAGIC) {
             return Err(HistoryError::Foreign);
         }
@@ -123,7 +127,8 @@ impl History {
         }
         let counts = bytes.get(10..HEAD_BYTES).ok_or(HistoryError::Damaged)?;
         let (hours, days) = (usize::from(counts[0]), usize::from(counts[1]));
-        let length = HEAD_BYTES + (hours + days) * KEPT_BYTES;
+        let name_end = HEAD_BYTES + usize::from(u16::from_le_bytes([counts[2], counts[3]]));
+        let length = name_end + (hours + days) * KEPT_BYTES;
         let (rest, sum) = bytes
             .split_at_checked(length)
             .ok_or(HistoryError::Damaged)?;
@@ -131,13 +136,13 @@ impl History {
         if !is_sound {
             return Err(HistoryError::Damaged);
         }
-        let mut kept = rest[HEAD_BYTES..]
-            .chunks_exact(KEPT_BYTES)
-            .map(Kept::decode);
-        Ok(History {
+        let name = String::from_utf8_lossy(&rest[HEAD_BYTES..name_end]).into_owned();
+        let mut kept = rest[name_end..].chunks_exact(KEPT_BYTES).map(Kept::decode);
+        let history = History {
             hours: kept.by_ref().take(hours).collect(),
             days: kept.collect(),
-        })
+        };
+        Ok((name, history))
     }
 }
 
@@ -164,6 +169,7 @@ impl Kept {
             full_bytes: curves.full_bytes,
             observed_ms: curves.observed_ms,
             unused_bytes: curves.unused_bytes,
+            beyond_bytes: curves.beyond_bytes,
             rates: Box::new([0; RATES]),
         };
         kept.rates
@@ -190,16 +196,28 @@ impl Kept {
             observed_ms: self.observed_ms,
             unknown_per_second: 0.0,
             seen_per_second: 0.0,
+            uses_per_second: 0.0,
             unused_bytes: self.unused_bytes,
+            beyond_bytes: self.beyond_bytes,
             curves: std::array::from_fn(|decider| Curve {
                 points: std::array::from_fn(|size| point(decider * SIZES + size)),
             }),
         }
     }
 
+    fn numbers(&self) -> [u64; NUMBERS] {
+        [
+            self.begin_ms,
+            self.full_bytes,
+            self.observed_ms,
+            self.unused_bytes,
+            self.beyond_bytes,
+        ]
+    }
+
     /// Of exactly [`KEPT_BYTES`].
     fn decode(bytes: &[u8]) -> Self {
-        let (numbers, rates) = bytes.split_at(4 * 8);
+        let (numbers, rates) = bytes.split_at(NUMBERS * 8);
         let number = |at: usize| {
             let bytes = numbers[at * 8..].first_chunk();
             u64::from_le_bytes(bytes.copied().unwrap_or_default())
@@ -209,6 +227,7 @@ impl Kept {
             full_bytes: number(1),
             observed_ms: number(2),
             unused_bytes: number(3),
+            beyond_bytes: number(4),
             rates: Box::new([0; RATES]),
         };
         for (to, rate) in kept.rates.iter_mut().zip(rates.chunks_exact(2)) {
@@ -238,6 +257,11 @@ fn from_rate(rate: u16) -> f64 {
         UNBOUNDED => f64::INFINITY,
         step => (f64::from(step) / STEPS - LOWEST).exp2(),
     }
+}
+
+/// A number to call the file of a name by, the same in every version.
+pub fn name_hash(name: &str) -> u64 {
+    checksum(name.as_bytes())
 }
 
 fn checksum(bytes: &[u8]) -> u64 {
@@ -273,7 +297,9 @@ mod tests {
             observed_ms: 600_000,
             unknown_per_second: 0.0,
             seen_per_second: 0.0,
+            uses_per_second: 0.0,
             unused_bytes: 5,
+            beyond_bytes: seed,
             curves: std::array::from_fn(|decider| Curve {
                 points: std::array::from_fn(|size| Point {
                     faults: [estimate(decider * 99 + size), estimate(500 + size)],
@@ -294,9 +320,10 @@ mod tests {
     fn a_full_history_is_small_and_comes_back() {
         let history = filled();
         assert_eq!((history.hours().len(), history.days().len()), (HOURS, DAYS));
-        let bytes = history.encode();
+        let name = "/n".repeat(128);
+        let bytes = history.encode(&name);
         assert!(bytes.len() <= 64 << 10, "{}", bytes.len());
-        assert_eq!(History::decode(&bytes), Ok(history.clone()));
+        assert_eq!(History::decode(&bytes), Ok((name, history.clone())));
         let (begin_ms, last) = history.hours().last().unwrap();
         assert_eq!(begin_ms % HOUR_MS, 0);
         let was = curves(24 * 20 - 1, 1 << 30);
@@ -322,7 +349,7 @@ mod tests {
 
     #[test]
     fn what_is_damaged_says_so() {
-        let bytes = filled().encode();
+        let bytes = filled().encode("/web");
         assert_eq!(History::decode(b""), Err(HistoryError::Foreign));
         assert_eq!(History::decode(b"agewhtif"), Err(HistoryError::Damaged));
         let mut later = bytes.clone();
@@ -337,7 +364,7 @@ mod tests {
     proptest! {
         #[test]
         fn damage_anywhere_is_noticed(at in any::<prop::sample::Index>(), flip in 1u8..) {
-            let bytes = filled().encode();
+            let bytes = filled().encode("/web");
             let at = at.index(bytes.len());
             prop_assert!(History::decode(&bytes[..at]).is_err());
             let mut changed = bytes;

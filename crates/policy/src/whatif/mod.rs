@@ -36,7 +36,9 @@
 
 mod curve;
 pub mod history;
+pub mod keep;
 mod pool;
+pub mod recommend;
 mod sample;
 pub mod shrink;
 mod stack;
@@ -49,7 +51,7 @@ pub use curve::{Curve, Curves, Decider, Estimate, PERCENTS, Point, Prices, SIZES
 pub use history::{History, HistoryError};
 pub use sample::{Filter, page_hash};
 
-use pool::{Classic, MultiGen, Pool};
+use pool::{Pools, pools};
 use sample::{Page, Sample};
 use stack::Stack;
 use tally::{Scale, Tally};
@@ -123,18 +125,12 @@ pub enum Fact {
     Out,
 }
 
-#[derive(Clone, Debug)]
-enum Pools {
-    Classic(Vec<Classic>),
-    MultiGen(Vec<MultiGen>),
-}
-
 /// Simulates memories of other sizes for one process or cgroup.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct WhatIf {
     sample: Sample,
     stack: Stack,
-    pools: Pools,
+    pools: Box<dyn Pools>,
     simulated: Vec<usize>,
     tally: Tally,
     scale: Scale,
@@ -156,14 +152,10 @@ impl WhatIf {
     pub fn new(params: Params) -> Self {
         let pages = params.pages.clamp(1, PAGES_MAX);
         let simulated = tally::simulated(params.every);
-        let count = simulated.len();
         WhatIf {
             sample: Sample::new(pages),
             stack: Stack::new(pages),
-            pools: match params.kernel {
-                Kernel::Classic => Pools::Classic(vec![Classic::new(pages); count]),
-                Kernel::MultiGen => Pools::MultiGen(vec![MultiGen::new(pages); count]),
-            },
+            pools: pools(params.kernel, simulated.len(), pages),
             simulated,
             tally: Tally::new(0),
             scale: Scale::default(),
@@ -201,6 +193,11 @@ impl WhatIf {
         self.peak_pages = 0;
     }
 
+    /// How long it has counted, ms.
+    pub fn observed_ms(&self) -> u64 {
+        self.tally.observed_ms(self.last_ms)
+    }
+
     /// Looks so far.
     pub fn looks(&self) -> u32 {
         self.looks
@@ -225,20 +222,13 @@ impl WhatIf {
 
     /// Bytes taken from the allocator.
     pub fn memory_bytes(&self) -> usize {
-        let pools: usize = match &self.pools {
-            Pools::Classic(pools) => pools.iter().map(Pool::memory_bytes).sum(),
-            Pools::MultiGen(pools) => pools.iter().map(Pool::memory_bytes).sum(),
-        };
         let own = self.tally.memory_bytes() + self.sample.memory_bytes();
-        pools + own + self.stack.memory_bytes() + size_of::<Self>()
+        self.pools.memory_bytes() + own + self.stack.memory_bytes() + size_of::<Self>()
     }
 
     fn forget(&mut self, slot: Slot) {
         self.stack.remove(slot);
-        match &mut self.pools {
-            Pools::Classic(pools) => pools.iter_mut().for_each(|pool| pool.remove(slot)),
-            Pools::MultiGen(pools) => pools.iter_mut().for_each(|pool| pool.remove(slot)),
-        }
+        self.pools.remove(slot);
     }
 
     /// What one page of the sample stands for, and what 100 percent are.
@@ -278,69 +268,38 @@ impl WhatIf {
     }
 
     fn use_pages(&mut self, used: &[Slot], is_counted: bool) {
+        let WhatIf {
+            sample,
+            tally,
+            scale,
+            simulated,
+            ..
+        } = self;
         let distances = self.stack.look(used);
-        for (slot, distance) in used.iter().zip(&distances) {
-            let Some(page) = self.sample.page_mut(*slot) else {
-                continue;
-            };
-            if !is_counted {
-                continue;
-            }
-            let (page_type, rank) = (page.page_type, page.rank);
+        let mut count = |slot: Slot, distance| {
+            let page = sample.page_mut(slot).filter(|_| is_counted)?;
             if std::mem::take(&mut page.is_out) {
-                self.tally.seen_pages += self.scale.weight;
+                tally.seen_pages += scale.weight;
             }
             if std::mem::take(&mut page.is_unknown) {
-                self.tally.unknown_pages += self.scale.weight;
+                tally.unknown_pages += scale.weight;
             }
-            if let Some(distance) = distance {
-                self.tally.lru(*distance, page_type, rank, &self.scale);
-            }
-        }
-        let counted: Vec<(Slot, Option<(PageType, u64)>)> = used
+            tally.lru(distance?, page.page_type, page.rank, scale);
+            Some((page.page_type, page.rank))
+        };
+        // Of those that are not new.
+        let counted: Vec<Option<(PageType, u64)>> = used
             .iter()
-            .zip(&distances)
-            .map(|(slot, distance)| {
-                let page = self.sample.page(*slot).filter(|_| is_counted);
-                let known = page.filter(|_| distance.is_some());
-                (*slot, known.map(|page| (page.page_type, page.rank)))
-            })
+            .zip(distances)
+            .map(|(slot, distance)| count(*slot, distance))
             .collect();
-        match &mut self.pools {
-            Pools::Classic(pools) => run(
-                pools,
-                &self.simulated,
-                &counted,
-                &mut self.tally,
-                &self.scale,
-            ),
-            Pools::MultiGen(pools) => run(
-                pools,
-                &self.simulated,
-                &counted,
-                &mut self.tally,
-                &self.scale,
-            ),
-        }
-    }
-}
-
-/// Uses pages in each pool, and counts what was not there of those that are not new.
-fn run<P: Pool>(
-    pools: &mut [P],
-    sizes: &[usize],
-    used: &[(Slot, Option<(PageType, u64)>)],
-    tally: &mut Tally,
-    scale: &Scale,
-) {
-    for (pool, size) in pools.iter_mut().zip(sizes) {
-        pool.set_capacity(scale.capacity(*size));
-        for (slot, counted) in used {
-            let is_hit = pool.access(*slot);
-            if let (false, Some((page_type, rank))) = (is_hit, counted) {
-                tally.kernel(*size, *page_type, *rank, scale);
+        let capacities: Vec<u32> = simulated.iter().map(|size| scale.capacity(*size)).collect();
+        let pools = &mut self.pools;
+        pools.use_pages(&capacities, used, &mut |number, at| {
+            if let Some((page_type, rank)) = counted[at] {
+                tally.kernel(simulated[number], page_type, rank, scale);
             }
-        }
+        });
     }
 }
 

@@ -7,10 +7,13 @@
 //! use.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::{Fact, Slot};
 use crate::generations::PageType;
+use crate::mix;
 use crate::sample::Level;
+use crate::table::PAGES_PER_TABLE;
 
 /// Tells which pages are simulated, without the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,34 @@ impl Filter {
         rank(hash, level) < self.threshold
     }
 
+    /// Calls `take` with number and hash of each page of `pages` that is simulated, upwards. They
+    /// are pages of what `of` names, as for [`page_hash`], one in 2^`level` of which is followed.
+    /// Takes time by what is found and by tables of 512 pages, not by pages.
+    pub fn each(self, of: u64, pages: Range<u64>, level: Level, mut take: impl FnMut(u64, u64)) {
+        let is_all = self.threshold.leading_zeros() < u32::from(level);
+        let end = if is_all {
+            u64::MAX
+        } else {
+            self.threshold << level
+        };
+        for number in pages.start / TABLE..pages.end.div_ceil(TABLE) {
+            let table = Table::new(of, number);
+            let mut found = [0; PAGES_PER_TABLE];
+            let last = (end >> TURN_SHIFT) as usize;
+            let found = &mut found[..=last];
+            for (turn, place) in (0..).zip(found.iter_mut()) {
+                *place = table.place(turn);
+            }
+            found.sort_unstable();
+            for place in found {
+                let (page, hash) = (number * TABLE + *place, table.hash(*place));
+                if pages.contains(&page) && self.takes(hash, level) {
+                    take(page, hash);
+                }
+            }
+        }
+    }
+
     /// The share of the pages that are simulated.
     pub fn share(self) -> f64 {
         self.threshold as f64 / u64::MAX as f64
@@ -44,9 +75,56 @@ fn rank(hash: u64, level: Level) -> u64 {
 }
 
 /// What names a page, as a number that looks drawn by chance: of process and address, or of file
-/// and place in it.
+/// and place in it. Of the 512 pages of a table each has a 512th of the numbers to itself, so
+/// that a sample takes as many of each table, and finds them without trying every page.
 pub fn page_hash(of: u64, page: u64) -> u64 {
-    crate::mix::hash(crate::mix::hash(of) ^ page)
+    Table::new(of, page / TABLE).hash(page % TABLE)
+}
+
+/// Pages of a table.
+const TABLE: u64 = PAGES_PER_TABLE as u64;
+/// The upper bits of a hash are the turn of a page among those of its table.
+const TURN_SHIFT: u32 = u64::BITS - TABLE.trailing_zeros();
+
+/// Hashes of the pages of a table.
+#[derive(Clone, Copy)]
+struct Table {
+    seed: u64,
+}
+
+impl Table {
+    fn new(of: u64, number: u64) -> Self {
+        Table {
+            seed: mix::hash(mix::hash(of) ^ number),
+        }
+    }
+
+    /// Odd, so that each place has a turn of its own.
+    fn factor(self) -> u64 {
+        self.seed | 1
+    }
+
+    fn offset(self) -> u64 {
+        self.seed >> 32
+    }
+
+    fn hash(self, place: u64) -> u64 {
+        let turn = place
+            .wrapping_mul(self.factor())
+            .wrapping_add(self.offset())
+            % TABLE;
+        turn << TURN_SHIFT | mix::hash(self.seed ^ place) >> (u64::BITS - TURN_SHIFT)
+    }
+
+    /// The place whose turn it is.
+    fn place(self, turn: u64) -> u64 {
+        // Newton's method: each step doubles the bits that are right, of which three are.
+        let step = |inverse: u64| {
+            inverse.wrapping_mul(2u64.wrapping_sub(self.factor().wrapping_mul(inverse)))
+        };
+        let inverse = step(step(self.factor()));
+        turn.wrapping_sub(self.offset()).wrapping_mul(inverse) % TABLE
+    }
 }
 
 /// A page of the sample.
@@ -197,5 +275,42 @@ impl Sample {
         self.pages.capacity() * size_of::<Option<Page>>()
             + self.by_rank.len() * (size_of::<u64>() + size_of::<Slot>()) * 3 / 2
             + self.free.capacity() * size_of::<Slot>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Those that are found are those that are taken when each is tried.
+        #[test]
+        fn none_is_missed_and_none_made_up(
+            of in any::<u64>(),
+            start in 0u64..1 << 40,
+            count in 0u64..1500,
+            threshold in prop_oneof![any::<u64>(), 0u64..1 << 56, Just(u64::MAX)],
+            level in 0u8..=40,
+        ) {
+            let filter = Filter { threshold };
+            let pages = start..start + count;
+            let mut found = Vec::new();
+            filter.each(of, pages.clone(), level, |page, hash| found.push((page, hash)));
+            let tried = pages.map(|page| (page, page_hash(of, page)));
+            let taken: Vec<_> = tried.filter(|(_, hash)| filter.takes(*hash, level)).collect();
+            prop_assert_eq!(found, taken);
+        }
+
+        #[test]
+        fn every_place_has_a_turn(of in any::<u64>(), number in any::<u64>()) {
+            let table = Table::new(of, number);
+            for turn in 0..TABLE {
+                let place = table.place(turn);
+                prop_assert!(place < TABLE);
+                prop_assert_eq!(table.hash(place) >> TURN_SHIFT, turn);
+            }
+        }
     }
 }

@@ -326,16 +326,36 @@ impl Shrink {
 
     /// Faults a second, and the share of the time that was waited.
     fn rates(&self, from: Facts, to: Facts) -> (f64, f64) {
-        let ms = to.now_ms.saturating_sub(from.now_ms).max(1) as f64;
-        let faults = |of: usize| to.faults[of].saturating_sub(from.faults[of]) as f64;
-        let prices = [self.terms.prices.anon_ns, self.terms.prices.file_ns];
-        let reckoned_ms = (0..2).map(|of| faults(of) * prices[of] / 1e6).sum::<f64>();
-        let waited_ms = match (from.waited_us, to.waited_us) {
-            (Some(from), Some(to)) => to.saturating_sub(from) as f64 / 1000.0,
-            _ => reckoned_ms,
-        };
-        ((faults(0) + faults(1)) * 1000.0 / ms, waited_ms / ms)
+        let [anon, file] = to.faults_since(from);
+        let faults = (anon + file) * 1000.0 / to.ms_since(from);
+        (faults, waited_ratio(from, to, self.terms.prices))
     }
+
+    /// The step that is being held.
+    pub(super) fn held(&self) -> Option<&Planned> {
+        self.steps.get(self.at?)
+    }
+}
+
+impl Facts {
+    fn ms_since(self, from: Facts) -> f64 {
+        self.now_ms.saturating_sub(from.now_ms).max(1) as f64
+    }
+
+    fn faults_since(self, from: Facts) -> [f64; 2] {
+        [0, 1].map(|of: usize| self.faults[of].saturating_sub(from.faults[of]) as f64)
+    }
+}
+
+/// The share of the time that was waited between two times: the kernel's own count, or faults
+/// times prices.
+pub(super) fn waited_ratio(from: Facts, to: Facts, prices: Prices) -> f64 {
+    let [anon, file] = to.faults_since(from);
+    let waited_ms = match (from.waited_us, to.waited_us) {
+        (Some(from), Some(to)) => to.saturating_sub(from) as f64 / 1000.0,
+        _ => (anon * prices.anon_ns + file * prices.file_ns) / 1e6,
+    };
+    waited_ms / to.ms_since(from)
 }
 
 #[cfg(test)]

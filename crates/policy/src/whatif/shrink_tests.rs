@@ -27,7 +27,9 @@ fn curves(knee: f64, steep: f64) -> Curves {
         observed_ms: 60_000,
         unknown_per_second: 0.0,
         seen_per_second: 0.0,
+        uses_per_second: 0.0,
         unused_bytes: 0,
+        beyond_bytes: 0,
         curves: [curve.clone(), curve],
     }
 }

@@ -4,12 +4,11 @@
 use super::curve::{Curve, Curves, Decider, Estimate, PERCENTS, Point, SIZES};
 use super::stack::Distance;
 use crate::generations::PageType;
+use crate::statistics::student;
 
 /// Parts of the sample, by page, that are held against one another.
 const GROUPS: usize = 8;
-/// 0.975 quantile of Student's t with `GROUPS` - 1 degrees of freedom.
-const T_95: f64 = 2.365;
-/// The same of the normal distribution.
+/// 0.975 quantile of the normal distribution.
 const Z_95: f64 = 1.96;
 /// "Rule of three": what was never seen happened, with 95 % probability, fewer than three times.
 const NEVER_SEEN: f64 = 3.0;
@@ -48,6 +47,7 @@ pub(super) struct Tally {
     coarse: [u64; SIZES],
     pub unknown_pages: f64,
     pub seen_pages: f64,
+    used_pages: f64,
     /// Time in which uses went unnoticed.
     pub blind_ms: f64,
 }
@@ -84,13 +84,20 @@ impl Tally {
             coarse: [0; SIZES],
             unknown_pages: 0.0,
             seen_pages: 0.0,
+            used_pages: 0.0,
             blind_ms: 0.0,
         }
+    }
+
+    /// How long it has counted, ms.
+    pub fn observed_ms(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.began_ms)
     }
 
     /// Notes a look in which so many pages of the sample were used.
     pub fn look(&mut self, used: usize, scale: &Scale) {
         self.looks += 1;
+        self.used_pages += used as f64 * scale.weight;
         for (size, coarse) in self.coarse.iter_mut().enumerate() {
             *coarse += u64::from(used as u64 > u64::from(scale.capacity(size)));
         }
@@ -137,7 +144,7 @@ impl Tally {
     /// The curves. `filled` are the sizes at which the kernel's memory was simulated, rising, with
     /// the first and the last of all.
     pub fn curves(&self, now_ms: u64, scale: &Scale, full_bytes: u64, filled: &[usize]) -> Curves {
-        let observed_ms = now_ms.saturating_sub(self.began_ms);
+        let observed_ms = self.observed_ms(now_ms);
         let seconds = (observed_ms as f64 / 1000.0).max(1e-3);
         let mut kernel = self.kernel.clone();
         for counts in kernel.by_type.iter_mut().chain(&mut kernel.by_group) {
@@ -157,7 +164,9 @@ impl Tally {
             observed_ms,
             unknown_per_second: self.unknown_pages / seconds,
             seen_per_second: self.seen_pages / seconds,
+            uses_per_second: self.used_pages / seconds,
             unused_bytes: 0,
+            beyond_bytes: 0,
             curves: Decider::ALL.map(of),
         }
     }
@@ -217,7 +226,7 @@ fn half_width(by_group: &[f64]) -> f64 {
     let count = by_group.len() as f64;
     let mean = by_group.iter().sum::<f64>() / count;
     let squares: f64 = by_group.iter().map(|of| (of - mean).powi(2)).sum();
-    T_95 * (squares / (count - 1.0) * count).sqrt()
+    student(count - 1.0) * (squares / (count - 1.0) * count).sqrt()
 }
 
 /// The value at a percentage, on a line between those of the sizes; beyond the ends as there.

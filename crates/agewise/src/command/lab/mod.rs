@@ -15,6 +15,7 @@ pub mod setup;
 pub mod show;
 pub mod verify_kernel;
 pub mod verify_policies;
+pub mod whatif;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,7 @@ pub enum Command {
     Show(show::Args),
     Check(check::Args),
     Rerun(rerun::Args),
+    Whatif(whatif::Args),
 }
 
 /// Runs the subcommand asked for.
@@ -59,5 +61,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Check(args) => check::run(args),
         Command::Show(args) => show::run(args),
         Command::Rerun(args) => rerun::run(args),
+        Command::Whatif(args) => whatif::run(args),
     }
 }

@@ -139,24 +139,12 @@ fn print(args: &Args, outcomes: &[Outcome]) -> anyhow::Result<()> {
         Format::Csv => {
             writeln!(
                 out,
-                "path,inode,resident_bytes,asked_bytes,left_bytes,rehearsed_bytes,young_bytes,\
-                 dirty_bytes,stayed_bytes,vanished_bytes,unreachable_bytes,limited_bytes"
+                "path,inode,resident_bytes,{}",
+                DropReport::NAMES.join(",")
             )?;
-            for (path, inode, resident_bytes, r) in outcomes.iter().map(record) {
-                writeln!(
-                    out,
-                    "{},{inode},{resident_bytes},{},{},{},{},{},{},{},{},{}",
-                    path.csv(),
-                    r.asked_bytes,
-                    r.left_bytes,
-                    r.rehearsed_bytes,
-                    r.young_bytes,
-                    r.dirty_bytes,
-                    r.stayed_bytes,
-                    r.vanished_bytes,
-                    r.unreachable_bytes,
-                    r.limited_bytes,
-                )?;
+            for (path, inode, resident_bytes, report) in outcomes.iter().map(record) {
+                let values = report.values().map(|bytes| bytes.to_string()).join(",");
+                writeln!(out, "{},{inode},{resident_bytes},{values}", path.csv())?;
             }
         }
         Format::Text => text(&mut out, args, outcomes, &total)?,

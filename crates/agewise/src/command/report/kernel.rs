@@ -10,7 +10,8 @@ use agewise_host::kernel_source::Unit;
 use agewise_host::root::Roots;
 use agewise_host::source::{AgesWanted, OpenHistograms};
 
-use super::print::{KernelLook, Knows, Printer};
+use super::knows::Knows;
+use super::print::{KernelLook, Printer};
 use super::{Args, EXIT_TARGETS_GONE, Left, later, progress, sort_and_cut, wait};
 use agewise_cli::observe::{ScanInterval, millis};
 use agewise_cli::signal::Stop;

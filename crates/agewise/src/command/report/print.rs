@@ -5,9 +5,11 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use agewise_host::agent::{CostReport, SubjectReport};
-use agewise_host::untrusted::{Untrusted, clean};
+use agewise_host::untrusted::Untrusted;
 use serde::Serialize;
 
+use super::knows::{Knows, kind};
+use super::text;
 use agewise_cli::output::{self, Format};
 use agewise_cli::units::{bytes_text, duration_text};
 
@@ -19,9 +21,6 @@ pub struct Printer<W> {
     now_ms: fn() -> u64,
     printed: bool,
 }
-
-/// Processes that are named in text when they could not be looked at.
-const TROUBLES_SHOWN: usize = 5;
 
 /// The wall clock of this machine, ms since 1970.
 fn wall_clock_ms() -> u64 {
@@ -51,6 +50,8 @@ struct AgesRecord<'a> {
     unseen_file_bytes: u64,
     swapped_bytes: Option<u64>,
     unmapped_cache_bytes: Option<u64>,
+    /// The part of anon memory that has a name, where all file memory is counted.
+    shmem_bytes: Option<u64>,
     refaulted_bytes: Option<u64>,
     observed_ms: u64,
     troubles: &'a [String],
@@ -118,31 +119,6 @@ struct KernelCostRecord<'a> {
     targets_cut: usize,
 }
 
-/// Which fields of a report are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Knows {
-    /// All of them: an agent's.
-    Agent,
-    /// Those of a source of the kernel's that knows processes.
-    Processes,
-    /// Those of a source of the kernel's that knows cgroups only.
-    Cgroups,
-}
-
-impl Knows {
-    fn processes(self, report: &SubjectReport) -> Option<usize> {
-        (self != Knows::Cgroups).then_some(report.processes)
-    }
-
-    fn swapped_bytes(self, report: &SubjectReport) -> Option<u64> {
-        (self != Knows::Cgroups).then_some(report.swapped_bytes)
-    }
-
-    fn refaulted_bytes(self, report: &SubjectReport) -> Option<u64> {
-        (self == Knows::Agent).then_some(report.refaulted_bytes)
-    }
-}
-
 impl<W: Write> Printer<W> {
     /// Prints to `out`.
     pub fn new(out: W, format: Format) -> Self {
@@ -188,10 +164,11 @@ impl<W: Write> Printer<W> {
                 writeln!(self.out)?;
             }
             self.printed = true;
-            text_of(&mut self.out, report, Knows::Agent)?;
+            text::subject(&mut self.out, report, Knows::Agent)?;
         }
         self.text_of_limits(cut, truncated)?;
         self.text_of_unseen(cost)?;
+        self.text_of_looks(cost)?;
         let out = &mut self.out;
         writeln!(
             out,
@@ -210,6 +187,26 @@ impl<W: Write> Printer<W> {
             bytes_text(cost.agemap_bytes),
             cost.agemap_bytes_per_page,
         )
+    }
+
+    fn text_of_looks(&mut self, cost: &CostReport) -> io::Result<()> {
+        if cost.cache_looks > 0 {
+            write!(
+                self.out,
+                "# page cache: {} looks, {:.2} ms CPU each",
+                cost.cache_looks, cost.cache_ms_per_look
+            )?;
+            for (count, what) in [
+                (cost.cache_dropped, "accesses lost"),
+                (cost.cache_unfollowed, "files too many to follow"),
+            ] {
+                if count > 0 {
+                    write!(self.out, "; {count} {what}")?;
+                }
+            }
+            writeln!(self.out)?;
+        }
+        Ok(())
     }
 
     fn text_of_unseen(&mut self, cost: &CostReport) -> io::Result<()> {
@@ -257,7 +254,7 @@ impl<W: Write> Printer<W> {
                         writeln!(self.out)?;
                     }
                     self.printed = true;
-                    text_of(&mut self.out, report, look.knows)?;
+                    text::subject(&mut self.out, report, look.knows)?;
                 }
                 self.text_of_limits(cut, false)?;
                 for caveat in look.caveats {
@@ -320,7 +317,7 @@ impl<W: Write> Printer<W> {
             writeln!(
                 self.out,
                 "time_ms,target,kind,node,upper_ms,anon_bytes,file_bytes,resident_bytes,\
-                 swapped_bytes,unmapped_cache_bytes"
+                 swapped_bytes,unmapped_cache_bytes,shmem_bytes"
             )?;
         }
         for report in reports {
@@ -328,7 +325,7 @@ impl<W: Write> Printer<W> {
                 for bin in histogram.bins() {
                     writeln!(
                         self.out,
-                        "{time_ms},{},{},{node},{},{},{},{},{},{}",
+                        "{time_ms},{},{},{node},{},{},{},{},{},{},{}",
                         report.name.csv(),
                         kind(report),
                         bin.upper_ms,
@@ -337,82 +334,13 @@ impl<W: Write> Printer<W> {
                         report.resident_bytes.iter().sum::<u64>(),
                         optional(knows.swapped_bytes(report)),
                         optional(report.unmapped_cache_bytes),
+                        optional(report.shmem_bytes),
                     )?;
                 }
             }
         }
         Ok(())
     }
-}
-
-fn text_of(out: &mut impl Write, report: &SubjectReport, knows: Knows) -> io::Result<()> {
-    let [anon, file] = report.resident_bytes;
-    writeln!(out, "# {} {}", kind(report), report.name.terminal())?;
-    if let Some(gone) = &report.gone {
-        return writeln!(out, "# gone: {}", clean(gone));
-    }
-    for (node, histogram) in &report.nodes {
-        write!(out, "N{node}\n{histogram}")?;
-    }
-    write!(
-        out,
-        "# resident {} (anon {}, file {})",
-        bytes_text(anon + file),
-        bytes_text(anon),
-        bytes_text(file),
-    )?;
-    if let Some(bytes) = knows.swapped_bytes(report) {
-        write!(out, ", in swap {}", bytes_text(bytes))?;
-    }
-    if let Some(bytes) = knows.refaulted_bytes(report) {
-        write!(out, ", came back from swap {}", bytes_text(bytes))?;
-    }
-    match knows.processes(report) {
-        Some(1) => writeln!(out, "; 1 process")?,
-        Some(n) => writeln!(out, "; {n} processes")?,
-        None => writeln!(out)?,
-    }
-    if knows == Knows::Agent && report.followed_bytes < anon + file {
-        let rate = (anon + file) as f64 / report.followed_bytes.max(1) as f64;
-        writeln!(
-            out,
-            "# sampled 1/{}, \u{b1}{:.1} %",
-            rate.round(),
-            report.half_width_ratio() * 100.0
-        )?;
-    }
-    let unseen: u64 = report.unseen_bytes.iter().sum();
-    if unseen > 0 {
-        writeln!(
-            out,
-            "# never seen accessed: {}; observed for {}, so at least that old",
-            bytes_text(unseen),
-            duration_text(Duration::from_millis(report.observed_ms)),
-        )?;
-    }
-    match report.unmapped_cache_bytes {
-        _ if knows != Knows::Agent => {}
-        Some(bytes) => writeln!(
-            out,
-            "# page cache that no process maps: {}, in no line above: see agewise files",
-            bytes_text(bytes)
-        )?,
-        None => writeln!(
-            out,
-            "# page cache that no process maps belongs to cgroups: see --cgroup"
-        )?,
-    }
-    for trouble in report.troubles.iter().take(TROUBLES_SHOWN) {
-        writeln!(out, "# not looked at: {}", clean(trouble))?;
-    }
-    if report.troubles.len() > TROUBLES_SHOWN {
-        let more = report.troubles.len() - TROUBLES_SHOWN;
-        writeln!(
-            out,
-            "# not looked at: {more} more processes; --format json names them all"
-        )?;
-    }
-    Ok(())
 }
 
 impl<'a> AgesRecord<'a> {
@@ -454,19 +382,12 @@ impl<'a> AgesRecord<'a> {
             unseen_file_bytes: report.unseen_bytes[1],
             swapped_bytes: knows.swapped_bytes(report),
             unmapped_cache_bytes: report.unmapped_cache_bytes,
+            shmem_bytes: report.shmem_bytes,
             refaulted_bytes: knows.refaulted_bytes(report),
             observed_ms: report.observed_ms,
             troubles: &report.troubles,
             gone: report.gone.as_deref(),
         }
-    }
-}
-
-fn kind(report: &SubjectReport) -> &'static str {
-    if report.is_cgroup {
-        "cgroup"
-    } else {
-        "process"
     }
 }
 

@@ -30,6 +30,7 @@ fn reports() -> Vec<SubjectReport> {
         unseen_bytes: [90 * MIB, 0],
         swapped_bytes: 17 * MIB,
         unmapped_cache_bytes: Some(3 * MIB),
+        shmem_bytes: None,
         refaulted_bytes: 8192,
         followed_bytes: 63 * MIB,
         margins_bytes: [[5e6, 1e6], [2e6, 1e6], [3e6, 0.0]]
@@ -53,6 +54,7 @@ fn reports() -> Vec<SubjectReport> {
         unseen_bytes: [0; 2],
         swapped_bytes: 0,
         unmapped_cache_bytes: None,
+        shmem_bytes: None,
         refaulted_bytes: 0,
         followed_bytes: 0,
         margins_bytes: Vec::new(),
@@ -77,6 +79,10 @@ fn cost() -> CostReport {
         clear_ms_per_gib: 2.0,
         core_percent: 0.15,
         scan_interval_ms: 1000,
+        cache_looks: 0,
+        cache_ms_per_look: 0.0,
+        cache_dropped: 0,
+        cache_unfollowed: 0,
         agemap_bytes: 139_264,
         agemap_bytes_per_page: 1.0625,
         unseen_processes: 0,
@@ -120,6 +126,30 @@ fn text_says_what_was_not_seen() {
     });
     assert!(text.contains("# not seen: 3 processes"), "{text}");
     assert!(text.contains(", 2 cgroups"), "{text}");
+}
+
+#[test]
+fn text_says_what_of_the_page_cache_it_counts() {
+    let mut out = Vec::new();
+    let mut printer = Printer::new(&mut out, Format::Text);
+    let mut reports = reports();
+    reports[0].shmem_bytes = Some(5 * MIB);
+    reports[0].unmapped_cache_bytes = None;
+    let cost = CostReport {
+        cache_looks: 4,
+        cache_ms_per_look: 2.5,
+        cache_dropped: 7,
+        ..cost()
+    };
+    printer.print(&reports, &cost, 0, false).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(
+        text.contains("mapped or not; 5.0 MiB of anon are shared memory and tmpfs"),
+        "{text}"
+    );
+    assert!(!text.contains("no process maps"), "{text}");
+    let looks = "# page cache: 4 looks, 2.50 ms CPU each; 7 accesses lost\n";
+    assert!(text.contains(looks), "{text}");
 }
 
 #[test]
@@ -216,5 +246,5 @@ fn a_source_of_the_kernels_says_how_coarse_it_is_and_nothing_it_does_not_know() 
     assert_eq!(lines[1]["targets_cut"], 3);
     let csv = printed_of_the_kernel(Format::Csv, Knows::Cgroups);
     let row = csv.lines().nth(1).unwrap();
-    assert!(row.ends_with(",528482304,,3145728"), "{row}");
+    assert!(row.ends_with(",528482304,,3145728,"), "{row}");
 }

@@ -11,6 +11,7 @@ use std::process::{Child as StdChild, Command, ExitStatus};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use agewise_host::cgroup::OwnCgroup;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -54,11 +55,12 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `command` (its first word is the program) and passes signals on from now on.
+    /// Starts `command` (its first word is the program), in a cgroup if there is one for it, and
+    /// passes signals on from now on.
     ///
     /// # Errors
     /// The program is not there or cannot be run, or the system is out of processes.
-    pub fn spawn(command: &[OsString]) -> Result<Self, SpawnError> {
+    pub fn spawn(command: &[OsString], own: Option<&OwnCgroup>) -> Result<Self, SpawnError> {
         let (program, arguments) = command.split_first().expect("clap requires a command");
         let failed = |source| SpawnError {
             program: program.clone(),
@@ -70,10 +72,12 @@ impl Child {
         // Before the command starts: a signal must not find it without us.
         let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED).map_err(failed)?;
         let handle = signals.handle();
-        let mut child = Command::new(program)
-            .args(arguments)
-            .spawn()
-            .map_err(failed)?;
+        let mut command = Command::new(program);
+        command.args(arguments);
+        if let Some(own) = own {
+            own.enter(&mut command).map_err(failed)?;
+        }
+        let mut child = command.spawn().map_err(failed)?;
         let pid = Pid::from_child(&child);
         let opened = pidfd_open(pid, PidfdFlags::empty())
             .and_then(|pidfd| Ok((rustix::io::fcntl_dupfd_cloexec(&pidfd, 0)?, pidfd)));
@@ -158,7 +162,7 @@ mod tests {
 
     fn status_of(words: &[&str]) -> u8 {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-        let mut child = Child::spawn(&words).expect("spawn");
+        let mut child = Child::spawn(&words, None).expect("spawn");
         let deadline = Instant::now() + Duration::from_secs(60);
         exit_code(child.wait_until(deadline).expect("wait").expect("ended"))
     }
@@ -172,11 +176,12 @@ mod tests {
 
     #[test]
     fn what_cannot_start_says_why() {
-        let error = Child::spawn(&["/nonexistent/program".into()]).expect_err("no such program");
+        let error =
+            Child::spawn(&["/nonexistent/program".into()], None).expect_err("no such program");
         assert_eq!(error.exit_code(), NOT_FOUND);
         assert!(error.to_string().contains("/nonexistent/program"));
         assert_eq!(
-            Child::spawn(&["/".into()])
+            Child::spawn(&["/".into()], None)
                 .expect_err("a directory")
                 .exit_code(),
             NOT_RUNNABLE
@@ -185,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_wait_ends_at_its_deadline() {
-        let mut child = Child::spawn(&["sleep".into(), "60".into()]).expect("spawn");
+        let mut child = Child::spawn(&["sleep".into(), "60".into()], None).expect("spawn");
         let deadline = Instant::now() + Duration::from_millis(30);
         assert!(child.wait_until(deadline).expect("wait").is_none());
         child.child.kill().expect("kill");

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps a family of processes lean: looks at all of them, moves out what is cold, counts.
+//! Keeps a family of processes lean: finds them, has their memory moved, counts.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use agewise_host::access::PAGE_BYTES;
-use agewise_host::agent::{Agent, Subject, Targets};
 use agewise_host::clock;
-use agewise_host::mover::{self, PageoutLimits, PageoutReport, ProcessMover, SourceRecheck};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -23,17 +19,40 @@ use agewise_cli::observe;
 /// Notes kept; what stands in the way of many processes is said of a few.
 const NOTES_MAX: usize = 5;
 
-/// What may be done.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// What not being touched for so long makes cold.
-    pub older_than: Duration,
-    /// Average speed.
-    pub rate_bytes_per_s: u64,
-    /// What each process keeps.
-    pub keep_bytes: u64,
-    /// Look, but do not touch.
-    pub rehearse: bool,
+/// What stood in the way, each once, up to [`NOTES_MAX`].
+#[derive(Debug, Default)]
+pub struct Notes(BTreeSet<String>);
+
+impl Notes {
+    /// Remembers one.
+    pub fn add(&mut self, note: String) {
+        if self.0.len() < NOTES_MAX {
+            self.0.insert(note);
+        }
+    }
+}
+
+/// What was done so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Done {
+    /// Left.
+    pub left_bytes: u64,
+    /// Would have been tried.
+    pub rehearsed_bytes: u64,
+    /// Of what left, how much came back, where that is known.
+    pub refaulted_bytes: Option<u64>,
+}
+
+/// How memory of a family is chosen and moved.
+pub trait Way {
+    /// Does what is due for these processes. What fails is noted.
+    fn look(&mut self, family: &[Process], notes: &mut Notes);
+
+    /// What was done so far.
+    fn done(&self) -> Done;
+
+    /// Undoes what has to be undone, and adds to the summary what is its own.
+    fn finish(self: Box<Self>, summary: &mut Summary, notes: &mut Notes);
 }
 
 /// One look, for the report file.
@@ -44,56 +63,39 @@ pub struct Sample {
     processes: usize,
     resident_bytes: u64,
     reclaimed_bytes: u64,
-    refaulted_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refaulted_bytes: Option<u64>,
 }
 
 /// Keeps what comes from this process lean.
 pub struct Keeper {
-    agent: Agent,
-    limits: Limits,
-    interval: Duration,
+    way: Box<dyn Way>,
     /// The one child whose status somebody else wants.
     command: Option<u32>,
     family: Vec<Process>,
     meter: Meter,
     resident_bytes: u64,
-    done: PageoutReport,
-    refaulted_bytes: u64,
-    scans: u64,
-    notes: BTreeSet<String>,
+    notes: Notes,
+    rehearses: bool,
 }
 
 impl Keeper {
-    /// Opens the source. Nothing is looked at yet.
-    ///
-    /// # Errors
-    /// No source works here.
-    pub fn new(limits: Limits, interval: Duration) -> anyhow::Result<Self> {
-        let config = observe::cold_config(limits.older_than, interval)?;
-        let (mut agent, note) = observe::open_agent(Targets::Listed(Vec::new()), config)?;
-        mover::require_page_ages(&mut agent)?;
-        let mut keeper = Self {
-            agent,
-            limits,
-            interval,
+    /// Nothing is looked at yet. `rehearses`: nothing will be moved either.
+    pub fn new(way: Box<dyn Way>, rehearses: bool) -> Self {
+        Self {
+            way,
+            rehearses,
             command: None,
             family: Vec::new(),
             meter: Meter::default(),
             resident_bytes: 0,
-            done: PageoutReport::default(),
-            refaulted_bytes: 0,
-            scans: 0,
-            notes: BTreeSet::new(),
-        };
-        keeper.note(note);
-        Ok(keeper)
+            notes: Notes::default(),
+        }
     }
 
     /// Remembers what stood in the way.
     pub fn note(&mut self, note: Option<String>) {
-        if self.notes.len() < NOTES_MAX {
-            self.notes.extend(note);
-        }
+        note.into_iter().for_each(|note| self.notes.add(note));
     }
 
     /// Says which child is the command.
@@ -137,96 +139,22 @@ impl Keeper {
         self.meter.sample(Instant::now(), self.resident_bytes);
     }
 
-    /// Looks at all memory, and moves out what is cold. What fails is noted.
+    /// Finds all processes, and does what is due for them.
     pub fn look(&mut self) {
         self.gather();
-        let root = ProcRoot::default();
-        let subjects: Vec<Subject> = self
-            .family
-            .iter()
-            .filter_map(|process| Subject::process(&root, process.pid()).ok())
-            .collect();
-        self.agent.set_targets(Targets::Listed(subjects));
-        match self.agent.tick() {
-            Ok(tick) => {
-                self.scans += 1;
-                self.refaulted_bytes += tick.refaulted_pages * PAGE_BYTES;
-            }
-            Err(error) => return self.note(Some(error.to_string())),
-        }
-        let troubles: Vec<String> = self
-            .agent
-            .spaces()
-            .filter_map(|space| space.trouble().map(str::to_owned))
-            .collect();
-        for trouble in troubles {
-            self.note(Some(trouble));
-        }
-        let pids: Vec<u32> = self
-            .agent
-            .spaces()
-            .map(|space| space.process().pid())
-            .collect();
-        let mut room = (self.limits.rate_bytes_per_s as f64 * self.interval.as_secs_f64()) as u64;
-        for pid in pids {
-            match self.lighten(pid, room) {
-                Ok(went_bytes) => room = room.saturating_sub(went_bytes),
-                Err(error) => self.note(Some(format!(
-                    "process {pid}: {}",
-                    agewise_cli::output::chain(&error)
-                ))),
-            }
-        }
-    }
-
-    /// Moves out what is cold in one process, at most `bytes_max`; returns how much went.
-    fn lighten(&mut self, pid: u32, bytes_max: u64) -> anyhow::Result<u64> {
-        let Some(process) = self.family.iter().find(|process| process.pid() == pid) else {
-            return Ok(0);
-        };
-        let mut mover = match ProcessMover::open(process) {
-            Ok(mover) => mover,
-            Err(error) if error.is_gone() => return Ok(0),
-            Err(error) => return Err(error.into()),
-        };
-        let ages = [Some(observe::millis(self.limits.older_than)); 2];
-        let cold = match mover::find_cold(&mut self.agent, pid, ages, u64::MAX) {
-            Ok(Some(cold)) => cold,
-            Ok(None) => return Ok(0),
-            Err(_) if !process.is_alive() => return Ok(0),
-            Err(error) => return Err(error.into()),
-        };
-        let limits = PageoutLimits {
-            bytes_max,
-            rate_bytes_per_s: Some(self.limits.rate_bytes_per_s),
-            floor_bytes: self.limits.keep_bytes,
-            rehearse: self.limits.rehearse,
-            ..PageoutLimits::default()
-        };
-        let moved = mover::move_out(
-            &mut mover,
-            &cold.plan,
-            limits,
-            &mut SourceRecheck::new(self.agent.source(), cold.target),
-            &AtomicBool::new(false),
-            |_| (),
-        );
-        self.done.add(&moved.report);
-        match moved.error {
-            Some(error) if !error.is_gone() => Err(error.into()),
-            _ => Ok(moved.report.left_bytes + moved.report.kept_bytes),
-        }
+        self.way.look(&self.family, &mut self.notes);
     }
 
     /// Where it stands.
     pub fn sample(&self, elapsed: Duration) -> Sample {
+        let done = self.way.done();
         Sample {
             record: "look",
             elapsed_ms: observe::millis(elapsed),
             processes: self.family.len(),
             resident_bytes: self.resident_bytes,
-            reclaimed_bytes: self.done.left_bytes,
-            refaulted_bytes: self.refaulted_bytes,
+            reclaimed_bytes: done.left_bytes,
+            refaulted_bytes: done.refaulted_bytes,
         }
     }
 
@@ -234,30 +162,30 @@ impl Keeper {
     pub fn summary(mut self, command: Vec<String>, exit_code: u8, elapsed: Duration) -> Summary {
         self.meter.end(Instant::now());
         let children = children::children_usage();
-        if self.limits.rehearse {
-            let would = agewise_cli::units::bytes_text(self.done.rehearsed_bytes);
+        let done = self.way.done();
+        if self.rehearses {
+            let would = agewise_cli::units::bytes_text(done.rehearsed_bytes);
             self.note(Some(format!(
                 "nothing was moved (--dry-run); {would} would have been tried"
             )));
         }
-        let cpu = clock::process_cpu();
-        Summary {
+        let mut summary = Summary {
             record: "run",
             command,
             exit_code,
             elapsed_ms: observe::millis(elapsed),
             resident_peak_bytes: self.meter.peak_bytes().max(children.own_peak_bytes()),
             resident_mean_bytes: self.meter.mean_bytes(),
-            older_than_ms: observe::millis(self.limits.older_than),
-            reclaimed_bytes: self.done.left_bytes,
-            reclaimed_anon_bytes: self.done.left_anon_bytes,
-            reclaimed_file_bytes: self.done.left_file_bytes,
-            refaulted_bytes: self.refaulted_bytes,
-            scans: self.scans,
-            agewise_cpu_ms: cpu.as_secs_f64() * 1e3,
-            agewise_cpu_ratio: cpu.as_secs_f64() / elapsed.as_secs_f64().max(1e-9),
+            reclaimed_bytes: done.left_bytes,
+            refaulted_bytes: done.refaulted_bytes,
             command_cpu_ms: children.cpu.as_secs_f64() * 1e3,
-            notes: self.notes.into_iter().collect(),
-        }
+            ..Summary::default()
+        };
+        self.way.finish(&mut summary, &mut self.notes);
+        let cpu = clock::process_cpu();
+        summary.agewise_cpu_ms = cpu.as_secs_f64() * 1e3;
+        summary.agewise_cpu_ratio = cpu.as_secs_f64() / elapsed.as_secs_f64().max(1e-9);
+        summary.notes = self.notes.0.into_iter().collect();
+        summary
     }
 }

@@ -3,6 +3,8 @@
 
 pub mod child;
 pub mod family;
+pub mod held;
+pub mod idle;
 pub mod keeper;
 pub mod meter;
 pub mod summary;
@@ -11,25 +13,37 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use agewise_host::cgroup::OwnCgroup;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap;
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 
 use super::reclaim::{swap_note, timing};
 use agewise_cli::output;
 use agewise_cli::units;
 use child::Child;
-use keeper::{Keeper, Limits};
+use held::Held;
+use idle::{Idle, Limits};
+use keeper::Keeper;
 use summary::Summary;
 
-/// Run a program and keep it lean: move out what it has not touched for a while.
+/// Run a program and keep it lean: move out what it has not touched for a while, or hold it below a
+/// limit.
 ///
-/// Starts COMMAND, looks at its memory and that of all processes that come from it, and whenever a
-/// page has not been touched for --older-than moves it out, as `agewise reclaim` does. At the end
-/// says on standard error how much memory was resident at most and on average, what was moved out
-/// and came back, and what that cost.
+/// Starts COMMAND and looks at its memory and that of all processes that come from it. With
+/// --older-than, whenever a page has not been touched for so long it is moved out, as `agewise
+/// reclaim` does. With --memory, COMMAND runs in a cgroup of its own with that limit, and the pages
+/// worth least are moved to swap ahead of it, as the daemon does by the policy `budget`; needs root
+/// and swap. At the end says on standard error how much memory was resident at most and on average,
+/// what was moved out, and what that cost.
+///
+/// The cgroup lies near that of agewise (`agewise-run-PID`; below it in cgroup v1, beside it in v2)
+/// and is removed at the end. What COMMAND left running then goes on in the cgroup of agewise. If
+/// agewise is killed, COMMAND runs on below the limit, and the next `agewise run --memory` removes
+/// the cgroup once it is empty.
 ///
 /// COMMAND has the standard streams and the process group of agewise: it can be stopped, continued
 /// and interrupted from the terminal as without agewise, and signals that are sent to agewise alone
@@ -38,10 +52,27 @@ use summary::Summary;
 /// Exit status: that of COMMAND, or 128 + the signal that ended it; 125 if agewise itself failed
 /// before it started COMMAND, 126 if COMMAND cannot be run, 127 if it is not there.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("way").args(["older_than", "memory"]).required(true))]
 pub struct Args {
     /// What not being touched for so long makes cold.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
-    older_than: Duration,
+    older_than: Option<Duration>,
+
+    /// Hold all of it below this limit instead.
+    #[arg(long, value_name = "SIZE", value_parser = units::positive_size)]
+    #[arg(conflicts_with_all = ["interval", "rate", "keep"])]
+    memory: Option<u64>,
+
+    /// Which pages go first with --memory: those worth least by what they were used for before, or
+    /// those used least.
+    #[arg(
+        long,
+        value_name = "ORDER",
+        default_value = "reuse",
+        conflicts_with = "older_than"
+    )]
+    #[arg(value_parser = ["reuse", "heat"])]
+    by: String,
 
     /// Time between two looks, 100ms or more; a quarter of --older-than, at most 10s, unless given.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
@@ -70,6 +101,8 @@ pub struct Args {
 
 /// The exit status of a failure of our own, as of `timeout` and `env`: no command's own.
 const EXIT_OWN_FAILURE: u8 = 125;
+/// With a limit, new processes are looked for so often.
+const FIND_EVERY: Duration = Duration::from_secs(1);
 /// Resident memory is sampled at least so often.
 const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 
@@ -88,7 +121,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(EXIT_OWN_FAILURE));
         }
     };
-    let child = match Child::spawn(&args.command) {
+    let child = match Child::spawn(&args.command, prepared.own.as_deref()) {
         Ok(child) => child,
         Err(error) => {
             agewise_cli::note!("{error}");
@@ -103,29 +136,47 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// All that can fail before the command starts.
 struct Prepared {
     keeper: Keeper,
+    /// The cgroup it begins in.
+    own: Option<Arc<OwnCgroup>>,
+    /// Time to the first look, and between looks.
+    first: Duration,
     interval: Duration,
     report: Option<File>,
 }
 
 fn prepare(args: &Args) -> anyhow::Result<Prepared> {
-    let interval =
-        timing::interval(args.older_than, args.interval).map_err(|why| anyhow::anyhow!(why))?;
     let report = match &args.report {
         Some(path) => {
             Some(File::create(path).with_context(|| format!("cannot write {}", path.display()))?)
         }
         None => None,
     };
+    let Some(older_than) = args.older_than else {
+        let limit_bytes = args.memory.context("--older-than or --memory is needed")?;
+        let held = Held::new(limit_bytes, &args.by, args.dry_run)?;
+        return Ok(Prepared {
+            own: held.own(),
+            keeper: Keeper::new(Box::new(held), args.dry_run),
+            first: Duration::ZERO,
+            interval: FIND_EVERY,
+            report,
+        });
+    };
+    let interval = timing::interval(older_than, args.interval).map_err(|why| anyhow!(why))?;
     let limits = Limits {
-        older_than: args.older_than,
+        older_than,
         rate_bytes_per_s: args.rate,
         keep_bytes: args.keep,
         rehearse: args.dry_run,
     };
-    let mut keeper = Keeper::new(limits, interval)?;
+    let (idle, note) = Idle::new(limits, interval)?;
+    let mut keeper = Keeper::new(Box::new(idle), args.dry_run);
+    keeper.note(note);
     keeper.note(swap_note(swap::free_bytes(&ProcRoot::default())?));
     Ok(Prepared {
         keeper,
+        own: None,
+        first: interval,
         interval,
         report,
     })
@@ -135,12 +186,14 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
 fn attend(args: &Args, prepared: Prepared, mut child: Child) -> anyhow::Result<Summary> {
     let Prepared {
         mut keeper,
+        first,
         interval,
         mut report,
+        ..
     } = prepared;
     keeper.set_command(child.pid());
     let began = Instant::now();
-    let mut next_look = began + interval;
+    let mut next_look = began + first;
     let mut next_sample = began;
     let status = loop {
         let now = Instant::now();

@@ -5,6 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use agewise_host::untrusted::clean;
+use agewise_policy::budget::{Gain, Verdict};
+use agewise_policy::statistics::Change;
 use serde::Serialize;
 
 use agewise_cli::units::{bytes_text, duration_text};
@@ -25,16 +27,36 @@ pub struct Summary {
     pub resident_peak_bytes: u64,
     /// Mean resident memory over time.
     pub resident_mean_bytes: u64,
-    /// What not being touched for so long made cold.
-    pub older_than_ms: u64,
+    /// What not being touched for so long made cold, with `--older-than`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub older_than_ms: Option<u64>,
+    /// The limit, with `--memory`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
+    /// The policy that held it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// How often it was reached: the kernel had to reclaim.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_hits: Option<u64>,
+    /// Processes that the kernel killed because it found nothing to reclaim.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_kills: Option<u64>,
+    /// Pages that had to be waited for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub major_faults: Option<u64>,
+    /// What holding it was worth, against the kernel alone.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<Gain>,
     /// Moved out, all passes together.
     pub reclaimed_bytes: u64,
     /// The part of it that went to swap.
     pub reclaimed_anon_bytes: u64,
     /// The part of it that a file backs.
     pub reclaimed_file_bytes: u64,
-    /// Of what was moved out, how much came back.
-    pub refaulted_bytes: u64,
+    /// Of what was moved out, how much came back; with `--older-than`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refaulted_bytes: Option<u64>,
     /// Looks at all of its memory.
     pub scans: u64,
     /// CPU time of agewise itself, all of it.
@@ -62,15 +84,33 @@ impl fmt::Display for Summary {
             bytes_text(self.resident_peak_bytes),
             bytes_text(self.resident_mean_bytes)
         )?;
-        writeln!(
-            f,
-            "  reclaimed    {} not touched for {} ({} to swap, {} of files)",
-            bytes_text(self.reclaimed_bytes),
-            time(self.older_than_ms as f64),
-            bytes_text(self.reclaimed_anon_bytes),
-            bytes_text(self.reclaimed_file_bytes)
-        )?;
-        writeln!(f, "  refaulted    {}", bytes_text(self.refaulted_bytes))?;
+        let reclaimed = bytes_text(self.reclaimed_bytes);
+        if let Some(older_than_ms) = self.older_than_ms {
+            writeln!(
+                f,
+                "  reclaimed    {reclaimed} not touched for {} ({} to swap, {} of files)",
+                time(older_than_ms as f64),
+                bytes_text(self.reclaimed_anon_bytes),
+                bytes_text(self.reclaimed_file_bytes)
+            )?;
+        }
+        if let Some(refaulted_bytes) = self.refaulted_bytes {
+            writeln!(f, "  refaulted    {}", bytes_text(refaulted_bytes))?;
+        }
+        if let Some(limit_bytes) = self.limit_bytes {
+            let limit = bytes_text(limit_bytes);
+            write!(
+                f,
+                "  limit        {limit}, {reclaimed} moved to swap ahead of it"
+            )?;
+            if let (Some(hits), Some(faults)) = (self.limit_hits, self.major_faults) {
+                write!(f, "; reached {hits} times, {faults} major faults")?;
+            }
+            writeln!(f)?;
+        }
+        if let Some(gain) = &self.gain {
+            worth(f, gain)?;
+        }
         writeln!(
             f,
             "  cost         {} CPU of agewise ({:.2} % of one core, {} scans) beside {} of the command",
@@ -85,9 +125,62 @@ impl fmt::Display for Summary {
     }
 }
 
+/// What holding a limit was worth.
+fn worth(f: &mut fmt::Formatter<'_>, gain: &Gain) -> fmt::Result {
+    let verdict = match gain.verdict {
+        Verdict::Open => "not decided yet",
+        Verdict::Pays => "it pays",
+        Verdict::Back => "it does not pay, so the kernel alone holds the limit",
+    };
+    write!(f, "  worth        ")?;
+    for (name, change) in [("faults", gain.faults_change), ("time", gain.time_change)] {
+        if let Some(Change { mean, half }) = change {
+            write!(
+                f,
+                "{name} {:+.1} % \u{b1} {:.1} %, ",
+                mean * 100.0,
+                half * 100.0
+            )?;
+        }
+    }
+    writeln!(f, "by {} pairs of epochs: {verdict}", gain.pairs)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_holding_a_limit_was_worth_is_told() {
+        let summary = Summary {
+            command: vec!["job".into()],
+            limit_bytes: Some(512 << 20),
+            reclaimed_bytes: 100 << 20,
+            limit_hits: Some(3),
+            major_faults: Some(41),
+            gain: Some(Gain {
+                verdict: Verdict::Pays,
+                pairs: 8,
+                faults_change: Some(Change {
+                    mean: -0.18,
+                    half: 0.03,
+                }),
+                cpu_change: None,
+                time_change: None,
+            }),
+            ..Summary::default()
+        };
+        let text = summary.to_string();
+        let lines: Vec<&str> = text.lines().skip(2).take(2).collect();
+        assert_eq!(
+            lines,
+            [
+                "  limit        512.0 MiB, 100.0 MiB moved to swap ahead of it; reached 3 times, \
+                 41 major faults",
+                "  worth        faults -18.0 % \u{b1} 3.0 %, by 8 pairs of epochs: it pays",
+            ]
+        );
+    }
 
     #[test]
     fn text_is_for_people() {
@@ -97,11 +190,11 @@ mod tests {
             elapsed_ms: 65_000,
             resident_peak_bytes: 512 << 20,
             resident_mean_bytes: 300 << 20,
-            older_than_ms: 30_000,
+            older_than_ms: Some(30_000),
             reclaimed_bytes: 212 << 20,
             reclaimed_anon_bytes: 200 << 20,
             reclaimed_file_bytes: 12 << 20,
-            refaulted_bytes: 1 << 20,
+            refaulted_bytes: Some(1 << 20),
             scans: 8,
             agewise_cpu_ms: 650.0,
             agewise_cpu_ratio: 0.01,

@@ -228,7 +228,7 @@ impl Subject {
                     children: args.children,
                 })
             }
-            None => Ok(Subject::Command(Child::spawn(&args.command)?)),
+            None => Ok(Subject::Command(Child::spawn(&args.command, None)?)),
         }
     }
 

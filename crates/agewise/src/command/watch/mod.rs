@@ -48,6 +48,11 @@ pub struct Args {
     #[arg(long, value_name = "LEVELS", default_value_t = 5)]
     depth: usize,
 
+    /// Count all file memory of cgroups, mapped or not, by the cgroup it is charged to: as
+    /// `agewise report --files`.
+    #[arg(long, conflicts_with = "pid")]
+    files: bool,
+
     /// Upper bounds of the age bins, increasing, at most 31.
     #[arg(long, value_name = "LIST", default_value = "2s,10s,1m,5m,30m")]
     intervals: Intervals,
@@ -86,6 +91,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let config = ages.config(Duration::from_secs(60));
     let (mut agent, note) = observe::open_agent(targets, config)?;
+    if args.files {
+        observe::follow_files(&mut agent)?;
+    }
     let has_color = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let mut view = View::new(has_color, !args.pid.is_empty() && args.cgroup.is_empty());
     view.note = note;

@@ -239,7 +239,7 @@ impl World {
             return;
         };
         if daemon
-            .protect_due_ms()
+            .watch_due_ms()
             .is_some_and(|due| due <= machine::now_ms())
         {
             daemon.watch_over();

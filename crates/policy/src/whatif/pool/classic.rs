@@ -19,8 +19,8 @@ const REFERENCED: u8 = 8;
 /// It was evicted, and the stamp says when.
 const SHADOW: u8 = 16;
 
-#[derive(Clone, Debug)]
-pub(in crate::whatif) struct Classic {
+#[derive(Debug)]
+pub(super) struct Classic {
     capacity: u32,
     links: Links,
     active: List,

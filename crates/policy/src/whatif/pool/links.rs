@@ -4,7 +4,7 @@
 use crate::whatif::{NONE, Slot};
 
 /// The links of all lists of a pool: a page is on one of them at most.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Links {
     newer: Vec<Slot>,
     older: Vec<Slot>,

@@ -12,13 +12,58 @@ mod classic;
 mod links;
 mod multi_gen;
 
-pub(super) use classic::Classic;
-pub(super) use multi_gen::MultiGen;
+use classic::Classic;
+use multi_gen::MultiGen;
 
-use super::Slot;
+use super::{Kernel, Slot};
+
+/// Memories of several sizes with one order of eviction.
+pub(super) trait Pools: std::fmt::Debug + Send + Sync {
+    /// Uses pages in each, in this order. `capacities`: how many pages each holds. Calls `miss`
+    /// with the number of the memory and that of the use for each page that had to be brought in.
+    fn use_pages(&mut self, capacities: &[u32], used: &[Slot], miss: &mut dyn FnMut(usize, usize));
+
+    /// A page is no more.
+    fn remove(&mut self, slot: Slot);
+
+    /// Bytes taken from the allocator.
+    fn memory_bytes(&self) -> usize;
+}
+
+/// So many empty memories, for pages with numbers below `slots`.
+pub(super) fn pools(kernel: Kernel, count: usize, slots: usize) -> Box<dyn Pools> {
+    fn all<P: Pool + 'static>(count: usize, slots: usize) -> Box<dyn Pools> {
+        Box::new((0..count).map(|_| P::new(slots)).collect::<Vec<P>>())
+    }
+    match kernel {
+        Kernel::Classic => all::<Classic>(count, slots),
+        Kernel::MultiGen => all::<MultiGen>(count, slots),
+    }
+}
+
+impl<P: Pool> Pools for Vec<P> {
+    fn use_pages(&mut self, capacities: &[u32], used: &[Slot], miss: &mut dyn FnMut(usize, usize)) {
+        for (number, (pool, capacity)) in self.iter_mut().zip(capacities).enumerate() {
+            pool.set_capacity(*capacity);
+            for (at, slot) in used.iter().enumerate() {
+                if !pool.access(*slot) {
+                    miss(number, at);
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        self.iter_mut().for_each(|pool| pool.remove(slot));
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.iter().map(Pool::memory_bytes).sum()
+    }
+}
 
 /// A memory of one size.
-pub(super) trait Pool: Clone {
+trait Pool: std::fmt::Debug + Send + Sync {
     /// An empty one for pages with numbers below `slots`.
     fn new(slots: usize) -> Self;
 

@@ -18,8 +18,8 @@ const ABSENT: u8 = u8::MAX;
 /// Accessed bit, beside the list's number.
 const YOUNG: u8 = 0x80;
 
-#[derive(Clone, Debug)]
-pub(in crate::whatif) struct MultiGen {
+#[derive(Debug)]
+pub(super) struct MultiGen {
     capacity: u32,
     links: Links,
     lists: [List; GENERATIONS],

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise lab whatif`.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use agewise_cli::output::{self, Format};
+use agewise_lab::whatif::Looks;
+use agewise_policy::whatif::{Decider, Kernel, PAGES_MAX};
+use agewise_trace::TraceSource;
+use anyhow::Context;
+use serde::Serialize;
+
+use crate::command::trace::input::trace_memory_default;
+
+/// Compare what `agewise whatif` would say with the truth, on traces.
+///
+/// Shows each trace look by look (its intervals; without them a sixty-fourth as many accesses as it
+/// has pages) to the simulation of a sample of its pages, and compares the misses told with those
+/// of an exact LRU over all pages, at 31 sizes from 10 to 100 % of the pages. First uses are left
+/// out on both sides.
+///
+/// `error` is the mean absolute error of the miss ratio, `within` the share of the sizes at which
+/// the truth lies within the interval told.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Recorded traces, of any format `agewise trace info` knows.
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+
+    /// Share of the pages that is simulated, percent; 100 to 32768 pages.
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent)]
+    sample: f64,
+
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    agewise_cli::observe::percent(text).map_err(|_| format!("'{text}' is no share of the pages"))
+}
+
+/// The least sample: less says nothing.
+const PAGES_MIN: usize = 100;
+
+/// A trace as it is printed.
+#[derive(Debug, Serialize)]
+struct Record {
+    trace: String,
+    pages: usize,
+    sampled_pages: usize,
+    looks: usize,
+    uses: usize,
+    error: f64,
+    within: f64,
+}
+
+/// Compares and prints.
+///
+/// # Errors
+/// A trace cannot be read.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    let mut records = Vec::new();
+    for path in &args.traces {
+        let mut source = TraceSource::new(path);
+        source.options.limits.memory_max_bytes = trace_memory_default();
+        let place = || format!("{}", path.display());
+        let looks = Looks::read(&source).with_context(place)?;
+        let share = (looks.pages() as f64 * args.sample / 100.0) as usize;
+        let sampled_pages = share.clamp(PAGES_MIN, PAGES_MAX).min(looks.pages().max(1));
+        let told = looks.told(sampled_pages, Kernel::Classic, Decider::Lru);
+        let (error, within) = looks.compare(&looks.lru_misses(), &told);
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        let record = Record {
+            trace: agewise_host::untrusted::clean(&name.to_string_lossy()),
+            pages: looks.pages(),
+            sampled_pages,
+            looks: looks.len(),
+            uses: looks.uses(),
+            error,
+            within,
+        };
+        match args.format {
+            Format::Text => text(&mut out, &record)?,
+            Format::Json => output::json_line(&mut out, &record)?,
+            Format::Csv => {}
+        }
+        records.push(record);
+    }
+    match args.format {
+        Format::Csv => {
+            let mut csv = csv::Writer::from_writer(&mut out);
+            for record in &records {
+                csv.serialize(record)?;
+            }
+            csv.flush()?;
+        }
+        Format::Text if records.len() > 1 => {
+            let mean = |of: &dyn Fn(&Record) -> f64| {
+                records.iter().map(of).sum::<f64>() / records.len() as f64
+            };
+            let (error, within) = (mean(&|of| of.error), mean(&|of| of.within));
+            writeln!(out, "mean error {error:.4}, within {:.1} %", within * 100.0)?;
+        }
+        _ => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(out: &mut impl Write, record: &Record) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "{:<32} {:>6} of {:>8} pages, {:>6} looks: error {:.4}, within {:>5.1} %",
+        record.trace,
+        record.sampled_pages,
+        record.pages,
+        record.looks,
+        record.error,
+        record.within * 100.0
+    )?;
+    out.flush()
+}

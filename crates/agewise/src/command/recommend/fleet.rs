@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What was seen of the cgroups of many machines, from the metrics of their daemons in a
+//! Prometheus-compatible server.
+
+use std::collections::BTreeMap;
+use std::panic::resume_unwind;
+use std::time::Duration;
+
+use agewise_policy::whatif::Estimate;
+use agewise_policy::whatif::recommend::{Cost, Time};
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use super::{Args, Seen};
+
+/// An answer takes no longer.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// No answer is larger: a million series.
+const ANSWER_MAX_BYTES: u64 = 512 << 20;
+
+#[derive(Debug, Deserialize)]
+struct Answer {
+    status: String,
+    #[serde(default)]
+    error: String,
+    data: Option<Data>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Data {
+    result: Vec<Series>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Series {
+    metric: BTreeMap<String, String>,
+    /// Time and value, the value as text.
+    value: (f64, String),
+}
+
+/// One cgroup of one machine: all labels but the size.
+type Key = BTreeMap<String, String>;
+
+#[derive(Debug, Default)]
+struct Found {
+    full_bytes: f64,
+    beyond_bytes: f64,
+    hours: f64,
+    /// Waiting in the worst of the times, likely and at most, by size in thousandths of what was
+    /// resident at most.
+    worst: BTreeMap<u64, [f64; 2]>,
+}
+
+/// All cgroups that the server knows.
+pub(super) fn all(url: &str, args: &Args) -> anyhow::Result<Vec<Seen>> {
+    let server = Server::new(url)?;
+    let labels = args.matching.as_deref().unwrap_or("");
+    let over = format!("{}s", args.over.as_secs().max(1));
+    let metric = |name: &str| format!("agewise_whatif_{name}{{{labels}}}");
+    let most = |name: &str| format!("max_over_time({}[{over}])", metric(name));
+    let queries = [
+        most("full_bytes"),
+        most("beyond_bytes"),
+        format!("count_over_time(({})[{over}:1h])", metric("full_bytes")),
+        most("wait_ratio"),
+        most("wait_high_ratio"),
+    ];
+    // All at once: a server that has several processors uses them.
+    let answers = std::thread::scope(|scope| {
+        let server = &server;
+        let asked = queries
+            .iter()
+            .map(|query| scope.spawn(move || server.ask(query)));
+        let asked: Vec<_> = asked.collect();
+        let answers = asked.into_iter().map(|asked| asked.join());
+        let answers = answers.map(|answer| answer.unwrap_or_else(|panic| resume_unwind(panic)));
+        answers.collect::<anyhow::Result<Vec<Vec<Point>>>>()
+    })?;
+    let mut all: BTreeMap<Key, Found> = BTreeMap::new();
+    for (number, points) in answers.into_iter().enumerate() {
+        for Point { key, size, value } in points {
+            let found = all.entry(key).or_default();
+            match (number, size) {
+                (0, None) => found.full_bytes = value,
+                (1, None) => found.beyond_bytes = value,
+                (2, None) => found.hours = value,
+                (3, Some(size)) => found.worst.entry(size).or_default()[0] = value,
+                (4, Some(size)) => found.worst.entry(size).or_default()[1] = value,
+                _ => {}
+            }
+        }
+    }
+    all.retain(|_, found| found.full_bytes > 0.0);
+    if all.is_empty() {
+        bail!(
+            "{url} has no agewise_whatif_full_bytes{{{labels}}} within {over}: does it scrape the \
+             daemons (metrics.enabled)?"
+        );
+    }
+    Ok(all
+        .into_iter()
+        .filter_map(|(key, found)| seen(&key, &found))
+        .collect())
+}
+
+fn seen(key: &Key, found: &Found) -> Option<Seen> {
+    // Of processes there is no limit to set, and the rest is nobody's.
+    let cgroup = key
+        .get("cgroup")
+        .filter(|name| name.starts_with('/'))?
+        .clone();
+    let costs = found.worst.iter().map(|(size, [likely, high])| Cost {
+        memory_bytes: (found.full_bytes * *size as f64 / 1000.0) as u64,
+        wait: Estimate {
+            low: 0.0,
+            likely: *likely,
+            high: high.max(*likely),
+        },
+    });
+    let time = Time {
+        observed_ms: (found.hours * 3_600_000.0) as u64,
+        full_bytes: found.full_bytes as u64,
+        beyond_bytes: found.beyond_bytes as u64,
+        unused_bytes: 0,
+        costs: costs.collect(),
+    };
+    Some(Seen {
+        host: key.get("instance").cloned(),
+        cgroup,
+        limit_now_bytes: None,
+        recent: Vec::new(),
+        longer: vec![time],
+        knows_unused: false,
+    })
+}
+
+/// A value of a series: its labels without the size, its size in thousandths.
+#[derive(Debug, PartialEq)]
+struct Point {
+    key: Key,
+    size: Option<u64>,
+    value: f64,
+}
+
+struct Server {
+    agent: ureq::Agent,
+    url: String,
+}
+
+impl Server {
+    fn new(url: &str) -> anyhow::Result<Self> {
+        if !url.starts_with("http://") {
+            bail!(
+                "{url}: only http:// is spoken here; what needs encryption or a password goes \
+                 through a proxy that has both"
+            );
+        }
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(PATIENCE))
+            .http_status_as_error(false)
+            .max_redirects(0);
+        Ok(Server {
+            agent: config.build().into(),
+            url: format!("{}/api/v1/query", url.trim_end_matches('/')),
+        })
+    }
+
+    /// What each series of a query is now.
+    fn ask(&self, query: &str) -> anyhow::Result<Vec<Point>> {
+        let asked = || format!("{}: {query}", self.url);
+        let request = self.agent.get(&self.url).query("query", query);
+        let mut response = request.call().with_context(asked)?;
+        let status = response.status();
+        let body = response.body_mut().with_config().limit(ANSWER_MAX_BYTES);
+        let text = body.read_to_vec().with_context(asked)?;
+        let answer: Answer = serde_json::from_slice(&text).map_err(|error| {
+            anyhow::anyhow!("{}: no answer of a Prometheus ({status}): {error}", asked())
+        })?;
+        let Some(data) = answer.data.filter(|_| answer.status == "success") else {
+            bail!("{}: {}", asked(), answer.error);
+        };
+        let point = |mut series: Series| {
+            series.metric.remove("__name__");
+            let size = series.metric.remove("size_ratio");
+            let size = size.and_then(|size| size.parse::<f64>().ok());
+            let value: f64 = series.value.1.parse().ok()?;
+            Some(Point {
+                key: series.metric,
+                size: size.map(|size| (size * 1000.0).round() as u64),
+                value,
+            })
+            .filter(|point| !point.value.is_nan())
+        };
+        Ok(data.result.into_iter().filter_map(point).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use agewise_policy::whatif::recommend::{Basis, Wanted, recommend};
+
+    use super::*;
+
+    fn key(cgroup: &str) -> Key {
+        let labels = [("cgroup", cgroup), ("instance", "a:9779")];
+        labels
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into()
+    }
+
+    #[test]
+    fn an_infinite_bound_is_none() {
+        let mut found = Found {
+            full_bytes: 1000.0,
+            beyond_bytes: 5.0,
+            hours: 30.0,
+            worst: BTreeMap::from([
+                (500, [0.0, f64::INFINITY]),
+                (750, [0.0, 0.001]),
+                (1000, [0.0, 0.0]),
+            ]),
+        };
+        let wanted = Wanted {
+            wait_max: 0.002,
+            history_ms: 86_400_000,
+        };
+        let of = |found: &Found| {
+            let seen = seen(&key("/web"), found).unwrap();
+            assert_eq!(seen.host.as_deref(), Some("a:9779"));
+            let said = recommend(&[], &seen.longer, wanted).unwrap();
+            (said.request_bytes, said.basis)
+        };
+        assert_eq!(of(&found), (755, Basis::Curve));
+        found.hours = 23.0;
+        assert_eq!(of(&found), (1005, Basis::ShortHistory));
+        assert_eq!(seen(&key("other"), &found), None);
+    }
+
+    /// Answers one request with this, and hands back what it was.
+    fn serve(answer: &'static str) -> (String, std::thread::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let served = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = vec![0; 4096];
+            let length = stream.read(&mut request).unwrap();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n",
+                answer.len()
+            );
+            stream.write_all(head.as_bytes()).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+            String::from_utf8_lossy(&request[..length]).into_owned()
+        });
+        (url, served)
+    }
+
+    #[test]
+    fn answers_are_read_and_errors_said() {
+        let (url, served) = serve(
+            r#"{"status":"success","data":{"resultType":"vector","result":[
+            {"metric":{"__name__":"x","cgroup":"/a","size_ratio":"0.75"},"value":[1.5,"2e3"]},
+            {"metric":{"cgroup":"/b"},"value":[1.5,"NaN"]}]}}"#,
+        );
+        let taken = Server::new(&url).unwrap().ask("x[1s]").unwrap();
+        let labels = Key::from([("cgroup".to_owned(), "/a".to_owned())]);
+        let point = Point {
+            key: labels,
+            size: Some(750),
+            value: 2000.0,
+        };
+        assert_eq!(taken, [point]);
+        let request = served.join().unwrap();
+        assert!(
+            request.starts_with("GET /api/v1/query?query=x%5B1s%5D "),
+            "{request}"
+        );
+        for (answer, said) in [
+            (
+                r#"{"status":"error","error":"too many samples"}"#,
+                "too many samples",
+            ),
+            ("<html>", "no answer of a Prometheus"),
+        ] {
+            let (url, served) = serve(answer);
+            let error = Server::new(&url).unwrap().ask("x").unwrap_err();
+            assert!(format!("{error:#}").contains(said), "{error:#}");
+            served.join().unwrap();
+        }
+        assert!(Server::new("https://x").is_err());
+    }
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise recommend`.
+
+mod fleet;
+mod kubernetes;
+mod print;
+mod seen;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use agewise_cli::units;
+use agewise_cli::whatif::Watching;
+use agewise_policy::whatif::recommend::{Basis, Recommendation, Time, Wanted, recommend};
+use anyhow::bail;
+use serde::Serialize;
+
+/// Say how much memory to give: a request and a limit for each cgroup.
+///
+/// Goes by the curves that the daemon keeps of each cgroup, hour by hour and day by day, in its
+/// state directory; of a cgroup without such a history by watching it now, as `agewise whatif`
+/// does. The request is the least memory with which waiting stays within --target-wait at its upper
+/// bound in every one of the times seen. It is not below what is resident where that is not
+/// certain, or where less than --history was seen; the reason is printed with each. The limit
+/// leaves 15 % above the most that was ever held: beyond it the kernel kills.
+///
+/// To hold less than is resident takes somewhere for the rest to go: swap for anonymous memory.
+/// What was not used at all in all that time is printed as such: when it is wanted, nobody knows.
+/// Page cache that no process maps is in no figure; kernel memory is.
+///
+/// With --prometheus the same for all cgroups of all machines whose daemons a
+/// Prometheus-compatible server has scraped (http only: what needs encryption and passwords goes
+/// through a proxy), over --over.
+///
+/// `vpa` prints VerticalPodAutoscaler objects that change nothing (updateMode Off) with the
+/// recommendation as their status; `krr` what robusta's krr prints with `-f json`.
+///
+/// Exit status: 0 there is a recommendation for each; 1 something cannot be read or watched; 2 a
+/// wrong argument.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("of").required(true).args(["cgroup", "all", "prometheus"]))]
+pub struct Args {
+    /// A memory cgroup, with all cgroups below it. May be given several times.
+    #[arg(long, value_name = "PATH")]
+    cgroup: Vec<String>,
+
+    /// All cgroups of which the daemon keeps a history.
+    #[arg(long)]
+    all: bool,
+
+    /// All cgroups that this server knows.
+    #[arg(long, value_name = "URL")]
+    prometheus: Option<String>,
+
+    /// Of that server only series with these labels, as PromQL has them: `job="agewise"`.
+    #[arg(long, value_name = "LABELS", requires = "prometheus")]
+    matching: Option<String>,
+
+    /// Share of the time that waiting for memory may take.
+    #[arg(long, value_name = "SHARE", default_value = "0.2%", value_parser = units::share)]
+    target_wait: f64,
+
+    /// Less than this is too little to go by: then the request is what is resident.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "1d",
+        value_parser = units::positive_duration
+    )]
+    history: Duration,
+
+    /// What happened longer ago is not looked at; the daemon keeps 14 days.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "14d",
+        value_parser = units::positive_duration
+    )]
+    over: Duration,
+
+    /// What memory costs: a number a GiB and month, in whatever currency (4.0/GiB-month).
+    #[arg(long, value_name = "PRICE", value_parser = price)]
+    price: Option<f64>,
+
+    #[command(flatten)]
+    watching: Watching,
+
+    /// Form of the answer; json has one object a cgroup.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// The forms of the answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// A table for people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+    /// Comma-separated values under a header.
+    Csv,
+    /// VerticalPodAutoscaler objects of Kubernetes.
+    Vpa,
+    /// The report of robusta's krr.
+    Krr,
+}
+
+fn price(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix("/GiB-month").unwrap_or(text);
+    match number.trim().parse::<f64>() {
+        Ok(price) if price.is_finite() && price >= 0.0 => Ok(price),
+        _ => Err(format!("'{text}' is no price such as 4.0/GiB-month")),
+    }
+}
+
+/// One that was seen.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    /// The machine, where there are several.
+    host: Option<String>,
+    cgroup: String,
+    /// Its limit as it is.
+    limit_now_bytes: Option<u64>,
+    recent: Vec<Time>,
+    longer: Vec<Time>,
+    /// Whether it is known what was not used at all.
+    knows_unused: bool,
+}
+
+/// A recommendation as it is printed.
+#[derive(Debug, Clone, Serialize)]
+struct Record {
+    /// The machine, of those that a server knows.
+    host: Option<String>,
+    cgroup: String,
+    request_bytes: u64,
+    limit_bytes: u64,
+    lower_bytes: u64,
+    curve_bytes: u64,
+    resident_bytes: u64,
+    limit_now_bytes: Option<u64>,
+    /// Against what is resident; negative: it needs more.
+    saving_bytes: i64,
+    saving_per_month: Option<f64>,
+    target_wait_ratio: f64,
+    wait_ratio: f64,
+    wait_low: f64,
+    /// Null: nothing seen sets a bound.
+    wait_high: Option<f64>,
+    /// Null: not known.
+    unused_bytes: Option<u64>,
+    observed_seconds: f64,
+    basis: &'static str,
+    reason: String,
+}
+
+impl Record {
+    /// `None` of one that was never seen with memory.
+    fn new(seen: &Seen, args: &Args) -> Option<Self> {
+        let wanted = Wanted {
+            wait_max: args.target_wait,
+            history_ms: agewise_cli::observe::millis(args.history),
+        };
+        let said = recommend(&seen.recent, &seen.longer, wanted)?;
+        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        let saving_bytes = signed(said.resident_bytes).saturating_sub(signed(said.request_bytes));
+        let gib = saving_bytes as f64 / (1u64 << 30) as f64;
+        Some(Record {
+            host: seen.host.clone(),
+            cgroup: seen.cgroup.clone(),
+            request_bytes: said.request_bytes,
+            limit_bytes: said.limit_bytes,
+            lower_bytes: said.lower_bytes,
+            curve_bytes: said.curve_bytes,
+            resident_bytes: said.resident_bytes,
+            limit_now_bytes: seen.limit_now_bytes,
+            saving_bytes,
+            saving_per_month: args.price.map(|price| gib * price),
+            target_wait_ratio: args.target_wait,
+            wait_ratio: said.wait.likely,
+            wait_low: said.wait.low,
+            wait_high: said.wait.high.is_finite().then_some(said.wait.high),
+            unused_bytes: seen.knows_unused.then_some(said.unused_bytes),
+            observed_seconds: said.observed_ms as f64 / 1000.0,
+            basis: said.basis.name(),
+            reason: reason(&said, args),
+        })
+    }
+}
+
+fn reason(said: &Recommendation, args: &Args) -> String {
+    let target = format!("{:.2} %", args.target_wait * 100.0);
+    match said.basis {
+        Basis::Curve => format!("waiting stays within {target} at its upper bound"),
+        Basis::More => format!("it waits more than {target} with what it has"),
+        Basis::Unbounded => {
+            format!("as it is: no smaller size keeps within {target} for certain")
+        }
+        Basis::ShortHistory => format!(
+            "as it is: {} seen, {} are wanted; by what was seen {}",
+            units::duration_text(Duration::from_millis(said.observed_ms)),
+            units::duration_text(args.history),
+            units::bytes_text(said.curve_bytes),
+        ),
+    }
+}
+
+/// Finds out and prints.
+///
+/// # Errors
+/// Nothing is known of what was asked for.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let all = match &args.prometheus {
+        Some(url) => fleet::all(url, args)?,
+        None => seen::all(args)?,
+    };
+    let records: Vec<Record> = all
+        .iter()
+        .filter_map(|seen| Record::new(seen, args))
+        .collect();
+    if records.is_empty() {
+        bail!("nothing is known of any cgroup that was asked for");
+    }
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        Format::Text => print::text(&mut out, &records, args.price)?,
+        Format::Json => print::json(&mut out, &records)?,
+        Format::Csv => print::csv(&mut out, &records)?,
+        Format::Vpa => print::json(&mut out, &[kubernetes::vpa(&records)])?,
+        Format::Krr => print::json(&mut out, &[kubernetes::krr(&records, args)])?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prices_are_a_gib_and_month() {
+        assert_eq!(price("4.0/GiB-month"), Ok(4.0));
+        assert_eq!(price("3"), Ok(3.0));
+        for bad in ["", "-1", "4/month", "inf", "nan/GiB-month"] {
+            assert!(price(bad).is_err(), "{bad}");
+        }
+    }
+}

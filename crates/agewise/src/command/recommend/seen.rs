@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What was seen of cgroups of this machine: the histories that the daemon keeps, or a look now.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use agewise_cli::observe;
+use agewise_cli::signal::Stop;
+use agewise_cli::whatif::{Plan, costs, watch};
+use agewise_daemon::curves::{beyond_bytes, histories, history};
+use agewise_host::cgroup::{Cgroup, Hierarchy};
+use agewise_host::root::ProcRoot;
+use agewise_host::swap::SwapArea;
+use agewise_host::throttle::state_directory;
+use agewise_policy::whatif::recommend::Time;
+use agewise_policy::whatif::{Curves, History, Prices};
+use anyhow::{Context, bail};
+
+use super::{Args, Seen};
+
+/// All that was asked for.
+pub(super) fn all(args: &Args) -> anyhow::Result<Vec<Seen>> {
+    if SwapArea::all(&ProcRoot::default()).is_ok_and(|areas| areas.is_empty()) {
+        agewise_cli::note!("there is no swap here: anonymous memory cannot leave without");
+    }
+    let state = state_directory();
+    let prices = costs().prices;
+    let known = Known {
+        hierarchy: Hierarchy::discover(&ProcRoot::default()).ok(),
+        since_ms: unix_ms().saturating_sub(observe::millis(args.over)),
+        prices,
+    };
+    if args.all {
+        return of_all(&known, state);
+    }
+    let mut all = Vec::new();
+    let mut stop = None;
+    // Each once, in the order given.
+    let mut names = BTreeSet::new();
+    for given in &args.cgroup {
+        let opened = known
+            .hierarchy
+            .as_ref()
+            .map(|h| observe::open_cgroup(h, given));
+        let name = match &opened {
+            Some(Ok(cgroup)) => cgroup.name(),
+            _ => given.clone(),
+        };
+        if !names.insert(name.clone()) {
+            continue;
+        }
+        let kept = state.as_deref().map(|state| history(state, &name));
+        let kept = kept
+            .transpose()
+            .with_context(|| format!("the history of {name}"))?;
+        let seen = match (kept.flatten(), opened) {
+            (Some(history), _) => known.seen(name, &history),
+            (None, Some(Ok(cgroup))) => {
+                if stop.is_none() {
+                    stop = Some(Stop::install()?);
+                }
+                let stop = stop.as_ref().context("just installed")?;
+                known.look(args, &cgroup, stop)?
+            }
+            (None, Some(Err(error))) => return Err(error),
+            (None, None) => {
+                bail!("nothing is known of cgroup {name}, and there are no cgroups here")
+            }
+        };
+        all.push(seen);
+    }
+    Ok(all)
+}
+
+fn of_all(known: &Known, state: Option<PathBuf>) -> anyhow::Result<Vec<Seen>> {
+    let state = state.context("no state directory: set STATE_DIRECTORY to that of the daemon")?;
+    let place = || format!("histories in {}", state.display());
+    let (histories, damaged) = histories(&state).with_context(place)?;
+    for (path, error) in damaged {
+        agewise_cli::note!("{} is not used: {error}", path.display());
+    }
+    if histories.is_empty() {
+        bail!(
+            "no history in {}: run `agewise daemon` for some days, or give --cgroup to look now",
+            state.display()
+        );
+    }
+    // Processes given by pid have histories too; there is no limit to give them.
+    let cgroups = histories
+        .into_iter()
+        .filter(|(name, _)| name.starts_with('/'));
+    Ok(cgroups
+        .map(|(name, history)| known.seen(name, &history))
+        .collect())
+}
+
+struct Known {
+    hierarchy: Option<Hierarchy>,
+    since_ms: u64,
+    prices: Prices,
+}
+
+impl Known {
+    fn seen(&self, cgroup: String, history: &History) -> Seen {
+        let times = |kept: &mut dyn Iterator<Item = (u64, Curves)>| {
+            let kept = kept.filter(|(begin_ms, _)| *begin_ms >= self.since_ms);
+            kept.map(|(_, curves)| Time::new(&curves, self.prices))
+                .collect()
+        };
+        let hierarchy = self.hierarchy.as_ref();
+        let opened = hierarchy.and_then(|hierarchy| Cgroup::open(hierarchy, &cgroup).ok());
+        Seen {
+            host: None,
+            limit_now_bytes: opened.as_ref().and_then(limit),
+            cgroup,
+            recent: times(&mut history.hours()),
+            longer: times(&mut history.days()),
+            knows_unused: true,
+        }
+    }
+
+    fn look(&self, args: &Args, cgroup: &Cgroup, stop: &Stop) -> anyhow::Result<Seen> {
+        let name = cgroup.name();
+        let plan = Plan {
+            duration: args.watching.duration,
+            interval: None,
+            spares_lists: false,
+        };
+        let targets = observe::listed(&[], std::slice::from_ref(&name))?;
+        let mut curves = watch(targets, plan, stop)?.curves;
+        curves.beyond_bytes = beyond_bytes(cgroup);
+        Ok(Seen {
+            host: None,
+            cgroup: name,
+            limit_now_bytes: limit(cgroup),
+            recent: vec![Time::new(&curves, self.prices)],
+            longer: Vec::new(),
+            knows_unused: true,
+        })
+    }
+}
+
+fn limit(cgroup: &Cgroup) -> Option<u64> {
+    let limits = cgroup.limits().ok()?;
+    limits.max_bytes.or(limits.high_bytes)
+}
+
+fn unix_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, observe::millis)
+}

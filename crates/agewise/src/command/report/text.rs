@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A subject as text.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use agewise_host::agent::SubjectReport;
+use agewise_host::untrusted::clean;
+
+use super::knows::{Knows, kind};
+use agewise_cli::units::{bytes_text, duration_text};
+
+/// Processes that are named in text when they could not be looked at.
+const TROUBLES_SHOWN: usize = 5;
+
+/// Prints the ages of one subject, and what there is to say about them.
+pub(super) fn subject(
+    out: &mut impl Write,
+    report: &SubjectReport,
+    knows: Knows,
+) -> io::Result<()> {
+    let [anon, file] = report.resident_bytes;
+    writeln!(out, "# {} {}", kind(report), report.name.terminal())?;
+    if let Some(gone) = &report.gone {
+        return writeln!(out, "# gone: {}", clean(gone));
+    }
+    for (node, histogram) in &report.nodes {
+        write!(out, "N{node}\n{histogram}")?;
+    }
+    write!(
+        out,
+        "# resident {} (anon {}, file {})",
+        bytes_text(anon + file),
+        bytes_text(anon),
+        bytes_text(file),
+    )?;
+    if let Some(bytes) = knows.swapped_bytes(report) {
+        write!(out, ", in swap {}", bytes_text(bytes))?;
+    }
+    if let Some(bytes) = knows.refaulted_bytes(report) {
+        write!(out, ", came back from swap {}", bytes_text(bytes))?;
+    }
+    match knows.processes(report) {
+        Some(1) => writeln!(out, "; 1 process")?,
+        Some(n) => writeln!(out, "; {n} processes")?,
+        None => writeln!(out)?,
+    }
+    if knows == Knows::Agent && report.followed_bytes < anon + file {
+        let rate = (anon + file) as f64 / report.followed_bytes.max(1) as f64;
+        writeln!(
+            out,
+            "# sampled 1/{}, \u{b1}{:.1} %",
+            rate.round(),
+            report.half_width_ratio() * 100.0
+        )?;
+    }
+    let unseen: u64 = report.unseen_bytes.iter().sum();
+    if unseen > 0 {
+        writeln!(
+            out,
+            "# never seen accessed: {}; observed for {}, so at least that old",
+            bytes_text(unseen),
+            duration_text(Duration::from_millis(report.observed_ms)),
+        )?;
+    }
+    if knows == Knows::Agent {
+        text_of_cache(out, report)?;
+    }
+    for trouble in report.troubles.iter().take(TROUBLES_SHOWN) {
+        writeln!(out, "# not looked at: {}", clean(trouble))?;
+    }
+    if report.troubles.len() > TROUBLES_SHOWN {
+        let more = report.troubles.len() - TROUBLES_SHOWN;
+        writeln!(
+            out,
+            "# not looked at: {more} more processes; --format json names them all"
+        )?;
+    }
+    Ok(())
+}
+
+/// Where the page cache is in the lines above, and where not.
+fn text_of_cache(out: &mut impl Write, report: &SubjectReport) -> io::Result<()> {
+    match (report.shmem_bytes, report.unmapped_cache_bytes) {
+        (Some(bytes), _) => {
+            write!(
+                out,
+                "# file memory is all that is charged to this cgroup, mapped or not"
+            )?;
+            if bytes > 0 {
+                let bytes = bytes_text(bytes);
+                write!(
+                    out,
+                    "; {bytes} of anon are shared memory and tmpfs, which only swap takes"
+                )?;
+            }
+            writeln!(out)
+        }
+        (None, Some(bytes)) => writeln!(
+            out,
+            "# page cache that no process maps: {}, in no line above: see --files",
+            bytes_text(bytes)
+        ),
+        (None, None) => writeln!(
+            out,
+            "# page cache that no process maps belongs to cgroups: see --cgroup"
+        ),
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Holds a family of processes within a given amount of memory: in a cgroup of its own with that
+//! limit, by the policy and the thread that hold budgets in the daemon.
+
+use std::sync::Arc;
+
+use agewise_daemon::ahead::{self, Ahead, Report};
+use agewise_daemon::world::World;
+use agewise_host::cgroup::{Hierarchy, OwnCgroup};
+use agewise_host::pagewalk::PageWalk;
+use agewise_host::process::Process;
+use agewise_host::root::{ProcRoot, Roots};
+use agewise_policy::proactive::{Backend, Spec};
+use anyhow::{Context, ensure};
+
+use super::keeper::{Done, Notes, Way};
+use super::summary::Summary;
+use agewise_cli::units::bytes_text;
+
+/// Of cgroups: the pid of this process follows.
+const PREFIX: &str = "agewise-run";
+
+/// Holds memory below a limit.
+pub struct Held {
+    ahead: Ahead,
+    /// The cgroup with the limit; none in a rehearsal.
+    own: Option<Arc<OwnCgroup>>,
+    limit_bytes: u64,
+    spec: Spec,
+    backend: Backend,
+    /// All reports together.
+    sum: Report,
+}
+
+impl Held {
+    /// Opens the source and makes the cgroup. `by`: what decides which pages go.
+    ///
+    /// # Errors
+    /// No swap, no access to page tables, or no cgroup to be had; each says what would help.
+    pub fn new(limit_bytes: u64, by: &str, rehearse: bool) -> anyhow::Result<Self> {
+        let spec: Spec = format!("budget:{limit_bytes},by={by}").parse()?;
+        let backend = World::new(Roots::default()).backend();
+        ensure!(
+            backend != Backend::None,
+            "no free swap: --memory moves what is worth least there; add some (zram will do), or \
+             leave the limit to the kernel by a cgroup without agewise"
+        );
+        let source = PageWalk::open().context("--memory has to see single pages; run as root")?;
+        let ahead = Ahead::start(Box::new(source), Box::new(|_, _| true))?;
+        let own = match rehearse {
+            true => None,
+            false => {
+                let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
+                let own = OwnCgroup::make_near(&hierarchy, PREFIX)?;
+                own.set_limit(limit_bytes)?;
+                Some(Arc::new(own))
+            }
+        };
+        Ok(Held {
+            ahead,
+            own,
+            limit_bytes,
+            spec,
+            backend,
+            sum: Report::default(),
+        })
+    }
+
+    /// The cgroup in which the command has to begin.
+    pub fn own(&self) -> Option<Arc<OwnCgroup>> {
+        self.own.clone()
+    }
+
+    fn take_reports(&mut self, notes: &mut Notes) {
+        for (_, mut report) in self.ahead.take_reports() {
+            report
+                .trouble
+                .take()
+                .into_iter()
+                .for_each(|trouble| notes.add(trouble));
+            self.sum.add(report);
+        }
+    }
+}
+
+impl Way for Held {
+    fn look(&mut self, family: &[Process], notes: &mut Notes) {
+        let process = |process: &Process| (process.pid(), process.start_ticks());
+        self.ahead.hold(vec![ahead::Held {
+            key: (Arc::from(PREFIX), 0),
+            cgroup: self.own.as_ref().map(|own| own.cgroup().clone()),
+            processes: family.iter().map(process).collect(),
+            spec: self.spec.clone(),
+            dry_run: self.own.is_none(),
+            backend: self.backend,
+        }]);
+        self.take_reports(notes);
+    }
+
+    fn done(&self) -> Done {
+        Done {
+            left_bytes: self.sum.left_bytes,
+            rehearsed_bytes: self.sum.rehearsed_bytes,
+            refaulted_bytes: None,
+        }
+    }
+
+    fn finish(mut self: Box<Self>, summary: &mut Summary, notes: &mut Notes) {
+        self.take_reports(notes);
+        // Ends the thread before its cgroup goes.
+        drop(self.ahead);
+        summary.limit_bytes = Some(self.limit_bytes);
+        summary.policy = Some(self.spec.to_string());
+        summary.reclaimed_bytes = self.sum.left_bytes;
+        summary.reclaimed_anon_bytes = self.sum.left_bytes;
+        summary.scans = self.sum.scans;
+        summary.gain = self.sum.measured;
+        let Some(own) = self.own else {
+            let limit = bytes_text(self.limit_bytes);
+            return notes.add(format!(
+                "no cgroup was made and no limit of {limit} set (--dry-run)"
+            ));
+        };
+        summary.limit_hits = own.cgroup().limit_hits().ok().flatten();
+        summary.oom_kills = own.cgroup().oom_kills().ok().flatten();
+        if let Some(killed @ 1..) = summary.oom_kills {
+            notes.add(format!(
+                "the kernel killed processes of the command ({killed}): it found nothing to \
+                 reclaim below the limit; give more memory"
+            ));
+        }
+        summary.major_faults = own.cgroup().stat().ok().map(|stat| stat.major_faults);
+        if let Err(error) = own.remove() {
+            notes.add(format!("{error}; remove it by hand"));
+        }
+    }
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Moves out what a family of processes has not touched for a while.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use agewise_host::access::PAGE_BYTES;
+use agewise_host::agent::{Agent, Subject, Targets};
+use agewise_host::mover::{self, PageoutLimits, PageoutReport, ProcessMover, SourceRecheck};
+use agewise_host::process::Process;
+use agewise_host::root::ProcRoot;
+
+use super::keeper::{Done, Notes, Way};
+use super::summary::Summary;
+use agewise_cli::observe;
+
+/// What may be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// What not being touched for so long makes cold.
+    pub older_than: Duration,
+    /// Average speed.
+    pub rate_bytes_per_s: u64,
+    /// What each process keeps.
+    pub keep_bytes: u64,
+    /// Look, but do not touch.
+    pub rehearse: bool,
+}
+
+/// Looks at all memory at an interval, and moves out what is cold.
+pub struct Idle {
+    agent: Agent,
+    limits: Limits,
+    interval: Duration,
+    done: PageoutReport,
+    refaulted_bytes: u64,
+    scans: u64,
+}
+
+impl Idle {
+    /// Opens the source; with a note if it is not the best. Nothing is looked at yet.
+    ///
+    /// # Errors
+    /// No source works here.
+    pub fn new(limits: Limits, interval: Duration) -> anyhow::Result<(Self, Option<String>)> {
+        let config = observe::cold_config(limits.older_than, interval)?;
+        let (mut agent, note) = observe::open_agent(Targets::Listed(Vec::new()), config)?;
+        mover::require_page_ages(&mut agent)?;
+        let idle = Self {
+            agent,
+            limits,
+            interval,
+            done: PageoutReport::default(),
+            refaulted_bytes: 0,
+            scans: 0,
+        };
+        Ok((idle, note))
+    }
+
+    /// Moves out what is cold in one process, at most `bytes_max`; returns how much went.
+    fn lighten(&mut self, process: &Process, bytes_max: u64) -> anyhow::Result<u64> {
+        let mut mover = match ProcessMover::open(process) {
+            Ok(mover) => mover,
+            Err(error) if error.is_gone() => return Ok(0),
+            Err(error) => return Err(error.into()),
+        };
+        let ages = [Some(observe::millis(self.limits.older_than)); 2];
+        let cold = match mover::find_cold(&mut self.agent, process.pid(), ages, u64::MAX) {
+            Ok(Some(cold)) => cold,
+            Ok(None) => return Ok(0),
+            Err(_) if !process.is_alive() => return Ok(0),
+            Err(error) => return Err(error.into()),
+        };
+        let limits = PageoutLimits {
+            bytes_max,
+            rate_bytes_per_s: Some(self.limits.rate_bytes_per_s),
+            floor_bytes: self.limits.keep_bytes,
+            rehearse: self.limits.rehearse,
+            ..PageoutLimits::default()
+        };
+        let moved = mover::move_out(
+            &mut mover,
+            &cold.plan,
+            limits,
+            &mut SourceRecheck::new(self.agent.source(), cold.target),
+            &AtomicBool::new(false),
+            |_| (),
+        );
+        self.done.add(&moved.report);
+        match moved.error {
+            Some(error) if !error.is_gone() => Err(error.into()),
+            _ => Ok(moved.report.left_bytes + moved.report.kept_bytes),
+        }
+    }
+}
+
+impl Way for Idle {
+    fn look(&mut self, family: &[Process], notes: &mut Notes) {
+        let root = ProcRoot::default();
+        let subjects: Vec<Subject> = family
+            .iter()
+            .filter_map(|process| Subject::process(&root, process.pid()).ok())
+            .collect();
+        self.agent.set_targets(Targets::Listed(subjects));
+        match self.agent.tick() {
+            Ok(tick) => {
+                self.scans += 1;
+                self.refaulted_bytes += tick.refaulted_pages * PAGE_BYTES;
+            }
+            Err(error) => return notes.add(error.to_string()),
+        }
+        let troubles: Vec<String> = self
+            .agent
+            .spaces()
+            .filter_map(|space| space.trouble().map(str::to_owned))
+            .collect();
+        for trouble in troubles {
+            notes.add(trouble);
+        }
+        let pids: Vec<u32> = self
+            .agent
+            .spaces()
+            .map(|space| space.process().pid())
+            .collect();
+        let mut room = (self.limits.rate_bytes_per_s as f64 * self.interval.as_secs_f64()) as u64;
+        for pid in pids {
+            let Some(process) = family.iter().find(|process| process.pid() == pid) else {
+                continue;
+            };
+            match self.lighten(process, room) {
+                Ok(went_bytes) => room = room.saturating_sub(went_bytes),
+                Err(error) => notes.add(format!(
+                    "process {pid}: {}",
+                    agewise_cli::output::chain(&error)
+                )),
+            }
+        }
+    }
+
+    fn done(&self) -> Done {
+        Done {
+            left_bytes: self.done.left_bytes,
+            rehearsed_bytes: self.done.rehearsed_bytes,
+            refaulted_bytes: Some(self.refaulted_bytes),
+        }
+    }
+
+    fn finish(self: Box<Self>, summary: &mut Summary, _: &mut Notes) {
+        summary.older_than_ms = Some(observe::millis(self.limits.older_than));
+        summary.reclaimed_anon_bytes = self.done.left_anon_bytes;
+        summary.reclaimed_file_bytes = self.done.left_file_bytes;
+        summary.scans = self.scans;
+    }
+}

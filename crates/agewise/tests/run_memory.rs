@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise run --memory`: a program in a cgroup of its own, held below a limit. Needs root, BPF,
+//! memory cgroups and zram; says so where one is missing.
+
+#[allow(dead_code, reason = "each test program uses its part of it")]
+mod support;
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use agewise_host::cgroup::Hierarchy;
+use agewise_host::memory::MemInfo;
+use agewise_host::root::ProcRoot;
+use agewise_host::swap::{ZramDevice, ZramOptions};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use support::{AGEWISE, MIB, blind, one};
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(AGEWISE)
+        .arg("run")
+        .args(arguments)
+        .output()
+        .expect("run agewise")
+}
+
+fn free_swap_bytes() -> u64 {
+    let info = MemInfo::of_machine(&ProcRoot::default()).unwrap();
+    info.swap_free_bytes
+}
+
+/// Swap of our own; `None`, and said why, where the test cannot run.
+fn swap(test: &str) -> Option<ZramDevice> {
+    let refused = blind().or_else(|| {
+        Hierarchy::discover(&ProcRoot::default())
+            .err()
+            .map(|e| e.to_string())
+    });
+    if let Some(why) = refused {
+        println!("SKIPPED: {test}: {why}");
+        return None;
+    }
+    match ZramDevice::create(&ZramOptions::new(256 * MIB)) {
+        Ok(device) => Some(device),
+        Err(error) => {
+            println!("SKIPPED: {test}: {error}");
+            None
+        }
+    }
+}
+
+/// Directories of cgroups that a run of this pid made.
+fn cgroups_of(pid: u32) -> Vec<PathBuf> {
+    fn search(dir: PathBuf, name: &str, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if entry.file_name() == name {
+                    found.push(entry.path());
+                }
+                search(entry.path(), name, found);
+            }
+        }
+    }
+    let hierarchy = Hierarchy::discover(&ProcRoot::default()).unwrap();
+    let mut found = Vec::new();
+    search(hierarchy.root, &format!("agewise-run-{pid}"), &mut found);
+    found
+}
+
+#[test]
+fn a_program_is_held_below_its_limit() {
+    let _one = one();
+    let Some(device) = swap("a_program_is_held_below_its_limit") else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let report = directory.path().join("report");
+    let child = Command::new(AGEWISE)
+        .args(["run", "--memory", "64M", "--report"])
+        .arg(&report)
+        .args(["--", AGEWISE, "exercise", "--size", "128M"])
+        .args(["--pattern", "hotcold:0.3", "--rate", "50000"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let began = Instant::now();
+    while cgroups_of(child.id()).is_empty() && began.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pid = child.id();
+    let made = cgroups_of(pid);
+    assert_eq!(made.len(), 1, "{made:?}");
+    std::thread::sleep(Duration::from_secs(6));
+    // Passed on: it reads all its pages once more, and ends.
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "a page is not what it was: {said}");
+    assert!(cgroups_of(pid).is_empty());
+    let text = std::fs::read_to_string(&report).unwrap();
+    let summary: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(summary["limit_bytes"], 64 * MIB, "{summary}");
+    assert_eq!(summary["exit_code"], 0);
+    // Resident and not charged to it: its truth, which we map as well, and libraries.
+    assert!(
+        summary["resident_peak_bytes"].as_u64().unwrap() <= 80 * MIB,
+        "{summary}"
+    );
+    assert!(
+        summary["reclaimed_bytes"].as_u64().unwrap() > 8 * MIB,
+        "{summary}"
+    );
+    assert_eq!(summary["notes"], serde_json::json!([]), "{summary}");
+    device.remove().expect("remove zram");
+}
+
+#[test]
+fn it_ends_as_its_command_does_and_leaves_nothing() {
+    let _one = one();
+    let Some(device) = swap("it_ends_as_its_command_does_and_leaves_nothing") else {
+        return;
+    };
+    let output = run(&[
+        "--memory", "64M", "--by", "heat", "--", "sh", "-c", "exit 9",
+    ]);
+    assert_eq!(output.status.code(), Some(9), "{output:?}");
+    let output = run(&["--memory", "64M", "--", "/nonexistent/program"]);
+    assert_eq!(output.status.code(), Some(127), "{output:?}");
+    // What it left running goes on, and does not keep the cgroup.
+    let script = "sleep 60 > /dev/null 2>&1 & echo $!";
+    let output = run(&["--memory", "64M", "--", "sh", "-c", script]);
+    let left: i32 = String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .unwrap();
+    kill_process(Pid::from_raw(left).unwrap(), Signal::KILL).expect("it still runs");
+    let mut child = Command::new(AGEWISE)
+        .args(["run", "--memory", "64M", "--", "sleep", "60"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    let began = Instant::now();
+    let has_begun = || {
+        let made = cgroups_of(pid);
+        let procs = made
+            .first()
+            .map(|dir| std::fs::read_to_string(dir.join("cgroup.procs")));
+        procs.is_some_and(|procs| procs.is_ok_and(|procs| !procs.is_empty()))
+    };
+    while !has_begun() && began.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(cgroups_of(pid).is_empty());
+    device.remove().expect("remove zram");
+}
+
+#[test]
+fn a_rehearsal_limits_nothing() {
+    let _one = one();
+    let Some(device) = swap("a_rehearsal_limits_nothing") else {
+        return;
+    };
+    let script = "head -c 60M /dev/zero | tail -c 50M | sleep 3";
+    let output = run(&["--memory", "32M", "--dry-run", "--", "sh", "-c", script]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("no limit of 32.0 MiB set (--dry-run)"),
+        "{said}"
+    );
+    assert!(said.contains("nothing was moved (--dry-run)"), "{said}");
+    assert!(said.contains("0 B moved to swap"), "{said}");
+    device.remove().expect("remove zram");
+}
+
+#[test]
+fn without_swap_it_says_what_is_missing() {
+    let _one = one();
+    if free_swap_bytes() > 0 {
+        println!("SKIPPED: without_swap_it_says_what_is_missing: there is swap");
+        return;
+    }
+    let output = run(&["--memory", "64M", "--", "true"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(
+        said.contains("no free swap") && said.contains("not started"),
+        "{said}"
+    );
+}
+
+#[test]
+fn one_way_is_chosen() {
+    for (words, wanted) in [
+        (&["--", "true"][..], "--memory"),
+        (
+            &["--memory", "1M", "--older-than", "1s", "--", "true"],
+            "cannot be used with",
+        ),
+        (
+            &["--memory", "1M", "--rate", "1M/s", "--", "true"],
+            "cannot be used with",
+        ),
+        (
+            &["--older-than", "1s", "--by", "heat", "--", "true"],
+            "--memory",
+        ),
+        (
+            &["--memory", "1M", "--by", "worst", "--", "true"],
+            "possible values",
+        ),
+    ] {
+        let output = run(words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
+        assert!(said.contains(wanted), "{words:?}: {said}");
+    }
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Programs that keep values by key, each a server of our own at a Unix socket: no network, nothing
+//! written to disk.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde::Serialize;
+use tempfile::TempDir;
+
+use super::group::Group;
+use super::keys::Dialect;
+
+/// What holds the values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Program {
+    /// redis-server.
+    #[default]
+    Redis,
+    /// memcached, four threads.
+    Memcached,
+    /// A table of SQLite in memory, in Python.
+    Sqlite,
+    /// A dictionary of Python.
+    Python,
+}
+
+impl Program {
+    /// What has to be installed.
+    pub fn executable(self) -> &'static str {
+        match self {
+            Program::Redis => "redis-server",
+            Program::Memcached => "memcached",
+            Program::Sqlite | Program::Python => "python3",
+        }
+    }
+
+    /// How it is spoken to.
+    pub fn dialect(self) -> Dialect {
+        match self {
+            Program::Memcached => Dialect::Memcached,
+            _ => Dialect::Resp,
+        }
+    }
+
+    fn command(self, directory: &Path, socket: &Path, size_bytes: u64) -> Command {
+        let mut command = Command::new(self.executable());
+        match self {
+            Program::Redis => command
+                .args(["--port", "0", "--save", "", "--appendonly", "no"])
+                .args(["--loglevel", "warning", "--daemonize", "no", "--unixsocket"])
+                .arg(socket)
+                .arg("--dir")
+                .arg(directory),
+            // Twice the memory of the values, so that it drops none of them.
+            Program::Memcached => command
+                .args(["-u", "root", "-t", "4", "-m"])
+                .arg((size_bytes >> 19).to_string())
+                .arg("-s")
+                .arg(socket),
+            Program::Sqlite => command.args(["-c", SCRIPT, "sqlite"]).arg(socket),
+            Program::Python => command.args(["-c", SCRIPT, "python"]).arg(socket),
+        };
+        command
+    }
+}
+
+/// A server for GET and SET of redis, one request at a time on each connection.
+const SCRIPT: &str = r#"
+import selectors, socket, sys
+kind, path = sys.argv[1:3]
+if kind == "sqlite":
+    import sqlite3
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    db.execute("create table pairs (key blob primary key, value blob)")
+    def get(key):
+        row = db.execute("select value from pairs where key = ?", (key,)).fetchone()
+        return row and row[0]
+    def put(key, value):
+        db.execute("insert or replace into pairs values (?, ?)", (key, value))
+else:
+    pairs = {}
+    get, put = pairs.get, pairs.__setitem__
+selector = selectors.DefaultSelector()
+server = socket.socket(socket.AF_UNIX)
+server.bind(path)
+server.listen()
+selector.register(server, selectors.EVENT_READ)
+requests = {}
+while True:
+    for ready, _ in selector.select():
+        connection = ready.fileobj
+        if connection is server:
+            selector.register(server.accept()[0], selectors.EVENT_READ)
+            continue
+        data = connection.recv(65536)
+        if not data:
+            selector.unregister(connection)
+            continue
+        data = requests.pop(connection, b"") + data
+        parts = data.split(b"\r\n", 6)
+        if len(parts) == 6 and parts[2] == b"GET":
+            value = get(parts[4])
+            answer = b"$-1\r\n" if value is None else b"$%d\r\n%b\r\n" % (len(value), value)
+            connection.sendall(answer)
+        elif len(parts) == 7 and len(parts[6]) == int(parts[5][1:]) + 2:
+            put(parts[4], parts[6][:-2])
+            connection.sendall(b"+OK\r\n")
+        else:
+            requests[connection] = data
+"#;
+
+/// The server; killed when dropped.
+pub struct Server {
+    child: Child,
+    directory: TempDir,
+}
+
+impl Server {
+    /// Starts it in a cgroup. `size_bytes`: memory of the values.
+    pub fn start(program: Program, group: &Group, size_bytes: u64) -> anyhow::Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let socket = directory.path().join("socket");
+        let name = program.executable();
+        let child = program
+            .command(directory.path(), &socket, size_bytes)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("{name} does not start"))?;
+        let server = Server { child, directory };
+        group.take_in(server.pid())?;
+        let began = Instant::now();
+        while !socket.exists() {
+            if began.elapsed() > Duration::from_secs(20) {
+                bail!("{name} made no socket within 20 s");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

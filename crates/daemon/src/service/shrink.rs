@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rules with the policy `shrink`: which cgroups they are for, and looking at those between ticks.
+
+use agewise_host::root::ProcRoot;
+use agewise_host::throttle::Throttle;
+use agewise_policy::proactive::Controller;
+
+use super::Daemon;
+use super::undo::Found;
+use crate::config::{Act, Config};
+use crate::observer::Seen;
+use crate::shrinkers::{Known, Small};
+
+/// What sets limits, if a rule of the configuration asks for it.
+///
+/// # Errors
+/// Nothing can be noted, or another daemon acts: then no limit may be set.
+pub(super) fn open_throttle(
+    proc: &ProcRoot,
+    config: &Config,
+    dry_run: bool,
+    found: &Found,
+) -> anyhow::Result<Option<Throttle>> {
+    let sets = |act: &Act| !act.dry_run && Controller::new(&act.policy.0).shrinks().is_some();
+    if dry_run || !config.act.iter().any(sets) {
+        return Ok(None);
+    }
+    let ledger = found.ledger()?;
+    ledger.claim()?;
+    Ok(Some(Throttle::new(proc.clone(), ledger.clone())))
+}
+
+impl Daemon {
+    /// Takes in, after a tick, who is to be held small.
+    pub(super) fn follow_small(&mut self, seen: &[Seen]) {
+        let small = |seen: &Seen| {
+            let actor = self.actors.get(&seen.key)?;
+            let holds_ours = seen.pids.iter().any(|pid| self.own_line.contains(pid));
+            Some(Small {
+                key: seen.key.clone(),
+                cgroup: seen.cgroup.clone().filter(|_| !holds_ours)?,
+                wanted: actor.shrinks()?,
+                dry_run: actor.dry_run,
+            })
+        };
+        let all = seen.iter().filter_map(small).collect();
+        self.shrinkers.follow(all, &self.journal);
+    }
+
+    /// Looks at what is held small.
+    pub(super) fn keep_small(&mut self) {
+        let curves = &self.curves;
+        let known = Known {
+            now_ms: self.now_ms(),
+            swap_free_bytes: self.hub.snapshot().machine.swap_free_bytes,
+            prices: curves.prices(),
+            curves: &|key| curves.counted(key),
+        };
+        self.shrinkers.poll(&known, &self.journal);
+    }
+}

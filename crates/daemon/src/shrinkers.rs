@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Cgroups that are held as small as it does not hurt: rules with the policy `shrink`.
+//!
+//! What is decided is [`Keeper`]'s to say. Here its limits are set, each written down before, and
+//! noted in the ledger so that a killed daemon leaves none behind.
+
+use std::collections::BTreeMap;
+
+use agewise_cli::whatif::facts;
+use agewise_host::cgroup::Cgroup;
+use agewise_host::throttle::{Throttle, ThrottleError};
+use agewise_policy::whatif::keep::{Change, Keeper, Room, Wanted};
+use agewise_policy::whatif::{Curves, Prices};
+
+use super::curves::beyond_bytes;
+use super::journal::Journal;
+use super::observer::Key;
+use super::record::Shrunk;
+
+/// Between two looks at the counters of what is held.
+const POLL_MS: u64 = 500;
+
+/// One that is to be held.
+#[derive(Debug)]
+pub struct Small {
+    /// Which one.
+    pub key: Key,
+    /// Itself.
+    pub cgroup: Cgroup,
+    /// How small.
+    pub wanted: Wanted,
+    /// Nothing is limited, only written down.
+    pub dry_run: bool,
+}
+
+#[derive(Debug)]
+struct Held {
+    small: Small,
+    keeper: Keeper,
+}
+
+/// What is known besides the cgroups themselves.
+pub struct Known<'a> {
+    /// The time, ms.
+    pub now_ms: u64,
+    /// Free in swap.
+    pub swap_free_bytes: u64,
+    /// What bringing pages back costs.
+    pub prices: Prices,
+    /// The newest curves of a cgroup.
+    pub curves: &'a dyn Fn(&Key) -> Option<Curves>,
+}
+
+/// Holds them.
+#[derive(Debug, Default)]
+pub struct Shrinkers {
+    throttle: Option<Throttle>,
+    held: BTreeMap<Key, Held>,
+    polled_ms: u64,
+}
+
+impl Shrinkers {
+    /// Nothing is held yet, and nothing can be.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets limits by this from now on; what is limited stays so.
+    pub fn equip(&mut self, throttle: Throttle) {
+        self.throttle.get_or_insert(throttle);
+    }
+
+    /// Takes in who is to be held from now on; others get their memory back.
+    pub fn follow(&mut self, all: Vec<Small>, journal: &Journal) {
+        let mut before = std::mem::take(&mut self.held);
+        for small in all {
+            let is_same = |held: &Held| {
+                held.small.wanted == small.wanted && held.small.dry_run == small.dry_run
+            };
+            let held = match before.remove(&small.key) {
+                Some(held) if is_same(&held) => held,
+                other => {
+                    other
+                        .into_iter()
+                        .for_each(|held| self.let_go(&held, journal));
+                    Held {
+                        keeper: Keeper::new(small.wanted),
+                        small,
+                    }
+                }
+            };
+            self.held.insert(held.small.key.clone(), held);
+        }
+        before.values().for_each(|held| self.let_go(held, journal));
+    }
+
+    /// When it wants to look again; `None`: not before the next tick.
+    pub fn next_ms(&self) -> Option<u64> {
+        let mut held = self.held.values();
+        let is_busy = held.any(|held| held.keeper.is_busy());
+        is_busy.then_some(self.polled_ms + POLL_MS)
+    }
+
+    /// The limit that is set on a cgroup.
+    pub fn limit_bytes(&self, key: &Key) -> Option<u64> {
+        self.held.get(key)?.keeper.limit_bytes()
+    }
+
+    /// Looks at what is counted, and changes what has to be.
+    pub fn poll(&mut self, known: &Known<'_>, journal: &Journal) {
+        if self.polled_ms > 0 && known.now_ms < self.polled_ms + POLL_MS {
+            return;
+        }
+        self.polled_ms = known.now_ms;
+        for held in self.held.values_mut() {
+            let Some(room) = room(&held.small.cgroup, known) else {
+                // It is gone: the next tick forgets it.
+                continue;
+            };
+            let curves = (known.curves)(&held.small.key);
+            let change = match held.small.dry_run {
+                true => curves.and_then(|of| held.keeper.rehearse(known.now_ms, &room, &of)),
+                false => facts(&held.small.cgroup, known.now_ms)
+                    .ok()
+                    .and_then(|facts| held.keeper.next(facts, &room, curves.as_ref())),
+            };
+            if let Some(change) = change {
+                carry_out(
+                    held,
+                    self.throttle.as_mut(),
+                    change,
+                    known.now_ms,
+                    room,
+                    journal,
+                );
+            }
+        }
+    }
+
+    /// Takes all limits back.
+    pub fn undo_all(&mut self, journal: &Journal) {
+        for held in std::mem::take(&mut self.held).values() {
+            self.let_go(held, journal);
+        }
+    }
+
+    fn let_go(&mut self, held: &Held, journal: &Journal) {
+        let (Some(_), Some(throttle)) = (held.keeper.limit_bytes(), &mut self.throttle) else {
+            return;
+        };
+        let mut line = Shrunk::new(&held.small.key.0, false, None, "over");
+        line.phase = "after";
+        line.trouble = throttle
+            .unlimit(&held.small.cgroup)
+            .err()
+            .map(|e| e.to_string());
+        journal.write("action", &line);
+    }
+}
+
+fn room(cgroup: &Cgroup, known: &Known<'_>) -> Option<Room> {
+    let limits = cgroup.limits().ok()?;
+    Some(Room {
+        usage_bytes: cgroup.usage_bytes().ok()??,
+        beyond_bytes: beyond_bytes(cgroup),
+        swap_free_bytes: known.swap_free_bytes,
+        floor_bytes: limits.min_bytes.max(limits.low_bytes),
+        prices: known.prices,
+    })
+}
+
+/// Sets a limit or takes it back; a line before and one after.
+fn carry_out(
+    held: &mut Held,
+    throttle: Option<&mut Throttle>,
+    change: Change,
+    now_ms: u64,
+    room: Room,
+    journal: &Journal,
+) {
+    let small = &held.small;
+    let name = small.key.0.clone();
+    let mut line = Shrunk::new(&name, small.dry_run, change.limit_bytes, change.why.name());
+    line.usage_bytes = Some(room.usage_bytes);
+    line.told_wait_ratio = change.told_wait_ratio.map(|wait| wait.likely);
+    // Giving back needs no leave.
+    if small.dry_run {
+        return journal.write("action", &line);
+    }
+    if !journal.permits("action", &line) && change.limit_bytes.is_some() {
+        return held.keeper.fail(now_ms);
+    }
+    let Some(throttle) = throttle else {
+        return held.keeper.fail(now_ms);
+    };
+    let done = match change.limit_bytes {
+        Some(bytes) => throttle.limit(&small.cgroup, bytes).map(drop),
+        None => throttle.unlimit(&small.cgroup).map_err(ThrottleError::from),
+    };
+    line.phase = "after";
+    line.trouble = done.as_ref().err().map(ToString::to_string);
+    journal.write("action", &line);
+    if done.is_err() {
+        // What was limited before goes as well; should that fail, settling tries it again.
+        let _ = throttle.unlimit(&small.cgroup);
+        held.keeper.fail(now_ms);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::fs;
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use agewise_host::cgroup::{Hierarchy, Version};
+    use agewise_host::root::Roots;
+    use agewise_host::throttle::Ledger;
+    use agewise_policy::whatif::{Curve, Estimate, PERCENTS, Point};
+
+    use super::*;
+    use crate::config;
+    use crate::health::Health;
+
+    const FULL: u64 = 64 << 20;
+
+    /// A cgroup of plain files that does without memory beyond 60 %.
+    struct World {
+        top: tempfile::TempDir,
+        journal: Journal,
+        cgroup: Cgroup,
+        dir: PathBuf,
+        now_ms: u64,
+        counted: Cell<Option<(u64, u64)>>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let top = tempfile::tempdir().unwrap();
+            let dir = top.path().join("cgroup/job");
+            fs::create_dir_all(&dir).unwrap();
+            for (file, text) in [
+                ("cgroup.procs", ""),
+                ("memory.stat", "anon 0\nfile 0\n"),
+                ("memory.high", "max\n"),
+                ("memory.max", "max\n"),
+                ("memory.low", "0\n"),
+                ("memory.min", "0\n"),
+            ] {
+                fs::write(dir.join(file), text).unwrap();
+            }
+            let hierarchy = Hierarchy::at(Version::V2, top.path().join("cgroup"));
+            let config = config::Journal {
+                file: top.path().join("journal"),
+                ..config::Journal::default()
+            };
+            let world = World {
+                journal: Journal::open(&config, &Health::default()).unwrap(),
+                cgroup: Cgroup::open(&hierarchy, "/job").unwrap(),
+                dir,
+                now_ms: 1000,
+                counted: Cell::default(),
+                top,
+            };
+            world.count(0);
+            world
+        }
+
+        /// What it has is what it is limited to.
+        fn count(&self, faults: u64) {
+            let limit: u64 = self.high().parse().unwrap_or(FULL);
+            let counted = Some((faults, limit));
+            if self.counted.replace(counted) == counted {
+                return;
+            }
+            fs::write(self.dir.join("memory.current"), limit.min(FULL).to_string()).unwrap();
+            let stat = format!("anon {FULL}\nfile 0\nworkingset_refault_anon {faults}\n");
+            fs::write(self.dir.join("memory.stat"), stat).unwrap();
+        }
+
+        fn high(&self) -> String {
+            let text = fs::read_to_string(self.dir.join("memory.high")).unwrap();
+            text.trim().to_owned()
+        }
+
+        fn throttle(&self) -> Throttle {
+            let (ledger, undone) = Ledger::open(&self.top.path().join("state")).unwrap();
+            assert!(undone.failures.is_empty());
+            Throttle::new(Roots::below(self.top.path()).proc, ledger)
+        }
+
+        fn small(&self, dry_run: bool) -> Small {
+            Small {
+                key: (Arc::from("/job"), self.cgroup.id()),
+                cgroup: self.cgroup.clone(),
+                wanted: Wanted {
+                    wait_max: 0.002,
+                    floor_bytes: 0,
+                },
+                dry_run,
+            }
+        }
+
+        fn run(&mut self, shrinkers: &mut Shrinkers, seconds: u64, faults_per_second: u64) {
+            for _ in 0..seconds * 2 {
+                self.now_ms += POLL_MS;
+                self.count(self.now_ms * faults_per_second / 1000);
+                let known = Known {
+                    now_ms: self.now_ms,
+                    swap_free_bytes: FULL * 4,
+                    prices: Prices {
+                        anon_ns: 10_000.0,
+                        file_ns: 0.0,
+                    },
+                    curves: &|_| Some(curves()),
+                };
+                shrinkers.poll(&known, &self.journal);
+            }
+        }
+
+        fn lines(&self) -> Vec<serde_json::Value> {
+            let text = fs::read_to_string(self.top.path().join("journal")).unwrap();
+            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+            lines.collect()
+        }
+    }
+
+    fn curves() -> Curves {
+        let point = |percent: u16| {
+            let rate = f64::from(60u16.saturating_sub(percent)) * 100.0;
+            let faults = Estimate {
+                low: rate,
+                likely: rate,
+                high: rate,
+            };
+            Point {
+                faults: [faults, Estimate::default()],
+            }
+        };
+        let curve = Curve {
+            points: PERCENTS.map(point),
+        };
+        Curves {
+            full_bytes: FULL,
+            observed_ms: 900_000,
+            unknown_per_second: 0.0,
+            seen_per_second: 0.0,
+            uses_per_second: 0.0,
+            unused_bytes: 0,
+            beyond_bytes: 0,
+            curves: [curve.clone(), curve],
+        }
+    }
+
+    #[test]
+    fn it_shrinks_gives_back_and_leaves_nothing_behind() {
+        let mut world = World::new();
+        let mut shrinkers = Shrinkers::default();
+        shrinkers.equip(world.throttle());
+        shrinkers.follow(vec![world.small(false)], &world.journal);
+        assert_eq!(shrinkers.next_ms(), None, "nothing is limited yet");
+        world.run(&mut shrinkers, 120, 0);
+        let limit: u64 = world.high().parse().expect("a limit");
+        assert!(
+            (FULL / 100 * 57..FULL / 100 * 66).contains(&limit),
+            "{limit}"
+        );
+        let key = (Arc::from("/job"), world.cgroup.id());
+        let held = shrinkers.limit_bytes(&key).map(|bytes| bytes / 4096 * 4096);
+        assert_eq!(held, Some(limit), "in whole pages");
+        assert_eq!(shrinkers.next_ms(), Some(world.now_ms + POLL_MS));
+        // It needs it back: more at first, then all.
+        world.run(&mut shrinkers, 30, 5000);
+        assert_eq!(world.high(), "max");
+        let lines = world.lines();
+        let has = |act: &str, reason: &str| {
+            let is = |line: &&serde_json::Value| line["act"] == act && line["reason"] == reason;
+            lines.iter().filter(is).count()
+        };
+        assert!(
+            has("limit", "curve") > 4 && has("limit", "curve") % 2 == 0,
+            "{lines:?}"
+        );
+        assert_eq!(has("unlimit", "waiting"), 2, "before and after: {lines:?}");
+        // Once more, and the rule goes.
+        world.run(&mut shrinkers, 1300, 0);
+        assert_ne!(world.high(), "max");
+        shrinkers.follow(Vec::new(), &world.journal);
+        assert_eq!(world.high(), "max");
+    }
+
+    #[test]
+    fn a_killed_one_is_undone_and_a_rehearsal_only_says() {
+        let mut world = World::new();
+        let mut shrinkers = Shrinkers::default();
+        shrinkers.equip(world.throttle());
+        shrinkers.follow(vec![world.small(false)], &world.journal);
+        world.run(&mut shrinkers, 60, 0);
+        assert_ne!(world.high(), "max");
+        // Killed: nothing is undone by the one that is gone.
+        let copied = world.top.path().join("copied");
+        fs::create_dir(&copied).unwrap();
+        fs::copy(world.top.path().join("state/ledger"), copied.join("ledger")).unwrap();
+        let (_, undone) = Ledger::open(&copied).unwrap();
+        assert_eq!((undone.count, undone.failures.len()), (1, 0), "{undone:?}");
+        assert_eq!(world.high(), "max");
+        drop(shrinkers);
+        let mut shrinkers = Shrinkers::default();
+        shrinkers.follow(vec![world.small(true)], &world.journal);
+        let said = world.lines().len();
+        world.run(&mut shrinkers, 1300, 0);
+        assert_eq!(world.high(), "max");
+        let lines = world.lines();
+        let rehearsed = &lines[said..];
+        assert!(
+            (2..=3).contains(&rehearsed.len()),
+            "every ten minutes: {rehearsed:?}"
+        );
+        assert!(rehearsed.iter().all(|line| line["dry_run"] == true));
+    }
+}

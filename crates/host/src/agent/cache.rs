@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+//! File memory by the cgroup it is charged to, mapped or not: the page cache as an agent follows
+//! it.
+//!
+//! Page tables say which cached pages were accessed through mappings, tracepoints which were by
+//! descriptors. Both are one age, and each page counts once: here, and in no process.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use agewise_policy::generations::Sizes;
+use agewise_policy::workingset::OldestPages;
+
+use super::classify::Nodes;
+use super::space::clock_ms;
+use super::target::ResolvedSubject;
+use super::{Agent, CostReport, SubjectReport};
+use crate::access::AccessError;
+use crate::cgroup::{Cgroup, CgroupError, TreeLimits};
+use crate::frame_set::FrameSet;
+use crate::pagecache::{FileAges, FilesLook, Mapped, Owner};
+
+/// Looks at the cache take at most one part in so many of a core.
+const CORE_SHARE: u64 = 20;
+
+/// Cgroups whose names are known, at most. Pages of others count for the whole machine only.
+const CGROUPS: TreeLimits = TreeLimits {
+    depth_max: 64,
+    count_max: 1 << 16,
+};
+
+/// Why a look at the cache failed.
+#[derive(Debug, thiserror::Error)]
+enum LookError {
+    #[error(transparent)]
+    Source(#[from] AccessError),
+    #[error(transparent)]
+    Cgroups(#[from] CgroupError),
+}
+
+/// The page cache, followed.
+pub(super) struct Cache {
+    ages: FileAges,
+    /// Frames seen accessed through mappings since the last look.
+    pub touched: FrameSet,
+    /// Paths of cgroups by kernfs id.
+    paths: HashMap<u64, PathBuf>,
+    sizes: HashMap<Owner, Box<Sizes>>,
+    /// Not before then is the cache looked at again.
+    due_ms: u64,
+    looks: u64,
+    cpu_ns: u64,
+    last: FilesLook,
+    trouble: Option<String>,
+}
+
+impl Cache {
+    pub fn new(ages: FileAges) -> Self {
+        Cache {
+            ages,
+            touched: FrameSet::default(),
+            paths: HashMap::new(),
+            sizes: HashMap::new(),
+            due_ms: 0,
+            looks: 0,
+            cpu_ns: 0,
+            last: FilesLook::default(),
+            trouble: None,
+        }
+    }
+
+    /// Looks at the pages of all subjects that are cgroups, unless looks are too dear for that now.
+    pub fn look_if_due(&mut self, subjects: &[ResolvedSubject], nodes: &Nodes) {
+        if clock_ms() >= self.due_ms {
+            self.look(subjects, nodes);
+        }
+    }
+
+    fn look(&mut self, subjects: &[ResolvedSubject], nodes: &Nodes) {
+        self.trouble = self
+            .try_look(subjects, nodes)
+            .err()
+            .map(|error| error.to_string());
+    }
+
+    fn try_look(&mut self, subjects: &[ResolvedSubject], nodes: &Nodes) -> Result<(), LookError> {
+        let subjects: Vec<&Cgroup> = subjects.iter().filter_map(|s| s.cgroup.as_ref()).collect();
+        let Some(first) = subjects.first() else {
+            return Ok(());
+        };
+        let top = Cgroup::open(first.hierarchy(), "/")?;
+        let below = top.descendants(CGROUPS)?.cgroups;
+        let all = below.into_iter().chain([top]);
+        self.paths = all
+            .map(|cgroup| (cgroup.id(), cgroup.path().to_owned()))
+            .collect();
+        let wanted: HashSet<&Path> = subjects.iter().map(|cgroup| cgroup.path()).collect();
+        let has_top = subjects.iter().any(|cgroup| cgroup.is_root());
+        let paths = self.paths.iter();
+        let owned: HashSet<u64> = paths
+            .filter(|(_, path)| path.ancestors().any(|above| wanted.contains(above)))
+            .map(|(id, _)| *id)
+            .collect();
+        let owns = |id| owned.contains(&id) || has_top && !self.paths.contains_key(&id);
+        let node_of = |frame| u8::try_from(nodes.ordinal(frame)).unwrap_or(0);
+        let mapped = Mapped {
+            touched: &self.touched,
+            node_of: nodes.map.is_some().then_some(&node_of),
+        };
+        self.last = self.ages.look_with(&owns, Some(&mapped))?;
+        self.touched.clear();
+        self.sizes = self.ages.sizes_by_owner();
+        self.looks += 1;
+        self.cpu_ns += self.last.cpu_ns;
+        self.due_ms = clock_ms() + self.last.cpu_ns * CORE_SHARE / 1_000_000;
+        Ok(())
+    }
+
+    /// Adds the pages charged to a cgroup and to those below it.
+    pub fn add_to(&self, report: &mut SubjectReport, of: &Cgroup, oldest: OldestPages) {
+        let now_ms = self.ages.last_look_ms();
+        let window = self.ages.generations();
+        let is_of = |id| match self.paths.get(&id) {
+            Some(path) => path.starts_with(of.path()),
+            // Charged to nobody, or to a cgroup that was removed.
+            None => of.is_root(),
+        };
+        let sizes = self.sizes.iter();
+        for (owner, sizes) in sizes.filter(|(owner, _)| is_of(owner.cgroup)) {
+            report.add_cached(owner.node.into(), sizes, (window, now_ms), oldest);
+        }
+        report.shmem_bytes.get_or_insert(0);
+        report.observed_ms = report.observed_ms.max(self.ages.observed_ms());
+        if let Some(trouble) = &self.trouble {
+            report.troubles.push(format!("page cache: {trouble}"));
+        }
+    }
+
+    /// Adds what looks cost.
+    pub fn add_cost(&self, cost: &mut CostReport) {
+        cost.cache_looks = self.looks;
+        cost.cache_ms_per_look = self.cpu_ns as f64 / 1e6 / self.looks.max(1) as f64;
+        cost.cache_dropped = self.last.dropped;
+        cost.cache_unfollowed = self.last.unfollowed;
+    }
+
+    /// Bytes of memory that following takes, besides maps in the kernel.
+    pub fn memory_bytes(&self) -> usize {
+        let sizes = self.sizes.len() * (size_of::<Owner>() + size_of::<Sizes>());
+        self.ages.memory_bytes() + self.touched.memory_bytes() + sizes
+    }
+}
+
+impl Agent {
+    /// From now on file memory counts by the cgroup it is charged to, mapped or not, and no more by
+    /// who maps it. `ages`: by [`FileAges::with_frames`], with the horizon of the intervals.
+    ///
+    /// # Errors
+    /// The source does not tell frames, by which mapped pages are known to be those of files.
+    pub fn follow_files(&mut self, ages: FileAges) -> Result<(), AccessError> {
+        if !self.source.abilities().pfn {
+            return Err(AccessError::Unsupported {
+                what: "file memory by cgroup",
+                why: format!("{} does not tell page frames", self.source.name()),
+            });
+        }
+        self.cache = Some(Cache::new(ages));
+        Ok(())
+    }
+
+    /// Looks at file memory now, however dear: for a last report, which would else show it as it
+    /// was at the last look that could be afforded.
+    pub fn look_at_files(&mut self) {
+        if let Some(cache) = &mut self.cache {
+            cache.look(&self.resolved.subjects, &self.nodes);
+        }
+    }
+
+    /// Whether file memory counts by the cgroup it is charged to.
+    pub fn follows_files(&self) -> bool {
+        self.cache.is_some()
+    }
+
+    /// Whether the page cache counts the file memory of a subject, and not its processes.
+    pub(super) fn is_cached_apart(&self, subject: usize) -> bool {
+        self.cache.is_some() && self.resolved.subjects[subject].cgroup.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agewise_policy::workingset::Intervals;
+
+    use super::*;
+    use crate::cgroup::{Hierarchy, Version};
+    use crate::pagecache::CacheKind;
+    use crate::pagecache::fake::{FakeFile, Shared};
+
+    const PAGE: u64 = 4096;
+
+    fn file(number: u64, kind: CacheKind, cgroup: u64, pages: u32) -> FakeFile {
+        FakeFile {
+            number,
+            kind,
+            cgroup,
+            pages,
+            frame: number * 100,
+            read: 0,
+        }
+    }
+
+    fn report(cache: &Cache, of: &Cgroup) -> SubjectReport {
+        let intervals: Intervals = "1h".parse().unwrap();
+        let mut report = SubjectReport::new("x".into(), true, &[0], &[intervals]);
+        cache.add_to(&mut report, of, OldestPages::AtLeast);
+        report.finish();
+        report
+    }
+
+    /// Resident and unseen pages of files, and pages of shared memory.
+    fn pages(report: &SubjectReport) -> [u64; 3] {
+        let shmem = report.shmem_bytes.unwrap();
+        assert_eq!(report.resident_bytes[0], shmem);
+        let histogram = report.histogram();
+        assert_eq!(histogram.total(), report.resident_bytes);
+        [report.resident_bytes[1], report.unseen_bytes[1], shmem].map(|bytes| bytes / PAGE)
+    }
+
+    #[test]
+    fn each_page_counts_for_its_cgroup_and_those_above_as_young_as_its_last_access() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        std::fs::create_dir(dir.path().join("c")).unwrap();
+        let hierarchy = Hierarchy::at(Version::V2, dir.path());
+        let [top, a, b, c] = ["/", "/a", "/a/b", "/c"].map(|path| {
+            let cgroup = Cgroup::open(&hierarchy, path);
+            cgroup.unwrap()
+        });
+        let subject = |cgroup: &Cgroup| ResolvedSubject {
+            name: cgroup.path().into(),
+            start_ticks: None,
+            cgroup: Some(cgroup.clone()),
+            gone: None,
+        };
+        let nodes = Nodes {
+            ids: vec![0],
+            map: None,
+        };
+        let shared = Shared::default();
+        shared.0.lock().unwrap().files = vec![
+            file(1, CacheKind::File, a.id(), 10),
+            file(2, CacheKind::File, b.id(), 20),
+            file(3, CacheKind::Shmem, b.id(), 5),
+            file(4, CacheKind::Device, c.id(), 7),
+            file(5, CacheKind::File, 0, 3),
+        ];
+        let mut cache = Cache::new(shared.ages(3_600_000));
+        let all = [subject(&top), subject(&a), subject(&c)];
+        cache.look(&all, &nodes);
+        assert_eq!(pages(&report(&cache, &top)), [40, 40, 5]);
+        assert_eq!(pages(&report(&cache, &a)), [30, 30, 5]);
+        assert_eq!(pages(&report(&cache, &c)), [7, 7, 0]);
+
+        // Two pages by a descriptor, one of them and two more through a mapping.
+        shared.0.lock().unwrap().files[1].read = 0b11;
+        for frame in [201, 202, 203, 999] {
+            cache.touched.insert(frame);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        cache.look(&all, &nodes);
+        assert!(
+            !cache.touched.contains(201),
+            "from now on for the next look"
+        );
+        assert_eq!(pages(&report(&cache, &a)), [30, 26, 5]);
+        assert_eq!(pages(&report(&cache, &b)), [20, 16, 5]);
+
+        // Not everybody is asked for: the others are not followed any more.
+        cache.look(&[subject(&c)], &nodes);
+        assert_eq!(pages(&report(&cache, &top)), [7, 7, 0]);
+
+        // What was known stays, and why there is no more.
+        let failure = || AccessError::Unsupported {
+            what: "walking",
+            why: "it was taken away".into(),
+        };
+        shared.0.lock().unwrap().failure = Some(failure);
+        cache.look(&all, &nodes);
+        let failed = report(&cache, &c);
+        assert_eq!(pages(&failed), [7, 7, 0]);
+        assert!(failed.troubles[0].contains("page cache: "), "{failed:?}");
+    }
+
+    #[test]
+    fn dear_looks_come_rarely() {
+        let dir = tempfile::tempdir().unwrap();
+        let hierarchy = Hierarchy::at(Version::V2, dir.path());
+        let subjects = [ResolvedSubject {
+            name: "/".into(),
+            start_ticks: None,
+            cgroup: Some(Cgroup::open(&hierarchy, "/").unwrap()),
+            gone: None,
+        }];
+        let nodes = Nodes {
+            ids: vec![0],
+            map: None,
+        };
+        let mut cache = Cache::new(Shared::default().ages(1000));
+        cache.look_if_due(&subjects, &nodes);
+        cache.due_ms = clock_ms() + 60_000;
+        cache.look_if_due(&subjects, &nodes);
+        assert_eq!(cache.looks, 1);
+    }
+}

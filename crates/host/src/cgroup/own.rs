@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A memory cgroup made by us, and removed by us.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::{Cgroup, CgroupError, Hierarchy, Version};
+use crate::error::{self, FileError};
+use crate::process::Process;
+use crate::root::ProcRoot;
+
+/// Tries to empty and remove it, while processes in it may still start others.
+const TRIES: u32 = 100;
+/// Time between them.
+const TRY_EVERY: Duration = Duration::from_millis(20);
+
+/// A cgroup made by us. Dropping it removes it; what still runs in it goes on where we are.
+#[derive(Debug)]
+pub struct OwnCgroup {
+    cgroup: Cgroup,
+    /// The directory of the cgroup that we are in.
+    home: PathBuf,
+}
+
+impl OwnCgroup {
+    /// Makes an empty one named `PREFIX-PID` where the limits that hold for us hold for it as well:
+    /// below our own cgroup (v1), or beside it (v2, where cgroups with others below them have no
+    /// processes). Empty ones that were left behind by programs killed since are removed.
+    ///
+    /// # Errors
+    /// No memory cgroups, no permission, or the cgroup above hands no memory controller down.
+    pub fn make_near(hierarchy: &Hierarchy, prefix: &str) -> Result<Self, CgroupError> {
+        let near = home(hierarchy);
+        let parent = match hierarchy.version {
+            Version::V1 => near.as_path(),
+            Version::V2 => near.parent().unwrap_or(&near),
+        };
+        remove_stale(&hierarchy.dir(parent), prefix);
+        Self::make(
+            hierarchy,
+            parent,
+            &format!("{prefix}-{}", std::process::id()),
+        )
+    }
+
+    /// Makes an empty one below the cgroup `parent`.
+    ///
+    /// # Errors
+    /// As [`make_near`](Self::make_near).
+    pub fn make(hierarchy: &Hierarchy, parent: &Path, name: &str) -> Result<Self, CgroupError> {
+        let path = parent.join(name);
+        let dir = hierarchy.dir(&path);
+        DirBuilder::new()
+            .create(&dir)
+            .map_err(|source| FileError::Write {
+                path: dir.clone(),
+                value: "mkdir".to_owned(),
+                source,
+            })?;
+        let limit = dir.join(limit_file(hierarchy.version));
+        let cgroup = match limit.exists() {
+            true => Cgroup::open(hierarchy, &path),
+            false => Err(CgroupError::NotHandedDown {
+                path: super::name::text(parent),
+            }),
+        };
+        let made = cgroup.map(|cgroup| OwnCgroup {
+            cgroup,
+            home: hierarchy.dir(&home(hierarchy)),
+        });
+        if made.is_err() {
+            let _ = fs::remove_dir(&dir);
+        }
+        made
+    }
+
+    /// The cgroup.
+    pub fn cgroup(&self) -> &Cgroup {
+        &self.cgroup
+    }
+
+    /// Sets its limit, bytes.
+    ///
+    /// # Errors
+    /// What is above it cannot be reclaimed, or no permission.
+    pub fn set_limit(&self, bytes: u64) -> Result<(), FileError> {
+        let file = limit_file(self.cgroup.hierarchy.version);
+        error::write(&self.cgroup.dir().join(file), &bytes.to_string())
+    }
+
+    /// Moves a process into it.
+    ///
+    /// # Errors
+    /// It is gone, or no permission.
+    pub fn take_in(&self, pid: u32) -> Result<(), FileError> {
+        let file = self.cgroup.dir().join("cgroup.procs");
+        error::write(&file, &pid.to_string())
+    }
+
+    /// Makes `command` begin in it: all its memory is charged there.
+    ///
+    /// # Errors
+    /// No permission to put processes into it.
+    pub fn enter(&self, command: &mut Command) -> io::Result<()> {
+        let path = self.cgroup.dir().join("cgroup.procs");
+        let entrance = OpenOptions::new().write(true).open(path)?;
+        // SAFETY: between fork and exec only write is called, which is async-signal-safe.
+        unsafe {
+            command.pre_exec(move || (&entrance).write_all(b"0"));
+        }
+        Ok(())
+    }
+
+    /// Moves what still runs in it to where we are, and removes it. If it is gone, it is done.
+    ///
+    /// # Errors
+    /// Processes in it cannot be moved, or there are cgroups below it that somebody else made.
+    pub fn remove(&self) -> Result<(), FileError> {
+        let dir = self.cgroup.dir();
+        let procs = self.home.join("cgroup.procs");
+        let mut tries = 0;
+        loop {
+            if self.cgroup.check().is_err() {
+                return Ok(());
+            }
+            for pid in self.cgroup.procs(false).unwrap_or_default() {
+                // One that has ended meanwhile cannot be moved and need not be.
+                let _ = error::write(&procs, &pid.to_string());
+            }
+            match fs::remove_dir(&dir) {
+                Ok(()) => return Ok(()),
+                Err(_) if tries < TRIES => {
+                    tries += 1;
+                    std::thread::sleep(TRY_EVERY);
+                }
+                Err(source) => {
+                    return Err(FileError::Write {
+                        path: dir,
+                        value: "rmdir".to_owned(),
+                        source,
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl Drop for OwnCgroup {
+    fn drop(&mut self) {
+        let _ = self.remove();
+    }
+}
+
+fn limit_file(version: Version) -> &'static str {
+    match version {
+        Version::V1 => "memory.limit_in_bytes",
+        Version::V2 => "memory.max",
+    }
+}
+
+/// The path of the cgroup that we are in; the root where that is not visible from here.
+fn home(hierarchy: &Hierarchy) -> PathBuf {
+    let ours = Process::open_in(&ProcRoot::default(), std::process::id())
+        .and_then(|process| process.cgroups());
+    ours.ok()
+        .and_then(|memberships| hierarchy.path_of(&memberships))
+        .unwrap_or_else(|| "/".into())
+}
+
+/// Removes cgroups `PREFIX-PID` of processes that are gone. One in which something runs stays: the
+/// kernel removes only empty ones.
+fn remove_stale(dir: &Path, prefix: &str) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| {
+            let (before, pid) = name.rsplit_once('-')?;
+            pid.parse().ok().filter(|_| before == prefix)
+        });
+        if pid.is_some_and(|pid: u32| !ProcRoot::default().of(pid).exists()) {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files of cgroups are there as soon as the directory is, in the kernel; here there are none.
+    #[test]
+    fn one_without_a_controller_is_not_made() {
+        let root = tempfile::tempdir().unwrap();
+        let hierarchy = Hierarchy::at(Version::V2, root.path());
+        let error = OwnCgroup::make(&hierarchy, Path::new("/"), "own-1").unwrap_err();
+        assert!(error.to_string().contains("subtree_control"), "{error}");
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_empty_ones_of_dead_programs_are_stale() {
+        let root = tempfile::tempdir().unwrap();
+        let dead = format!("own-{}", u32::MAX);
+        let alive = format!("own-{}", std::process::id());
+        for name in [
+            dead.as_str(),
+            &alive,
+            "own-run-7",
+            "other-4294967295",
+            "own",
+        ] {
+            fs::create_dir(root.path().join(name)).unwrap();
+        }
+        remove_stale(root.path(), "own");
+        assert!(!root.path().join(dead).exists());
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn a_command_begins_in_it_and_it_goes() {
+        let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
+            Ok(hierarchy) => hierarchy,
+            Err(error) => return println!("SKIPPED: a cgroup of our own: {error}"),
+        };
+        let own = match OwnCgroup::make_near(&hierarchy, "agewise-test-own") {
+            Ok(own) => own,
+            Err(error) => return println!("SKIPPED: a cgroup of our own: {error}"),
+        };
+        own.set_limit(64 << 20).unwrap();
+        assert_eq!(own.cgroup().limits().unwrap().max_bytes, Some(64 << 20));
+        let mut command = Command::new("sleep");
+        command.arg("60");
+        own.enter(&mut command).unwrap();
+        let mut child = command.spawn().unwrap();
+        assert_eq!(own.cgroup().procs(false).unwrap(), [child.id()]);
+        own.remove().unwrap();
+        assert!(!own.cgroup().dir().exists());
+        own.remove().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

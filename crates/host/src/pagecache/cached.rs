@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A file in the page cache, and whose its pages are.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::shown::{Inode, SuperBlock};
+use super::slots::Slot;
+use crate::frame_set::FrameSet;
+
+/// Files followed, at most. What more there are is counted, not aged.
+pub const FILES_MAX: usize = 4 << 20;
+
+/// One file in the cache.
+#[derive(Clone, Debug)]
+pub struct CachedFile {
+    /// The inode.
+    pub inode: Inode,
+    /// Where it lies.
+    pub on: Arc<SuperBlock>,
+    /// Kernfs id of the cgroup that most of its pages are charged to; 0 without.
+    pub cgroup: u64,
+    /// Pages in the cache.
+    pub pages: u64,
+    /// Pages dirty or being written back, with all of their folios.
+    pub dirty_pages: u64,
+    pub(super) slot: Slot,
+    /// Whose its pages are, where they are not all of one owner.
+    pub(super) runs: Vec<Run>,
+    /// The look that saw it last.
+    pub(super) look: u32,
+}
+
+/// Whose pages are: the kernfs id of their cgroup (0 without), and the position of their NUMA node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// The cgroup.
+    pub cgroup: u64,
+    /// The node, as [`Mapped::node_of`] has it.
+    pub node: u8,
+}
+
+/// Pages from one on, to the next run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub first_page: u64,
+    pub owner: Owner,
+}
+
+impl CachedFile {
+    /// Its pages (page numbers of the age map) by owner.
+    pub(super) fn owned(&self) -> impl Iterator<Item = (Owner, Range<u64>)> + '_ {
+        let first = self.slot.first;
+        let all = first..first + self.slot.pages();
+        let of_one = Owner {
+            cgroup: self.cgroup,
+            node: 0,
+        };
+        let whole = self.runs.is_empty().then_some((of_one, all.clone()));
+        let ends = self
+            .runs
+            .iter()
+            .skip(1)
+            .map(move |run| first + run.first_page);
+        let runs = self.runs.iter().zip(ends.chain([all.end]));
+        whole
+            .into_iter()
+            .chain(runs.map(move |(run, end)| (run.owner, first + run.first_page..end)))
+    }
+}
+
+/// What mappings tell of cached pages.
+pub struct Mapped<'a> {
+    /// Frames seen accessed through mappings since the last look.
+    pub touched: &'a FrameSet,
+    /// The position of the NUMA node of a frame; none where there is one node.
+    pub node_of: Option<&'a dyn Fn(u64) -> u8>,
+}

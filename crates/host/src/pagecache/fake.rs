@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A page cache with given pages, for tests of everything that follows one.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use agewise_policy::table::PageSet;
+
+use super::accessed::{Accesses, Block};
+use super::files::{AccessNotes, CacheReader, FileAges};
+use super::frames::{Folios, Frames};
+use super::layout::{Leaf, Slots};
+use super::shown::{CacheKind, CacheSink, Inode, SuperBlock, WalkReport};
+use crate::access::AccessError;
+
+/// Where the fake array of `struct page` begins.
+const BASE: u64 = 0xffff_ea00_0000_0000;
+
+/// A file of up to 64 pages.
+#[derive(Clone, Copy, Debug)]
+pub struct FakeFile {
+    pub number: u64,
+    pub kind: CacheKind,
+    pub cgroup: u64,
+    pub pages: u32,
+    /// Frame of its first page; the others follow.
+    pub frame: u64,
+    /// Pages read by descriptors since the last look.
+    pub read: u64,
+}
+
+/// Files held in a list: change them, look, make looks fail.
+#[derive(Debug, Default)]
+pub struct FakeCache {
+    pub files: Vec<FakeFile>,
+    pub failure: Option<fn() -> AccessError>,
+}
+
+/// What a test holds, and the two readers.
+#[derive(Clone, Debug, Default)]
+pub struct Shared(pub Arc<Mutex<FakeCache>>);
+
+impl Shared {
+    /// Ages by readers of this.
+    pub fn ages(&self, horizon_ms: u64) -> FileAges {
+        FileAges::new(Box::new(self.clone()), Box::new(self.clone()), horizon_ms)
+    }
+}
+
+fn address(file: &FakeFile) -> u64 {
+    1 << 40 | file.number << 10
+}
+
+impl CacheReader for Shared {
+    fn walk(&mut self, sink: &mut dyn CacheSink) -> Result<WalkReport, AccessError> {
+        let cache = self.0.lock().unwrap();
+        if let Some(failure) = cache.failure {
+            return Err(failure());
+        }
+        for file in &cache.files {
+            let on = Arc::new(SuperBlock {
+                address: 1 << 41,
+                fs_type: "fake".into(),
+                device: 1,
+                kind: file.kind,
+            });
+            let inode = Inode {
+                address: address(file),
+                number: file.number,
+                generation: 0,
+                size_bytes: u64::from(file.pages) * 4096,
+                links: 1,
+                pages: file.pages.into(),
+            };
+            let mut leaf = Leaf::default();
+            leaf.present = u64::MAX >> (64 - file.pages);
+            leaf.cgroup = file.cgroup;
+            let folio = |page: u64| BASE + (file.frame + page) * 64;
+            let slots: Slots = std::array::from_fn(|page| folio(page as u64));
+            let slots = [slots];
+            let folios = Folios::new(&slots, Frames::new(BASE + 64, 1, 64));
+            sink.leaves_with_frames(&on, &inode, &[leaf], &folios);
+            sink.end(&on, &inode, true);
+        }
+        Ok(WalkReport::default())
+    }
+
+    fn path(&mut self, _: &SuperBlock, _: &Inode) -> Result<Option<PathBuf>, AccessError> {
+        Ok(None)
+    }
+}
+
+impl AccessNotes for Shared {
+    fn look(&mut self) -> Result<Accesses, AccessError> {
+        let mut found = Accesses::default();
+        for file in &mut self.0.lock().unwrap().files {
+            let block = Block {
+                inode: address(file),
+                number: file.number as u32,
+                block: 0,
+            };
+            let mut pages = PageSet::NONE;
+            pages[0] = std::mem::take(&mut file.read);
+            found.blocks.insert(block, pages);
+        }
+        Ok(found)
+    }
+}

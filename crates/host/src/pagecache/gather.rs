@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From what a walk of the page cache shows to words of the age map, and to files and their owners.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use agewise_policy::table::PAGES_PER_TABLE;
+
+use super::accessed::{Accesses, Block};
+use super::cached::{CachedFile, FILES_MAX, Mapped, Owner, Run};
+use super::frames::Folios;
+use super::layout::Leaf;
+use super::shown::{CacheKind, CacheSink, Inode, SuperBlock};
+use super::slots::{Slot, Slots};
+use crate::access::PAGE_BYTES;
+
+/// 64 page numbers of the age map, or the part of them that belongs to one file.
+pub(super) struct Word {
+    /// Page number / 64.
+    pub at: u64,
+    pub present: u64,
+    pub young: u64,
+    pub is_file: bool,
+}
+
+/// What a look asks for, and what is known besides what a walk shows.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub accesses: &'a Accesses,
+    /// Which cgroups' pages count.
+    pub owned: &'a dyn Fn(u64) -> bool,
+    pub mapped: Option<&'a Mapped<'a>>,
+}
+
+/// What a walk showed.
+pub(super) struct Gathered {
+    pub words: Vec<Word>,
+    /// Slots that nobody has any more, once this look is over.
+    pub given_up: Vec<Slot>,
+    pub void: u64,
+    pub unfollowed: u64,
+}
+
+/// Takes what the walk shows.
+pub(super) struct Gather<'a> {
+    asked: Asked<'a>,
+    slots: &'a mut Slots,
+    files: &'a mut HashMap<(u64, u64), CachedFile>,
+    look: u32,
+    found: Gathered,
+    open: Option<Open>,
+}
+
+/// The file being shown.
+struct Open {
+    file: CachedFile,
+    /// Its pages by cgroup.
+    owners: Vec<(u64, u64)>,
+    /// Where its words begin.
+    words_from: usize,
+    /// Its slot is the one that it had before.
+    is_known: bool,
+}
+
+impl CacheSink for Gather<'_> {
+    fn leaves(&mut self, on: &Arc<SuperBlock>, inode: &Inode, leaves: &[Leaf]) {
+        self.leaves_with_frames(on, inode, leaves, &Folios::default());
+    }
+
+    fn leaves_with_frames(
+        &mut self,
+        on: &Arc<SuperBlock>,
+        inode: &Inode,
+        leaves: &[Leaf],
+        folios: &Folios<'_>,
+    ) {
+        for (at, leaf) in leaves.iter().enumerate() {
+            if !(self.asked.owned)(leaf.cgroup) {
+                continue;
+            }
+            let mut open = match self.open.take() {
+                Some(open) => open,
+                None => match self.begin(on, inode) {
+                    Some(open) => open,
+                    None => continue,
+                },
+            };
+            self.add(&mut open, leaf, (at, folios));
+            self.open = Some(open);
+        }
+    }
+
+    fn end(&mut self, _: &Arc<SuperBlock>, inode: &Inode, valid: bool) {
+        let Some(mut open) = self.open.take() else {
+            return;
+        };
+        let key = (inode.address, inode.number);
+        if valid {
+            let most = open.owners.iter().max_by_key(|(id, pages)| (*pages, *id));
+            open.file.cgroup = most.map_or(0, |(id, _)| *id);
+            // Nearly all files are of one owner, on a machine of one node.
+            if let [Run { owner, .. }] = open.file.runs[..]
+                && owner.node == 0
+            {
+                open.file.runs = Vec::new();
+            }
+            if let Some(old) = self.files.insert(key, open.file).filter(|_| !open.is_known) {
+                self.found.given_up.push(old.slot);
+            }
+            return;
+        }
+        // What was known of it goes at the end of the look, with its slot.
+        self.found.void += 1;
+        self.found.words.truncate(open.words_from);
+        if !open.is_known {
+            self.found.given_up.push(open.file.slot);
+        }
+    }
+}
+
+impl<'a> Gather<'a> {
+    /// Gathers for look number `look`.
+    pub fn new(
+        asked: Asked<'a>,
+        slots: &'a mut Slots,
+        files: &'a mut HashMap<(u64, u64), CachedFile>,
+        look: u32,
+    ) -> Self {
+        Gather {
+            asked,
+            slots,
+            files,
+            look,
+            found: Gathered {
+                words: Vec::new(),
+                given_up: Vec::new(),
+                void: 0,
+                unfollowed: 0,
+            },
+            open: None,
+        }
+    }
+
+    /// What was shown.
+    pub fn finish(self) -> Gathered {
+        self.found
+    }
+
+    /// The file, in the slot that it has, or in a new one where it has none or grew out of it: then
+    /// it is being written, and its pages are young.
+    fn begin(&mut self, on: &Arc<SuperBlock>, inode: &Inode) -> Option<Open> {
+        let needed = inode.size_bytes.div_ceil(PAGE_BYTES);
+        let known = self.files.get(&(inode.address, inode.number));
+        let same = known.filter(|file| {
+            file.inode.generation == inode.generation
+                && file.on.device == on.device
+                && file.slot.holds(needed)
+        });
+        let slot = match same {
+            Some(file) => Some(file.slot),
+            None if known.is_none() && self.files.len() >= FILES_MAX => None,
+            None => self.slots.take(needed),
+        };
+        let Some(slot) = slot else {
+            self.found.unfollowed += 1;
+            return None;
+        };
+        Some(Open {
+            file: CachedFile {
+                inode: *inode,
+                on: Arc::clone(on),
+                cgroup: 0,
+                pages: 0,
+                dirty_pages: 0,
+                slot,
+                runs: Vec::new(),
+                look: self.look,
+            },
+            owners: Vec::new(),
+            words_from: self.found.words.len(),
+            is_known: same.is_some(),
+        })
+    }
+
+    fn add(&mut self, open: &mut Open, leaf: &Leaf, (at, folios): (usize, &Folios<'_>)) {
+        let file = &mut open.file;
+        let owner = Owner {
+            cgroup: leaf.cgroup,
+            node: self.node(leaf, (at, folios)),
+        };
+        if file.runs.last().is_none_or(|run| run.owner != owner) {
+            file.runs.push(Run {
+                first_page: leaf.first_page(),
+                owner,
+            });
+        }
+        file.pages += leaf.pages();
+        file.dirty_pages += u64::from(leaf.unclean().count_ones()) << leaf.shift();
+        match open.owners.iter_mut().find(|(id, _)| *id == leaf.cgroup) {
+            Some((_, pages)) => *pages += leaf.pages(),
+            None => open.owners.push((leaf.cgroup, leaf.pages())),
+        }
+        // A bit of a leaf above the last level stands for more than one page.
+        let parts = 1u64 << leaf.shift();
+        for part in 0..parts {
+            let first_page = leaf.first_page() + 64 * part;
+            let present = match parts {
+                1 => leaf.present,
+                _ if leaf.present >> (64 * part / parts) & 1 == 1 => u64::MAX,
+                _ => 0,
+            };
+            let page = file.slot.first + first_page;
+            // A slot of less than 64 pages begins within a word. Beyond the size that the inode had
+            // there is no room: those pages are in the totals, and in the ages from the next look
+            // on.
+            let room = file.slot.pages().saturating_sub(first_page).min(64);
+            let present = present & u64::MAX.checked_shr(64 - room as u32).unwrap_or(0);
+            let mut young = self.young(&file.inode, first_page);
+            if let Some(mapped) = self.asked.mapped {
+                folios.each(at, leaf, part, |page, frame| {
+                    young |= u64::from(mapped.touched.contains(frame)) << page;
+                });
+            }
+            self.found.words.push(Word {
+                at: page / 64,
+                present: present << (page % 64),
+                young: (present & young) << (page % 64),
+                is_file: file.on.kind != CacheKind::Shmem,
+            });
+        }
+    }
+
+    /// The node of the first page of a leaf.
+    fn node(&self, leaf: &Leaf, (at, folios): (usize, &Folios<'_>)) -> u8 {
+        let Some(node_of) = self.asked.mapped.and_then(|mapped| mapped.node_of) else {
+            return 0;
+        };
+        let mut first = None;
+        folios.each(at, leaf, 0, |_, frame| {
+            first.get_or_insert(frame);
+        });
+        first.map_or(0, node_of)
+    }
+
+    fn young(&self, inode: &Inode, first_page: u64) -> u64 {
+        let pages = PAGES_PER_TABLE as u64;
+        let block = Block {
+            inode: inode.address,
+            number: inode.number as u32,
+            block: (first_page / pages) as u32,
+        };
+        let set = self.asked.accesses.blocks.get(&block);
+        set.map_or(0, |set| set[(first_page % pages / 64) as usize])
+    }
+}

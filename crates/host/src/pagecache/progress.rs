@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How far a walk is: calls end when their output is full, and places to go on from may be gone.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::frames::Folios;
+use super::layout::{
+    Ctl, FILE_VOID, FILE_WHOLE, File, Leaf, RC_DONE, RC_FULL, RC_LOST, SHOWN, Super,
+};
+use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
+
+/// Super blocks listed at most. With more of them nothing is walked: what lies on the others would
+/// be missing without a word.
+const SUPERS_MAX: usize = 1 << 16;
+/// A walk begins anew so often in one super block, when inodes go away under it, and so often in
+/// the list of super blocks.
+const RESTARTS_MAX: u32 = 16;
+/// Places to begin anew at.
+const CHECKPOINTS: usize = 64;
+
+/// Super blocks as calls show them.
+#[derive(Default)]
+pub(super) struct SuperList {
+    pub found: Vec<Arc<SuperBlock>>,
+    /// Their addresses: after a restart they come again.
+    shown: HashSet<u64>,
+    restarts: u32,
+}
+
+/// Where the next call goes on.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Next,
+    First,
+}
+
+impl SuperList {
+    /// Takes what one call showed, and how that call ended.
+    pub fn take(&mut self, rc: u32, records: &[Super]) -> Result<ControlFlow<(), Place>, String> {
+        for record in records {
+            if self.shown.insert(record.address) {
+                self.found.extend(SuperBlock::new(record).map(Arc::new));
+            }
+        }
+        match rc {
+            RC_DONE => Ok(ControlFlow::Break(())),
+            _ if self.shown.len() > SUPERS_MAX => {
+                Err(format!("there are more than {SUPERS_MAX} super blocks"))
+            }
+            RC_FULL => Ok(ControlFlow::Continue(Place::Next)),
+            RC_LOST if self.restarts < RESTARTS_MAX => {
+                self.restarts += 1;
+                Ok(ControlFlow::Continue(Place::First))
+            }
+            _ => Err("the list of super blocks could not be followed".into()),
+        }
+    }
+}
+
+/// How far the walk of one super block is.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Inodes shown: after a restart they come again.
+    shown: HashSet<(u64, u64)>,
+    /// The one of which more is to come.
+    open: Option<Inode>,
+    /// Inodes at which calls ended, the last one last.
+    passed: Vec<(u64, u64)>,
+    restarts: u32,
+}
+
+impl Progress {
+    /// Takes what one call showed of an inode: its leaves, and their folios.
+    pub fn show(
+        &mut self,
+        on: &Arc<SuperBlock>,
+        file: &File,
+        (leaves, folios): (&[Leaf], Folios<'_>),
+        sink: &mut dyn CacheSink,
+        report: &mut WalkReport,
+    ) {
+        let inode = Inode::new(file);
+        let is_open = |open: &Inode| (open.address, open.number) == (inode.address, inode.number);
+        if !self.open.is_some_and(|open| is_open(&open)) {
+            self.close(on, sink);
+            if !self.shown.insert((inode.address, inode.number)) {
+                return;
+            }
+            report.files += 1;
+        }
+        if file.state != FILE_VOID {
+            report.pages += leaves.iter().map(Leaf::pages).sum::<u64>();
+            sink.leaves_with_frames(on, &inode, leaves, &folios);
+        }
+        self.open = match file.state {
+            FILE_WHOLE | FILE_VOID => {
+                sink.end(on, &inode, file.state == FILE_WHOLE);
+                None
+            }
+            _ => Some(inode),
+        };
+    }
+
+    /// Of an inode of which more was to come nothing came any more.
+    pub fn close(&mut self, on: &Arc<SuperBlock>, sink: &mut dyn CacheSink) {
+        if let Some(open) = self.open.take() {
+            sink.end(on, &open, false);
+        }
+    }
+
+    /// A call ended in the middle: here the next one goes on.
+    pub fn passed(&mut self, ctl: &Ctl) {
+        if self.passed.len() == CHECKPOINTS {
+            self.passed.remove(0);
+        }
+        self.passed.push((ctl.inode, ctl.number));
+    }
+
+    /// Whether it is worth to begin anew once more.
+    pub fn may_begin_anew(&self) -> bool {
+        self.restarts < RESTARTS_MAX
+    }
+
+    /// How often it began anew.
+    pub fn restarts(&self) -> u32 {
+        self.restarts
+    }
+
+    /// The place is gone: on behind the inode passed before it, or from the first. New inodes are
+    /// put in front, so what comes behind was there.
+    pub fn begin_anew(&mut self, ctl: &mut Ctl) {
+        self.restarts += 1;
+        (ctl.inode, ctl.number) = self.passed.pop().unwrap_or_default();
+        ctl.page = SHOWN;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records(addresses: std::ops::Range<u64>) -> Vec<Super> {
+        let record = |address| Super {
+            address,
+            ..Super::default()
+        };
+        addresses.map(record).collect()
+    }
+
+    #[test]
+    fn super_blocks_are_listed_to_the_last_or_not_at_all() {
+        let mut list = SuperList::default();
+        let next = Ok(ControlFlow::Continue(Place::Next));
+        assert_eq!(list.take(RC_FULL, &records(1..1025)), next);
+        // One was unmounted under the listing: they come again, and count once.
+        let first = Ok(ControlFlow::Continue(Place::First));
+        assert_eq!(list.take(RC_LOST, &records(1025..1030)), first);
+        assert_eq!(list.take(RC_FULL, &records(1..1020)), next);
+        assert_eq!(
+            list.take(RC_DONE, &records(1020..1100)),
+            Ok(ControlFlow::Break(()))
+        );
+        assert_eq!(list.found.len(), 1099);
+        let refused = list.take(RC_FULL, &records(1..SUPERS_MAX as u64 + 2));
+        assert!(refused.unwrap_err().contains("more than 65536"));
+        list.restarts = RESTARTS_MAX;
+        assert!(list.take(RC_LOST, &[]).is_err());
+    }
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a walk of the page cache shows: file systems, inodes, and what it met and cost.
+
+use std::sync::Arc;
+
+use super::frames::Folios;
+use super::layout::{File, Leaf, Super};
+
+/// Of `include/uapi/linux/magic.h`.
+pub(super) const TMPFS_MAGIC: u64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+const BDEVFS_MAGIC: u64 = 0x6264_6576;
+
+/// What cached pages are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheKind {
+    /// Of a file on a device or the network: can be read again.
+    File,
+    /// tmpfs, memfd and shared memory: memory with a name, which only swap can take.
+    Shmem,
+    /// Of a block device itself: `Buffers` of `/proc/meminfo`.
+    Device,
+}
+
+/// A file system instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SuperBlock {
+    pub(super) address: u64,
+    /// Type as in `/proc/filesystems`.
+    pub fs_type: String,
+    /// Device of its files, `major << 20 | minor`.
+    pub device: u32,
+    /// What its pages are.
+    pub kind: CacheKind,
+}
+
+impl SuperBlock {
+    /// What the record says; nothing for huge pages, which are no page cache.
+    pub(super) fn new(record: &Super) -> Option<Self> {
+        let end = record.kind.iter().position(|byte| *byte == 0);
+        let name = &record.kind[..end.unwrap_or(record.kind.len())];
+        let kind = match record.magic {
+            HUGETLBFS_MAGIC => return None,
+            TMPFS_MAGIC => CacheKind::Shmem,
+            BDEVFS_MAGIC => CacheKind::Device,
+            _ => CacheKind::File,
+        };
+        Some(SuperBlock {
+            address: record.address,
+            fs_type: String::from_utf8_lossy(name).into_owned(),
+            device: record.device,
+            kind,
+        })
+    }
+}
+
+/// An inode as the walk found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inode {
+    /// Kernel address: names the inode while it lives.
+    pub address: u64,
+    /// Inode number.
+    pub number: u64,
+    /// Generation, where the file system has them.
+    pub generation: u32,
+    /// Size, bytes.
+    pub size_bytes: u64,
+    /// Hard links: none once it was deleted.
+    pub links: u32,
+    /// Pages in the cache by the kernel's own count, when its walk began.
+    pub pages: u64,
+}
+
+impl Inode {
+    pub(super) fn new(file: &File) -> Self {
+        Inode {
+            address: file.inode,
+            number: file.number,
+            generation: file.generation,
+            size_bytes: file.size_bytes,
+            links: file.links,
+            pages: file.pages,
+        }
+    }
+}
+
+/// Takes what a walk shows.
+pub trait CacheSink {
+    /// Some leaves of an inode, in rising order of index. More may follow.
+    fn leaves(&mut self, on: &Arc<SuperBlock>, inode: &Inode, leaves: &[Leaf]);
+
+    /// The same with the frames of their pages, where the walk shows those.
+    fn leaves_with_frames(
+        &mut self,
+        on: &Arc<SuperBlock>,
+        inode: &Inode,
+        leaves: &[Leaf],
+        folios: &Folios<'_>,
+    ) {
+        let _ = folios;
+        self.leaves(on, inode, leaves);
+    }
+
+    /// The inode has been shown. Not `valid`: it became another one meanwhile, and its leaves are
+    /// nobody's.
+    fn end(&mut self, on: &Arc<SuperBlock>, inode: &Inode, valid: bool);
+}
+
+/// What a walk met and cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct WalkReport {
+    /// File system instances.
+    pub super_blocks: u64,
+    /// Inodes looked at, with pages or without.
+    pub inodes: u64,
+    /// Inodes with pages.
+    pub files: u64,
+    /// Pages shown.
+    pub pages: u64,
+    /// Nodes of trees given up: they changed under the read again and again.
+    pub unreadable: u64,
+    /// Times that the inode at hand went away, and the walk went on from one passed before.
+    pub steps_back: u64,
+    /// Times that a list of inodes was entered again, because the place in it was gone.
+    pub restarts: u64,
+    /// File system instances not walked to their end: unmounted, or changing faster than read.
+    pub incomplete: u64,
+    /// CPU time, ns.
+    pub cpu_ns: u64,
+}

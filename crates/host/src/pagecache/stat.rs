@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the kernel itself says of the cached pages of one file: `cachestat(2)`.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd};
+
+use crate::access::PAGE_BYTES;
+
+/// Of all architectures alike, and not in `libc` yet.
+const CACHESTAT: libc::c_long = 451;
+
+/// Pages of a range of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStat {
+    /// In the cache.
+    pub pages: u64,
+    /// Of these, dirty.
+    pub dirty_pages: u64,
+    /// Of these, being written back.
+    pub writeback_pages: u64,
+}
+
+/// Asks for some pages of an open file; an empty range means the whole file.
+///
+/// # Errors
+/// `ENOSYS` before Linux 6.5, `EOPNOTSUPP` for files without a page cache.
+pub fn cachestat(file: impl AsFd, pages: Range<u64>) -> io::Result<CacheStat> {
+    let range = [
+        pages.start * PAGE_BYTES,
+        (pages.end - pages.start) * PAGE_BYTES,
+    ];
+    let mut stat = [0u64; 5];
+    let fd = file.as_fd().as_raw_fd();
+    // SAFETY: both are of the sizes that the call knows (two and five words), and outlive it.
+    let result = unsafe { libc::syscall(CACHESTAT, fd, range.as_ptr(), stat.as_mut_ptr(), 0) };
+    match result {
+        0 => Ok(CacheStat {
+            pages: stat[0],
+            dirty_pages: stat[1],
+            writeback_pages: stat[2],
+        }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

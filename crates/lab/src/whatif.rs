@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What `agewise_policy::whatif` says of a trace beside the exact truth: the trace is shown to it
+//! as a machine is looked at, page by page and look by look.
+
+use agewise_policy::PageType;
+use agewise_policy::whatif::{Decider, Fact, Kernel, PERCENTS, Params, WhatIf, page_hash};
+use agewise_trace::curve::StackDistances;
+use agewise_trace::{DenseTrace, TraceError, TraceSource};
+
+/// Sizes that are compared: 10 to 100 percent.
+pub const COMPARED: usize = 31;
+/// A trace that tells no intervals is cut into looks in each of which so many accesses are made for
+/// each page there is.
+const LOOK_PART: usize = 64;
+
+/// A trace as looks: the pages of each, each once, in the order of the trace.
+#[derive(Debug)]
+pub struct Looks {
+    looks: Vec<Vec<u32>>,
+    pages: usize,
+}
+
+impl Looks {
+    /// Reads a trace.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(source: &TraceSource) -> Result<Self, TraceError> {
+        let dense = DenseTrace::read(source)?;
+        let pages = dense.page_count();
+        let mut stream = source.open()?;
+        let by_interval = stream
+            .page_trace_header()
+            .is_some_and(|header| header.interval_ns > 0);
+        let length = (pages / LOOK_PART).max(1);
+        let (mut batch, mut numbers) = (Vec::new(), dense.accesses().iter());
+        let mut looks: Vec<Vec<u32>> = vec![Vec::new()];
+        // The look that saw each page last.
+        let mut seen = vec![0; pages];
+        let (mut last_ns, mut made) = (None, 0);
+        while stream.next_batch(&mut batch)? {
+            for (access, page) in batch.iter().zip(numbers.by_ref()) {
+                let is_over = match by_interval {
+                    true => last_ns.is_some_and(|last| last != access.time_ns),
+                    false => made == length,
+                };
+                if is_over {
+                    looks.push(Vec::new());
+                    made = 0;
+                }
+                (last_ns, made) = (Some(access.time_ns), made + 1);
+                let number = looks.len();
+                if std::mem::replace(&mut seen[*page as usize], number) != number {
+                    looks[number - 1].push(*page);
+                }
+            }
+        }
+        Ok(Looks { looks, pages })
+    }
+
+    /// Different pages.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// How many looks.
+    pub fn len(&self) -> usize {
+        self.looks.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.looks.is_empty()
+    }
+
+    /// Uses, each page once a look.
+    pub fn uses(&self) -> usize {
+        self.looks.iter().map(Vec::len).sum()
+    }
+
+    /// The uses in the order in which they are told.
+    pub fn in_order(&self) -> DenseTrace {
+        let pages: Vec<u64> = self.looks.concat().into_iter().map(u64::from).collect();
+        DenseTrace::from_pages(&pages)
+    }
+
+    /// Pages that memories of the sizes compared hold.
+    pub fn capacities(&self) -> Vec<usize> {
+        let sizes = PERCENTS[..COMPARED].iter();
+        let pages = |percent: &u16| (self.pages * usize::from(*percent) / 100).max(1);
+        sizes.map(pages).collect()
+    }
+
+    /// Misses of an exact LRU by size, first uses left out.
+    pub fn lru_misses(&self) -> Vec<f64> {
+        let exact = StackDistances::of(&self.in_order());
+        let misses = exact.misses(&self.capacities());
+        misses.iter().map(|of| (of - exact.cold()) as f64).collect()
+    }
+
+    /// What is told with so many pages simulated: misses of pages seen before by size, at least,
+    /// likely and at most.
+    pub fn told(&self, pages: usize, kernel: Kernel, decider: Decider) -> Vec<[f64; 3]> {
+        let params = Params {
+            pages,
+            kernel,
+            every: 1,
+        };
+        let mut what_if = WhatIf::new(params);
+        let (mut known, mut sampled) = (0, Vec::new());
+        let (mut is_known, mut used_in) = (vec![false; self.pages], vec![0u64; self.pages]);
+        // The first look is of nothing, so that every first use is one.
+        what_if.look(0).finish(0, true);
+        for (at, used) in (1..).zip(&self.looks) {
+            let mut look = what_if.look(at * 1000);
+            for page in used {
+                used_in[*page as usize] = at;
+                if !std::mem::replace(&mut is_known[*page as usize], true) {
+                    known += 1;
+                    sampled.push((*page, page_hash(1, u64::from(*page))));
+                }
+            }
+            sampled.retain(|(page, hash)| {
+                let is_taken = look.filter().takes(*hash, 0);
+                if is_taken {
+                    let is_used = used_in[*page as usize] == at;
+                    let fact = if is_used { Fact::Used } else { Fact::Idle };
+                    look.page(*hash, 0, PageType::Anon, fact);
+                }
+                is_taken
+            });
+            look.finish(known, true);
+        }
+        let curves = what_if.curves();
+        let seconds = self.looks.len() as f64;
+        let points = curves.of(decider).points[..COMPARED].iter();
+        points
+            .map(|point| {
+                let faults = point.faults_per_second();
+                [faults.low, faults.likely, faults.high].map(|rate| rate * seconds)
+            })
+            .collect()
+    }
+
+    /// Mean absolute error of the miss ratio, and the share of the sizes at which the truth lies
+    /// within what is told.
+    pub fn compare(&self, truth: &[f64], told: &[[f64; 3]]) -> (f64, f64) {
+        let pairs = || truth.iter().zip(told);
+        let errors: f64 = pairs().map(|(truth, told)| (truth - told[1]).abs()).sum();
+        let is_within = |(truth, told): &(&f64, &[f64; 3])| {
+            told[0] <= **truth + 1.0 && **truth <= told[2] + 1.0
+        };
+        let within = pairs().filter(is_within).count() as f64;
+        let sizes = truth.len().max(1) as f64;
+        (errors / self.uses().max(1) as f64 / sizes, within / sizes)
+    }
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `shrink`: holds a cgroup as small as it does not hurt, by the curve of what less memory would
+//! cost.
+//!
+//! It moves no page: it sets a limit, verifies it by what is waited, and takes it back. How is
+//! [`crate::whatif::keep`]'s to say; whoever carries out policies does that where
+//! [`Policy::shrinks`] asks for it, and nothing where it has no limit to set.
+
+use super::arguments::Arguments;
+use super::{Built, Entry, Facts, GuardParams, Pace, Policy, Reason, Wish};
+use crate::whatif::keep::Wanted;
+use crate::workingset::Intervals;
+
+/// It is asked by whoever keeps curves, not by looks.
+const DECIDE_MS: u64 = 60_000;
+
+pub(super) const ENTRY: Entry = Entry {
+    name: "shrink",
+    summary: "hold a cgroup as small as waiting stays within max_wait, by its curve",
+    usage: "shrink",
+    build,
+};
+
+#[derive(Clone, Debug)]
+struct Shrink(Wanted);
+
+fn build(arguments: &mut Arguments<'_>) -> Built {
+    let policy = Shrink(Wanted {
+        wait_max: arguments.share("max_wait", 0.002, 0.0001..=0.5)?,
+        floor_bytes: arguments.size("least", 0, 0..=1 << 50)?,
+    });
+    Ok((Box::new(policy), GuardParams::default()))
+}
+
+impl Policy for Shrink {
+    fn wish(&mut self, facts: &Facts<'_>) -> Wish {
+        Wish::nothing(Reason::NoHand, facts.time_ms + DECIDE_MS)
+    }
+
+    fn pace(&self) -> Pace {
+        Pace {
+            decide_ms: DECIDE_MS,
+            look_ms: None,
+            bounds: Intervals::default(),
+            hold: None,
+        }
+    }
+
+    fn shrinks(&self) -> Option<Wanted> {
+        Some(self.0)
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+use proptest::prelude::*;
+
+use super::*;
+use crate::whatif::{Curve, Decider, PERCENTS, Point};
+
+const FULL: u64 = 1 << 30;
+const PRICES: Prices = Prices {
+    anon_ns: 10_000.0,
+    file_ns: 0.0,
+};
+
+/// No faults from `knee` percent of the full size on, `steep` a second more for each percent below.
+fn curves(knee: f64, steep: f64) -> Curves {
+    let point = |percent: u16| {
+        let rate = (knee - f64::from(percent)).max(0.0) * steep;
+        let faults = Estimate {
+            low: rate,
+            likely: rate,
+            high: rate,
+        };
+        Point {
+            faults: [faults, Estimate::default()],
+        }
+    };
+    let curve = Curve {
+        points: PERCENTS.map(point),
+    };
+    Curves {
+        full_bytes: FULL,
+        observed_ms: 900_000,
+        unknown_per_second: 0.0,
+        seen_per_second: 0.0,
+        uses_per_second: 0.0,
+        unused_bytes: 0,
+        beyond_bytes: 0,
+        curves: [curve.clone(), curve],
+    }
+}
+
+/// A cgroup that does what a curve says, whatever is believed of it.
+struct World {
+    now_ms: u64,
+    faults: f64,
+    swap_free_bytes: u64,
+    /// The longest time for which more was waited than is allowed.
+    over_ms: u64,
+    over_most_ms: u64,
+    changes: Vec<(u64, Change)>,
+}
+
+impl World {
+    fn new() -> Self {
+        World {
+            now_ms: 1000,
+            faults: 0.0,
+            swap_free_bytes: 4 * FULL,
+            over_ms: 0,
+            over_most_ms: 0,
+            changes: Vec::new(),
+        }
+    }
+
+    fn room(&self, keeper: &Keeper) -> Room {
+        Room {
+            usage_bytes: keeper.limit_bytes().unwrap_or(FULL).min(FULL),
+            beyond_bytes: 0,
+            swap_free_bytes: self.swap_free_bytes,
+            floor_bytes: 0,
+            prices: PRICES,
+        }
+    }
+
+    fn run(&mut self, keeper: &mut Keeper, told: &Curves, truth: &Curves, seconds: u64) {
+        for _ in 0..seconds * 2 {
+            let facts = Facts {
+                now_ms: self.now_ms,
+                faults: [self.faults as u64, 0],
+                waited_us: None,
+            };
+            if let Some(change) = keeper.next(facts, &self.room(keeper), Some(told)) {
+                assert_eq!(change.limit_bytes, keeper.limit_bytes());
+                self.changes.push((self.now_ms, change));
+            }
+            self.now_ms += 500;
+            let memory = keeper.limit_bytes().unwrap_or(2 * FULL);
+            let rate = truth.at(Decider::Kernel, memory).faults_per_second().likely;
+            self.faults += rate / 2.0;
+            let is_over = rate * PRICES.anon_ns / 1e9 > keeper.wanted.wait_max;
+            self.over_ms = if is_over { self.over_ms + 500 } else { 0 };
+            self.over_most_ms = self.over_most_ms.max(self.over_ms);
+        }
+    }
+}
+
+const WANTED: Wanted = Wanted {
+    wait_max: 0.002,
+    floor_bytes: 0,
+};
+
+fn percent(bytes: Option<u64>) -> u64 {
+    bytes.unwrap_or(FULL) * 100 / FULL
+}
+
+#[test]
+fn it_goes_down_and_stays_there() {
+    let (mut world, mut keeper) = (World::new(), Keeper::new(WANTED));
+    let (told, truth) = (curves(62.0, 100.0), curves(60.0, 100.0));
+    world.run(&mut keeper, &told, &truth, 3600);
+    assert!(
+        (58..66).contains(&percent(keeper.limit_bytes())),
+        "{keeper:?}"
+    );
+    assert_eq!(world.over_most_ms, 0);
+    let downs = world.changes.len();
+    world.run(&mut keeper, &told, &truth, 3600);
+    assert_eq!(world.changes.len(), downs, "what is well stays");
+    assert!(
+        world
+            .changes
+            .iter()
+            .all(|(_, change)| change.why == Why::Curve)
+    );
+}
+
+#[test]
+fn when_the_program_changes_it_gets_its_memory_back_and_keeps_it_for_long() {
+    let (mut world, mut keeper) = (World::new(), Keeper::new(WANTED));
+    let calm = curves(50.0, 100.0);
+    world.run(&mut keeper, &calm, &calm, 1200);
+    assert!(percent(keeper.limit_bytes()) < 56);
+    // The curve is that of before for another quarter of an hour.
+    world.changes.clear();
+    let busy = curves(90.0, 200.0);
+    world.run(&mut keeper, &calm, &busy, 300);
+    assert!(percent(keeper.limit_bytes()) >= 88, "{keeper:?}");
+    assert!(
+        world
+            .changes
+            .iter()
+            .all(|(_, change)| change.why == Why::Waiting)
+    );
+    // Still believing the wrong curve it tries again, ever more rarely.
+    world.changes.clear();
+    world.run(&mut keeper, &calm, &busy, 24 * 3600);
+    let attempts = world
+        .changes
+        .iter()
+        .filter(|(_, change)| change.why == Why::Curve);
+    let attempts: Vec<u64> = attempts.map(|(at_ms, _)| *at_ms).collect();
+    assert!((1..24).contains(&attempts.len()), "{attempts:?}");
+    let gaps: Vec<u64> = attempts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.last() > gaps.first(), "{gaps:?}");
+}
+
+#[test]
+fn without_room_in_swap_nothing_is_held() {
+    let (mut world, mut keeper) = (World::new(), Keeper::new(WANTED));
+    let truth = curves(50.0, 100.0);
+    world.swap_free_bytes = FULL / 4;
+    world.run(&mut keeper, &truth, &truth, 60);
+    assert_eq!(keeper.limit_bytes(), None, "what would leave does not fit");
+    world.swap_free_bytes = FULL * 4;
+    world.run(&mut keeper, &truth, &truth, 1200);
+    assert!(keeper.limit_bytes().is_some());
+    world.swap_free_bytes = 1 << 20;
+    world.changes.clear();
+    world.run(&mut keeper, &truth, &truth, 1);
+    assert_eq!(keeper.limit_bytes(), None);
+    assert_eq!(world.changes[0].1.why, Why::SwapFull);
+}
+
+#[test]
+fn floors_hold_and_rehearsals_say_what_would_be() {
+    let truth = curves(20.0, 100.0);
+    let mut keeper = Keeper::new(Wanted {
+        floor_bytes: FULL / 100 * 70,
+        ..WANTED
+    });
+    let mut world = World::new();
+    world.run(&mut keeper, &truth, &truth, 1200);
+    assert!(
+        (70..80).contains(&percent(keeper.limit_bytes())),
+        "{keeper:?}"
+    );
+    let mut keeper = Keeper::new(WANTED);
+    let room = world.room(&keeper);
+    let said = keeper.rehearse(1000, &room, &truth).unwrap();
+    assert!(percent(said.limit_bytes) < 25 && said.told_wait_ratio.is_some());
+    assert_eq!(
+        keeper.rehearse(2000, &room, &truth),
+        None,
+        "once in a while"
+    );
+    assert_eq!(keeper.limit_bytes(), None);
+}
+
+proptest! {
+    /// Whatever is believed and whatever is true: never over the target for long, never many
+    /// changes, and no limit below what is asked for.
+    #[test]
+    fn it_never_hurts_for_long_nor_flaps(
+        told in 10.0f64..100.0,
+        truths in prop::collection::vec(10.0f64..99.0, 1..5),
+        steep in 1.0f64..300.0,
+        wait_max in 0.0005f64..0.02,
+        floor in 0u64..60,
+    ) {
+        let wanted = Wanted { wait_max, floor_bytes: FULL / 100 * floor };
+        let (mut world, mut keeper) = (World::new(), Keeper::new(wanted));
+        let told = curves(told, steep);
+        for truth in &truths {
+            world.run(&mut keeper, &told, &curves(*truth, steep), 3600);
+            prop_assert!(keeper.limit_bytes().is_none_or(|limit| limit >= wanted.floor_bytes));
+        }
+        let hours = truths.len();
+        // The last step, one step back, no limit: two seconds and a half each.
+        prop_assert!(world.over_most_ms <= 8_000, "{}", world.over_most_ms);
+        prop_assert!(world.changes.len() <= hours * 120, "{}", world.changes.len());
+    }
+}

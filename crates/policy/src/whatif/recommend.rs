@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How much memory to give: from curves of many hours and a target of waiting to a request and a
+//! limit, with what they may cost.
+//!
+//! [`recommend`] keeps to the worst of the times that were seen, and in each to the upper bound of
+//! waiting. It never says a smaller number than what is resident unless the target is kept at that
+//! bound in every one of them, and enough of them were seen.
+
+use super::{Curves, Decider, Estimate, PERCENTS, Prices};
+
+/// A limit leaves so much above the most that was ever held, percent: where memory runs into it the
+/// kernel kills.
+const LIMIT_MARGIN_PERCENT: u64 = 15;
+
+/// What a size of memory would have cost in one time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// The size, without [`Time::beyond_bytes`].
+    pub memory_bytes: u64,
+    /// Share of the time that a task would have waited.
+    pub wait: Estimate,
+}
+
+/// What was seen in one time: an hour, a day, an observation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Time {
+    /// How long was looked, ms.
+    pub observed_ms: u64,
+    /// The most that was resident.
+    pub full_bytes: u64,
+    /// Charged besides, and not to be had by a limit.
+    pub beyond_bytes: u64,
+    /// Resident, and not used at all meanwhile.
+    pub unused_bytes: u64,
+    /// By rising size.
+    pub costs: Vec<Cost>,
+}
+
+impl Time {
+    /// From curves, under the LRU of the kernel.
+    pub fn new(curves: &Curves, prices: Prices) -> Self {
+        let points = curves.of(Decider::Kernel).points.iter().zip(PERCENTS);
+        Time {
+            observed_ms: curves.observed_ms,
+            full_bytes: curves.full_bytes,
+            beyond_bytes: curves.beyond_bytes,
+            unused_bytes: curves.unused_bytes,
+            costs: points
+                .map(|(point, percent)| Cost {
+                    memory_bytes: curves.bytes_at(percent),
+                    wait: point.wait_ratio(prices),
+                })
+                .collect(),
+        }
+    }
+
+    /// The least memory from which on waiting stays within the target, by this bound of it.
+    fn least_bytes(&self, wait_max: f64, bound: impl Fn(&Estimate) -> f64) -> Option<u64> {
+        let rev = self.costs.iter().rev();
+        rev.take_while(|cost| bound(&cost.wait) <= wait_max)
+            .last()
+            .map(|cost| cost.memory_bytes)
+    }
+
+    /// Waiting with so much memory: as on the next smaller size, where a memory between would wait
+    /// less; below the smallest nothing sets a bound.
+    fn wait_at(&self, memory_bytes: u64) -> Estimate {
+        let smaller = self
+            .costs
+            .iter()
+            .take_while(|cost| cost.memory_bytes <= memory_bytes);
+        match (smaller.last(), self.costs.first()) {
+            (Some(cost), _) => cost.wait,
+            (None, first) => Estimate {
+                high: f64::INFINITY,
+                ..first.map(|cost| cost.wait).unwrap_or_default()
+            },
+        }
+    }
+
+    fn largest_bytes(&self) -> u64 {
+        self.costs
+            .last()
+            .map_or(self.full_bytes, |cost| cost.memory_bytes)
+    }
+
+    fn with_beyond(&self, bytes: u64) -> u64 {
+        bytes.saturating_add(self.beyond_bytes)
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wanted {
+    /// Share of the time that waiting for memory may take.
+    pub wait_max: f64,
+    /// Less history than this is none to go by, ms.
+    pub history_ms: u64,
+}
+
+/// What a request follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// The curves: waiting stays within the target at its upper bound, in every time seen.
+    Curve,
+    /// It needs more than it had: it waits too much with what is resident.
+    More,
+    /// What is resident: no smaller size keeps within the target for certain.
+    Unbounded,
+    /// What is resident: too little was seen.
+    ShortHistory,
+}
+
+impl Basis {
+    /// As reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Basis::Curve => "curve",
+            Basis::More => "more",
+            Basis::Unbounded => "unbounded",
+            Basis::ShortHistory => "short_history",
+        }
+    }
+}
+
+/// How much memory to give.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Recommendation {
+    /// What it needs.
+    pub request_bytes: u64,
+    /// What it must not exceed.
+    pub limit_bytes: u64,
+    /// What would most likely do; less does not, most likely.
+    pub lower_bytes: u64,
+    /// What the curves say, whether or not there is enough history.
+    pub curve_bytes: u64,
+    /// The most that it held.
+    pub resident_bytes: u64,
+    /// Waiting with what is requested, in the worst of the times.
+    pub wait: Estimate,
+    /// What was not used at all in any of the times, at least: when it is, nobody knows.
+    pub unused_bytes: u64,
+    /// How long was looked in all, ms.
+    pub observed_ms: u64,
+    /// What the request follows from.
+    pub basis: Basis,
+}
+
+/// Says how much memory to give; `None` where nothing was seen.
+///
+/// `recent` are times that lie one after the other, `longer` others that hold these and more: both
+/// have to do, and what was observed is the longer of the two.
+pub fn recommend(recent: &[Time], longer: &[Time], wanted: Wanted) -> Option<Recommendation> {
+    let all = || {
+        recent
+            .iter()
+            .chain(longer)
+            .filter(|time| time.full_bytes > 0)
+    };
+    let most = |of: &dyn Fn(&Time) -> u64| all().map(of).max();
+    let resident_bytes = most(&|time| time.with_beyond(time.full_bytes))?;
+    let sum = |times: &[Time]| {
+        let observed = times.iter().map(|time| time.observed_ms);
+        observed.fold(0, u64::saturating_add)
+    };
+    let observed_ms = sum(recent).max(sum(longer));
+    let (mut is_more, mut is_unbounded) = (false, false);
+    let mut curve_bytes = 0;
+    for time in all() {
+        let needed = need(time, wanted.wait_max);
+        let bytes = time.with_beyond(needed.bytes);
+        if bytes >= curve_bytes {
+            (is_more, is_unbounded) = (needed.is_more, needed.is_unbounded);
+            curve_bytes = bytes;
+        }
+    }
+    let lower = |time: &Time| {
+        let least = time.least_bytes(wanted.wait_max, |wait| wait.likely);
+        time.with_beyond(least.unwrap_or(time.largest_bytes()))
+    };
+    let lower_bytes = most(&lower)?;
+    let is_short = observed_ms < wanted.history_ms;
+    let request_bytes = match is_short {
+        true => curve_bytes.max(resident_bytes),
+        false => curve_bytes,
+    };
+    let waits = all().map(|time| time.wait_at(request_bytes.saturating_sub(time.beyond_bytes)));
+    let held = request_bytes.max(resident_bytes);
+    let margin = u128::from(held) * u128::from(LIMIT_MARGIN_PERCENT) / 100;
+    Some(Recommendation {
+        request_bytes,
+        limit_bytes: held.saturating_add(u64::try_from(margin).unwrap_or(u64::MAX)),
+        lower_bytes: lower_bytes.min(request_bytes),
+        curve_bytes,
+        resident_bytes,
+        wait: waits.fold(Estimate::default(), |worst, wait| Estimate {
+            low: worst.low.max(wait.low),
+            likely: worst.likely.max(wait.likely),
+            high: worst.high.max(wait.high),
+        }),
+        unused_bytes: all().map(|time| time.unused_bytes).min()?,
+        observed_ms,
+        basis: match () {
+            () if is_more => Basis::More,
+            () if is_short => Basis::ShortHistory,
+            () if is_unbounded => Basis::Unbounded,
+            () => Basis::Curve,
+        },
+    })
+}
+
+/// What one time needs.
+struct Need {
+    bytes: u64,
+    is_more: bool,
+    is_unbounded: bool,
+}
+
+fn need(time: &Time, wait_max: f64) -> Need {
+    let certain = time.least_bytes(wait_max, |wait| wait.high);
+    // Sizes above what was resident are known only from what came back: to ask for more, it has to
+    // be likely that it waits too long as it is.
+    let likely = time
+        .least_bytes(wait_max, |wait| wait.likely)
+        .unwrap_or(time.largest_bytes());
+    let otherwise = likely.max(time.full_bytes);
+    match certain {
+        Some(bytes) if bytes <= otherwise => Need {
+            bytes,
+            is_more: bytes > time.full_bytes,
+            is_unbounded: false,
+        },
+        _ => Need {
+            bytes: otherwise,
+            is_more: otherwise > time.full_bytes,
+            is_unbounded: true,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const DAY_MS: u64 = 86_400_000;
+
+    /// Sizes from 10 to 200 of a full size of 100, each with what it waits at least, likely and at
+    /// most, in thousandths.
+    fn time(waits: &[(u64, [u64; 3])]) -> Time {
+        Time {
+            observed_ms: DAY_MS,
+            full_bytes: 100,
+            beyond_bytes: 0,
+            unused_bytes: 0,
+            costs: waits
+                .iter()
+                .map(|(memory_bytes, wait)| Cost {
+                    memory_bytes: *memory_bytes,
+                    wait: Estimate {
+                        low: wait[0] as f64 / 1e3,
+                        likely: wait[1] as f64 / 1e3,
+                        high: wait[2] as f64 / 1e3,
+                    },
+                })
+                .collect(),
+        }
+    }
+
+    const WANTED: Wanted = Wanted {
+        wait_max: 0.002,
+        history_ms: DAY_MS,
+    };
+
+    #[test]
+    fn the_worst_time_decides_by_its_upper_bound() {
+        let calm = time(&[(50, [0, 1, 1]), (75, [0, 0, 0]), (100, [0, 0, 0])]);
+        let busy = time(&[(50, [5, 9, 20]), (75, [0, 1, 2]), (100, [0, 0, 0])]);
+        let said = recommend(&[calm.clone(), busy], &[], WANTED).unwrap();
+        assert_eq!((said.request_bytes, said.limit_bytes), (75, 115));
+        assert_eq!((said.lower_bytes, said.basis), (75, Basis::Curve));
+        assert_eq!(said.wait.high, 0.002);
+        let said = recommend(&[calm], &[], WANTED).unwrap();
+        assert_eq!((said.request_bytes, said.basis), (50, Basis::Curve));
+    }
+
+    #[test]
+    fn what_is_not_certain_stays_as_it_is() {
+        let endless = [0, 0, u64::MAX];
+        let unbounded = time(&[(50, endless), (100, endless), (200, endless)]);
+        let said = recommend(std::slice::from_ref(&unbounded), &[], WANTED).unwrap();
+        assert_eq!((said.request_bytes, said.basis), (100, Basis::Unbounded));
+        let mut short = time(&[(50, [0, 0, 0]), (100, [0, 0, 0])]);
+        short.observed_ms /= 2;
+        let said = recommend(&[short.clone()], &[short.clone()], WANTED).unwrap();
+        assert_eq!((said.request_bytes, said.basis), (100, Basis::ShortHistory));
+        assert_eq!(said.curve_bytes, 50);
+        assert_eq!(recommend(&[], &[], WANTED), None);
+        short.full_bytes = 0;
+        assert_eq!(recommend(&[short], &[], WANTED), None);
+    }
+
+    #[test]
+    fn what_waits_too_long_gets_more_and_kernel_memory_is_added() {
+        let mut starved = time(&[(100, [5, 9, 12]), (150, [0, 1, 2]), (200, [0, 0, 0])]);
+        starved.beyond_bytes = 7;
+        let said = recommend(&[], &[starved], WANTED).unwrap();
+        assert_eq!((said.request_bytes, said.basis), (157, Basis::More));
+        assert_eq!(said.resident_bytes, 107);
+        assert_eq!(said.wait.high, 0.002);
+    }
+
+    fn any_time() -> impl Strategy<Value = Time> {
+        let cost = (
+            0u64..20,
+            0u64..20,
+            prop_oneof![4 => 0u64..40, 1 => Just(u64::MAX)],
+        );
+        (prop::collection::vec(cost, 6), 1u64..4, 0u64..50).prop_map(|(costs, full, beyond)| {
+            let sizes = [10, 50, 75, 100, 150, 200];
+            let costs = sizes.into_iter().zip(costs);
+            let waits: Vec<_> = costs
+                .map(|(size, (a, b, c))| (size * full, [a.min(b), a.max(b), a.max(b).max(c)]))
+                .collect();
+            Time {
+                full_bytes: 100 * full,
+                beyond_bytes: beyond,
+                ..time(&waits)
+            }
+        })
+    }
+
+    proptest! {
+        /// More waiting never takes more memory, whatever the curves look like.
+        #[test]
+        fn it_is_monotone_in_the_target(
+            recent in prop::collection::vec(any_time(), 0..4),
+            longer in prop::collection::vec(any_time(), 1..4),
+            targets in prop::array::uniform2(0.0f64..0.05),
+        ) {
+            let of = |wait_max: f64| {
+                recommend(&recent, &longer, Wanted { wait_max, ..WANTED }).unwrap()
+            };
+            let [a, b] = targets.map(of);
+            let (strict, lax) = if targets[0] <= targets[1] { (a, b) } else { (b, a) };
+            prop_assert!(strict.request_bytes >= lax.request_bytes, "{strict:?} {lax:?}");
+            prop_assert!(strict.limit_bytes >= lax.limit_bytes);
+            prop_assert!(strict.lower_bytes >= lax.lower_bytes);
+        }
+
+        /// Less than is resident only where the upper bound of every time allows it.
+        #[test]
+        fn it_never_goes_below_what_the_interval_allows(
+            times in prop::collection::vec(any_time(), 1..5),
+            wait_max in 0.0f64..0.05,
+        ) {
+            let said = recommend(&times, &[], Wanted { wait_max, ..WANTED }).unwrap();
+            for time in &times {
+                let memory = said.request_bytes - time.beyond_bytes;
+                let is_certain = time.wait_at(memory).high <= wait_max;
+                prop_assert!(is_certain || memory >= time.full_bytes, "{said:?} {time:?}");
+            }
+            prop_assert!(said.lower_bytes <= said.request_bytes);
+            prop_assert!(said.request_bytes <= said.limit_bytes);
+            prop_assert!(said.resident_bytes <= said.limit_bytes);
+        }
+
+        /// With too little history never less than what is resident.
+        #[test]
+        fn short_histories_take_nothing_away(times in prop::collection::vec(any_time(), 1..5)) {
+            let wanted = Wanted { wait_max: 1.0, history_ms: u64::MAX };
+            let said = recommend(&times, &[], wanted).unwrap();
+            prop_assert!(said.request_bytes >= said.resident_bytes);
+            prop_assert!(matches!(said.basis, Basis::ShortHistory | Basis::More));
+        }
+    }
+}
