@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated machine and miss-ratio curves, as ``agewise lab run`` and ``lab curve`` have them."""
+"""The simulated machine and miss-ratio curves: what ``agewise lab run`` and ``lab curve`` do."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def run(
     """Runs a workload or trace on simulated memory under several policies.
 
     `memory`: bytes, or a size such as ``"24M"``, ``"5000p"`` (pages) or ``"25%"`` (of a trace).
-    `proactive`: agents that reclaim beside each policy. `seeds`: 1 to this number. `options`: others of
-    the command, such as ``{"access": "mapped", "order": "reverse", "trace_format": "csv"}``. What is not
+    `proactive`: agents that reclaim beside each policy. `seeds`: 1 to this number. `options`:
+    others of the command, such as ``{"access": "mapped", "trace_format": "csv"}``. What is not
     given is as in ``agewise lab run``. Uses all cores. Ctrl-C stops it.
 
     Raises ValueError with the nearest name for what does not exist, OSError for unreadable files.

@@ -208,8 +208,12 @@ fn curve(
     let request = CurveRequest {
         trace,
         reading: setup(options)?.0.reading,
-        policies: policies.collect::<Result<_, _>>().map_err(PyValueError::new_err)?,
-        sizes: sizes.collect::<Result<_, _>>().map_err(PyValueError::new_err)?,
+        policies: policies
+            .collect::<Result<_, _>>()
+            .map_err(PyValueError::new_err)?,
+        sizes: sizes
+            .collect::<Result<_, _>>()
+            .map_err(PyValueError::new_err)?,
         points,
         sampling: sampling.transpose().map_err(PyValueError::new_err)?,
         build: BUILD.to_owned(),

@@ -14,6 +14,9 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,8 @@ EXAMPLES = os.environ["EXAMPLES"]
 
 def command(*arguments: str) -> list[dict[str, Any]]:
     """The rows that the command prints."""
-    printed = subprocess.run([AGEWISE, "lab", *arguments, "--format", "json"], check=True, capture_output=True)
+    line = [AGEWISE, "lab", *arguments, "--format", "json"]
+    printed = subprocess.run(line, check=True, capture_output=True)
     return [json.loads(line) for line in printed.stdout.splitlines()]
 
 
@@ -43,7 +47,12 @@ class Package(unittest.TestCase):
 
     def test_runs_give_the_rows_of_the_command(self) -> None:
         ours = lab.run(
-            "kv", ["classic", "mglru"], memory="24M", swap="nvme", settings={"swappiness": 10}, seeds=2
+            "kv",
+            ["classic", "mglru"],
+            memory="24M",
+            swap="nvme",
+            settings={"swappiness": 10},
+            seeds=2,
         )
         theirs = command(
             "run", "kv", "--policy", "classic,mglru", "--memory", "24M", "--swap", "nvme",
@@ -64,7 +73,7 @@ class Package(unittest.TestCase):
         self.assertTrue(again.stdout.startswith("the same "), again.stdout + again.stderr)
 
     def test_errors_have_the_words_of_the_command(self) -> None:
-        for wrong, words in [
+        mistakes: list[tuple[Callable[[], object], str]] = [
             (lambda: lab.run("kv", ["mglru:7.3"]), "did you mean `mglru:7.2`"),
             (lambda: lab.run("kw"), "did you mean `kv`"),
             (lambda: lab.run("kv", swap="nmve"), "did you mean `nvme`"),
@@ -72,16 +81,28 @@ class Package(unittest.TestCase):
             (lambda: lab.run("kv", options={"acess": "fd"}), "did you mean `access`"),
             (lambda: lab.run("kv", seeds=0), "1 at least"),
             (lambda: lab.curve(self.trace, ["lruu"]), "there is no policy 'lruu'"),
-        ]:
+        ]
+        for wrong, words in mistakes:
             with self.assertRaises(ValueError) as raised:
                 wrong()
             self.assertIn(words, str(raised.exception))
         with self.assertRaises(FileNotFoundError):
             lab.curve("/nonexistent")
 
+    def test_frames_need_polars_or_pandas(self) -> None:
+        results = lab.run("kv", ["classic"], seeds=1)
+        without = {"polars": None, "pandas": None}
+        with unittest.mock.patch.dict(sys.modules, without):
+            with self.assertRaisesRegex(ImportError, "pip install polars"):
+                results.frame()
+
+    @unittest.skipUnless(find_spec("polars"), "polars is not installed")
+    def test_frames_hold_the_rows(self) -> None:
+        results = lab.run("kv", ["classic"], seeds=1)
+        self.assertEqual(results.frame().to_dicts(), results.rows())
+
     def test_ctrl_c_stops_at_once(self) -> None:
         timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
-        # A thread of Python goes on meanwhile: otherwise the timer would never fire.
         timer.start()
         started = time.monotonic()
         with self.assertRaises(KeyboardInterrupt):
@@ -92,9 +113,8 @@ class Package(unittest.TestCase):
         examples = re.findall(r"```python\n(.*?)```", Path(EXAMPLES).read_text(), re.S)
         self.assertEqual(len(examples), 3)
         for example in examples:
-            done = subprocess.run(
-                [sys.executable, "-c", example], cwd=self.directory.name, capture_output=True, text=True
-            )
+            line = [sys.executable, "-c", example]
+            done = subprocess.run(line, cwd=self.directory.name, capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertTrue(done.stdout.strip(), example)
 

@@ -13,6 +13,7 @@ use super::setup::{Named, Setup, parse_policy};
 use super::table::{Column, Kind, Table, Value};
 use crate::experiment::machine_run::{Plan, RunError, Subject};
 use crate::experiment::matrix::{self, MeasureSummary, PolicyResult};
+use crate::experiment::replay::Through;
 use crate::machine::Policy;
 use crate::machine::device::DeviceKind;
 use crate::proactive::{ProactivePlan, Sight};
@@ -98,6 +99,7 @@ impl RunRequest {
             Some(pages) => pages,
             None => named.subject.memory_pages()?,
         };
+        self.agents_see_something(&named.subject)?;
         let agent = |spec: &Spec| ProactivePlan {
             spec: spec.clone(),
             sight: self.sight,
@@ -126,6 +128,22 @@ impl RunRequest {
             cells,
             note,
         })
+    }
+
+    fn agents_see_something(&self, subject: &Subject) -> Result<(), StudyError> {
+        if let Subject::Trace(replay, _) = subject
+            && self.columns.iter().any(|(_, agent)| agent.is_some())
+            && self.sight == Sight::PageTables
+            && replay.anon_pages() == 0
+            && replay.through == Through::Descriptor
+        {
+            return Err(StudyError::argument(format!(
+                "{}: nothing of it is mapped, so an agent that reads page tables sees nothing; \
+                 --sight generations sees page cache, --access mapped replays it as mapped memory",
+                self.subject
+            )));
+        }
+        Ok(())
     }
 
     fn describe(
