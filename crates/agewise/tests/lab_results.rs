@@ -76,7 +76,7 @@ touches = 20000
 stream = [{ area = "heap", order = "zipf", theta = 0.99, write = 0.1 }]
 "#;
 
-const RUN: [&str; 14] = [
+const RUN: [&str; 16] = [
     "lab",
     "run",
     "small.toml",
@@ -91,6 +91,8 @@ const RUN: [&str; 14] = [
     "swappiness=10",
     "--seeds",
     "2",
+    "--access",
+    "mapped",
 ];
 
 fn sha256sum(path: &Path) -> String {
@@ -113,7 +115,7 @@ fn every_row_says_what_was_run() {
         ("swap", "zram"),
         ("settings", "swappiness=10"),
         ("seeds", "1-2"),
-        ("options", ""),
+        ("options", "access=mapped"),
         ("source", "one.trace"),
         ("source_sha256", &sha256sum(&place.at("one.trace"))),
         ("version", env!("CARGO_PKG_VERSION")),

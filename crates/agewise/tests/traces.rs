@@ -328,6 +328,18 @@ fn bad_input_is_told_with_file_and_place() {
     assert!(told(&["trace", "info", Path::new("/").to_str().unwrap()]).contains("directory"));
 }
 
+/// Blocks are read through a descriptor: nothing of them is in page tables.
+#[test]
+fn an_agent_that_could_see_nothing_is_refused() {
+    let place = Place::new();
+    place.file("t.lis", "1 4 0 0\n9 4 0 0\n1 4 0 0\n");
+    let run = ["lab", "run", "t.lis", "--seeds", "1", "--proactive", "cost"];
+    let message = place.error(&run);
+    assert!(message.contains("nothing of it is mapped"), "{message}");
+    place.ok(&[&run[..], &["--access", "mapped"]].concat());
+    place.ok(&[&run[..], &["--sight", "generations"]].concat());
+}
+
 /// What a trace can be that is none: each ends with the file, and the place in it where there is one.
 #[test]
 fn damage_of_every_kind_is_an_error_with_the_place() {

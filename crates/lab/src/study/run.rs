@@ -91,6 +91,7 @@ impl RunRequest {
             .ok_or_else(|| StudyError::argument("no policy given"))?;
         let named = self.setup.subject(&self.subject)?;
         let (plan, note) = self.setup.plan(&named.subject, *first, 1)?;
+        self.require_sight(&named.subject)?;
         let seeds = self.seeds.unwrap_or(match named.subject {
             Subject::Workload(_) => WORKLOAD_SEEDS,
             Subject::Trace(..) => TRACE_SEEDS,
@@ -99,7 +100,6 @@ impl RunRequest {
             Some(pages) => pages,
             None => named.subject.memory_pages()?,
         };
-        self.agents_see_something(&named.subject)?;
         let agent = |spec: &Spec| ProactivePlan {
             spec: spec.clone(),
             sight: self.sight,
@@ -130,20 +130,25 @@ impl RunRequest {
         })
     }
 
-    fn agents_see_something(&self, subject: &Subject) -> Result<(), StudyError> {
-        if let Subject::Trace(replay, _) = subject
-            && self.columns.iter().any(|(_, agent)| agent.is_some())
-            && self.sight == Sight::PageTables
-            && replay.anon_pages() == 0
-            && replay.through == Through::Descriptor
-        {
-            return Err(StudyError::argument(format!(
-                "{}: nothing of it is mapped, so an agent that reads page tables sees nothing; \
-                 --sight generations sees page cache, --access mapped replays it as mapped memory",
-                self.subject
-            )));
+    /// An agent that reads page tables needs something in them.
+    fn require_sight(&self, subject: &Subject) -> Result<(), StudyError> {
+        let has_agent = self.columns.iter().any(|(_, agent)| agent.is_some());
+        match subject {
+            Subject::Trace(replay, _)
+                if has_agent
+                    && self.sight == Sight::PageTables
+                    && replay.anon_pages() == 0
+                    && replay.through == Through::Descriptor =>
+            {
+                Err(StudyError::argument(format!(
+                    "{}: nothing of it is mapped, so an agent that reads page tables sees nothing; \
+                     --sight generations sees page cache, --access mapped replays it as mapped \
+                     memory",
+                    self.subject
+                )))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn describe(
