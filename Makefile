@@ -8,7 +8,7 @@ AGEWISE = $(TARGET_DIR)/release/agewise
 LIBRARIES = agewise-policy agewise-kernel agewise-damon agewise-trace
 FEATURE_SETS = "" fuse web lab bench
 
-.PHONY: setup build install dist run test test-vm test-harmless model fuzz lint check-features doc package bench man bpf bpf-check clean
+.PHONY: setup build install dist run test test-vm test-harmless test-wheel model fuzz lint check-features doc package wheel bench man bpf bpf-check clean
 
 # Installs what building agewise needs (as root on Debian and its kin), or names what is missing.
 setup:
@@ -50,6 +50,15 @@ test-harmless: build
 model: setup
 	SEEDS=$(or $(SEEDS),100) STEPS=$(or $(STEPS),10000) $(CARGO) test $(CARGO_FLAGS) -p agewise-daemon \
 		--lib whatever_happens_for_long -- --ignored --nocapture
+
+# The Python package, in $(TARGET_DIR)/wheels. Needs Python 3.9 or later, and maturin from PyPI.
+wheel: setup
+	scripts/wheel $(TARGET_DIR)
+
+# The wheel in a fresh virtual environment: examples, types, and the rows of the command. Not part of
+# `make test`: the checker of types comes from PyPI.
+test-wheel: build wheel
+	scripts/test-wheel $(AGEWISE) $(TARGET_DIR)/wheels
 
 # Each fuzz target for TIME seconds, led by coverage. Needs a C++ compiler, and no other toolchain.
 fuzz: setup

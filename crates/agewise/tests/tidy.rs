@@ -26,7 +26,7 @@ const LAYERS: [&[&str]; 5] = [
     &["host", "lab"],
     &["cli"],
     &["bench", "daemon"],
-    &["agewise", "fuzz"],
+    &["agewise", "fuzz", "python"],
 ];
 /// What ships without the simulated machine.
 const WITHOUT_LAB: [&str; 3] = ["host", "cli", "daemon"];

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the Python package calls: the studies of the lab, as the command runs them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use std::{fs, thread};
+
+use agewise_lab::proactive::Sight;
+use agewise_lab::study::curve::CurveRequest;
+use agewise_lab::study::description::Description;
+use agewise_lab::study::run::{RunRequest, columns};
+use agewise_lab::study::setup::Setup;
+use agewise_lab::study::table::{Table, Value};
+use agewise_lab::study::{StudyError, options, parquet};
+use agewise_lab::yardstick;
+use agewise_policy::proactive::Spec;
+use agewise_trace::curve::{SamplingPlan, SizeSpec};
+use agewise_trace::{ReadLimits, TraceError};
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+/// How long Python waits before it looks for signals.
+const SIGNALS_EVERY: Duration = Duration::from_millis(20);
+
+/// The commit of this build, or `unknown`.
+const BUILD: &str = env!("AGEWISE_BUILD");
+
+/// A table with what it is of.
+#[pyclass(frozen, module = "agewise._native")]
+struct Results {
+    rows: Table,
+    /// What Parquet holds: the same, or a row a run.
+    runs: Table,
+    description: Description,
+}
+
+#[pymethods]
+impl Results {
+    /// The rows, as dictionaries.
+    fn rows<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        dictionaries(py, &self.rows)
+    }
+
+    /// A row a run, as dictionaries.
+    fn runs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        dictionaries(py, &self.runs)
+    }
+
+    /// The file that the command writes with `--format parquet`, as bytes.
+    fn parquet<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = parquet::bytes(&self.runs, &self.description);
+        let bytes = bytes.map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+}
+
+fn dictionaries<'py>(py: Python<'py>, table: &Table) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let dictionary = |row: agewise_lab::study::table::Row<'_>| {
+        let dictionary = PyDict::new(py);
+        for (name, value) in row.iter() {
+            match value {
+                Value::Null => dictionary.set_item(name, py.None())?,
+                Value::Text(text) => dictionary.set_item(name, &**text)?,
+                Value::Count(count) => dictionary.set_item(name, count)?,
+                Value::Number(number) => dictionary.set_item(name, number)?,
+            }
+        }
+        Ok(dictionary)
+    };
+    table.rows().map(dictionary).collect()
+}
+
+/// An exception with the words of the command.
+fn exception(error: StudyError) -> PyErr {
+    let words = error.to_string();
+    match error {
+        StudyError::Read { source, .. } | StudyError::Trace(TraceError::Open { source, .. }) => {
+            match source.raw_os_error() {
+                Some(code) => PyOSError::new_err((code, words)),
+                None => PyOSError::new_err(words),
+            }
+        }
+        StudyError::Stopped | StudyError::Parquet(_) | StudyError::Table(_) => {
+            PyRuntimeError::new_err(words)
+        }
+        _ => PyValueError::new_err(words),
+    }
+}
+
+/// Does `work` on a thread of its own, without the interpreter's lock. Ctrl-C returns at once; the
+/// work ends soon after.
+fn wait<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce(&Arc<AtomicBool>) -> Result<T, StudyError> + Send + 'static,
+) -> PyResult<T> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (sender, receiver) = mpsc::channel();
+    let receiver = Mutex::new(receiver);
+    let flag = Arc::clone(&stop);
+    thread::spawn(move || {
+        // Nobody listens any more after Ctrl-C.
+        let _ = sender.send(work(&flag));
+    });
+    loop {
+        let received = py.detach(|| match receiver.lock() {
+            Ok(receiver) => receiver.recv_timeout(SIGNALS_EVERY),
+            Err(_) => Err(RecvTimeoutError::Disconnected),
+        });
+        match received {
+            Ok(result) => return result.map_err(exception),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err("the lab failed"));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                if let Err(interrupt) = py.check_signals() {
+                    stop.store(true, Ordering::Relaxed);
+                    return Err(interrupt);
+                }
+            }
+        }
+    }
+}
+
+/// A quarter of the memory of this machine, as the command has it; no limit where it is not known.
+fn trace_memory_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024) / 4)
+}
+
+fn setup(options: &str) -> PyResult<(Setup, Sight)> {
+    let (mut setup, mut sight) = (Setup::default(), Sight::PageTables);
+    options::from_text(options, &mut setup, &mut sight).map_err(exception)?;
+    setup.reading.limits = ReadLimits {
+        memory_max_bytes: trace_memory_bytes(),
+        ..ReadLimits::default()
+    };
+    Ok((setup, sight))
+}
+
+/// Policies on the simulated machine.
+#[pyfunction]
+#[pyo3(signature = (subject, policies, agents, memory, swap, settings, damon, options, seeds))]
+#[allow(clippy::too_many_arguments)] // one an argument of the Python function
+fn run(
+    py: Python<'_>,
+    subject: String,
+    policies: Vec<String>,
+    agents: Vec<String>,
+    memory: Option<String>,
+    swap: Option<String>,
+    settings: Vec<String>,
+    damon: Option<String>,
+    options: &str,
+    seeds: Option<u64>,
+) -> PyResult<Results> {
+    if seeds == Some(0) {
+        return Err(PyValueError::new_err("seeds: 1 at least"));
+    }
+    let agents: Result<Vec<Spec>, _> = agents.iter().map(|agent| agent.parse()).collect();
+    let agents = agents.map_err(|error| PyValueError::new_err(format!("{error}")))?;
+    let (setup, sight) = setup(options)?;
+    let request = RunRequest {
+        setup: Setup {
+            memory,
+            swap,
+            settings,
+            damon,
+            ..setup
+        },
+        subject,
+        columns: columns(&policies, &agents).map_err(exception)?,
+        sight,
+        seeds,
+        build: BUILD.to_owned(),
+    };
+    let outcome = wait(py, move |stop| request.run(stop, |_| ()))?;
+    Ok(Results {
+        rows: outcome.summary_table(),
+        runs: outcome.run_table(),
+        description: Description::Run {
+            cells: outcome.cells,
+        },
+    })
+}
+
+/// Policies on a trace alone.
+#[pyfunction]
+fn curve(
+    py: Python<'_>,
+    trace: String,
+    policies: Vec<String>,
+    sizes: Vec<String>,
+    points: u16,
+    sampling: Option<(f64, usize)>,
+    options: &str,
+) -> PyResult<Results> {
+    if points == 0 {
+        return Err(PyValueError::new_err("points: 1 at least"));
+    }
+    let policies = policies.iter().map(|policy| yardstick::parse(policy));
+    let sizes = sizes.iter().map(|size| size.parse::<SizeSpec>());
+    let sampling = sampling.map(|(rate, samples)| SamplingPlan::new(rate, samples));
+    let request = CurveRequest {
+        trace,
+        reading: setup(options)?.0.reading,
+        policies: policies
+            .collect::<Result<_, _>>()
+            .map_err(PyValueError::new_err)?,
+        sizes: sizes
+            .collect::<Result<_, _>>()
+            .map_err(PyValueError::new_err)?,
+        points,
+        sampling: sampling.transpose().map_err(PyValueError::new_err)?,
+        build: BUILD.to_owned(),
+    };
+    let outcome = wait(py, move |stop| request.run(stop))?;
+    let table = outcome.table();
+    Ok(Results {
+        rows: table.clone(),
+        runs: table,
+        description: Description::Curve {
+            cells: outcome.cells,
+        },
+    })
+}
+
+/// The native part of the package.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("build", BUILD)?;
+    module.add_class::<Results>()?;
+    module.add_function(wrap_pyfunction!(run, module)?)?;
+    module.add_function(wrap_pyfunction!(curve, module)?)
+}
