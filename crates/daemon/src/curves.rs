@@ -180,8 +180,8 @@ impl AllCurves {
     }
 
     /// Curves that tell enough to go by: of the last whole quarter of an hour.
-    pub fn counted(&self, key: &Key) -> Option<Curves> {
-        self.by_key.get(key)?.counted.as_deref().cloned()
+    pub fn counted(&self, key: &Key) -> Option<&Curves> {
+        self.by_key.get(key)?.counted.as_deref()
     }
 
     /// What bringing pages back costs.

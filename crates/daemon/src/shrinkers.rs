@@ -48,7 +48,7 @@ pub struct Known<'a> {
     /// What bringing pages back costs.
     pub prices: Prices,
     /// The newest curves of a cgroup.
-    pub curves: &'a dyn Fn(&Key) -> Option<Curves>,
+    pub curves: &'a dyn Fn(&Key) -> Option<&'a Curves>,
 }
 
 /// Holds them.
@@ -60,11 +60,6 @@ pub struct Shrinkers {
 }
 
 impl Shrinkers {
-    /// Nothing is held yet, and nothing can be.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Sets limits by this from now on; what is limited stays so.
     pub fn equip(&mut self, throttle: Throttle) {
         self.throttle.get_or_insert(throttle);
@@ -119,10 +114,10 @@ impl Shrinkers {
             };
             let curves = (known.curves)(&held.small.key);
             let change = match held.small.dry_run {
-                true => curves.and_then(|of| held.keeper.rehearse(known.now_ms, &room, &of)),
+                true => curves.and_then(|of| held.keeper.rehearse(known.now_ms, &room, of)),
                 false => facts(&held.small.cgroup, known.now_ms)
                     .ok()
-                    .and_then(|facts| held.keeper.next(facts, &room, curves.as_ref())),
+                    .and_then(|facts| held.keeper.next(facts, &room, curves)),
             };
             if let Some(change) = change {
                 carry_out(
@@ -187,12 +182,13 @@ fn carry_out(
     if small.dry_run {
         return journal.write("action", &line);
     }
-    if !journal.permits("action", &line) && change.limit_bytes.is_some() {
-        return held.keeper.fail(now_ms);
-    }
+    let is_permitted = journal.permits("action", &line) || change.limit_bytes.is_none();
     let Some(throttle) = throttle else {
         return held.keeper.fail(now_ms);
     };
+    if !is_permitted {
+        return give_up(held, throttle, now_ms);
+    }
     let done = match change.limit_bytes {
         Some(bytes) => throttle.limit(&small.cgroup, bytes).map(drop),
         None => throttle.unlimit(&small.cgroup).map_err(ThrottleError::from),
@@ -201,10 +197,15 @@ fn carry_out(
     line.trouble = done.as_ref().err().map(ToString::to_string);
     journal.write("action", &line);
     if done.is_err() {
-        // What was limited before goes as well; should that fail, settling tries it again.
-        let _ = throttle.unlimit(&small.cgroup);
-        held.keeper.fail(now_ms);
+        give_up(held, throttle, now_ms);
     }
+}
+
+/// A limit that cannot be changed must not stay: nobody would raise it when it hurts.
+fn give_up(held: &mut Held, throttle: &mut Throttle, now_ms: u64) {
+    // One that cannot be taken back stays in the ledger, which tries again.
+    let _ = throttle.unlimit(&held.small.cgroup);
+    held.keeper.fail(now_ms);
 }
 
 #[cfg(test)]
@@ -303,6 +304,7 @@ mod tests {
         }
 
         fn run(&mut self, shrinkers: &mut Shrinkers, seconds: u64, faults_per_second: u64) {
+            let curves = curves();
             for _ in 0..seconds * 2 {
                 self.now_ms += POLL_MS;
                 self.count(self.now_ms * faults_per_second / 1000);
@@ -313,7 +315,7 @@ mod tests {
                         anon_ns: 10_000.0,
                         file_ns: 0.0,
                     },
-                    curves: &|_| Some(curves()),
+                    curves: &|_| Some(&curves),
                 };
                 shrinkers.poll(&known, &self.journal);
             }
@@ -387,6 +389,23 @@ mod tests {
         world.run(&mut shrinkers, 1300, 0);
         assert_ne!(world.high(), "max");
         shrinkers.follow(Vec::new(), &world.journal);
+        assert_eq!(world.high(), "max");
+    }
+
+    #[test]
+    fn without_a_journal_no_limit_stays_that_nobody_would_raise() {
+        let mut world = World::new();
+        let mut shrinkers = Shrinkers::default();
+        shrinkers.equip(world.throttle());
+        shrinkers.follow(vec![world.small(false)], &world.journal);
+        world.run(&mut shrinkers, 60, 0);
+        assert_ne!(world.high(), "max");
+        let config = config::Journal {
+            file: "/dev/full".into(),
+            ..config::Journal::default()
+        };
+        world.journal = Journal::open(&config, &Health::default()).unwrap();
+        world.run(&mut shrinkers, 30, 5000);
         assert_eq!(world.high(), "max");
     }
 

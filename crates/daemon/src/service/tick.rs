@@ -224,7 +224,7 @@ impl Daemon {
         write_start(&journal, &started, &found);
         let hands = open_hands(proc, &config.protect, dry_run, &found)?;
         let protector = Protector::new(&config.protect, proc.clone(), hands);
-        let mut shrinkers = Shrinkers::new();
+        let mut shrinkers = Shrinkers::default();
         if let Some(throttle) = open_throttle(proc, &config, dry_run, &found)? {
             shrinkers.equip(throttle);
         }
