@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use agewise_host::clock::thread_cpu_ns;
 use agewise_host::memory::MemInfo;
 use agewise_host::pagecache::{
-    Accessed, CacheKind, CacheSink, CacheWalk, Inode, Leaf, SuperBlock, WalkReport, cachestat,
+    Accessed, CacheKind, CacheSink, CacheWalk, Folios, Inode, Leaf, SuperBlock, WalkReport,
+    cachestat,
 };
 use agewise_host::root::ProcRoot;
 use anyhow::{Context, bail};
@@ -206,7 +207,7 @@ struct Sum {
 }
 
 impl CacheSink for Sum {
-    fn leaves(&mut self, _: &Arc<SuperBlock>, _: &Inode, leaves: &[Leaf]) {
+    fn leaves(&mut self, _: &Arc<SuperBlock>, _: &Inode, leaves: &[Leaf], _: &Folios<'_>) {
         self.open += leaves.iter().map(Leaf::pages).sum::<u64>();
     }
 
@@ -237,7 +238,7 @@ fn machine_error(walk: &mut CacheWalk) -> anyhow::Result<f64> {
 struct Nothing;
 
 impl CacheSink for Nothing {
-    fn leaves(&mut self, _: &Arc<SuperBlock>, _: &Inode, _: &[Leaf]) {}
+    fn leaves(&mut self, _: &Arc<SuperBlock>, _: &Inode, _: &[Leaf], _: &Folios<'_>) {}
     fn end(&mut self, _: &Arc<SuperBlock>, _: &Inode, _: bool) {}
 }
 

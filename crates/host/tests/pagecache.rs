@@ -109,17 +109,7 @@ struct FramesOf {
 }
 
 impl CacheSink for FramesOf {
-    fn leaves(&mut self, _: &Arc<SuperBlock>, _: &Inode, _: &[Leaf]) {
-        panic!("the walk was asked for frames");
-    }
-
-    fn leaves_with_frames(
-        &mut self,
-        _: &Arc<SuperBlock>,
-        inode: &Inode,
-        leaves: &[Leaf],
-        folios: &Folios<'_>,
-    ) {
+    fn leaves(&mut self, _: &Arc<SuperBlock>, inode: &Inode, leaves: &[Leaf], folios: &Folios<'_>) {
         for (at, leaf) in leaves.iter().enumerate() {
             for part in (0..1 << leaf.shift()).filter(|_| inode.number == self.number) {
                 folios.each(at, leaf, part, |page, frame| {

@@ -225,7 +225,7 @@ impl<'a> Dropper<'a> {
                     report.limited_bytes += bytes(&chunk);
                     continue;
                 }
-                ages.glance()?;
+                ages.take_in_accesses()?;
                 for piece in quiet(ages.pending(), file, &chunk, &mut report) {
                     self.drop_piece(&hand, piece, &mut report);
                 }

@@ -79,7 +79,7 @@ impl CacheReader for Shared {
             let slots: Slots = std::array::from_fn(|page| folio(page as u64));
             let slots = [slots];
             let folios = Folios::new(&slots, Frames::new(BASE + 64, 1, 64));
-            sink.leaves_with_frames(&on, &inode, &[leaf], &folios);
+            sink.leaves(&on, &inode, &[leaf], &folios);
             sink.end(&on, &inode, true);
         }
         Ok(WalkReport::default())

@@ -157,7 +157,7 @@ impl FileAges {
     ) -> Result<FilesLook, AccessError> {
         let began_ns = thread_cpu_ns();
         // Accesses first: a page accessed after this belongs to the next look.
-        self.glance()?;
+        self.take_in_accesses()?;
         let accesses = std::mem::take(&mut self.pending);
         let now_ms = clock_ms();
         self.looks = self.looks.wrapping_add(1);
@@ -228,13 +228,13 @@ impl FileAges {
     ///
     /// # Errors
     /// Those of [`Accessed::look`].
-    pub fn glance(&mut self) -> Result<(), AccessError> {
+    pub fn take_in_accesses(&mut self) -> Result<(), AccessError> {
         let later = self.accessed.look()?;
         self.pending.add(later);
         Ok(())
     }
 
-    /// What was accessed since the last look, as far as glances know.
+    /// What was accessed since the last look, as far as it was taken in.
     pub fn pending(&self) -> &Accesses {
         &self.pending
     }

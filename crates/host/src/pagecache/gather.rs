@@ -63,11 +63,7 @@ struct Open {
 }
 
 impl CacheSink for Gather<'_> {
-    fn leaves(&mut self, on: &Arc<SuperBlock>, inode: &Inode, leaves: &[Leaf]) {
-        self.leaves_with_frames(on, inode, leaves, &Folios::default());
-    }
-
-    fn leaves_with_frames(
+    fn leaves(
         &mut self,
         on: &Arc<SuperBlock>,
         inode: &Inode,

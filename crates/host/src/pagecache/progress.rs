@@ -92,7 +92,7 @@ impl Progress {
         }
         if file.state != FILE_VOID {
             report.pages += leaves.iter().map(Leaf::pages).sum::<u64>();
-            sink.leaves_with_frames(on, &inode, leaves, &folios);
+            sink.leaves(on, &inode, leaves, &folios);
         }
         self.open = match file.state {
             FILE_WHOLE | FILE_VOID => {

@@ -87,20 +87,9 @@ impl Inode {
 
 /// Takes what a walk shows.
 pub trait CacheSink {
-    /// Some leaves of an inode, in rising order of index. More may follow.
-    fn leaves(&mut self, on: &Arc<SuperBlock>, inode: &Inode, leaves: &[Leaf]);
-
-    /// The same with the frames of their pages, where the walk shows those.
-    fn leaves_with_frames(
-        &mut self,
-        on: &Arc<SuperBlock>,
-        inode: &Inode,
-        leaves: &[Leaf],
-        folios: &Folios<'_>,
-    ) {
-        let _ = folios;
-        self.leaves(on, inode, leaves);
-    }
+    /// Some leaves of an inode, in rising order of index. More may follow. `folios` have the frames
+    /// of their pages, where the walk shows those.
+    fn leaves(&mut self, on: &Arc<SuperBlock>, inode: &Inode, leaves: &[Leaf], folios: &Folios<'_>);
 
     /// The inode has been shown. Not `valid`: it became another one meanwhile, and its leaves are
     /// nobody's.

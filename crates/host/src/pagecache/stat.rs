@@ -27,8 +27,11 @@ pub struct CacheStat {
 /// `ENOSYS` before Linux 6.5, `EOPNOTSUPP` for files without a page cache.
 pub fn cachestat(file: impl AsFd, pages: Range<u64>) -> io::Result<CacheStat> {
     let range = [
-        pages.start * PAGE_BYTES,
-        (pages.end - pages.start) * PAGE_BYTES,
+        pages.start.saturating_mul(PAGE_BYTES),
+        pages
+            .end
+            .saturating_sub(pages.start)
+            .saturating_mul(PAGE_BYTES),
     ];
     let mut stat = [0u64; 5];
     let fd = file.as_fd().as_raw_fd();

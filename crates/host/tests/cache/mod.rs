@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use agewise_host::access::AccessError;
 use agewise_host::pagecache::{
-    Accessed, CacheSink, CacheWalk, Inode, Leaf, SuperBlock, WalkReport,
+    Accessed, CacheSink, CacheWalk, Folios, Inode, Leaf, SuperBlock, WalkReport,
 };
 
 pub const PAGE: usize = 4096;
@@ -42,7 +42,7 @@ pub struct Seen {
 }
 
 impl CacheSink for Seen {
-    fn leaves(&mut self, _: &Arc<SuperBlock>, _: &Inode, leaves: &[Leaf]) {
+    fn leaves(&mut self, _: &Arc<SuperBlock>, _: &Inode, leaves: &[Leaf], _: &Folios<'_>) {
         self.open.extend(leaves);
     }
 

@@ -65,18 +65,17 @@ impl ResultFile {
     /// # Errors
     /// As [`ResultFile::read`].
     pub fn parse(path: &Path, bytes: Vec<u8>) -> Result<ResultFile, StudyError> {
-        let (form, rows) = match bytes.first() {
-            None => return Err(wrong(path, "it is empty".to_owned())),
-            Some(b'{') => (Form::Json, rows_of_json(path, &bytes)?),
+        let described = |form, rows: Vec<_>| Ok((form, describe(path, &rows)?, rows));
+        let (form, description, rows) = match bytes.first() {
+            None => Err(wrong(path, "it is empty".to_owned())),
+            Some(b'{') => described(Form::Json, rows_of_json(path, &bytes)?),
             Some(_) if bytes.starts_with(b"PAR1") => {
-                (Form::Parquet, rows_of_parquet(path, &bytes)?)
+                let reader = parquet_reader(path, &bytes)?;
+                let description = description_of_parquet(path, &reader)?;
+                Ok((Form::Parquet, description, rows_of_parquet(path, &reader)?))
             }
-            Some(_) => (Form::Csv, rows_of_csv(path, &bytes)?),
-        };
-        let description = match form {
-            Form::Parquet => description_of_parquet(path, &bytes)?,
-            Form::Json | Form::Csv => describe(path, &rows)?,
-        };
+            Some(_) => described(Form::Csv, rows_of_csv(path, &bytes)?),
+        }?;
         Ok(ResultFile {
             description,
             form,
@@ -138,17 +137,15 @@ fn rows_of_csv(path: &Path, bytes: &[u8]) -> Result<Vec<Map<String, Json>>, Stud
     Ok(rows)
 }
 
-fn parquet_reader(
-    path: &Path,
-    bytes: &[u8],
-) -> Result<SerializedFileReader<bytes::Bytes>, StudyError> {
+type Parquet = SerializedFileReader<bytes::Bytes>;
+
+fn parquet_reader(path: &Path, bytes: &[u8]) -> Result<Parquet, StudyError> {
     let bytes = bytes::Bytes::copy_from_slice(bytes);
     SerializedFileReader::new(bytes).map_err(|error| no_result(path, &error.to_string()))
 }
 
-fn rows_of_parquet(path: &Path, bytes: &[u8]) -> Result<Vec<Map<String, Json>>, StudyError> {
+fn rows_of_parquet(path: &Path, reader: &Parquet) -> Result<Vec<Map<String, Json>>, StudyError> {
     let bad = |error: parquet::errors::ParquetError| no_result(path, &error.to_string());
-    let reader = parquet_reader(path, bytes)?;
     let mut rows = Vec::new();
     for row in reader.get_row_iter(None).map_err(bad)? {
         let row = row.map_err(bad)?;
@@ -168,8 +165,7 @@ fn rows_of_parquet(path: &Path, bytes: &[u8]) -> Result<Vec<Map<String, Json>>, 
     Ok(rows)
 }
 
-fn description_of_parquet(path: &Path, bytes: &[u8]) -> Result<Description, StudyError> {
-    let reader = parquet_reader(path, bytes)?;
+fn description_of_parquet(path: &Path, reader: &Parquet) -> Result<Description, StudyError> {
     let metadata = reader.metadata().file_metadata().key_value_metadata();
     let entry = metadata
         .into_iter()

@@ -126,7 +126,12 @@ pub(super) fn sha256(mut from: impl Read) -> std::io::Result<String> {
             read => hash.update(&buffer[..read]),
         }
     }
-    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+    Ok(hex(hash))
+}
+
+fn hex(hash: Sha256) -> String {
+    let digest = hash.finalize();
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// SHA-256 of a file, in hexadecimal.
@@ -236,10 +241,9 @@ pub(super) fn hashed_beside<T>(
 }
 
 fn workload(workload: Workload, text: &str) -> Named {
-    let digest = Sha256::digest(text.as_bytes());
     Named {
         subject: Subject::Workload(Arc::new(workload)),
-        sha256: digest.iter().map(|b| format!("{b:02x}")).collect(),
+        sha256: hex(Sha256::new_with_prefix(text)),
     }
 }
 

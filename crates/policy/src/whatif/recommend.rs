@@ -200,11 +200,14 @@ pub fn recommend(recent: &[Time], longer: &[Time], wanted: Wanted) -> Option<Rec
         }),
         unused_bytes: all().map(|time| time.unused_bytes).min()?,
         observed_ms,
-        basis: match () {
-            () if is_more => Basis::More,
-            () if is_short => Basis::ShortHistory,
-            () if is_unbounded => Basis::Unbounded,
-            () => Basis::Curve,
+        basis: if is_more {
+            Basis::More
+        } else if is_short {
+            Basis::ShortHistory
+        } else if is_unbounded {
+            Basis::Unbounded
+        } else {
+            Basis::Curve
         },
     })
 }
