@@ -10,8 +10,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use agewise_bench::exercise::spawned::Spawned;
-use agewise_bench::memcg::OwnMemcg;
-use agewise_host::cgroup::{Cgroup, Hierarchy};
+use agewise_host::cgroup::{Hierarchy, OwnCgroup};
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::{ZramDevice, ZramOptions};
 use serde_json::Value;
@@ -21,21 +20,22 @@ use support::{AGEWISE, MIB, blind, one};
 struct Scene {
     exerciser: Option<Spawned>,
     _device: ZramDevice,
-    cgroup: Cgroup,
-    _memcg: OwnMemcg,
+    memcg: OwnCgroup,
     state: tempfile::TempDir,
 }
 
 impl Scene {
     /// `Err`: why not here.
-    fn new() -> Result<Self, String> {
+    fn new(test: &str) -> Result<Self, String> {
         if let Some(why) = blind() {
             return Err(why);
         }
         let hierarchy = Hierarchy::discover(&ProcRoot::default()).map_err(|e| e.to_string())?;
-        let memcg = OwnMemcg::create(&hierarchy).map_err(|e| format!("{e:#}"))?;
+        let name = format!("agewise-test-{}-{test}", std::process::id());
+        let memcg = OwnCgroup::make(&hierarchy, Path::new("/"), &name);
+        let memcg = memcg.map_err(|e| e.to_string())?;
         let device = ZramDevice::create(&ZramOptions::new(256 * MIB)).map_err(|e| e.to_string())?;
-        let entrance = memcg.entrance().map_err(|e| format!("{e:#}"))?;
+        let entrance = memcg.entrance().map_err(|e| e.to_string())?;
         let words = [
             "--size",
             "64M",
@@ -46,17 +46,10 @@ impl Scene {
             "--no-final-check",
         ];
         let exerciser = Spawned::start_in(Path::new(AGEWISE), words, Some(&entrance), None);
-        let name = memcg
-            .dir()
-            .file_name()
-            .expect("a cgroup has a name")
-            .to_owned();
-        let cgroup = Cgroup::open(&hierarchy, Path::new("/").join(name)).expect("just made");
         Ok(Scene {
             exerciser: Some(exerciser.map_err(|e| format!("{e:#}"))?),
             _device: device,
-            cgroup,
-            _memcg: memcg,
+            memcg,
             state: tempfile::tempdir().expect("a directory"),
         })
     }
@@ -71,7 +64,7 @@ impl Scene {
 
     /// Runs a command on the cgroup.
     fn run(&self, words: &[&str]) -> Output {
-        let name = self.cgroup.name();
+        let name = self.memcg.cgroup().name();
         let words = [
             words,
             &["--cgroup", &name, "--duration", "4s", "--format", "json"],
@@ -81,7 +74,7 @@ impl Scene {
     }
 
     fn limit_bytes(&self) -> Option<u64> {
-        let limits = self.cgroup.limits().expect("it is there");
+        let limits = self.memcg.cgroup().limits().expect("it is there");
         limits.high_bytes.or(limits.max_bytes)
     }
 }
@@ -97,7 +90,7 @@ fn lines(output: &Output) -> Vec<Value> {
 #[test]
 fn live_half_of_the_memory_is_known_to_do() {
     let _one = one();
-    let scene = match Scene::new() {
+    let scene = match Scene::new("half") {
         Ok(scene) => scene,
         Err(why) => return println!("SKIPPED live_half_of_the_memory_is_known_to_do: {why}"),
     };
@@ -130,7 +123,7 @@ fn live_half_of_the_memory_is_known_to_do() {
 #[test]
 fn live_what_hurts_is_refused_and_a_plan_changes_nothing() {
     let _one = one();
-    let scene = match Scene::new() {
+    let scene = match Scene::new("hurts") {
         Ok(scene) => scene,
         Err(why) => return println!("SKIPPED live_what_hurts_is_refused: {why}"),
     };
@@ -156,11 +149,11 @@ fn live_what_hurts_is_refused_and_a_plan_changes_nothing() {
 #[test]
 fn live_what_a_killed_shrink_left_is_undone() {
     let _one = one();
-    let mut scene = match Scene::new() {
+    let mut scene = match Scene::new("killed") {
         Ok(scene) => scene,
         Err(why) => return println!("SKIPPED live_what_a_killed_shrink_left_is_undone: {why}"),
     };
-    let name = scene.cgroup.name();
+    let name = scene.memcg.cgroup().name();
     let words = [
         "shrink",
         "--cgroup",

@@ -11,7 +11,6 @@ pub mod hotcold;
 pub mod judge;
 pub mod lab;
 pub mod live;
-pub mod memcg;
 pub mod proc_files;
 pub mod reclaim;
 pub mod record;
@@ -24,10 +23,12 @@ pub mod tally;
 mod whatif;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use agewise_host::cgroup::{Hierarchy, OwnCgroup};
+use agewise_host::root::ProcRoot;
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde::Serialize;
@@ -128,14 +129,14 @@ enum What {
     /// swap simulated. Bars with mglru:7.2: 20 million accesses a second by zipf, 5 million
     /// otherwise, 64 bytes a page.
     Lab(lab::Args),
-    /// What `agewise daemon` takes where many processes in many cgroups come and go, and what it leaves
-    /// when it is killed.
+    /// What `agewise daemon` takes where many processes in many cgroups come and go, and what it
+    /// leaves when it is killed.
     ///
     /// Starts processes of its own in cgroups of its own, and a daemon with files, metrics and
-    /// protection; replaces processes and cgroups by others all the time; kills the daemon and starts
-    /// it again. Bars: cpu_ratio at most granted_ratio (a minute of that may have been saved up before:
-    /// measure for minutes), resident_max_bytes at most granted_bytes, growth_bytes about 0,
-    /// left_behind 0. Takes mapped times touched of memory.
+    /// protection; replaces processes and cgroups by others all the time; kills the daemon and
+    /// starts it again. Bars: cpu_ratio at most granted_ratio (a minute of that may have been saved
+    /// up before: measure for minutes), resident_max_bytes at most granted_bytes, growth_bytes
+    /// about 0, left_behind 0. Takes mapped times touched of memory.
     Daemon(DaemonArgs),
     /// What `agewise whatif` says beside what then happens.
     ///
@@ -193,6 +194,13 @@ struct DaemonArgs {
     format: Format,
 }
 
+/// A cgroup of our own below the root, for one measurement; removed when dropped.
+fn own_cgroup(name: &str) -> anyhow::Result<OwnCgroup> {
+    let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
+    let name = format!("agewise-bench-{}-{name}", std::process::id());
+    Ok(OwnCgroup::make(&hierarchy, Path::new("/"), &name)?)
+}
+
 fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -239,8 +247,8 @@ struct HarmArgs {
     /// Time from scan to scan while watching.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = units::positive_duration)]
     interval: Duration,
-    /// Follow every page, as `reclaim`, `run` and the acting daemon do, not a sample, as `report` and
-    /// `watch` do.
+    /// Follow every page, as `reclaim`, `run` and the acting daemon do, not a sample, as `report`
+    /// and `watch` do.
     #[arg(long)]
     pages: bool,
     /// How to print.
@@ -259,8 +267,8 @@ struct SteadyArgs {
     /// Scans after the first.
     #[arg(long, value_name = "N", default_value_t = 6)]
     scans: usize,
-    /// Follow every page, as `reclaim`, `run` and the acting daemon do, not a sample, as `report` and
-    /// `watch` do.
+    /// Follow every page, as `reclaim`, `run` and the acting daemon do, not a sample, as `report`
+    /// and `watch` do.
     #[arg(long)]
     pages: bool,
     /// How to print.

@@ -10,7 +10,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use agewise_host::cgroup::Hierarchy;
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::{ZramDevice, ZramOptions};
@@ -19,7 +18,7 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
 use super::SortArgs;
-use super::memcg::OwnMemcg;
+use super::own_cgroup;
 use crate::exercise::spawned::Spawned;
 use agewise_cli::children;
 use agewise_cli::signal::Stop;
@@ -111,7 +110,8 @@ pub struct Sort {
     uniform_core_ratio: f64,
     /// CPU time of starting, once.
     start_cpu_ms: f64,
-    /// Runs made again because the exerciser was killed for lack of memory: without and with sorting.
+    /// Runs made again because the exerciser was killed for lack of memory: without and with
+    /// sorting.
     killed_plain: usize,
     killed_sorted: usize,
 }
@@ -125,15 +125,13 @@ struct Measured {
 
 /// Measures.
 pub(super) fn measure(program: &Path, args: &SortArgs, stop: &Stop) -> anyhow::Result<Sort> {
-    let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
     // Made early: without privilege nothing else is begun.
-    drop(OwnMemcg::create(&hierarchy)?);
+    drop(own_cgroup("sort")?);
     let device = ZramDevice::create(&ZramOptions::new(args.size.saturating_mul(2)))
         .context("what has to leave goes to a zram device")?;
     let mut bench = Bench {
         program,
         args,
-        hierarchy,
         stop,
         killed: [0; 2],
     };
@@ -176,7 +174,6 @@ pub(super) fn measure(program: &Path, args: &SortArgs, stop: &Stop) -> anyhow::R
 struct Bench<'a> {
     program: &'a Path,
     args: &'a SortArgs,
-    hierarchy: Hierarchy,
     stop: &'a Stop,
     /// Runs in which the exerciser was killed: without and with sorting.
     killed: [usize; 2],
@@ -228,7 +225,7 @@ impl Bench<'_> {
 
     /// One run; `None` if the exerciser was killed.
     fn try_run(&self, load: &Load, sorts: bool) -> anyhow::Result<Option<Run>> {
-        let memcg = OwnMemcg::create(&self.hierarchy)?;
+        let memcg = own_cgroup("sort")?;
         let rate = (self.args.size as f64 / f64::from(1 << 30) * load.ops_per_gib as f64) as u64;
         let mut words: Vec<OsString> = vec![
             "--size".into(),
@@ -252,7 +249,7 @@ impl Bench<'_> {
         };
         self.wait(SETTLE)?;
         let count = || -> anyhow::Result<(u64, u64)> {
-            let stat = memcg.stat()?;
+            let stat = memcg.cgroup().stat()?;
             Ok((stat.refaults_anon_pages, exerciser.truth().ops()))
         };
         let (refaults, ops) = count()?;

@@ -10,15 +10,14 @@ use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::whatif::{Costs, Found, Plan, costs, watch};
 use agewise_cli::{observe, units};
-use agewise_host::cgroup::{Cgroup, Hierarchy};
-use agewise_host::root::ProcRoot;
+use agewise_host::cgroup::OwnCgroup;
 use agewise_host::swap::{ZramDevice, ZramOptions};
 use agewise_policy::whatif::Decider;
 use anyhow::{Context, bail};
 use serde::Serialize;
 
 use crate::exercise::spawned::Spawned;
-use crate::memcg::OwnMemcg;
+use crate::own_cgroup;
 
 /// Before it is watched.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -115,7 +114,6 @@ struct Total {
 
 /// Measures and prints as it goes.
 pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Result<()> {
-    let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
     let device = ZramDevice::create(&ZramOptions::new(args.size.saturating_mul(2)))
         .context("what has to leave goes to a zram device")?;
     let costs = costs();
@@ -130,7 +128,7 @@ pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Resul
         )?;
     }
     for load in &args.load {
-        let (of_load, found) = run(program, args, load, &hierarchy, stop)?;
+        let (of_load, found) = run(program, args, load, stop)?;
         cpu_ms[0] += found.look_cpu_ms;
         cpu_ms[1] += found.simulate_cpu_ms;
         for row in &of_load {
@@ -146,7 +144,7 @@ fn start(
     program: &Path,
     args: &Args,
     load: &Load,
-    memcg: &OwnMemcg,
+    memcg: &OwnCgroup,
     stop: &Stop,
 ) -> anyhow::Result<Spawned> {
     let words: Vec<OsString> = vec![
@@ -162,18 +160,11 @@ fn start(
     Spawned::start_in(program, words, Some(&entrance), Some(stop))
 }
 
-fn run(
-    program: &Path,
-    args: &Args,
-    load: &Load,
-    hierarchy: &Hierarchy,
-    stop: &Stop,
-) -> anyhow::Result<(Vec<Row>, Found)> {
-    let memcg = OwnMemcg::create(hierarchy)?;
+fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<(Vec<Row>, Found)> {
+    let memcg = own_cgroup("whatif")?;
     let exerciser = start(program, args, load, &memcg, stop)?;
     wait(stop, SETTLE)?;
-    let name = memcg.dir().file_name().context("a cgroup has a name")?;
-    let cgroup = Cgroup::open(hierarchy, Path::new("/").join(name))?;
+    let cgroup = memcg.cgroup();
     let plan = Plan {
         duration: args.duration,
         interval: None,
@@ -189,7 +180,7 @@ fn run(
         memcg.set_limit(limit_bytes)?;
         wait(stop, SQUEEZE_SETTLE)?;
         let count = || -> anyhow::Result<(u64, u64)> {
-            let stat = memcg.stat()?;
+            let stat = cgroup.stat()?;
             let refaults = stat.refaults_anon_pages + stat.refaults_file_pages;
             Ok((refaults, exerciser.truth().ops()))
         };

@@ -7,14 +7,13 @@ pub mod nest;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use agewise_host::cgroup::Hierarchy;
+use agewise_host::cgroup::OwnCgroup;
 use agewise_host::process::Process;
-use agewise_host::root::ProcRoot;
 use anyhow::{Context, ensure};
 use nest::Nest;
 use serde::Serialize;
 
-use super::memcg::OwnMemcg;
+use super::own_cgroup;
 use super::service::{self, Service};
 use super::statistics::median;
 use super::{DaemonArgs, PAGE_BYTES};
@@ -79,13 +78,12 @@ struct Crowd {
     next: usize,
     came: u64,
     cgroups_came: u64,
-    top: OwnMemcg,
+    top: OwnCgroup,
 }
 
 impl Crowd {
     fn start(program: &Path, args: &DaemonArgs, stop: &Stop) -> anyhow::Result<Self> {
-        let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
-        let top = OwnMemcg::create(&hierarchy)?;
+        let top = own_cgroup("daemon")?;
         let mut crowd = Crowd {
             nest: Nest::start(program)?,
             cgroups: Vec::new(),
@@ -99,7 +97,7 @@ impl Crowd {
         };
         crowd.touched = (crowd.mapped as f64 * args.touched) as u64 / PAGE_BYTES * PAGE_BYTES;
         for number in 0..args.cgroups {
-            let dir = crowd.top.dir().join(number.to_string());
+            let dir = crowd.top.cgroup().dir().join(number.to_string());
             std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
             crowd.cgroups.push(dir);
         }
@@ -127,8 +125,8 @@ impl Crowd {
         Ok(())
     }
 
-    /// A cgroup goes with its processes, and another comes in its place, under another name or, every
-    /// second time, under the same.
+    /// A cgroup goes with its processes, and another comes in its place, under another name or,
+    /// every second time, under the same.
     fn replace_cgroup(&mut self) -> anyhow::Result<()> {
         let place = usize::try_from(self.cgroups_came).unwrap_or(0) % self.cgroups.len();
         self.cgroups_came += 1;
@@ -139,7 +137,11 @@ impl Crowd {
         let old = &self.cgroups[place];
         std::fs::remove_dir(old).with_context(|| format!("cannot remove {}", old.display()))?;
         if self.cgroups_came.is_multiple_of(2) {
-            self.cgroups[place] = self.top.dir().join(format!("again-{}", self.cgroups_came));
+            self.cgroups[place] = self
+                .top
+                .cgroup()
+                .dir()
+                .join(format!("again-{}", self.cgroups_came));
         }
         std::fs::create_dir(&self.cgroups[place])?;
         for number in numbers {
@@ -195,7 +197,8 @@ pub(super) fn measure(
     );
     let mut crowd = Crowd::start(program, args, stop)?;
     let directory = tempfile::tempdir()?;
-    let name = crowd.top.dir().file_name().and_then(|name| name.to_str());
+    let dir = crowd.top.cgroup().dir();
+    let name = dir.file_name().and_then(|name| name.to_str());
     let at = |name: &str| directory.path().join(name).display().to_string();
     let config = format!(
         "journal.file = '{}'\n[observe]\ncgroups = ['/{1}', '/{1}/*']\ncgroups_max = 8192\n\

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A memory cgroup of our own for one run, removed again with all that is in it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use agewise_host::cgroup::{Cgroup, Hierarchy, OwnCgroup};
-use agewise_host::root::ProcRoot;
+use agewise_host::cgroup::{Cgroup, OwnCgroup};
+
+use crate::own_cgroup;
 
 /// The cgroup. Dropping it kills what is in it and removes it.
 #[derive(Debug)]
@@ -16,9 +17,7 @@ pub struct Group {
 impl Group {
     /// Makes an empty one.
     pub fn create(name: &str) -> anyhow::Result<Self> {
-        let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
-        let name = format!("agewise-bench-{}-{name}", std::process::id());
-        let own = OwnCgroup::make(&hierarchy, Path::new("/"), &name)?;
+        let own = own_cgroup(name)?;
         Ok(Group { own })
     }
 

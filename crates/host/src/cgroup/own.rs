@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A memory cgroup made by us, and removed by us.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -101,13 +101,21 @@ impl OwnCgroup {
         error::write(&file, &pid.to_string())
     }
 
-    /// Makes `command` begin in it: all its memory is charged there.
+    /// `cgroup.procs`, open for a process to write itself into.
     ///
     /// # Errors
     /// No permission to put processes into it.
-    pub fn enter(&self, command: &mut Command) -> io::Result<()> {
+    pub fn entrance(&self) -> io::Result<File> {
         let path = self.cgroup.dir().join("cgroup.procs");
-        let entrance = OpenOptions::new().write(true).open(path)?;
+        OpenOptions::new().write(true).open(path)
+    }
+
+    /// Makes `command` begin in it: all its memory is charged there.
+    ///
+    /// # Errors
+    /// As [`entrance`](Self::entrance).
+    pub fn enter(&self, command: &mut Command) -> io::Result<()> {
+        let entrance = self.entrance()?;
         // SAFETY: between fork and exec only write is called, which is async-signal-safe.
         unsafe {
             command.pre_exec(move || (&entrance).write_all(b"0"));
