@@ -132,7 +132,7 @@ pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Resul
 
 fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<(Vec<Row>, Found)> {
     let group = Group::create("whatif")?;
-    let subject = load.start(program, args.size, &group, stop)?;
+    let mut subject = load.start(program, args.size, &group, stop)?;
     wait(stop, SETTLE)?;
     let cgroup = group.cgroup();
     let plan = Plan {
@@ -158,6 +158,9 @@ fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<
         let (before, ops) = count()?;
         wait(stop, args.window)?;
         let (after, ops_then) = count()?;
+        if subject.has_ended() {
+            break;
+        }
         let seconds = began.elapsed().as_secs_f64();
         let measured = after.saturating_sub(before) as f64 / seconds;
         let beyond = usage.saturating_sub(found.curves.full_bytes);
@@ -187,7 +190,10 @@ fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<
     }
     // What was squeezed ends sooner with its memory back.
     group.limit(usage.saturating_mul(2))?;
-    subject.finish()?;
+    // The kernel kills what finds nothing to evict in a few tries: said, and the others go on.
+    if let Err(error) = subject.finish() {
+        agewise_cli::note!("{load} was measured at {} limits: {error:#}", rows.len());
+    }
     Ok((rows, found))
 }
 

@@ -121,6 +121,17 @@ impl Subject {
         }
     }
 
+    /// Whether it ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        match self {
+            Subject::Exerciser(spawned) => spawned.has_ended(),
+            Subject::Served(served) => {
+                let thread = served.thread.as_ref();
+                thread.is_none_or(JoinHandle::is_finished)
+            }
+        }
+    }
+
     /// Ends it.
     ///
     /// # Errors
