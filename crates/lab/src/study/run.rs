@@ -85,11 +85,23 @@ impl RunRequest {
         stop: &Arc<AtomicBool>,
         done: impl Fn(u64) + Sync,
     ) -> Result<RunOutcome, StudyError> {
+        self.run_on(&self.setup.subject(&self.subject)?, stop, done)
+    }
+
+    /// The same on a subject that was read before.
+    ///
+    /// # Errors
+    /// As [`RunRequest::run`].
+    pub fn run_on(
+        &self,
+        named: &Named,
+        stop: &Arc<AtomicBool>,
+        done: impl Fn(u64) + Sync,
+    ) -> Result<RunOutcome, StudyError> {
         let (first, _) = self
             .columns
             .first()
             .ok_or_else(|| StudyError::argument("no policy given"))?;
-        let named = self.setup.subject(&self.subject)?;
         let (plan, note) = self.setup.plan(&named.subject, *first, 1)?;
         self.require_sight(&named.subject)?;
         let seeds = self.seeds.unwrap_or(match named.subject {
@@ -119,9 +131,9 @@ impl RunRequest {
                 source: Box::new(source),
             },
         })?;
-        let cells = self.describe(&named, &plan, memory_pages, seeds, &results);
+        let cells = self.describe(named, &plan, memory_pages, seeds, &results);
         Ok(RunOutcome {
-            subject: named.subject,
+            subject: named.subject.clone(),
             memory_pages,
             seeds,
             results,

@@ -12,12 +12,13 @@ use agewise_lab::proactive::Sight;
 use agewise_lab::study::description::Description;
 use agewise_lab::study::result::Form;
 use agewise_lab::study::run::{RunOutcome, RunRequest, columns};
+use agewise_lab::study::setup::expand;
 use agewise_lab::study::table::Table;
 use agewise_policy::proactive::Spec;
 use clap::ValueEnum;
 
 use super::results::{BUILD, write};
-use super::setup::{Setup, expand};
+use super::setup::Setup;
 use agewise_cli::progress::Progress;
 use agewise_cli::units;
 
