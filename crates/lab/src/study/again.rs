@@ -28,6 +28,7 @@ pub fn groups<C>(cells: &[Described<C>], is_same: impl Fn(&C, &C) -> bool) -> Ve
 pub fn is_same_run(a: &RunCell, b: &RunCell) -> bool {
     let without_policy = |cell: &RunCell| RunCell {
         policy: String::new(),
+        policy_sha256: None,
         agent: None,
         ..cell.clone()
     };

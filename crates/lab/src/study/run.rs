@@ -181,9 +181,10 @@ impl RunRequest {
         let without_blanks = |text: &String| text.split_whitespace().collect::<String>();
         let settings: Vec<String> = self.setup.settings.iter().map(without_blanks).collect();
         let swap = plan.swap.unwrap_or_else(|| named.subject.swap());
-        let cell = |(result, (_, agent)): (&PolicyResult, &(Policy, Option<Spec>))| RunCell {
+        let cell = |(result, (policy, agent)): (&PolicyResult, &(Policy, Option<Spec>))| RunCell {
             workload: named.subject.name().to_owned(),
             policy: result.policy.clone(),
+            policy_sha256: policy.kernel.sha256.map(str::to_owned),
             agent: agent.as_ref().map(Spec::to_string),
             memory_bytes: memory_pages * 4096,
             swap: swap.map_or("none", DeviceKind::name).to_owned(),

@@ -16,6 +16,7 @@ use super::error::StudyError;
 use crate::experiment::machine_run::{MIN_MEMORY_PAGES, Plan, Subject};
 use crate::experiment::replay::{Arrangement, Replay, Through};
 use crate::machine::Policy;
+use crate::machine::config::PolicyError;
 use crate::machine::device::DeviceKind;
 use crate::workload::library;
 use crate::workload::spec::Workload;
@@ -56,7 +57,11 @@ pub struct Named {
 pub fn parse_policy(text: &str) -> Result<Policy, StudyError> {
     Policy::parse(text).map_err(|error| {
         let names = Policy::names();
-        StudyError::Argument(match nearest(text, names.iter().map(String::as_str)) {
+        let near = match error {
+            PolicyError::Unknown(_) => nearest(text, names.iter().map(String::as_str)),
+            PolicyError::NotMultiGen(_) | PolicyError::Profile(_) => None,
+        };
+        StudyError::Argument(match near {
             Some(near) => format!("{error}; did you mean `{near}`?"),
             None => error.to_string(),
         })

@@ -47,7 +47,8 @@ pub struct Args {
     /// What to simulate on.
     #[command(flatten)]
     pub setup: Setup,
-    /// Policies, the one to compare with first: those of `agewise lab list`.
+    /// Policies, the one to compare with first: those of `agewise lab list`, or mglru:FILE.toml, a
+    /// profile of your own.
     #[arg(long, value_name = "LIST", value_delimiter = ',',
           default_values = ["classic", "mglru:7.2", "mglru:6.12", "mglru:v6"])]
     pub policy: Vec<String>,

@@ -240,6 +240,9 @@ fn id(values: &Values, request: &RunRequest, sha256: &str) -> String {
     for (key, value) in values {
         hash.update(format!("{key}={value}\n"));
     }
+    for (policy, _) in &request.columns {
+        hash.update(policy.kernel.sha256.unwrap_or_default());
+    }
     let version = env!("CARGO_PKG_VERSION");
     hash.update(format!("{sha256}\n{version}\n{}\n", request.build));
     let mut id = hex(hash);
