@@ -26,7 +26,7 @@ macro_rules! kernel_policy {
             summary: $summary,
             simulation: Simulation::Online(|capacity| {
                 let policy = machine::Policy::parse($policy);
-                let policy = policy.unwrap_or(MachineConfig::new(0).policy);
+                let policy = policy.unwrap_or_default();
                 Box::new(KernelPool::new(capacity, policy, $mapped))
             }),
         };

@@ -57,8 +57,15 @@ pub fn parse(text: &str) -> Result<Arc<dyn Yardstick>, String> {
 /// # Errors
 /// As [`parse`].
 pub fn parse_list(text: &str) -> Result<Vec<Arc<dyn Yardstick>>, String> {
+    let parts: Vec<&str> = text.split(',').collect();
+    let written = with_parameters(&parts);
+    written.iter().map(|text| parse(text)).collect()
+}
+
+/// Puts names and the parameters behind them together again, which commas parted.
+pub fn with_parameters(parts: &[impl AsRef<str>]) -> Vec<String> {
     let mut written: Vec<String> = Vec::new();
-    for part in text.split(',') {
+    for part in parts.iter().map(AsRef::as_ref) {
         match written.last_mut() {
             // A parameter of the policy before.
             Some(before) if part.contains('=') && before.contains(':') && !part.contains(':') => {
@@ -67,7 +74,7 @@ pub fn parse_list(text: &str) -> Result<Vec<Arc<dyn Yardstick>>, String> {
             _ => written.push(part.to_owned()),
         }
     }
-    written.iter().map(|text| parse(text)).collect()
+    written
 }
 
 /// The names of all policies, for messages.

@@ -107,6 +107,18 @@ pub enum PolicyError {
     Profile(#[from] ProfileError),
 }
 
+impl Default for Policy {
+    /// The multi-gen LRU of the newest kernel.
+    fn default() -> Self {
+        Policy {
+            refault_distance: None,
+            arrangement: Arrangement::Node,
+            multi_gen: true,
+            kernel: Kernel::NEWEST,
+        }
+    }
+}
+
 impl Policy {
     /// All policies by name, the classic LRU first.
     pub fn names() -> Vec<String> {
@@ -287,12 +299,7 @@ impl MachineConfig {
             cpus: 1,
             swap: None,
             file_device: DeviceKind::Nvme.model(),
-            policy: Policy {
-                refault_distance: None,
-                arrangement: Arrangement::Node,
-                multi_gen: true,
-                kernel: Kernel::NEWEST,
-            },
+            policy: Policy::default(),
             seed: 1,
             cost: CostModel::default(),
             stat_flush_ns: 2_000_000_000,

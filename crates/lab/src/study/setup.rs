@@ -13,6 +13,7 @@ use agewise_trace::{Reading, TraceSource, short_name};
 use sha2::{Digest, Sha256};
 
 use super::error::StudyError;
+use crate::experiment::contender::Contender;
 use crate::experiment::machine_run::{MIN_MEMORY_PAGES, Plan, Subject};
 use crate::experiment::replay::{Arrangement, Replay, Through};
 use crate::machine::Policy;
@@ -20,6 +21,7 @@ use crate::machine::config::PolicyError;
 use crate::machine::device::DeviceKind;
 use crate::workload::library;
 use crate::workload::spec::Workload;
+use crate::yardstick;
 
 /// What to simulate on, as people write it.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +58,8 @@ pub struct Named {
 /// There is none; the nearest name that exists.
 pub fn parse_policy(text: &str) -> Result<Policy, StudyError> {
     Policy::parse(text).map_err(|error| {
-        let names = Policy::names();
+        let mut names = Policy::names();
+        names.extend(yardstick::all().map(|spec| spec.name.to_owned()));
         let near = match error {
             PolicyError::Unknown(_) => nearest(text, names.iter().map(String::as_str)),
             PolicyError::NotMultiGen(_) | PolicyError::Profile(_) => None,
@@ -66,6 +69,21 @@ pub fn parse_policy(text: &str) -> Result<Policy, StudyError> {
             None => error.to_string(),
         })
     })
+}
+
+/// A policy of the machine or a yardstick, by name.
+///
+/// # Errors
+/// There is none; the nearest name that exists.
+pub fn parse_contender(text: &str) -> Result<Contender, StudyError> {
+    if let Err(PolicyError::Unknown(_)) = Policy::parse(text) {
+        let is_yardstick = yardstick::by_name(text.split(':').next().unwrap_or(text)).is_some();
+        if is_yardstick {
+            let yardstick = yardstick::parse(text).map_err(StudyError::Argument)?;
+            return Ok(Contender::Yardstick(yardstick));
+        }
+    }
+    parse_policy(text).map(Contender::Kernel)
 }
 
 /// A swap device by name; `none` is none.

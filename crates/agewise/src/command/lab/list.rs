@@ -11,11 +11,12 @@ use agewise_lab::machine::Policy;
 use agewise_lab::machine::device::DeviceKind;
 use agewise_lab::machine::profile_file;
 use agewise_lab::workload::library;
+use agewise_lab::yardstick;
 use serde::Serialize;
 
 use agewise_cli::output::{self, Format};
 
-/// List the workloads, policies, swap devices, settings, fields of profiles (mglru:FILE.toml), uses of
+/// List the workloads, policies, yardsticks, swap devices, settings, fields of profiles (mglru:FILE.toml), uses of
 /// DAMON with their parameters, and measures of the lab, each described.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -61,6 +62,9 @@ fn entries() -> anyhow::Result<Vec<Entry>> {
     }
     for name in Policy::names() {
         entries.push(entry("policy", &name, describe_policy(&name)));
+    }
+    for spec in yardstick::all() {
+        entries.push(entry("yardstick", spec.name, spec.summary));
     }
     for kind in DeviceKind::ALL {
         entries.push(entry("swap", kind.name(), kind.description()));

@@ -48,7 +48,8 @@ pub struct Args {
     #[command(flatten)]
     pub setup: Setup,
     /// Policies, the one to compare with first: those of `agewise lab list`, or mglru:FILE.toml, a
-    /// profile of your own.
+    /// profile of your own. Yardsticks (opt, lru, arc ...) decide over the same accesses, see each as
+    /// it happens, and have the whole limit for pages; of them only major faults are known.
     #[arg(long, value_name = "LIST", value_delimiter = ',',
           default_values = ["classic", "mglru:7.2", "mglru:6.12", "mglru:v6"])]
     pub policy: Vec<String>,
@@ -269,11 +270,11 @@ fn print_table(
     writeln!(out)?;
     for (measure, _) in measures {
         write!(out, "{measure:name_width$}")?;
-        for summary in summaries
-            .iter()
-            .filter(|summary| summary.measure == *measure)
-        {
-            write!(out, " {:>WIDTH$}", cell(summary, of_orders))?;
+        for column in 0..results.len() {
+            let is_it = |of: &&MeasureSummary| of.measure == *measure && of.column == column;
+            let text = summaries.iter().find(is_it);
+            let text = text.map_or("-".to_owned(), |summary| cell(summary, of_orders));
+            write!(out, " {text:>WIDTH$}")?;
         }
         writeln!(out)?;
     }

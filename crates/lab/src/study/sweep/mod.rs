@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use super::description::Description;
 use super::error::StudyError;
 use super::run::{RunOutcome, RunRequest};
-use super::setup::{Named, Setup, hex, parse_policy, read_text};
+use super::setup::{Named, Setup, hex, parse_contender, read_text};
 use super::{options, parquet};
 use crate::proactive::Sight;
 use dataset::Dataset;
@@ -227,7 +227,7 @@ fn request(values: &Values, limits: ReadLimits, build: &str) -> Result<RunReques
             ..setup
         },
         subject: get("workload").unwrap_or_default(),
-        columns: vec![(parse_policy(&get("policy").unwrap_or_default())?, agent)],
+        columns: vec![(parse_contender(&get("policy").unwrap_or_default())?, agent)],
         sight,
         seeds: seeds.transpose()?,
         build: build.to_owned(),
@@ -241,7 +241,7 @@ fn id(values: &Values, request: &RunRequest, sha256: &str) -> String {
         hash.update(format!("{key}={value}\n"));
     }
     for (policy, _) in &request.columns {
-        hash.update(policy.kernel.sha256.unwrap_or_default());
+        hash.update(policy.sha256().unwrap_or_default());
     }
     let version = env!("CARGO_PKG_VERSION");
     hash.update(format!("{sha256}\n{version}\n{}\n", request.build));
