@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use agewise_trace::yardstick::{PolicySpec, YARDSTICKS, Yardstick};
 
+use crate::kernel_pool::KernelPolicy;
 use crate::reuse_pool::Reuse;
 use crate::{kernel_pool, reuse_pool};
 
@@ -32,7 +33,8 @@ pub fn by_name(name: &str) -> Option<&'static PolicySpec> {
     all().find(|spec| spec.is_called(name))
 }
 
-/// The policy written so: a name, or one with parameters (`reuse:look=0.25,batch=8,decay=0.99`).
+/// The policy written so: a name, or one with parameters (`reuse:look=0.25,batch=8,decay=0.99`,
+/// `mglru:FILE.toml`).
 ///
 /// # Errors
 /// What is wrong, and what there is.
@@ -41,6 +43,9 @@ pub fn parse(text: &str) -> Result<Arc<dyn Yardstick>, String> {
         && reuse_pool::SPEC.is_called(name)
     {
         return Ok(Arc::new(Reuse::parse(parameters)?));
+    }
+    if text.contains(':') && text.ends_with(".toml") {
+        return Ok(Arc::new(KernelPolicy::parse(text)?));
     }
     let spec = by_name(text)
         .ok_or_else(|| format!("there is no policy '{text}'; there are {}", names()))?;
@@ -52,8 +57,15 @@ pub fn parse(text: &str) -> Result<Arc<dyn Yardstick>, String> {
 /// # Errors
 /// As [`parse`].
 pub fn parse_list(text: &str) -> Result<Vec<Arc<dyn Yardstick>>, String> {
+    let parts: Vec<&str> = text.split(',').collect();
+    let written = with_parameters(&parts);
+    written.iter().map(|text| parse(text)).collect()
+}
+
+/// Puts names and the parameters behind them together again, which commas parted.
+pub fn with_parameters(parts: &[impl AsRef<str>]) -> Vec<String> {
     let mut written: Vec<String> = Vec::new();
-    for part in text.split(',') {
+    for part in parts.iter().map(AsRef::as_ref) {
         match written.last_mut() {
             // A parameter of the policy before.
             Some(before) if part.contains('=') && before.contains(':') && !part.contains(':') => {
@@ -62,7 +74,7 @@ pub fn parse_list(text: &str) -> Result<Vec<Arc<dyn Yardstick>>, String> {
             _ => written.push(part.to_owned()),
         }
     }
-    written.iter().map(|text| parse(text)).collect()
+    written
 }
 
 /// The names of all policies, for messages.

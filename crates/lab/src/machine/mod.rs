@@ -27,6 +27,7 @@ mod page_cache;
 mod page_tables;
 mod proactive;
 mod process;
+pub mod profile_file;
 mod reclaim;
 pub mod residency;
 mod stall;
@@ -117,6 +118,7 @@ impl Machine {
             seed: config.seed,
             mglru: mglru::Settings {
                 profile: *kernel.mglru,
+                ablation: kernel.ablation,
                 min_ttl_ms: config.min_ttl_ms,
                 reschedule_chance: config.reschedule_chance,
                 refault_distance: config.policy.refault_distance,

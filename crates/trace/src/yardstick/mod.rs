@@ -81,6 +81,11 @@ pub trait Yardstick: Send + Sync + std::fmt::Debug {
     fn is_stack(&self) -> bool {
         false
     }
+
+    /// SHA-256 of the file that the policy is described in, if there is one.
+    fn source_sha256(&self) -> Option<&str> {
+        None
+    }
 }
 
 impl Yardstick for &PolicySpec {
@@ -108,6 +113,10 @@ impl<Y: Yardstick + ?Sized> Yardstick for std::sync::Arc<Y> {
 
     fn is_stack(&self) -> bool {
         (**self).is_stack()
+    }
+
+    fn source_sha256(&self) -> Option<&str> {
+        (**self).source_sha256()
     }
 }
 

@@ -12,12 +12,13 @@ use agewise_lab::proactive::Sight;
 use agewise_lab::study::description::Description;
 use agewise_lab::study::result::Form;
 use agewise_lab::study::run::{RunOutcome, RunRequest, columns};
+use agewise_lab::study::setup::expand;
 use agewise_lab::study::table::Table;
 use agewise_policy::proactive::Spec;
 use clap::ValueEnum;
 
 use super::results::{BUILD, write};
-use super::setup::{Setup, expand};
+use super::setup::Setup;
 use agewise_cli::progress::Progress;
 use agewise_cli::units;
 
@@ -46,7 +47,9 @@ pub struct Args {
     /// What to simulate on.
     #[command(flatten)]
     pub setup: Setup,
-    /// Policies, the one to compare with first: those of `agewise lab list`.
+    /// Policies, the one to compare with first: those of `agewise lab list`, or mglru:FILE.toml, a
+    /// profile of your own. Yardsticks (opt, lru, arc ...) decide over the same accesses, see each as
+    /// it happens, and have the whole limit for pages; of them only major faults are known.
     #[arg(long, value_name = "LIST", value_delimiter = ',',
           default_values = ["classic", "mglru:7.2", "mglru:6.12", "mglru:v6"])]
     pub policy: Vec<String>,
@@ -267,11 +270,11 @@ fn print_table(
     writeln!(out)?;
     for (measure, _) in measures {
         write!(out, "{measure:name_width$}")?;
-        for summary in summaries
-            .iter()
-            .filter(|summary| summary.measure == *measure)
-        {
-            write!(out, " {:>WIDTH$}", cell(summary, of_orders))?;
+        for column in 0..results.len() {
+            let is_it = |of: &&MeasureSummary| of.measure == *measure && of.column == column;
+            let text = summaries.iter().find(is_it);
+            let text = text.map_or("-".to_owned(), |summary| cell(summary, of_orders));
+            write!(out, " {text:>WIDTH$}")?;
         }
         writeln!(out)?;
     }

@@ -178,6 +178,9 @@ impl Run {
                 _ => {}
             }
         }
+        if let Some(recording) = &mut self.recording {
+            recording.note(&self.machine, process, operation);
+        }
         self.accesses += 1;
         if let (Some(truth), Operation::Touch { vpn, .. }) = (&mut self.truth, operation) {
             truth.note(process, vpn, before_ns);
