@@ -5,7 +5,7 @@ mod subject;
 
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
@@ -17,7 +17,7 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 
 use crate::reclaim::group::Group;
-use subject::Load;
+use subject::{Load, Subject};
 
 /// Before it is watched.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -142,59 +142,91 @@ fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<
     };
     let ops = subject.ops();
     let found = watch(observe::listed(&[], &[cgroup.name()])?, plan, stop)?;
-    let ops_before = (subject.ops() - ops) as f64 / args.duration.as_secs_f64();
-    let usage = cgroup.usage_bytes()?.context("it has memory")?;
+    let before = Before {
+        usage_bytes: cgroup.usage_bytes()?.context("it has memory")?,
+        ops_per_second: (subject.ops() - ops) as f64 / args.duration.as_secs_f64(),
+    };
     let mut rows = Vec::new();
     for percent in LIMITS {
-        let limit_bytes = usage / 100 * percent;
-        group.limit(limit_bytes)?;
-        wait(stop, SQUEEZE_SETTLE)?;
-        let count = || -> anyhow::Result<(u64, u64)> {
-            let stat = cgroup.stat()?;
-            let refaults = stat.refaults_anon_pages + stat.refaults_file_pages;
-            Ok((refaults, subject.ops()))
-        };
-        let began = std::time::Instant::now();
-        let (before, ops) = count()?;
-        wait(stop, args.window)?;
-        let (after, ops_then) = count()?;
-        if subject.has_ended() {
-            break;
+        match squeeze(
+            args,
+            load,
+            (&group, &mut subject),
+            (&found, &before),
+            percent,
+            stop,
+        ) {
+            Ok(row) => rows.push(row),
+            Err(error) if stop.requested().is_some() => return Err(error),
+            // Under the steep part of a curve the kernel finds nothing to evict, and refuses the
+            // limit or kills: said, and the others go on.
+            Err(error) => {
+                agewise_cli::note!("{load} at {percent} %: {error:#}");
+                break;
+            }
         }
-        let seconds = began.elapsed().as_secs_f64();
-        let measured = after.saturating_sub(before) as f64 / seconds;
-        let beyond = usage.saturating_sub(found.curves.full_bytes);
-        let at = |decider| {
-            let memory = limit_bytes.saturating_sub(beyond);
-            found.curves.at(decider, memory).faults_per_second()
-        };
-        let (told, lru) = (at(Decider::Kernel), at(Decider::Lru));
-        let off = (told.likely - measured).abs();
-        rows.push(Row {
-            load: load.to_string(),
-            limit_percent: percent,
-            limit_bytes,
-            faults_per_second: told.likely,
-            faults_low: told.low,
-            faults_high: told.high,
-            lru_faults_per_second: lru.likely,
-            measured_per_second: measured,
-            error_ratio: (told.likely - measured) / measured.max(OFF_FAULTS),
-            is_near: off <= (OFF_RATIO * measured).max(OFF_FAULTS),
-            is_within: told.low - OFF_FAULTS <= measured && measured <= told.high + OFF_FAULTS,
-            ops_before,
-            ops_then: ops_then.saturating_sub(ops) as f64 / seconds,
-            observed_seconds: found.curves.observed_ms as f64 / 1000.0,
-            interval_ms: observe::millis(found.interval),
-        });
     }
     // What was squeezed ends sooner with its memory back.
-    group.limit(usage.saturating_mul(2))?;
-    // The kernel kills what finds nothing to evict in a few tries: said, and the others go on.
+    group.limit(before.usage_bytes.saturating_mul(2))?;
     if let Err(error) = subject.finish() {
-        agewise_cli::note!("{load} was measured at {} limits: {error:#}", rows.len());
+        agewise_cli::note!("{load}: {error:#}");
     }
     Ok((rows, found))
+}
+
+/// What there was before any limit.
+struct Before {
+    usage_bytes: u64,
+    ops_per_second: f64,
+}
+
+/// Sets a limit, and counts what happens.
+fn squeeze(
+    args: &Args,
+    load: &Load,
+    (group, subject): (&Group, &mut Subject),
+    (found, before): (&Found, &Before),
+    percent: u64,
+    stop: &Stop,
+) -> anyhow::Result<Row> {
+    let limit_bytes = before.usage_bytes / 100 * percent;
+    group.limit(limit_bytes)?;
+    wait(stop, SQUEEZE_SETTLE)?;
+    let refaults = || -> anyhow::Result<u64> {
+        let stat = group.cgroup().stat()?;
+        Ok(stat.refaults_anon_pages + stat.refaults_file_pages)
+    };
+    let (began, ops, first) = (Instant::now(), subject.ops(), refaults()?);
+    wait(stop, args.window)?;
+    let came = refaults()?.saturating_sub(first);
+    let ops = subject.ops().saturating_sub(ops);
+    anyhow::ensure!(!subject.has_ended(), "it has ended");
+    let seconds = began.elapsed().as_secs_f64();
+    let measured = came as f64 / seconds;
+    let beyond = before.usage_bytes.saturating_sub(found.curves.full_bytes);
+    let at = |decider| {
+        let memory = limit_bytes.saturating_sub(beyond);
+        found.curves.at(decider, memory).faults_per_second()
+    };
+    let (told, lru) = (at(Decider::Kernel), at(Decider::Lru));
+    let off = (told.likely - measured).abs();
+    Ok(Row {
+        load: load.to_string(),
+        limit_percent: percent,
+        limit_bytes,
+        faults_per_second: told.likely,
+        faults_low: told.low,
+        faults_high: told.high,
+        lru_faults_per_second: lru.likely,
+        measured_per_second: measured,
+        error_ratio: (told.likely - measured) / measured.max(OFF_FAULTS),
+        is_near: off <= (OFF_RATIO * measured).max(OFF_FAULTS),
+        is_within: told.low - OFF_FAULTS <= measured && measured <= told.high + OFF_FAULTS,
+        ops_before: before.ops_per_second,
+        ops_then: ops as f64 / seconds,
+        observed_seconds: found.curves.observed_ms as f64 / 1000.0,
+        interval_ms: observe::millis(found.interval),
+    })
 }
 
 fn wait(stop: &Stop, duration: Duration) -> anyhow::Result<()> {
