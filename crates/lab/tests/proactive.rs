@@ -48,7 +48,7 @@ fn plan(toml: &str, agent: Option<&str>) -> Plan {
         seed: 1,
         proactive: agent.map(|spec| ProactivePlan {
             spec: spec.parse().unwrap(),
-            sight: Sight::PageTables,
+            sight: Sight::default(),
             truth: true,
         }),
     }
@@ -272,7 +272,7 @@ fn agents_run_beside_traces() {
     ] {
         plan.proactive = Some(ProactivePlan {
             spec: agent.parse().unwrap(),
-            sight: Sight::PageTables,
+            sight: Sight::default(),
             truth: true,
         });
         let with = measure(&plan);
@@ -360,7 +360,7 @@ proptest! {
     fn the_hand_leaves_the_machine_whole(
         which in 0usize..3,
         device in prop_oneof![Just(DeviceKind::Zram), Just(DeviceKind::Ssd)],
-        steps in prop::collection::vec((0u64..600, 1u64..200, any::<bool>(), 0u8..4), 1..40),
+        steps in prop::collection::vec((0u64..600, 1u64..200, any::<bool>(), 0u8..6), 1..40),
     ) {
         let mut machine = machine(POLICIES[which], device, 4096);
         let group = machine.add_memcg(MemcgId::ROOT, "t", Limits::default());
@@ -384,6 +384,25 @@ proptest! {
                     machine.sort_cold(process, runs);
                     machine.reap(group);
                 }
+                3 => {
+                    let runs = [first..(first + count).min(600)];
+                    let of_file = |machine: &mut Machine| {
+                        let seen = machine.look_at_files(group, false);
+                        seen.values().map(|table| table.bits.present.len()).sum::<u64>()
+                    };
+                    let before = of_file(&mut machine);
+                    let (tried, left) = machine.drop_file_pages(file, &runs, even_young);
+                    prop_assert_eq!(before - of_file(&mut machine), left.len() as u64);
+                    prop_assert!(left.len() as u64 <= tried);
+                }
+                4 => {
+                    for page in first..(first + count).min(200) {
+                        machine.read(process, file, page as u32, 1);
+                        if even_young {
+                            machine.write(process, file, page as u32, 1);
+                        }
+                    }
+                }
                 _ => {
                     for page in first..(first + count).min(600) {
                         machine.access(process, heap + page, page % 3 == 0);
@@ -391,7 +410,8 @@ proptest! {
                     }
                 }
             }
-            let clearing = [Clearing::None, Clearing::Accessed, Clearing::Anon][first as usize % 3];
+            let clearings = [Clearing::None, Clearing::Accessed, Clearing::Anon, Clearing::All];
+            let clearing = clearings[first as usize % 4];
             let (seen, _) = machine.beside(machine.now_ns() + 1_000_000, |machine| {
                 let mut pages = 0;
                 machine.look_at(process, clearing, |table| {

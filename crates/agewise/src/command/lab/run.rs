@@ -56,13 +56,13 @@ pub struct Args {
     /// An agent that reclaims beside the LRU: age:10s/40s, pressure[:…], cost[:…] or budget:BYTES.
     ///
     /// Each LRU is run without an agent and with each of them; an agent's column is named LRU+AGENT. It
-    /// sees accessed bits and pages out as it would on a real host, at the prices measured there. All
+    /// sees what is accessed and moves pages as on a real host, at the prices measured there. All
     /// share the keys rate, floor, swap_free, backoff, regret, window, start, pause, pause_max and
     /// pressure: `cost:stall=0.1%,floor=16M`. Can be given several times.
     #[arg(long, value_name = "AGENT")]
     pub proactive: Vec<Spec>,
     /// How agents see ages.
-    #[arg(long, value_name = "EYES", default_value = "page-tables")]
+    #[arg(long, value_name = "EYES", default_value = "page-cache")]
     pub sight: SightArg,
     /// Seeds 1 to N; 10 for a workload and 3 for a trace unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
@@ -77,7 +77,9 @@ pub struct Args {
 /// How agents see ages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SightArg {
-    /// By page tables: every mapped page.
+    /// By page tables and tracepoints of the page cache: every page, and clean ones of files are dropped.
+    PageCache,
+    /// By page tables alone: every mapped page.
     PageTables,
     /// By the kernel's generations (multi-gen LRU): all memory, page cache too, but no single page.
     Generations,
@@ -86,6 +88,7 @@ pub enum SightArg {
 impl SightArg {
     fn sight(self) -> Sight {
         match self {
+            SightArg::PageCache => Sight::PageCache,
             SightArg::PageTables => Sight::PageTables,
             SightArg::Generations => Sight::Generations,
         }
