@@ -7,6 +7,7 @@
 //! writeback, the flush of statistics) runs from an event queue between operations.
 
 pub mod address_space;
+pub mod alloc_work;
 mod background;
 mod cgroup;
 mod charge;

@@ -16,8 +16,8 @@ use serde::Serialize;
 
 use agewise_cli::output::{self, Format};
 
-/// List the workloads, policies, yardsticks, swap devices, settings, fields of profiles (mglru:FILE.toml), uses of
-/// DAMON with their parameters, and measures of the lab, each described.
+/// List the workloads, policies, yardsticks, swap devices, settings, fields of profiles
+/// (mglru:FILE.toml), uses of DAMON with their parameters, and measures of the lab, each described.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// text: under headings; json: one object a line; csv: the same fields.
