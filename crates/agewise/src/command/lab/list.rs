@@ -16,8 +16,8 @@ use serde::Serialize;
 
 use agewise_cli::output::{self, Format};
 
-/// List the workloads, policies, yardsticks, swap devices, settings, fields of profiles (mglru:FILE.toml), uses of
-/// DAMON with their parameters, and measures of the lab, each described.
+/// List the workloads, policies, yardsticks, swap devices, settings, fields of profiles
+/// (mglru:FILE.toml), uses of DAMON with their parameters, and measures of the lab, each described.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// text: under headings; json: one object a line; csv: the same fields.
@@ -63,7 +63,7 @@ fn entries() -> anyhow::Result<Vec<Entry>> {
     for name in Policy::names() {
         entries.push(entry("policy", &name, describe_policy(&name)));
     }
-    for spec in yardstick::all() {
+    for spec in yardstick::beside_kernels() {
         entries.push(entry("yardstick", spec.name, spec.summary));
     }
     for kind in DeviceKind::ALL {

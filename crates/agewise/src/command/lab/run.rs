@@ -48,8 +48,8 @@ pub struct Args {
     #[command(flatten)]
     pub setup: Setup,
     /// Policies, the one to compare with first: those of `agewise lab list`, or mglru:FILE.toml, a
-    /// profile of your own. Yardsticks (opt, lru, arc ...) decide over the same accesses, see each as
-    /// it happens, and have the whole limit for pages; of them only major faults are known.
+    /// profile of your own. Yardsticks (opt, lru, arc ...) decide over the same accesses, see each
+    /// as it happens, and have the whole limit for pages; of them only major faults are known.
     #[arg(long, value_name = "LIST", value_delimiter = ',',
           default_values = ["classic", "mglru:7.2", "mglru:6.12", "mglru:v6"])]
     pub policy: Vec<String>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A directory of results: Parquet files, a cell each, in directories by workload and policy as Hive
-//! names them, so that DuckDB and polars read it in place.
+//! A directory of results: Parquet files, a cell each, in directories by workload and policy as
+//! Hive names them, so that DuckDB and polars read it in place.
 
 use std::collections::HashSet;
 use std::fs::{self, File};

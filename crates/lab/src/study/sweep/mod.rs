@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sweeps: many studies from one description, on all cores, into a directory of Parquet files. A
-//! cell is one policy of one [`RunRequest`]; its file is named by a hash of all that decides what is
-//! in it, so a sweep that was killed goes on where it was.
+//! cell is one policy of one [`RunRequest`]; its file is named by a hash of all that decides what
+//! is in it, so a sweep that was killed goes on where it was.
 
 pub mod dataset;
 mod spec;
@@ -49,8 +49,8 @@ pub struct Advance {
     pub done: usize,
     /// Cells there are.
     pub total: usize,
-    /// How long the rest takes, from what cells of the same workloads and traces took so far; of those
-    /// that have not been run yet, from all.
+    /// How long the rest takes, from what cells of the same workloads and traces took so far; of
+    /// those that have not been run yet, from all.
     pub left: Duration,
 }
 
