@@ -16,7 +16,7 @@ use agewise_kernel::ids::MemcgId;
 use crate::machine::address_space::{Advice, Backing, MapOptions};
 use crate::machine::{self, Access, FileId, Limits, Machine, MachineConfig, ProcessId};
 use agewise_trace::DenseTrace;
-use agewise_trace::yardstick::{Policy, PolicySpec, Simulation, Yardstick, count_misses};
+use agewise_trace::yardstick::{Policy, PolicySpec, Simulation, Yardstick, count_misses_among};
 
 macro_rules! kernel_policy {
     ($name:ident, $text:literal, $alias:expr, $policy:literal, $mapped:literal, $summary:literal) => {
@@ -115,7 +115,16 @@ impl Yardstick for KernelPolicy {
     }
 
     fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
-        count_misses(trace, capacity, |pages| {
+        self.misses_among(trace, capacity, &|_| true)
+    }
+
+    fn misses_among(
+        &self,
+        trace: &DenseTrace,
+        capacity: usize,
+        counts: &dyn Fn(usize) -> bool,
+    ) -> u64 {
+        count_misses_among(trace, capacity, counts, |pages| {
             Box::new(KernelPool::new(pages, self.policy, self.mapped))
         })
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Every policy that runs on a trace alone: the field's yardsticks, and the kernel's LRUs as pools.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use agewise_trace::yardstick::{PolicySpec, YARDSTICKS, Yardstick};
 
@@ -22,9 +22,33 @@ pub static KERNELS: &[&PolicySpec] = &[
 /// What agewise decides itself.
 pub static OWN: &[&PolicySpec] = &[&reuse_pool::SPEC];
 
+/// Those of other crates.
+static REGISTERED: RwLock<Vec<&'static PolicySpec>> = RwLock::new(Vec::new());
+
 /// Every policy.
 pub fn all() -> impl Iterator<Item = &'static PolicySpec> {
-    YARDSTICKS.iter().chain(KERNELS).chain(OWN).copied()
+    beside_kernels().chain(KERNELS.iter().copied())
+}
+
+/// Every policy but the kernel's, which the machine has itself.
+pub fn beside_kernels() -> impl Iterator<Item = &'static PolicySpec> {
+    let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+    let known = YARDSTICKS.iter().chain(OWN).copied();
+    known.chain(registered.clone())
+}
+
+/// Adds a policy of another crate: from now on it runs wherever yardsticks do.
+///
+/// # Errors
+/// One of its names is taken.
+pub fn register(spec: &'static PolicySpec) -> Result<(), String> {
+    let mut names = [spec.name].into_iter().chain(spec.aliases.iter().copied());
+    if let Some(taken) = names.find(|name| by_name(name).is_some()) {
+        return Err(format!("there is a policy '{taken}' already"));
+    }
+    let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+    registered.push(spec);
+    Ok(())
 }
 
 /// The policy of this name (case and `-`, `_`, `:`, `.` do not matter).
@@ -95,6 +119,21 @@ mod tests {
             }
         }
         assert!(by_name("nonsense").is_none());
+    }
+
+    #[test]
+    fn what_is_registered_is_found_and_unique() {
+        static MINE: PolicySpec = PolicySpec {
+            name: "mine",
+            aliases: &["my-own"],
+            summary: "none",
+            simulation: agewise_trace::yardstick::Simulation::Offline(|_, capacity, _| {
+                capacity as u64
+            }),
+        };
+        register(&MINE).unwrap();
+        assert_eq!(parse("My_Own").unwrap().name(), "mine");
+        assert!(register(&MINE).unwrap_err().contains("'mine' already"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! What the Python package calls: the studies of the lab, as the command runs them.
 
 mod policy;
+mod trace;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -327,6 +328,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("build", BUILD)?;
     module.add_class::<Results>()?;
+    module.add_class::<trace::TraceReader>()?;
+    module.add_function(wrap_pyfunction!(trace::write_trace, module)?)?;
     module.add("PolicyError", module.py().get_type::<PolicyError>())?;
     module.add_function(wrap_pyfunction!(run, module)?)?;
     module.add_function(wrap_pyfunction!(sweep, module)?)?;

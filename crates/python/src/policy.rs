@@ -67,7 +67,13 @@ impl PythonPolicy {
         }
     }
 
-    fn count(&self, py: Python<'_>, trace: &DenseTrace, capacity: usize) -> PyResult<u64> {
+    fn count(
+        &self,
+        py: Python<'_>,
+        trace: &DenseTrace,
+        capacity: usize,
+        counts: &dyn Fn(usize) -> bool,
+    ) -> PyResult<u64> {
         let policy = self.class.bind(py).call1((capacity,))?;
         let on_access = policy.getattr("on_access")?;
         let on_fault = policy.getattr("on_fault")?;
@@ -91,7 +97,7 @@ impl PythonPolicy {
             }
             on_fault.call1((page,))?;
             pool.add(page);
-            misses += 1;
+            misses += u64::from(counts(at));
             at += 1;
         }
         Ok(misses)
@@ -104,8 +110,17 @@ impl Yardstick for PythonPolicy {
     }
 
     fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
+        self.misses_among(trace, capacity, &|_| true)
+    }
+
+    fn misses_among(
+        &self,
+        trace: &DenseTrace,
+        capacity: usize,
+        counts: &dyn Fn(usize) -> bool,
+    ) -> u64 {
         Python::attach(|py| {
-            self.count(py, trace, capacity.max(1))
+            self.count(py, trace, capacity.max(1), counts)
                 .unwrap_or_else(|error| {
                     self.failure.set(error);
                     0
@@ -160,7 +175,8 @@ impl Pool<'_> {
         let victims: Vec<i64> = match given.extract::<i64>() {
             Ok(one) => vec![one],
             Err(_) => given
-                .extract()
+                .try_iter()
+                .and_then(|values| values.map(|value| value?.extract()).collect())
                 .map_err(|_| place(format!("{given:?}, which is no page")))?,
         };
         if victims.is_empty() {

@@ -74,6 +74,15 @@ impl Yardstick for Stoppable {
         self.policy.misses(trace, capacity)
     }
 
+    fn misses_among(
+        &self,
+        trace: &DenseTrace,
+        capacity: usize,
+        counts: &dyn Fn(usize) -> bool,
+    ) -> u64 {
+        self.policy.misses_among(trace, capacity, counts)
+    }
+
     fn is_stack(&self) -> bool {
         self.policy.is_stack()
     }

@@ -59,7 +59,7 @@ pub struct Named {
 pub fn parse_policy(text: &str) -> Result<Policy, StudyError> {
     Policy::parse(text).map_err(|error| {
         let mut names = Policy::names();
-        names.extend(yardstick::all().map(|spec| spec.name.to_owned()));
+        names.extend(yardstick::beside_kernels().map(|spec| spec.name.to_owned()));
         let near = match error {
             PolicyError::Unknown(_) => nearest(text, names.iter().map(String::as_str)),
             PolicyError::NotMultiGen(_) | PolicyError::Profile(_) => None,
@@ -76,12 +76,10 @@ pub fn parse_policy(text: &str) -> Result<Policy, StudyError> {
 /// # Errors
 /// There is none; the nearest name that exists.
 pub fn parse_contender(text: &str) -> Result<Contender, StudyError> {
-    if let Err(PolicyError::Unknown(_)) = Policy::parse(text) {
-        let is_yardstick = yardstick::by_name(text.split(':').next().unwrap_or(text)).is_some();
-        if is_yardstick {
-            let yardstick = yardstick::parse(text).map_err(StudyError::Argument)?;
-            return Ok(Contender::Yardstick(yardstick));
-        }
+    let name = text.split(':').next().unwrap_or(text);
+    if yardstick::beside_kernels().any(|spec| spec.is_called(name)) {
+        let yardstick = yardstick::parse(text).map_err(StudyError::Argument)?;
+        return Ok(Contender::Yardstick(yardstick));
     }
     parse_policy(text).map(Contender::Kernel)
 }
@@ -333,8 +331,12 @@ mod tests {
 
     #[test]
     fn unknown_names_get_the_nearest() {
-        let error = parse_policy("mglru:7.3").unwrap_err().to_string();
+        let error = parse_contender("mglru:7.3").unwrap_err().to_string();
         assert!(error.contains("did you mean `mglru:7.2`"), "{error}");
+        let error = parse_contender("reuse:look=0").unwrap_err().to_string();
+        assert!(error.contains("look is 0"), "{error}");
+        let error = parse_contender("arcc").unwrap_err().to_string();
+        assert!(error.contains("did you mean `arc`"), "{error}");
         let error = parse_swap("nmve").unwrap_err().to_string();
         assert!(error.contains("did you mean `nvme`"), "{error}");
         assert_eq!(parse_swap("none").unwrap(), None);

@@ -63,7 +63,7 @@ fn entries() -> anyhow::Result<Vec<Entry>> {
     for name in Policy::names() {
         entries.push(entry("policy", &name, describe_policy(&name)));
     }
-    for spec in yardstick::all() {
+    for spec in yardstick::beside_kernels() {
         entries.push(entry("yardstick", spec.name, spec.summary));
     }
     for kind in DeviceKind::ALL {
