@@ -4,7 +4,7 @@
 //!
 //! | operation | ns | source |
 //! |---|---|---|
-//! | access that passes a tracepoint | 80 | 6.7 % of a `pread` of 4 KiB, `docs/inside/measurements.md` |
+//! | access that passes a tracepoint | 80 | 6.7 % of a `pread`, `docs/inside/measurements.md` |
 //! | inode looked at | 560 | a walk of 165 000 inodes, measured there |
 //! | resident page looked at | 5 | 1.3 ms a GiB of one large file, measured there |
 //! | a run dropped: `posix_fadvise` between two of `cachestat` | 1500 | measured there |
@@ -81,8 +81,8 @@ impl Machine {
         tables
     }
 
-    /// Looks at some pages of a file (ascending runs) and changes nothing. A page is accessed if any
-    /// mapping of it is.
+    /// Looks at some pages of a file (ascending runs) and changes nothing. A page is accessed if
+    /// any mapping of it is.
     pub fn look_at_file_pages(&mut self, file: FileId, runs: &[Range<u64>]) -> Vec<TableSeen> {
         let mut seen: Vec<TableSeen> = Vec::new();
         for index in runs.iter().cloned().flatten() {

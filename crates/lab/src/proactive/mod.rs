@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The engine's proactive policies on the simulated machine: an agent with sources (page tables and
-//! the page cache, or the kernel's generations), a hand (page out, drop, `memory.reclaim`, sort) and
-//! a price for both, beside the processes and their LRU.
+//! the page cache, or the kernel's generations), a hand (page out, drop, `memory.reclaim`, sort)
+//! and a price for both, beside the processes and their LRU.
 //!
 //! What runs on a real host runs here: the same controller, age maps, and for a budget the same
 //! pacer and queue. Only what is looked at and moved is simulated.

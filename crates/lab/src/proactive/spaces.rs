@@ -95,7 +95,7 @@ impl Spaces {
         tables
     }
 
-    /// Each page of a file once: by descriptors and by all mappings. What left is out, as if in swap.
+    /// Each page of a file once, by descriptors and all mappings. What left is out, as if in swap.
     fn add_files(
         &mut self,
         mut files: BTreeMap<(FileId, u64), TableSeen>,
@@ -136,8 +136,8 @@ impl Spaces {
         }
     }
 
-    /// Moves pages of these runs out that are idle, or `even_young`. Returns how many were tried and
-    /// how many left, by type.
+    /// Moves pages of these runs out that are idle, or `even_young`. Returns how many were tried
+    /// and how many left, by type.
     pub fn move_out(
         &mut self,
         machine: &mut Machine,
