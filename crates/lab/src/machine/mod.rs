@@ -7,6 +7,7 @@
 //! writeback, the flush of statistics) runs from an event queue between operations.
 
 pub mod address_space;
+pub mod alloc_work;
 mod background;
 mod cgroup;
 mod charge;
@@ -28,6 +29,7 @@ mod page_cache;
 mod page_tables;
 mod proactive;
 mod process;
+pub mod profile_file;
 mod reclaim;
 pub mod residency;
 mod stall;
@@ -122,6 +124,7 @@ impl Machine {
             seed: config.seed,
             mglru: mglru::Settings {
                 profile: *kernel.mglru,
+                ablation: kernel.ablation,
                 min_ttl_ms: config.min_ttl_ms,
                 reschedule_chance: config.reschedule_chance,
                 refault_distance: config.policy.refault_distance,

@@ -95,7 +95,8 @@ impl Spaces {
         tables
     }
 
-    /// Each page of a file once, by descriptors and all mappings. What left is out, as if in swap.
+    /// Each page of a file once: by descriptors and by all mappings. What left is out, as if in
+    /// swap.
     fn add_files(
         &mut self,
         mut files: BTreeMap<(FileId, u64), TableSeen>,

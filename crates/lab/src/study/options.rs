@@ -66,7 +66,7 @@ fn name_of<T: PartialEq>(value: &T, of: &[(&'static str, T)]) -> Option<&'static
     found.map(|(name, _)| *name)
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('%', "%25").replace(' ', "%20")
 }
 

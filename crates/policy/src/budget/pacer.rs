@@ -149,7 +149,7 @@ impl Pacer {
         let kernel_holds = |limit: u64| limit <= budget_bytes.saturating_add(slack);
         match world.counted() {
             Some((limit_bytes, counted)) if kernel_holds(limit_bytes) => {
-                epochs.turn(now_ms, &counted)
+                epochs.turn(now_ms, &counted, limit_bytes / PAGE_BYTES)
             }
             _ => {
                 epochs.put_off(now_ms);

@@ -179,6 +179,9 @@ impl Run {
                 _ => {}
             }
         }
+        if let Some(recording) = &mut self.recording {
+            recording.note(&self.machine, process, operation);
+        }
         self.accesses += 1;
         if let Some(truth) = &mut self.truth {
             match operation {
