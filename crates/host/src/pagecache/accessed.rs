@@ -199,6 +199,11 @@ impl Accessed {
         &self.attached
     }
 
+    /// Whether `last_index` of `mm_filemap_get_pages` is behind the last page, as in some kernels.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.ctl.read(0).exclusive != 0
+    }
+
     /// Reads one page of a file of our own, and sees what is told of it.
     fn find_reading(&mut self) -> Result<bool, AccessError> {
         let io = |error| AccessError::io("a file of our own", error);
