@@ -111,7 +111,7 @@ fn list(out: &mut impl Write, format: Format) -> anyhow::Result<()> {
             .chain(
                 benchmarks
                     .iter()
-                    .map(|one| ("benchmark", one.name.as_str(), one.summary)),
+                    .map(|one| ("benchmark", one.name.as_str(), one.summary.as_str())),
             );
         for (kind, name, description) in entries {
             let entry = Entry {
