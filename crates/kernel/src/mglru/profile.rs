@@ -154,6 +154,22 @@ pub struct Ablation {
     pub no_early_aging: bool,
 }
 
+impl Ablation {
+    /// Without what either does without.
+    #[must_use]
+    pub fn and(self, other: Ablation) -> Ablation {
+        Ablation {
+            no_bloom: self.no_bloom || other.no_bloom,
+            no_protection: self.no_protection || other.no_protection,
+            no_look_around: self.no_look_around || other.no_look_around,
+            no_restore: self.no_restore || other.no_restore,
+            no_fault_mark: self.no_fault_mark || other.no_fault_mark,
+            exact_refault_window: self.exact_refault_window || other.exact_refault_window,
+            no_early_aging: self.no_early_aging || other.no_early_aging,
+        }
+    }
+}
+
 /// Linux 7.2.
 pub const V7_2: Profile = Profile {
     name: "7.2",

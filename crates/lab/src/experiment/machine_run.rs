@@ -22,7 +22,7 @@ use crate::heatmap::{Recorder, Window};
 use crate::machine::{FileId, Limits, Machine, ProcessId};
 use crate::proactive::{Agent, Truth};
 use crate::workload::random::{XorShift64Star, Zipf};
-use crate::workload::spec::Workload;
+use crate::workload::spec::{StreamOrder, Workload};
 
 use measures::Usage;
 use recording::Recording;
@@ -69,7 +69,7 @@ pub struct Run {
     last_on_cpu: Vec<usize>,
     processes: Vec<ProcessId>,
     random: XorShift64Star,
-    zipfs: BTreeMap<(u32, u64), Arc<Zipf>>,
+    zipfs: BTreeMap<(StreamOrder, u32, u64), Arc<Zipf>>,
     latency: Histogram,
     accesses: u64,
     end_ns: u64,

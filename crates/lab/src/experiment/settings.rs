@@ -4,6 +4,8 @@
 use agewise_policy::units::size_bytes;
 use thiserror::Error;
 
+use agewise_kernel::mglru::profile::Ablation;
+
 use crate::machine::config::MachineConfig;
 use crate::machine::device::DeviceKind;
 use crate::machine::zone::ZONE_NAMES;
@@ -72,6 +74,36 @@ fn zone_sizes(text: &str) -> Option<[u32; 4]> {
     Some(zones.map(Option::unwrap_or_default))
 }
 
+/// Parts of the multi-gen LRU that can be left out, by name.
+fn ablation(text: &str) -> Option<Ablation> {
+    let mut without = Ablation::default();
+    for name in text.split(',').filter(|name| *name != "none") {
+        *match name {
+            "bloom" => &mut without.no_bloom,
+            "protection" => &mut without.no_protection,
+            "look-around" => &mut without.no_look_around,
+            "restore" => &mut without.no_restore,
+            "fault-mark" => &mut without.no_fault_mark,
+            "refault-window" => &mut without.exact_refault_window,
+            "early-aging" => &mut without.no_early_aging,
+            _ => return None,
+        } = true;
+    }
+    Some(without)
+}
+
+/// A price of the cost model.
+macro_rules! price {
+    ($key:ident, $description:literal) => {
+        Setting {
+            key: stringify!($key),
+            description: $description,
+            expected: "a number of nanoseconds up to 1000000000",
+            apply: |config, text| put(&mut config.cost.$key, number(text, 0, 1_000_000_000)),
+        }
+    };
+}
+
 fn micros(text: &str) -> Option<u64> {
     number(text, 0, u64::MAX / 1_000_000).map(|us| us * 1000)
 }
@@ -126,6 +158,23 @@ pub const SETTINGS: &[Setting] = &[
         description: "lru_gen/min_ttl_ms: kill rather than evict what was used since (0: off)",
         expected: "a number of milliseconds",
         apply: |config, text| put(&mut config.min_ttl_ms, number(text, 0, u32::MAX)),
+    },
+    Setting {
+        key: "lru_gen_enabled",
+        description: "lru_gen/enabled: 1 multi-gen alone, +2 with walks, +4 with bits of tables (7)",
+        expected: "1, 3, 5 or 7 (for 0, take the classic policy)",
+        apply: |config, text| {
+            let bits = number(text, 1, 7).filter(|bits| bits % 2 == 1);
+            put(&mut config.lru_gen_bits, bits)
+        },
+    },
+    Setting {
+        key: "without",
+        description: "parts the multi-gen LRU does without: bloom, protection, look-around, restore, \
+                      fault-mark, refault-window, early-aging (none)",
+        expected: "none, or some of bloom, protection, look-around, restore, fault-mark, \
+                   refault-window, early-aging, with commas",
+        apply: |config, text| put(&mut config.ablation, ablation(text)),
     },
     Setting {
         key: "stat_flush_us",
@@ -186,6 +235,53 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        key: "swap_size",
+        description: "size of swap (all anonymous memory and 4 MiB)",
+        expected: "a size from 4K to 4T",
+        apply: |config, text| {
+            let pages = size_bytes(text).ok()? / 4096;
+            let pages = u32::try_from(pages)
+                .ok()
+                .filter(|pages| (1..=1 << 30).contains(pages))?;
+            if let Some(swap) = &mut config.swap {
+                swap.pages = pages;
+            }
+            Some(())
+        },
+    },
+    Setting {
+        key: "swap_channels",
+        description: "requests a swap device serves at the same time (the device's)",
+        expected: "a number from 1 to 1024",
+        apply: |config, text| {
+            let channels = number(text, 1, 1024)?;
+            if let Some(swap) = &mut config.swap {
+                swap.device.channels = channels;
+            }
+            Some(())
+        },
+    },
+    Setting {
+        key: "file_channels",
+        description: "the same of the device that files lie on",
+        expected: "a number from 1 to 1024",
+        apply: |config, text| put(&mut config.file_device.channels, number(text, 1, 1024)),
+    },
+    Setting {
+        key: "file_bandwidth",
+        description: "bytes a second that the device of files moves in all (no limit)",
+        expected: "a size from 1M to 1T",
+        apply: |config, text| {
+            let bytes = size_bytes(text).ok()?;
+            let limits = (1 << 20)..=(1 << 40);
+            let bytes = Some(bytes).filter(|bytes| limits.contains(bytes))?;
+            put(
+                &mut config.file_device.transfer_ns,
+                (4096u64 * 1_000_000_000).checked_div(bytes),
+            )
+        },
+    },
+    Setting {
         key: "swap_read_us",
         description: "time to read a page of swap anywhere (the device's)",
         expected: "a number of microseconds",
@@ -232,18 +328,51 @@ pub const SETTINGS: &[Setting] = &[
             Some(())
         },
     },
-    Setting {
-        key: "hit_ns",
-        description: "price of an access that hits (100)",
-        expected: "a number of nanoseconds",
-        apply: |config, text| put(&mut config.cost.hit_ns, number(text, 0, 1 << 40)),
-    },
-    Setting {
-        key: "fault_ns",
-        description: "price of a fault without device and reclaim (1000)",
-        expected: "a number of nanoseconds",
-        apply: |config, text| put(&mut config.cost.fault_ns, number(text, 0, 1 << 40)),
-    },
+    price!(
+        hit_ns,
+        "price of an access that hits (100: a DRAM access, most of them in a cache)"
+    ),
+    price!(
+        fault_ns,
+        "price of a fault without device and reclaim (1000: emulation rules)"
+    ),
+    price!(
+        file_io_ns,
+        "price of a read() of a page that hits (500: a system call and a copy)"
+    ),
+    price!(
+        pte_check_ns,
+        "price of a leaf entry examined (5: emulation rules)"
+    ),
+    price!(
+        pmd_check_ns,
+        "price of a non-leaf entry examined (5: as a leaf)"
+    ),
+    price!(
+        rmap_visit_ns,
+        "price of a mapping visited through the reverse map (60: emulation rules)"
+    ),
+    price!(
+        list_move_ns,
+        "price of a list move, under the LRU lock (20: emulation rules)"
+    ),
+    price!(
+        lru_lock_ns,
+        "price of taking the LRU lock (20: an atomic exchange on another CPU's line)"
+    ),
+    price!(unmap_ns, "price of an unmapping (300: emulation rules)"),
+    price!(
+        tlb_flush_ns,
+        "price of a TLB flush on the own CPU (500: emulation rules)"
+    ),
+    price!(
+        tlb_remote_ns,
+        "price of a TLB flush on each other CPU (500: as on the own)"
+    ),
+    price!(
+        process_ns,
+        "price of creating or ending a process (50000: no source)"
+    ),
     Setting {
         key: "agent_missed",
         description: "share of accesses an agent under a budget does not see (0.002)",
@@ -273,6 +402,17 @@ pub fn apply(config: &mut MachineConfig, text: &str) -> Result<(), SettingError>
     })
 }
 
+/// Whether settings can be made, before there is a machine.
+///
+/// # Errors
+/// [`SettingError`] of the first that cannot.
+pub fn check(settings: &[String]) -> Result<(), SettingError> {
+    let mut config = MachineConfig::new(1);
+    settings
+        .iter()
+        .try_for_each(|text| apply(&mut config, text))
+}
+
 /// Whether one of the settings given has this name.
 pub fn is_set(settings: &[String], key: &str) -> bool {
     settings
@@ -293,6 +433,10 @@ mod tests {
         assert_eq!((config.swappiness, config.stat_flush_ns), (100, 5000));
         assert_eq!(config.file_device, DeviceKind::Hdd.model());
         apply(&mut config, "zones=dma=64K,normal=1M").unwrap();
+        apply(&mut config, "without=bloom,look-around").unwrap();
+        assert!(config.ablation.no_bloom && config.ablation.no_look_around);
+        apply(&mut config, "without=none").unwrap();
+        assert_eq!(config.ablation, Ablation::default());
         assert_eq!(config.zones, Some([16, 0, 256, 0]));
         for (bad, expected) in [
             ("swappiness", "key=value"),
@@ -305,6 +449,12 @@ mod tests {
             ("zones=dma=1M,DMA=1M", "each once"),
             ("zones=normal=99999999G", "with sizes"),
             ("zones=normal", "with sizes"),
+            ("lru_gen_enabled=0", "classic policy"),
+            ("lru_gen_enabled=4", "1, 3, 5 or 7"),
+            ("without=blom", "some of bloom"),
+            ("rmap_visit_ns=9999999999", "up to 1000000000"),
+            ("swap_size=1", "from 4K"),
+            ("swap_size=lots", "from 4K"),
         ] {
             let error = apply(&mut config, bad).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

@@ -119,7 +119,7 @@ pub(super) struct Stream {
 impl Stream {
     fn draw(&mut self, random: &mut XorShift64Star, t: u64, touches: u64) -> u32 {
         let page = match (self.order, &self.zipf) {
-            (StreamOrder::Zipf, Some(zipf)) => {
+            (_, Some(zipf)) => {
                 let moved = t.saturating_mul(u64::from(self.shifts)) / touches.max(1);
                 let by = moved * u64::from(self.pages / 4);
                 ((u64::from(zipf.draw(random)) + by) % u64::from(self.pages)) as u32
@@ -129,7 +129,7 @@ impl Stream {
                 self.cursor = if at + 1 == self.pages { 0 } else { at + 1 };
                 at
             }
-            (StreamOrder::Zipf | StreamOrder::Uniform, _) => random.below(self.pages),
+            (_, None) => random.below(self.pages),
         };
         self.first + page
     }
@@ -214,7 +214,7 @@ impl Script {
         }
     }
 
-    /// The script of a child that was just forked.
+    /// The script of a child that was just forked, or of another thread.
     pub fn child(&self, seed: u64) -> Script {
         Script {
             random: XorShift64Star::new(seed | 1),

@@ -3,6 +3,7 @@
 
 use super::kernel::{KERNELS, Kernel};
 use agewise_kernel::lru::Mode;
+use agewise_kernel::mglru::profile::Ablation;
 use agewise_kernel::reclaim::scope::ListScope;
 use agewise_kernel::refault_distance::Rule;
 use thiserror::Error;
@@ -279,6 +280,11 @@ pub struct MachineConfig {
     pub readahead_pages: u32,
     /// Chance that the running process is scheduled between two agings of one reclaim call.
     pub reschedule_chance: f64,
+    /// `lru_gen/enabled`: 1 the multi-gen LRU, 2 its walks, 4 accessed bits of tables. The policy says
+    /// whether 1 counts.
+    pub lru_gen_bits: u32,
+    /// What the multi-gen LRU is to do without.
+    pub ablation: Ablation,
     /// `min_ttl_ms` of the multi-gen LRU.
     pub min_ttl_ms: u32,
     /// Share of accesses since the last scan that an agent under a budget does not see: bits are
@@ -311,6 +317,8 @@ impl MachineConfig {
             dirty_background_ratio: 10,
             readahead_pages: 32,
             reschedule_chance: 0.0,
+            lru_gen_bits: 7,
+            ablation: Ablation::default(),
             min_ttl_ms: 0,
             agent_missed: 0.002,
         }

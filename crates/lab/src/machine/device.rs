@@ -73,6 +73,7 @@ impl DeviceKind {
             read_ns: page_ns,
             write_ns: page_ns,
             sequential_ns: page_ns,
+            transfer_ns: 0,
             channels: 1,
             queue_depth: 1,
             synchronous: true,
@@ -82,6 +83,7 @@ impl DeviceKind {
                 read_ns,
                 write_ns,
                 sequential_ns,
+                transfer_ns: 0,
                 channels,
                 queue_depth,
                 synchronous: false,
@@ -116,6 +118,8 @@ pub struct DeviceModel {
     pub write_ns: u64,
     /// A page right after the one before, in ns.
     pub sequential_ns: u64,
+    /// What a page takes of the bandwidth that all channels share, in ns; 0: nothing.
+    pub transfer_ns: u64,
     /// Requests served at the same time.
     pub channels: usize,
     /// Requests that can wait or be served; who submits one more sleeps.
@@ -130,6 +134,8 @@ pub struct Device {
     /// The cost model.
     pub model: DeviceModel,
     free_at_ns: Vec<u64>,
+    /// When the bandwidth is free for another page.
+    bus_free_ns: u64,
     /// When the requests under way are done.
     under_way: BinaryHeap<Reverse<u64>>,
     next_sequential: u64,
@@ -156,6 +162,7 @@ impl Device {
         Device {
             model,
             free_at_ns: vec![0; model.channels.max(1)],
+            bus_free_ns: 0,
             under_way: BinaryHeap::new(),
             next_sequential: u64::MAX,
             reads: 0,
@@ -196,6 +203,10 @@ impl Device {
             Direction::Read => self.reads += 1,
             Direction::Write => self.writes += 1,
         }
+        let now_ns = now_ns.max(self.bus_free_ns);
+        if self.model.transfer_ns > 0 {
+            self.bus_free_ns = now_ns + self.model.transfer_ns;
+        }
         if self.model.synchronous {
             return now_ns + service_ns;
         }
@@ -233,6 +244,7 @@ mod tests {
             read_ns: 100,
             write_ns: 100,
             sequential_ns: 100,
+            transfer_ns: 0,
             channels: 2,
             queue_depth: 3,
             synchronous: false,
@@ -245,6 +257,18 @@ mod tests {
         assert_eq!(device.queued_ns, 100);
         assert_eq!(device.has_room_at(0), 100, "three are under way");
         assert_eq!(device.has_room_at(150), 150);
+    }
+
+    #[test]
+    fn bandwidth_is_shared() {
+        let mut device = Device::new(DeviceModel {
+            transfer_ns: 1_000,
+            ..DeviceKind::Pmem.model()
+        });
+        let done: Vec<u64> = (0..3)
+            .map(|place| device.submit(0, Direction::Read, place * 2))
+            .collect();
+        assert_eq!(done, [2_500, 3_500, 4_500]);
     }
 
     #[test]

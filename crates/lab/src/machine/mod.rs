@@ -124,10 +124,12 @@ impl Machine {
             seed: config.seed,
             mglru: mglru::Settings {
                 profile: *kernel.mglru,
-                ablation: kernel.ablation,
+                ablation: kernel.ablation.and(config.ablation),
                 min_ttl_ms: config.min_ttl_ms,
                 reschedule_chance: config.reschedule_chance,
                 refault_distance: config.policy.refault_distance,
+                walks_leaves: config.lru_gen_bits & 2 != 0,
+                uses_table_bits: config.lru_gen_bits & 4 != 0,
                 ..mglru::Settings::default()
             },
             classic: classic::Settings {

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use agewise_kernel::ids::MemcgId;
 
-use super::{Benchmark, Case, Document, Expectation, Figure, Measured, Pair, Variant};
+use super::emulate::pairs;
+use super::{Benchmark, Case, Document, Expectation, Figure, Measured, Variant};
 use crate::experiment::machine_run::{Plan, Run, RunError, Subject};
 use crate::machine::{Policy, Resize, UNLIMITED};
 use crate::workload::spec::Workload;
@@ -21,6 +22,10 @@ const ACCESS_NS: u64 = 5_000;
 
 /// Accesses of a phase: four periods of pressure.
 const ACCESSES: u64 = 44_000_000_000 / ACCESS_NS;
+
+/// A page stands for a hundred of the document's: a tenth of the memory in a tenth of the pages each
+/// goes to a device that is as fast as there. zram takes 6 us a page.
+const SWAP_PAGE_US: u64 = 600;
 
 /// The wave: `memory.max` in percent of the peak RSS, for so long.
 const WAVE: [(u64, u64); 2] = [(75, 1_000_000_000), (200, 10_000_000_000)];
@@ -74,6 +79,7 @@ pub(super) static DOCUMENT: Document = Document {
         },
     ],
     benchmarks,
+    causes: &[],
 };
 
 /// What a variant runs: policy, monitor.
@@ -307,7 +313,7 @@ fn resize(run: &mut Run, max_pages: u64, mut at_ns: u64) -> Result<u64, RunError
 /// Runs a phase to its end.
 fn run_phase(
     phase: &Phase,
-    seed: u64,
+    case: &Case,
     policy: &str,
     damon: Option<&str>,
     pressure: bool,
@@ -317,10 +323,19 @@ fn run_phase(
         memory_pages: None,
         swap: None,
         // Statistics that lag by seconds kill small cgroups of the classic LRU; PARSEC's are not small.
-        settings: vec![format!("hit_ns={ACCESS_NS}"), "stat_flush_us=0".to_owned()],
+        settings: [
+            &[
+                format!("hit_ns={ACCESS_NS}"),
+                "stat_flush_us=0".to_owned(),
+                format!("swap_read_us={SWAP_PAGE_US}"),
+                format!("swap_write_us={SWAP_PAGE_US}"),
+            ],
+            case.settings,
+        ]
+        .concat(),
         damon: damon.map(str::to_owned),
         policy: Policy::parse(policy)?,
-        seed,
+        seed: case.seed,
         proactive: None,
     };
     let mut run = Run::new(&plan)?;
@@ -364,14 +379,15 @@ struct Runs {
 }
 
 impl Runs {
-    fn get(&self, key: &Key) -> Result<Outcome, Box<dyn Error + Send + Sync>> {
+    /// The result of a run with the settings of `case`, which are the same for all runs here.
+    fn get(&self, key: &Key, case: &Case) -> Result<Outcome, Box<dyn Error + Send + Sync>> {
         let slot = {
             let mut made = self.made.lock().unwrap_or_else(|error| error.into_inner());
             Arc::clone(made.entry(key.clone()).or_default())
         };
-        let (phase, seed, policy, damon, pressure) = key;
+        let (phase, _, policy, damon, pressure) = key;
         let outcome = slot.get_or_init(|| {
-            run_phase(&PHASES[*phase], *seed, policy, damon.as_deref(), *pressure)
+            run_phase(&PHASES[*phase], case, policy, damon.as_deref(), *pressure)
                 .map_err(|error| error.to_string())
         });
         outcome.clone().map_err(Into::into)
@@ -381,7 +397,7 @@ impl Runs {
     fn mean(
         &self,
         phases: std::ops::Range<usize>,
-        seed: u64,
+        case: &Case,
         policy: &'static str,
         damon: Option<&str>,
         pressure: bool,
@@ -389,8 +405,8 @@ impl Runs {
         let mut sum = [0.0; 4];
         let count = phases.len() as f64;
         for phase in phases {
-            let key = (phase, seed, policy, damon.map(str::to_owned), pressure);
-            for (sum, value) in sum.iter_mut().zip(self.get(&key)?) {
+            let key = (phase, case.seed, policy, damon.map(str::to_owned), pressure);
+            for (sum, value) in sum.iter_mut().zip(self.get(&key, case)?) {
                 *sum += value / count;
             }
         }
@@ -400,23 +416,18 @@ impl Runs {
     /// With the schemes against without, under pressure.
     fn sorted(&self, phases: std::ops::Range<usize>, case: &Case) -> Measured {
         let (policy, damon) = setup(case.variant);
-        let before = self.mean(phases.clone(), case.seed, policy, None, true)?;
-        let after = self.mean(phases, case.seed, policy, Some(&damon), true)?;
+        let before = self.mean(phases.clone(), case, policy, None, true)?;
+        let after = self.mean(phases, case, policy, Some(&damon), true)?;
         Ok(pairs(before, after))
     }
 
     /// Under pressure against without.
     fn pressed(&self, case: &Case) -> Measured {
         let (policy, _) = setup(case.variant);
-        let before = self.mean(0..PHASES.len(), case.seed, policy, None, false)?;
-        let after = self.mean(0..PHASES.len(), case.seed, policy, None, true)?;
+        let before = self.mean(0..PHASES.len(), case, policy, None, false)?;
+        let after = self.mean(0..PHASES.len(), case, policy, None, true)?;
         Ok(pairs(before, after)[..3].to_vec())
     }
-}
-
-fn pairs(before: Outcome, after: Outcome) -> Vec<Pair> {
-    let both = before.into_iter().zip(after);
-    both.map(|(before, after)| Pair { before, after }).collect()
 }
 
 fn benchmarks() -> Vec<Benchmark> {
@@ -433,10 +444,7 @@ fn benchmarks() -> Vec<Benchmark> {
         both.map(|(figure, (before, after))| figure.document(before, after))
             .collect()
     };
-    // What one look more costs is a share of a CPU: within the quota of 4 %.
-    let cpu = Figure::lower("kdamond_cpu", "% of a CPU", Expectation::Unchanged(4.0))
-        .document(0.0, 2.61)
-        .by_difference();
+    let cpu = |expectation| Figure::lower("kdamond_cpu", "% of a CPU", expectation).by_difference();
     let mut all = document(
         of(Expectation::Figures),
         [
@@ -445,20 +453,20 @@ fn benchmarks() -> Vec<Benchmark> {
             (6_943_420.0, 6_220_920.0),
         ],
     );
-    all.push(cpu.clone());
+    all.push(cpu(Expectation::Figures).document(0.0, 2.61));
     let (sorted, pressed) = (Arc::clone(&runs), Arc::clone(&runs));
     let mut benchmarks = vec![
         Benchmark {
             name: "plrus".into(),
-            summary: "mprs against plrus, means over the ten phases",
+            summary: "mprs against plrus, means over the ten phases".into(),
             figures: all,
             measure: Box::new(move |case| sorted.sorted(0..PHASES.len(), case)),
         },
         Benchmark {
             name: "pressure".into(),
-            summary: "orig against mprs, means over the ten phases: what the pressure costs",
+            summary: "orig against mprs, means over the ten phases: what the pressure costs".into(),
             figures: document(
-                of(Expectation::Worse),
+                of(Expectation::Figures),
                 [
                     (190.06, 292.83),
                     (852.55, 8_769_420.0),
@@ -470,15 +478,11 @@ fn benchmarks() -> Vec<Benchmark> {
     ];
     for (index, phase) in PHASES.iter().enumerate() {
         let runs = Arc::clone(&runs);
-        let mut figures = of(Expectation::Better).to_vec();
-        figures.push(Figure {
-            document_before: None,
-            document_after: None,
-            ..cpu.clone()
-        });
+        let mut figures = of(Expectation::Own).to_vec();
+        figures.push(cpu(Expectation::Own));
         benchmarks.push(Benchmark {
             name: format!("phase/{}", phase.name),
-            summary: "mprs against plrus, this phase alone",
+            summary: "mprs against plrus, this phase alone".into(),
             figures,
             measure: Box::new(move |case| runs.sorted(index..index + 1, case)),
         });
@@ -520,8 +524,13 @@ mod tests {
     #[test]
     fn pressure_costs_and_the_quota_holds() {
         let transform = &PHASES[7];
+        let case = Case {
+            seed: 1,
+            variant: "plrus",
+            settings: &[],
+        };
         let run =
-            |damon, pressure| run_phase(transform, 1, "classic:6.12", damon, pressure).unwrap();
+            |damon, pressure| run_phase(transform, &case, "classic:6.12", damon, pressure).unwrap();
         let (orig, mprs, plrus) = (run(None, false), run(None, true), run(Some(PLRUS), true));
         assert!(orig[1] == 0.0 && mprs[1] > 1000.0, "{orig:?} {mprs:?}");
         assert!(mprs[0] > orig[0] && mprs[2] > 0.0);

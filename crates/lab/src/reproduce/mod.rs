@@ -9,16 +9,17 @@
 //! intervals, verdicts and printing are done here.
 //!
 //! ```
-//! # use agewise_lab::reproduce::{Benchmark, Document, Expectation, Figure, Pair, Variant};
+//! # use agewise_lab::reproduce::{Benchmark, Choice, Document, Expectation, Figure, Pair, Variant};
 //! static DOCUMENT: Document = Document {
 //!     name: "example",
 //!     summary: "what the document proposes",
 //!     remark: "what is to be known about its figures",
 //!     variants: &[Variant { name: "whole", summary: "all of it" }],
+//!     causes: &[],
 //!     benchmarks: || {
 //!         vec![Benchmark {
 //!             name: "copy".into(),
-//!             summary: "how it is emulated",
+//!             summary: "how it is emulated".into(),
 //!             figures: vec![Figure::lower("time", "s", Expectation::Figures).document(2.0, 1.0)],
 //!             measure: Box::new(|case| {
 //!                 let before = 2.0 + (case.seed % 3) as f64 / 10.0;
@@ -27,7 +28,7 @@
 //!         }]
 //!     },
 //! };
-//! let rows = agewise_lab::reproduce::reproduce(&DOCUMENT, None, None, 5, |_| ()).unwrap();
+//! let rows = agewise_lab::reproduce::reproduce(&DOCUMENT, &Choice::seeds(5), |_| ()).unwrap();
 //! assert_eq!(rows[0].verdict.to_string(), "reproduced");
 //! ```
 //!
@@ -42,9 +43,13 @@
 //! See [`Verdict`].
 
 mod damon_lru_sort;
+mod emulate;
+mod figure;
 mod interval;
+mod mglru;
 mod node_lru;
 mod refault_distance;
+mod row;
 mod skewed_loop;
 mod verdict;
 mod workingset_report;
@@ -53,18 +58,20 @@ use std::error::Error;
 use std::fmt;
 
 use rayon::prelude::*;
-use serde::Serialize;
 use thiserror::Error;
 
+pub use figure::{Better, Figure};
 pub use interval::{Change, Pair};
+pub use row::{Row, Summary};
 pub use verdict::{Expectation, Verdict};
 
-use crate::experiment::statistics::Summary;
+use crate::experiment::settings::{self, SettingError};
 use agewise_trace::suggest::nearest;
 
 /// The documents, one line each.
 pub static DOCUMENTS: &[&Document] = &[
     &damon_lru_sort::DOCUMENT,
+    &mglru::DOCUMENT,
     &node_lru::DOCUMENT,
     &refault_distance::DOCUMENT,
     &workingset_report::DOCUMENT,
@@ -83,6 +90,9 @@ pub struct Document {
     pub variants: &'static [Variant],
     /// Makes its benchmarks.
     pub benchmarks: fn() -> Vec<Benchmark>,
+    /// Why rows are not reproduced, as an experiment showed: the name of a row, or how names begin
+    /// up to a `/`, and a sentence. The longest that fits holds.
+    pub causes: &'static [(&'static str, &'static str)],
 }
 
 /// Something to compare with "before".
@@ -94,13 +104,40 @@ pub struct Variant {
     pub summary: &'static str,
 }
 
+/// What is to be reproduced of a document.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice<'a> {
+    /// This benchmark only, or those whose name begins with it and a slash.
+    pub benchmark: Option<&'a str>,
+    /// The variant; the first unless given.
+    pub variant: Option<&'a str>,
+    /// Seeds 1 to this.
+    pub seeds: u64,
+    /// Settings of every machine, `key=value`, after the document's own.
+    pub settings: &'a [String],
+}
+
+impl Choice<'_> {
+    /// All of a document.
+    pub const fn seeds(seeds: u64) -> Choice<'static> {
+        Choice {
+            benchmark: None,
+            variant: None,
+            seeds,
+            settings: &[],
+        }
+    }
+}
+
 /// One measurement.
 #[derive(Clone, Copy, Debug)]
-pub struct Case {
+pub struct Case<'a> {
     /// Seeds the workload, the same before and after.
     pub seed: u64,
     /// Which of the document's variants "after" is.
     pub variant: &'static str,
+    /// Settings of the machine, to be made after the benchmark's own.
+    pub settings: &'a [String],
 }
 
 /// What a measurement gives: a pair for each figure, in their order.
@@ -111,7 +148,7 @@ pub struct Benchmark {
     /// Its name; what follows a `/` tells settings of one benchmark apart.
     pub name: String,
     /// How it is emulated, in a line or two.
-    pub summary: &'static str,
+    pub summary: String,
     /// What is measured.
     pub figures: Vec<Figure>,
     /// Measures one case; deterministic.
@@ -138,150 +175,6 @@ impl Benchmark {
     }
 }
 
-/// Which way is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Better {
-    /// More is better.
-    Higher,
-    /// Less is better.
-    Lower,
-}
-
-/// Something measured, and what the document says about it.
-#[derive(Clone, Debug)]
-pub struct Figure {
-    /// What it is. Appended to the benchmark's name where a benchmark has several.
-    pub metric: &'static str,
-    /// Its unit.
-    pub unit: &'static str,
-    /// Which way is better.
-    pub better: Better,
-    /// The document's value before, in its own unit.
-    pub document_before: Option<f64>,
-    /// The document's value after.
-    pub document_after: Option<f64>,
-    /// What the document leads one to expect.
-    pub expectation: Expectation,
-    /// The change as the document prints it, where that is not what its figures say.
-    pub printed: Option<&'static str>,
-    /// Nothing shows that the document's change is more than noise.
-    pub within_noise: bool,
-    /// Compared by difference, not by ratio.
-    pub by_difference: bool,
-}
-
-impl Figure {
-    fn new(metric: &'static str, unit: &'static str, better: Better, of: Expectation) -> Figure {
-        Figure {
-            metric,
-            unit,
-            better,
-            document_before: None,
-            document_after: None,
-            expectation: of,
-            printed: None,
-            within_noise: false,
-            by_difference: false,
-        }
-    }
-
-    /// A figure: more is better.
-    pub fn higher(metric: &'static str, unit: &'static str, of: Expectation) -> Figure {
-        Figure::new(metric, unit, Better::Higher, of)
-    }
-
-    /// A figure: less is better.
-    pub fn lower(metric: &'static str, unit: &'static str, of: Expectation) -> Figure {
-        Figure::new(metric, unit, Better::Lower, of)
-    }
-
-    /// With the document's values.
-    #[must_use]
-    pub fn document(mut self, before: f64, after: f64) -> Figure {
-        (self.document_before, self.document_after) = (Some(before), Some(after));
-        self
-    }
-
-    /// With the change as the document prints it.
-    #[must_use]
-    pub fn printed(mut self, printed: &'static str) -> Figure {
-        self.printed = Some(printed);
-        self
-    }
-
-    /// The document gives no variance, and a change so small that it may be noise.
-    #[must_use]
-    pub fn within_noise(mut self) -> Figure {
-        self.within_noise = true;
-        self
-    }
-
-    /// Compared by difference.
-    #[must_use]
-    pub fn by_difference(mut self) -> Figure {
-        self.by_difference = true;
-        self
-    }
-
-    /// The document's change, from its values: a ratio less 1, or a difference.
-    pub fn document_change(&self) -> Option<f64> {
-        if let Expectation::Change(change) = self.expectation {
-            return Some(change);
-        }
-        let (before, after) = (self.document_before?, self.document_after?);
-        if self.by_difference {
-            Some(after - before)
-        } else {
-            (before != 0.0).then(|| after / before - 1.0)
-        }
-    }
-}
-
-/// What a figure came to. Serializes to the fields of `agewise lab reproduce --format json`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// Benchmark, with the metric after a `/` where it has several.
-    pub benchmark: String,
-    /// The document's value before, in its unit.
-    pub document_before: Option<f64>,
-    /// The document's value after.
-    pub document_after: Option<f64>,
-    /// Ours before: mean over the seeds.
-    pub ours_before: f64,
-    /// Ours after.
-    pub ours_after: f64,
-    /// Our change: a ratio less 1 (-0.02 is 2 % less) or, by difference, in our unit. None where the
-    /// value before is 0.
-    pub change: Option<f64>,
-    /// Lower end of its 95 % interval; none if it has none.
-    pub ci_low: Option<f64>,
-    /// Upper end.
-    pub ci_high: Option<f64>,
-    /// What that means.
-    pub verdict: Verdict,
-    /// The document's change, computed from its values.
-    pub document_change: Option<f64>,
-    /// That change as the document prints it, if that is something else.
-    pub document_printed: Option<&'static str>,
-    /// Nothing shows that the document's change is more than noise.
-    pub document_within_noise: bool,
-    /// What is measured.
-    pub metric: &'static str,
-    /// Our unit.
-    pub unit: &'static str,
-    /// Which way is better.
-    pub better: Better,
-    /// `change` is a difference in `unit`, not a ratio.
-    pub by_difference: bool,
-    /// What "after" was.
-    pub variant: &'static str,
-    /// Seeds, from 1 on.
-    pub seeds: u64,
-    /// Values of each seed, `[before, after]`.
-    pub raw: Vec<[f64; 2]>,
-}
-
 /// Nothing could be reproduced.
 #[derive(Debug, Error)]
 pub enum ReproduceError {
@@ -300,6 +193,9 @@ pub enum ReproduceError {
     /// No seed.
     #[error("at least one seed is needed")]
     NoSeeds,
+    /// A setting is wrong.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
     /// A measurement failed.
     #[error("benchmark {benchmark}, seed {seed}")]
     Failed {
@@ -348,22 +244,23 @@ pub fn find(name: &str) -> Result<&'static Document, ReproduceError> {
     })
 }
 
-/// Runs a document's benchmarks, or those that `benchmark` chooses, with seeds `1..=seeds`, in
-/// parallel; the result does not depend on the order. `done` is called after each measurement with
+/// Runs a document's benchmarks, or those that are chosen, with their seeds, in parallel; the result does not depend on the order. `done` is called after each measurement with
 /// the number there are.
 ///
 /// # Errors
 /// [`ReproduceError`]: unknown names, or the first measurement, in order, that failed.
 pub fn reproduce(
     document: &Document,
-    benchmark: Option<&str>,
-    variant: Option<&str>,
-    seeds: u64,
+    choice: &Choice,
     done: impl Fn(u64) + Sync,
 ) -> Result<Vec<Row>, ReproduceError> {
-    let variant = choose_variant(document, variant)?;
+    let Choice {
+        seeds, settings, ..
+    } = *choice;
+    settings::check(settings)?;
+    let variant = choose_variant(document, choice.variant)?;
     let mut benchmarks = (document.benchmarks)();
-    if let Some(name) = benchmark {
+    if let Some(name) = choice.benchmark {
         let names: Vec<String> = benchmarks.iter().map(|one| one.name.clone()).collect();
         benchmarks.retain(|one| one.is_chosen(name));
         if benchmarks.is_empty() {
@@ -381,7 +278,14 @@ pub fn reproduce(
     let measured: Vec<Result<Vec<Pair>, ReproduceError>> = jobs
         .par_iter()
         .map(|&(benchmark, seed)| {
-            let pairs = measure(benchmark, &Case { seed, variant });
+            let pairs = measure(
+                benchmark,
+                &Case {
+                    seed,
+                    variant,
+                    settings,
+                },
+            );
             done(total);
             pairs
         })
@@ -391,7 +295,7 @@ pub fn reproduce(
     Ok(benchmarks
         .iter()
         .zip(of_benchmarks)
-        .flat_map(|(benchmark, samples)| rows(benchmark, samples, variant))
+        .flat_map(|(benchmark, samples)| row::rows(document, benchmark, samples, variant))
         .collect())
 }
 
@@ -423,48 +327,6 @@ fn measure(benchmark: &Benchmark, case: &Case) -> Result<Vec<Pair>, ReproduceErr
         });
     }
     Ok(pairs)
-}
-
-fn rows(benchmark: &Benchmark, samples: &[Vec<Pair>], variant: &'static str) -> Vec<Row> {
-    let several = benchmark.figures.len() > 1;
-    let row = |(index, figure): (usize, &Figure)| {
-        let pairs: Vec<Pair> = samples.iter().map(|pairs| pairs[index]).collect();
-        let change = if figure.by_difference {
-            Change::of_differences(&pairs)
-        } else {
-            Change::of_ratios(&pairs)
-        };
-        let mean = |value: fn(&Pair) -> f64| {
-            let values: Vec<f64> = pairs.iter().map(value).collect();
-            Summary::of(&values).map_or(0.0, |summary| summary.mean)
-        };
-        Row {
-            benchmark: if several {
-                format!("{}/{}", benchmark.name, figure.metric)
-            } else {
-                benchmark.name.clone()
-            },
-            document_before: figure.document_before,
-            document_after: figure.document_after,
-            ours_before: mean(|pair| pair.before),
-            ours_after: mean(|pair| pair.after),
-            change: change.mean,
-            ci_low: change.interval.map(|(low, _)| low),
-            ci_high: change.interval.map(|(_, high)| high),
-            verdict: Verdict::of(figure, &change),
-            document_change: figure.document_change(),
-            document_printed: figure.printed,
-            document_within_noise: figure.within_noise,
-            metric: figure.metric,
-            unit: figure.unit,
-            better: figure.better,
-            by_difference: figure.by_difference,
-            variant,
-            seeds: pairs.len() as u64,
-            raw: pairs.iter().map(|pair| [pair.before, pair.after]).collect(),
-        }
-    };
-    benchmark.figures.iter().enumerate().map(row).collect()
 }
 
 #[cfg(test)]
@@ -501,21 +363,22 @@ mod tests {
                 summary: "",
             },
         ],
+        causes: &[("work", "an example")],
         benchmarks: || {
             let figures = vec![
                 Figure::lower("time", "s", Expectation::Figures).document(10.0, 6.0),
-                Figure::higher("kept", "pages", Expectation::Better).by_difference(),
+                Figure::higher("kept", "pages", Expectation::Own),
             ];
             vec![
                 Benchmark {
                     name: "work/one".into(),
-                    summary: "",
+                    summary: "".into(),
                     figures: figures.clone(),
                     measure: Box::new(noisy),
                 },
                 Benchmark {
                     name: "broken".into(),
-                    summary: "",
+                    summary: "".into(),
                     figures,
                     measure: Box::new(|_| Ok(Vec::new())),
                 },
@@ -525,22 +388,42 @@ mod tests {
 
     #[test]
     fn every_figure_is_a_row_with_its_raw_values() {
-        let rows = reproduce(&EXAMPLE, Some("work"), None, 5, |_| ()).unwrap();
+        let choice = Choice {
+            benchmark: Some("work"),
+            ..Choice::seeds(5)
+        };
+        let rows = reproduce(&EXAMPLE, &choice, |_| ()).unwrap();
         let names: Vec<&str> = rows.iter().map(|row| row.benchmark.as_str()).collect();
         assert_eq!(names, ["work/one/time", "work/one/kept"]);
         assert_eq!(rows[0].raw.len(), 5);
         assert!((rows[0].change.unwrap() + 0.5).abs() < 1e-12);
         assert_eq!(rows[0].verdict, Verdict::Reproduced);
         assert_eq!(rows[1].change, Some(3.0));
-        assert_eq!(rows[1].verdict, Verdict::Reproduced);
-        let rows = reproduce(&EXAMPLE, Some("work/one"), Some("nothing"), 5, |_| ()).unwrap();
-        assert_eq!(rows[0].verdict, Verdict::NotSignificant);
+        assert!(rows[1].by_difference, "nothing before has no ratio");
+        assert_eq!((rows[1].verdict, rows[1].cause), (Verdict::Own, None));
+        let nothing = Choice {
+            variant: Some("nothing"),
+            ..choice
+        };
+        let rows = reproduce(&EXAMPLE, &nothing, |_| ()).unwrap();
+        assert_eq!(rows[0].verdict, Verdict::Insensitive);
+        assert_eq!(rows[0].cause, Some("an example"));
+        let summary = Summary::of(&EXAMPLE, &rows);
+        assert_eq!(
+            (summary.claims, summary.insensitive, summary.own),
+            (1, 1, 1)
+        );
     }
 
     #[test]
     fn mistakes_are_told() {
         let error = |benchmark, variant, seeds| {
-            let result = reproduce(&EXAMPLE, benchmark, variant, seeds, |_| ());
+            let choice = Choice {
+                benchmark,
+                variant,
+                ..Choice::seeds(seeds)
+            };
+            let result = reproduce(&EXAMPLE, &choice, |_| ());
             result.unwrap_err().to_string()
         };
         assert!(error(Some("wrok/one"), None, 2).contains("did you mean `work/one`"));

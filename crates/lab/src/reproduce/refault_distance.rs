@@ -8,8 +8,9 @@
 
 use std::sync::Arc;
 
-use super::{Benchmark, Case, Document, Expectation, Figure, Measured, Pair, Variant, skewed_loop};
-use crate::experiment::machine_run::{MEASURES, Plan, Subject, run};
+use super::emulate::{Values, pairs};
+use super::{Benchmark, Case, Document, Expectation, Figure, Measured, Variant, skewed_loop};
+use crate::experiment::machine_run::{Plan, Subject};
 use crate::machine::Policy;
 use crate::workload::spec::Workload;
 
@@ -41,6 +42,7 @@ pub(super) static DOCUMENT: Document = Document {
         },
     ],
     benchmarks,
+    causes: &[],
 };
 
 /// Before and after, and how rows call it.
@@ -191,7 +193,7 @@ fn benchmark(emulated: &'static Emulated, family: Family) -> Benchmark {
     };
     let expectation = match document {
         Some(_) => Expectation::Figures,
-        None => Expectation::Better,
+        None => Expectation::Own,
     };
     let mut figure = match emulated.metric {
         Metric::Rate => Figure::higher("rate", "accesses/s", expectation),
@@ -208,12 +210,12 @@ fn benchmark(emulated: &'static Emulated, family: Family) -> Benchmark {
     }
     let fewer = match family {
         Family::Mainline if is_tpcc => Expectation::Change(MAINLINE_TPCC.1),
-        _ => Expectation::Better,
+        _ => Expectation::Own,
     };
     let refaults = Figure::lower("refaults", "per 1000 accesses", fewer);
     Benchmark {
         name: format!("{}/{}", emulated.name, family.name()),
-        summary: emulated.summary,
+        summary: emulated.summary.into(),
         figures: vec![figure, refaults],
         measure: Box::new(move |case| measure(emulated, family, case)),
     }
@@ -221,28 +223,21 @@ fn benchmark(emulated: &'static Emulated, family: Family) -> Benchmark {
 
 fn measure(emulated: &Emulated, family: Family, case: &Case) -> Measured {
     let workload = Arc::new(Workload::parse(emulated.name, emulated.workload)?);
-    let phase_us = case.seed.wrapping_mul(613) % STAT_FLUSH_US;
-    let settings = [
-        format!("stat_flush_us={STAT_FLUSH_US}"),
-        format!("stat_flush_phase_us={phase_us}"),
-    ];
+    let settings = [&[format!("stat_flush_us={STAT_FLUSH_US}")], case.settings].concat();
     let values = |policy: &str| -> Result<[f64; 2], Box<dyn std::error::Error + Send + Sync>> {
-        let measured = run(&Plan {
+        let plan = Plan {
             subject: Subject::Workload(Arc::clone(&workload)),
             memory_pages: None,
             swap: None,
-            settings: settings.to_vec(),
+            settings: settings.clone(),
             damon: None,
             policy: Policy::parse(policy)?,
             seed: case.seed,
             proactive: None,
-        })?;
-        let value = |name: &str| {
-            let index = MEASURES.iter().position(|(measure, _)| *measure == name);
-            index.map_or(0.0, |index| measured[index])
         };
-        let (accesses, time_ms) = (value("accesses"), value("time_ms"));
-        let refaults = value("refaults_anon") + value("refaults_file");
+        let values = Values::of(&plan, None)?;
+        let (accesses, time_ms) = (values.measure("accesses"), values.time_ms());
+        let refaults = values.measure("refaults_anon") + values.measure("refaults_file");
         let measured = match emulated.metric {
             Metric::Rate => accesses * 1e3 / time_ms.max(1e-9),
             Metric::Time => time_ms,
@@ -250,11 +245,7 @@ fn measure(emulated: &Emulated, family: Family, case: &Case) -> Measured {
         Ok([measured, refaults * 1e3 / accesses.max(1.0)])
     };
     let [before, after] = family.policies(case.variant);
-    let (before, after) = (values(&before)?, values(&after)?);
-    let pairs = before.into_iter().zip(after);
-    Ok(pairs
-        .map(|(before, after)| Pair { before, after })
-        .collect())
+    Ok(pairs(values(&before)?, values(&after)?))
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a measured change says about the document's.
+//! What a measured change says about the document's. Every document is judged here and by nothing
+//! else.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use super::{Better, Change, Figure};
+use super::{Change, Figure, Pair};
 
 /// What a document leads one to expect of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,75 +15,122 @@ pub enum Expectation {
     Figures,
     /// A change stated without values: a ratio less 1, or a difference.
     Change(f64),
-    /// For the better, it does not say by how much.
-    Better,
-    /// For the worse, it does not say by how much.
-    Worse,
+    /// A change stated as a 95 % interval, from the lower end: ratios less 1.
+    Within(f64, f64),
     /// None, give or take this much: a ratio less 1, or a difference.
     Unchanged(f64),
+    /// The document has no figure: the row is ours, and judged by nobody.
+    Own,
+}
+
+impl Expectation {
+    /// No change that is significant: ours must be shown to be within 3 % of none.
+    pub const NO_CHANGE: Expectation = Expectation::Unchanged(0.03);
 }
 
 /// Our size may be so many times the document's, or a part as small: other machines, other sizes.
 const FACTOR: f64 = 2.0;
 
+/// A ratio nearer to 1 than this is no change, however certain.
+const NOTHING: f64 = 1e-4;
+
+/// A ratio nearer to 1 than this is too little to speak of a direction.
+const LITTLE: f64 = 1e-3;
+
 /// How our figure relates to the document's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The interval does not hold 0, the change goes the way the document says and, where it says by
-    /// how much, that lies in the interval or within a factor of two of our change. If the document
-    /// expects no change: the whole interval lies within the margin of that.
+    /// The interval does not hold 0, the change goes the way the document says, and its size is the
+    /// document's: the intervals overlap, or one is at most twice the other. If the document expects
+    /// no change: the whole interval lies within the margin of that.
     Reproduced,
     /// The interval does not hold 0 and the change goes the way the document says, by another size.
     SameSign,
-    /// The interval holds 0, or there is none.
-    NotSignificant,
-    /// The interval does not hold 0 and the change goes the other way; or the document expects none.
+    /// The interval does not hold 0 and the change goes the other way; or there is one beyond the
+    /// margin where the document expects none.
     Opposite,
+    /// What is emulated does not respond: both values are 0, the change is next to nothing, or the
+    /// interval holds 0 although it is narrow enough to have shown half the claim.
+    Insensitive,
+    /// The interval holds 0 and is too wide to have shown half the claim, or there is none.
+    Underpowered,
+    /// The document has no figure: ours alone, never counted.
+    Own,
 }
 
 impl Verdict {
-    /// Judges a change.
-    pub fn of(figure: &Figure, change: &Change) -> Verdict {
-        if let (Expectation::Unchanged(margin), Some((low, high))) =
-            (figure.expectation, change.interval)
-            && low >= -margin
-            && high <= margin
-        {
-            return Verdict::Reproduced;
+    /// Judges a change that came of `pairs`.
+    pub fn of(figure: &Figure, pairs: &[Pair], change: &Change) -> Verdict {
+        if figure.expectation == Expectation::Own {
+            return Verdict::Own;
         }
-        let significant = change.mean.filter(|_| change.is_significant());
-        let (Some(mean), Some((low, high))) = (significant, change.interval) else {
-            return Verdict::NotSignificant;
+        if pairs
+            .iter()
+            .all(|pair| pair.before == 0.0 && pair.after == 0.0)
+        {
+            return Verdict::Insensitive;
+        }
+        let (Some(mean), Some(interval)) = (change.mean, change.interval) else {
+            return Verdict::Underpowered;
         };
-        let sign = |better: bool| {
-            if better == (figure.better == Better::Higher) {
-                1.0
+        if let Expectation::Unchanged(margin) = figure.expectation {
+            return of_no_change(mean, interval, margin);
+        }
+        let Some(claim) = figure.document_change() else {
+            return Verdict::Own;
+        };
+        let (low, high) = interval;
+        if !change.is_significant() {
+            let too_wide = (high - low) / 2.0 > claim.abs() / 2.0;
+            return if too_wide {
+                Verdict::Underpowered
             } else {
-                -1.0
-            }
-        };
-        let (sign, size) = match figure.expectation {
-            Expectation::Unchanged(_) => return Verdict::Opposite,
-            Expectation::Better => (sign(true), None),
-            Expectation::Worse => (sign(false), None),
-            Expectation::Figures | Expectation::Change(_) => match figure.document_change() {
-                Some(size) => (size, Some(size)),
-                None => (sign(true), None),
-            },
-        };
-        if sign * mean <= 0.0 {
+                Verdict::Insensitive
+            };
+        }
+        let is_ratio = !figure.by_difference;
+        if is_ratio && mean.abs() < NOTHING {
+            return Verdict::Insensitive;
+        }
+        if mean * claim <= 0.0 {
             return Verdict::Opposite;
         }
-        let fits = size.is_none_or(|size| {
-            let factor = mean / size;
-            (low..=high).contains(&size) || (1.0 / FACTOR..=FACTOR).contains(&factor)
-        });
-        if fits {
+        if has_size(figure, claim, mean, interval) {
             Verdict::Reproduced
+        } else if is_ratio && mean.abs() < LITTLE {
+            Verdict::Insensitive
         } else {
             Verdict::SameSign
         }
     }
+}
+
+fn of_no_change(mean: f64, (low, high): (f64, f64), margin: f64) -> Verdict {
+    if low >= -margin && high <= margin {
+        Verdict::Reproduced
+    } else if mean.abs() > margin && (low > 0.0 || high < 0.0) {
+        Verdict::Opposite
+    } else {
+        Verdict::Underpowered
+    }
+}
+
+/// Whether a change that goes the claim's way has its size, too.
+fn has_size(figure: &Figure, claim: f64, mean: f64, (low, high): (f64, f64)) -> bool {
+    let (claim_low, claim_high) = match figure.expectation {
+        Expectation::Within(low, high) => (low, high),
+        _ => (claim, claim),
+    };
+    // A claim in percent has no size in units.
+    let stated_as_ratio = matches!(
+        figure.expectation,
+        Expectation::Within(..) | Expectation::Change(_)
+    );
+    if figure.by_difference && stated_as_ratio {
+        return false;
+    }
+    let overlap = low <= claim_high && high >= claim_low;
+    overlap || (1.0 / FACTOR..=FACTOR).contains(&(mean / claim))
 }
 
 impl fmt::Display for Verdict {
@@ -90,8 +138,10 @@ impl fmt::Display for Verdict {
         f.pad(match self {
             Verdict::Reproduced => "reproduced",
             Verdict::SameSign => "same sign",
-            Verdict::NotSignificant => "not significant",
             Verdict::Opposite => "opposite",
+            Verdict::Insensitive => "insensitive",
+            Verdict::Underpowered => "underpowered",
+            Verdict::Own => "own",
         })
     }
 }
@@ -111,32 +161,55 @@ mod tests {
             mean: Some(mean),
             interval: Some((low, high)),
         };
-        Verdict::of(figure, &change)
+        let pair = Pair {
+            before: 1.0,
+            after: 1.0 + mean,
+        };
+        Verdict::of(figure, &[pair], &change)
     }
 
     #[test]
     fn size_and_sign_are_judged_once_it_is_certain() {
         // The document: 10 % fewer.
         let figure = Figure::lower("time", "s", Expectation::Figures).document(100.0, 90.0);
-        assert_eq!(verdict(&figure, -0.06, -0.07, -0.05), Verdict::Reproduced);
-        assert_eq!(verdict(&figure, -0.19, -0.21, -0.17), Verdict::Reproduced);
-        assert_eq!(verdict(&figure, -0.04, -0.11, -0.01), Verdict::Reproduced);
-        assert_eq!(verdict(&figure, -0.04, -0.05, -0.03), Verdict::SameSign);
-        assert_eq!(verdict(&figure, -0.1, -0.21, 0.01), Verdict::NotSignificant);
-        assert_eq!(verdict(&figure, 0.1, 0.05, 0.15), Verdict::Opposite);
-        assert_eq!(
-            Verdict::of(&figure, &Change::default()),
-            Verdict::NotSignificant
-        );
+        for (mean, low, high, expected) in [
+            (-0.06, -0.07, -0.05, Verdict::Reproduced),
+            (-0.19, -0.21, -0.17, Verdict::Reproduced),
+            (-0.04, -0.11, -0.01, Verdict::Reproduced),
+            (-0.04, -0.05, -0.03, Verdict::SameSign),
+            (-0.54, -0.55, -0.53, Verdict::SameSign),
+            (-0.0005, -0.0006, -0.0004, Verdict::Insensitive),
+            (0.000_01, 0.000_009, 0.000_011, Verdict::Insensitive),
+            (-0.1, -0.21, 0.01, Verdict::Underpowered),
+            (-0.01, -0.03, 0.01, Verdict::Insensitive),
+            (0.1, 0.05, 0.15, Verdict::Opposite),
+        ] {
+            assert_eq!(verdict(&figure, mean, low, high), expected, "{mean}");
+        }
+        let nothing = Change::default();
+        let pair = [Pair {
+            before: 1.0,
+            after: 2.0,
+        }];
+        assert_eq!(Verdict::of(&figure, &pair, &nothing), Verdict::Underpowered);
     }
 
     #[test]
-    fn a_direction_without_a_size() {
-        let better = Figure::lower("writes", "pages", Expectation::Better);
-        assert_eq!(verdict(&better, -0.01, -0.02, -0.005), Verdict::Reproduced);
-        assert_eq!(verdict(&better, 0.01, 0.005, 0.02), Verdict::Opposite);
-        let worse = Figure::higher("rate", "1/s", Expectation::Worse);
-        assert_eq!(verdict(&worse, -0.01, -0.02, -0.005), Verdict::Reproduced);
+    fn intervals_of_documents_need_only_overlap() {
+        let figure = Figure::higher("rate", "1/s", Expectation::Within(0.005, 0.026));
+        assert_eq!(verdict(&figure, 0.002, 0.001, 0.006), Verdict::Reproduced);
+        assert_eq!(verdict(&figure, 0.002, 0.001, 0.003), Verdict::SameSign);
+        assert_eq!(verdict(&figure, 0.03, 0.029, 0.031), Verdict::Reproduced);
+        assert_eq!(verdict(&figure, 0.04, 0.039, 0.041), Verdict::SameSign);
+        // A claim in percent has no size where only a difference can be had.
+        let figure = figure.by_difference();
+        assert_eq!(verdict(&figure, 0.01, 0.009, 0.011), Verdict::SameSign);
+    }
+
+    #[test]
+    fn what_the_document_has_no_figure_of_is_ours() {
+        let own = Figure::lower("writes", "pages", Expectation::Own);
+        assert_eq!(verdict(&own, -0.01, -0.02, -0.005), Verdict::Own);
         let stated = Figure::higher("rate", "1/s", Expectation::Change(0.04));
         assert_eq!(verdict(&stated, 0.03, 0.02, 0.035), Verdict::Reproduced);
         assert_eq!(verdict(&stated, 0.3, 0.2, 0.35), Verdict::SameSign);
@@ -147,7 +220,19 @@ mod tests {
         let figure = Figure::lower("mean", "ms", Expectation::Unchanged(0.02));
         assert_eq!(verdict(&figure, 0.001, -0.01, 0.012), Verdict::Reproduced);
         assert_eq!(verdict(&figure, 0.01, 0.005, 0.015), Verdict::Reproduced);
-        assert_eq!(verdict(&figure, 0.01, -0.03, 0.05), Verdict::NotSignificant);
+        assert_eq!(verdict(&figure, 0.01, -0.03, 0.05), Verdict::Underpowered);
         assert_eq!(verdict(&figure, 0.04, 0.03, 0.05), Verdict::Opposite);
+        let nothing = Pair {
+            before: 0.0,
+            after: 0.0,
+        };
+        let change = Change {
+            mean: Some(0.0),
+            interval: Some((0.0, 0.0)),
+        };
+        assert_eq!(
+            Verdict::of(&figure, &[nothing], &change),
+            Verdict::Insensitive
+        );
     }
 }

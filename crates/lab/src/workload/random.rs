@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Random draws of the workloads: a small generator and a Zipf distribution, both to the bit those
-//! of the kernel reference's trace generator.
+//! of the kernel reference's trace generator; and distributions over pages in their order.
 
 use thiserror::Error;
 
@@ -45,12 +45,15 @@ pub enum ZipfError {
     /// The exponent is no number, or so large that weights vanish.
     #[error("zipf exponent {0} is not between -10 and 10")]
     Exponent(f64),
+    /// The deviation is no share of the items.
+    #[error("deviation {0} is not between 0.001 and 10")]
+    Deviation(f64),
 }
 
 /// Bits of a uniform draw.
 const DRAW_BITS: u32 = 53;
 
-/// Ranks `0..n` with weights `(rank + 1)^-theta`, shuffled over pages by a permutation of its own.
+/// Pages by weights: of Zipf's law shuffled by a permutation of its own, of others in their order.
 ///
 /// A draw is inverted by a guide table: the first candidate of each of `2^k` equal parts of the
 /// unit interval, `2^k >= n`, from where the right rank is on average less than two steps away.
@@ -74,10 +77,46 @@ impl Zipf {
         if !(-10.0..=10.0).contains(&theta) {
             return Err(ZipfError::Exponent(theta));
         }
-        let one = 1u64 << DRAW_BITS;
         let weight = |rank: u32| (f64::from(rank) + 1.0).powf(-theta);
+        let pages = shuffled(n, seed ^ 0x9E37_79B9_7F4A_7C15);
+        Ok(Zipf::weighted(n, weight, pages))
+    }
+
+    /// Gauss's distribution around the middle of `n` pages, cut off at the ends. `deviation` is a share
+    /// of `n`.
+    ///
+    /// # Errors
+    /// [`ZipfError`] when there is nothing to draw from.
+    pub fn gaussian(n: u32, deviation: f64) -> Result<Zipf, ZipfError> {
+        if n == 0 {
+            return Err(ZipfError::Empty);
+        }
+        if !(0.001..=10.0).contains(&deviation) {
+            return Err(ZipfError::Deviation(deviation));
+        }
+        let (middle, sigma) = (f64::from(n) / 2.0, f64::from(n) * deviation);
+        let weight = |page: u32| (-((f64::from(page) + 0.5 - middle) / sigma).powi(2) / 2.0).exp();
+        Ok(Zipf::weighted(n, weight, (0..n).collect()))
+    }
+
+    /// The exponential distribution of YCSB: 95 % of all draws among the first 6/7 of `n` pages.
+    ///
+    /// # Errors
+    /// [`ZipfError`] when there is nothing to draw from.
+    pub fn exponential(n: u32) -> Result<Zipf, ZipfError> {
+        if n == 0 {
+            return Err(ZipfError::Empty);
+        }
+        let rate = 0.05f64.ln() / (0.857_142_857_1 * f64::from(n));
+        let weight = |page: u32| (rate * f64::from(page)).exp();
+        Ok(Zipf::weighted(n, weight, (0..n).collect()))
+    }
+
+    /// `pages[rank]` with the weight of `rank`, for `n` ranks.
+    fn weighted(n: u32, weight: impl Fn(u32) -> f64, pages: Vec<u32>) -> Zipf {
+        let one = 1u64 << DRAW_BITS;
         // Sums run from rank 0 up, so that rounding is the same everywhere.
-        let total: f64 = (0..n).map(weight).sum();
+        let total: f64 = (0..n).map(&weight).sum();
         let mut cdf = Vec::with_capacity(n as usize);
         let mut sum = 0.0;
         for rank in 0..n {
@@ -97,12 +136,12 @@ impl Zipf {
             }
             guide.push(rank as u32);
         }
-        Ok(Zipf {
+        Zipf {
             cdf,
-            pages: shuffled(n, seed ^ 0x9E37_79B9_7F4A_7C15),
+            pages,
             guide,
             shift,
-        })
+        }
     }
 
     /// The page of a draw.
@@ -160,6 +199,23 @@ mod tests {
         assert_ne!(pages, (0..1000).collect::<Vec<_>>());
         pages.sort_unstable();
         assert_eq!(pages, (0..1000).collect::<Vec<_>>());
+    }
+
+    /// Shares of a million draws in parts of the range, against the distributions' own tables.
+    #[test]
+    fn gauss_and_exponential_have_their_shape() {
+        let share = |of: &Zipf, pages: std::ops::Range<u32>| {
+            let mut random = XorShift64Star::new(1);
+            let hits = (0..1_000_000).filter(|_| pages.contains(&of.draw(&mut random)));
+            hits.count() as f64 / 1e6
+        };
+        let gauss = Zipf::gaussian(1000, 0.1).unwrap();
+        assert!((share(&gauss, 400..600) - 0.6827).abs() < 0.002);
+        assert!((share(&gauss, 0..500) - 0.5).abs() < 0.002);
+        let exponential = Zipf::exponential(7000).unwrap();
+        // Draws beyond the last page are made anew: 3 % of all.
+        assert!((share(&exponential, 0..6000) - 0.95 / 0.9697).abs() < 0.002);
+        assert!(Zipf::gaussian(10, 0.0).is_err() && Zipf::exponential(0).is_err());
     }
 
     #[test]

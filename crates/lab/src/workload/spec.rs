@@ -165,6 +165,9 @@ pub struct ProcessSpec {
     /// How many of them run at the same time.
     #[serde(default = "one")]
     pub count: u32,
+    /// Threads of each: all run through its phases, in the same memory. The first that ends, ends it.
+    #[serde(default = "one")]
+    pub threads: u32,
     /// How often each runs through its phases; it exits after each time.
     #[serde(default = "one")]
     pub repeat: u32,
@@ -258,7 +261,7 @@ pub struct PhaseSpec {
 }
 
 /// The order of touches along a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StreamOrder {
     /// By a Zipf distribution.
@@ -267,6 +270,10 @@ pub enum StreamOrder {
     Uniform,
     /// From first to last, again and again.
     Scan,
+    /// By Gauss's distribution around the middle.
+    Gaussian,
+    /// By YCSB's exponential distribution, the first page the likeliest.
+    Exponential,
 }
 
 /// A stream of touches.
@@ -280,6 +287,9 @@ pub struct StreamSpec {
     /// Exponent of the Zipf distribution.
     #[serde(default = "default_theta")]
     pub theta: f64,
+    /// Standard deviation of Gauss's distribution, as a share of the pages.
+    #[serde(default = "default_deviation")]
+    pub deviation: f64,
     /// Share of the touches of the phase, relative to the other streams.
     #[serde(default = "one_f64")]
     pub weight: f64,
@@ -299,6 +309,10 @@ pub struct StreamSpec {
 
 fn default_theta() -> f64 {
     0.99
+}
+
+fn default_deviation() -> f64 {
+    0.2
 }
 
 fn one_f64() -> f64 {
@@ -407,7 +421,10 @@ impl Workload {
         let processes: u64 = self
             .process
             .iter()
-            .map(|p| u64::from(p.count) * (1 + u64::from(p.forks)) * u64::from(p.repeat))
+            .map(|p| {
+                let at_once = u64::from(p.count) * u64::from(p.threads);
+                at_once.saturating_mul((1 + u64::from(p.forks)) * u64::from(p.repeat))
+            })
             .sum();
         if processes > 1_000_000 {
             return Err(self.invalid(format!("starts {processes} processes, over 1000000")));
@@ -421,6 +438,11 @@ impl Workload {
             && !self.cgroup.iter().any(|known| known.name == *cgroup)
         {
             return Err(self.invalid(format!("process {of}: no cgroup `{cgroup}`")));
+        }
+        if process.threads == 0 || process.threads > 1 && (process.forks > 0 || process.repeat > 1)
+        {
+            let reason = "needs threads, and with several neither forks nor repeats";
+            return Err(self.invalid(format!("process {of}: {reason}")));
         }
         for area in &process.area {
             self.area_pages(area)?;
@@ -456,6 +478,8 @@ impl Workload {
             "weight must be positive"
         } else if !(0.0..=10.0).contains(&stream.theta) {
             "theta must be 0 to 10"
+        } else if !(0.001..=10.0).contains(&stream.deviation) {
+            "deviation must be 0.001 to 10"
         } else {
             return Ok(());
         };

@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use agewise_lab::reproduce::{self, Better, DOCUMENTS, Document, Row};
+use agewise_lab::reproduce::{self, Better, Choice, DOCUMENTS, Document, Row, Summary, Verdict};
 use serde::Serialize;
 
 use agewise_cli::output::{self, Format};
@@ -16,12 +16,16 @@ use agewise_cli::progress::Progress;
 /// with the same seeds; changes are computed from raw values, the document's too. Without a NAME,
 /// documents, their variants and benchmarks are listed.
 ///
-/// Verdicts: `reproduced`, the 95 % interval does not hold 0, the change goes the way the document
-/// says, and its size lies in the interval or within a factor of two of ours (where the document
-/// expects no change: the whole interval lies within the margin of that); `same sign`, it goes that
-/// way by another size; `not significant`, the interval holds 0; `opposite`, it goes the other way.
+/// Verdicts: `reproduced`, our 95 % interval does not hold 0, the change goes the way the document
+/// says, and its size overlaps the document's or is within a factor of two of it (where the document
+/// finds no significant change: our whole interval lies within 3 % of none); `same sign`, it goes
+/// that way by another size; `opposite`, it goes the other way; `insensitive`, what is emulated does
+/// not respond; `underpowered`, the interval is too wide to have shown half of what the document
+/// says; `own`, the document has no figure and the row is no claim. The summary counts claims.
+///
 /// The interval is Fieller's for the ratio of paired means, or Student's for paired differences: 0 is
-/// in it exactly if the paired t-test finds no difference.
+/// in it exactly if the paired t-test finds no difference. Where a value before is 0, or the document
+/// counts, changes are differences.
 ///
 /// Exit status: 0 whatever the verdicts are; 1 an error; 2 a wrong argument.
 #[derive(Debug, clap::Args)]
@@ -39,6 +43,12 @@ pub struct Args {
     /// What to compare: the document's proposal unless given, or it without one of its parts.
     #[arg(long, value_name = "VARIANT")]
     variant: Option<String>,
+    /// A setting of every machine, after the document's own; may be given more than once.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// List the claims that were not reproduced, each with the cause if an experiment showed it.
+    #[arg(long)]
+    why: bool,
     /// text: for people; json: one object a line, raw values included; csv: the same without these.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -56,13 +66,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let document = reproduce::find(name)?;
     let progress = Progress::new("measurements");
-    let rows = reproduce::reproduce(
-        document,
-        args.benchmark.as_deref(),
-        args.variant.as_deref(),
-        args.seeds,
-        |total| progress.advance(total),
-    );
+    let choice = Choice {
+        benchmark: args.benchmark.as_deref(),
+        variant: args.variant.as_deref(),
+        seeds: args.seeds,
+        settings: &args.set,
+    };
+    let rows = reproduce::reproduce(document, &choice, |total| progress.advance(total));
     progress.finish();
     let rows = rows?;
     match args.format {
@@ -70,9 +80,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             for row in &rows {
                 output::json_line(&mut out, row)?;
             }
+            output::json_line(&mut out, &Summary::of(document, &rows))?;
         }
         Format::Csv => print_csv(&mut out, &rows)?,
-        Format::Text => print_text(&mut out, document, &rows)?,
+        Format::Text => {
+            print_text(&mut out, document, &rows)?;
+            print_summary(&mut out, document, &rows, args.why)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -97,7 +111,7 @@ fn list(out: &mut impl Write, format: Format) -> anyhow::Result<()> {
             .chain(
                 benchmarks
                     .iter()
-                    .map(|one| ("benchmark", one.name.as_str(), one.summary)),
+                    .map(|one| ("benchmark", one.name.as_str(), one.summary.as_str())),
             );
         for (kind, name, description) in entries {
             let entry = Entry {
@@ -119,7 +133,7 @@ fn list(out: &mut impl Write, format: Format) -> anyhow::Result<()> {
 }
 
 /// Fields of CSV, in order: all of a row but the raw values.
-const CSV_FIELDS: [&str; 18] = [
+const CSV_FIELDS: [&str; 21] = [
     "benchmark",
     "document_before",
     "document_after",
@@ -129,7 +143,10 @@ const CSV_FIELDS: [&str; 18] = [
     "ci_low",
     "ci_high",
     "verdict",
+    "cause",
     "document_change",
+    "document_low",
+    "document_high",
     "document_printed",
     "document_within_noise",
     "metric",
@@ -178,6 +195,47 @@ fn values(before: Option<f64>, after: Option<f64>) -> String {
     }
 }
 
+fn print_summary(
+    out: &mut impl Write,
+    document: &Document,
+    rows: &[Row],
+    why: bool,
+) -> io::Result<()> {
+    let summary = Summary::of(document, rows);
+    writeln!(
+        out,
+        "\n{} of {} claims reproduced; {} same sign, {} opposite, {} insensitive, {} underpowered; \
+         {} rows are our own",
+        summary.reproduced,
+        summary.claims,
+        summary.same_sign,
+        summary.opposite,
+        summary.insensitive,
+        summary.underpowered,
+        summary.own
+    )?;
+    let is_missed = |row: &&Row| !matches!(row.verdict, Verdict::Own | Verdict::Reproduced);
+    for row in rows.iter().filter(is_missed).filter(|_| why) {
+        let cause = row.cause.unwrap_or("not examined");
+        writeln!(out, "  {} ({}): {cause}", row.benchmark, row.verdict)?;
+    }
+    Ok(())
+}
+
+/// The document's change: its interval if it has one, and what it printed if that is something else.
+fn document_change(row: &Row) -> String {
+    let theirs = match (row.document_low, row.document_high) {
+        (Some(low), Some(high)) => {
+            format!("{:+.2} .. {:+.2} %", low * 100.0, high * 100.0)
+        }
+        _ => change(row, row.document_change),
+    };
+    match row.document_printed {
+        Some(printed) => format!("{theirs} (printed {printed})"),
+        None => theirs,
+    }
+}
+
 fn print_text(out: &mut impl Write, document: &Document, rows: &[Row]) -> io::Result<()> {
     let seeds = rows.first().map_or(0, |row| row.seeds);
     let variant = rows.first().map_or("", |row| row.variant);
@@ -200,10 +258,6 @@ fn print_text(out: &mut impl Write, document: &Document, rows: &[Row]) -> io::Re
     ];
     let mut table = vec![header.map(str::to_owned).to_vec()];
     for row in rows {
-        let mut theirs = change(row, row.document_change);
-        if let Some(printed) = row.document_printed {
-            theirs = format!("{theirs} (printed {printed})");
-        }
         let interval = match (row.ci_low, row.ci_high) {
             (Some(low), Some(high)) => {
                 format!("{} .. {}", change(row, Some(low)), change(row, Some(high)))
@@ -218,7 +272,7 @@ fn print_text(out: &mut impl Write, document: &Document, rows: &[Row]) -> io::Re
         table.push(vec![
             row.benchmark.clone(),
             values(row.document_before, row.document_after),
-            theirs,
+            document_change(row),
             format!("{ours} {} ({better})", row.unit),
             change(row, row.change),
             interval,

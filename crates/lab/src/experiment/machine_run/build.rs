@@ -66,7 +66,9 @@ impl Run {
         repeats_left: u32,
     ) {
         let cpu = self.tasks.len() % self.cpu_free_ns.len();
-        self.processes.push(process);
+        if self.processes.last() != Some(&process) {
+            self.processes.push(process);
+        }
         self.phase_start_ns.push((usize::MAX, 0));
         self.phases_ended.push(0);
         self.tasks.push(Task {
@@ -87,6 +89,10 @@ impl Run {
         repeats: u32,
     ) -> Result<(), RunError> {
         let (process, script) = self.make_process(workload, kind)?;
+        for _ in 1..workload.process[kind].threads {
+            let thread = Driver::Script(Box::new(script.child(self.random.draw())));
+            self.add_task(at_ns, process, thread, Some(kind), 0);
+        }
         let driver = Driver::Script(Box::new(script));
         self.add_task(at_ns, process, driver, Some(kind), repeats);
         Ok(())
@@ -199,17 +205,25 @@ impl Run {
             .max(first + 1)
             .min(areas[area].pages);
         let pages = end.saturating_sub(first).max(1);
-        let zipf = match spec.order {
-            StreamOrder::Zipf => {
-                let key = (pages, spec.theta.to_bits());
-                let zipf = match self.zipfs.get(&key) {
-                    Some(zipf) => Arc::clone(zipf),
-                    None => Arc::new(Zipf::new(pages, spec.theta, self.seed)?),
+        let parameter = match spec.order {
+            StreamOrder::Zipf => Some(spec.theta),
+            StreamOrder::Gaussian => Some(spec.deviation),
+            StreamOrder::Exponential => Some(0.0),
+            StreamOrder::Uniform | StreamOrder::Scan => None,
+        };
+        let zipf = match parameter {
+            Some(parameter) => {
+                let key = (spec.order, pages, parameter.to_bits());
+                let zipf = match (self.zipfs.get(&key), spec.order) {
+                    (Some(zipf), _) => Arc::clone(zipf),
+                    (None, StreamOrder::Gaussian) => Arc::new(Zipf::gaussian(pages, parameter)?),
+                    (None, StreamOrder::Exponential) => Arc::new(Zipf::exponential(pages)?),
+                    (None, _) => Arc::new(Zipf::new(pages, parameter, self.seed)?),
                 };
                 self.zipfs.insert(key, Arc::clone(&zipf));
                 Some(zipf)
             }
-            StreamOrder::Uniform | StreamOrder::Scan => None,
+            None => None,
         };
         Ok(Stream {
             area,

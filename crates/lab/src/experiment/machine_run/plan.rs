@@ -223,15 +223,19 @@ impl Plan {
             seed: self.seed,
             ..MachineConfig::new(machine_pages)
         };
-        // Nobody knows when the statistics timer fires first: that is part of what a seed draws.
-        let mut random = XorShift64Star::new(self.seed ^ 0x5DEE_CE66_D1CE_4E5B);
-        config.stat_flush_phase_ns = random.draw() % config.stat_flush_ns;
         let of_workload: &[String] = match &self.subject {
             Subject::Workload(workload) => &workload.settings,
             Subject::Trace(..) => &[],
         };
-        for setting in of_workload.iter().chain(&self.settings) {
+        let all = || of_workload.iter().chain(&self.settings);
+        for setting in all() {
             settings::apply(&mut config, setting)?;
+        }
+        let phase_is_set = all().any(|text| text.starts_with("stat_flush_phase_us="));
+        if config.stat_flush_ns > 0 && !phase_is_set {
+            // Nobody knows when the statistics timer fires first: that is part of what a seed draws.
+            let mut random = XorShift64Star::new(self.seed ^ 0x5DEE_CE66_D1CE_4E5B);
+            config.stat_flush_phase_ns = random.draw() % config.stat_flush_ns;
         }
         config.check_zones()?;
         Ok(config)

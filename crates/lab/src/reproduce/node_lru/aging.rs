@@ -6,22 +6,15 @@ use super::outcome::compare;
 use crate::reproduce::{Benchmark, Expectation, Figure};
 use crate::workload::library;
 
-/// Percentage points by which the spread over zones may differ and still be none.
-const MARGIN_POINTS: f64 = 5.0;
-
 pub(super) fn benchmark() -> Benchmark {
     Benchmark {
         name: "aging".into(),
-        summary: "files of 1.25 times the memory read in a loop: how long pages of each zone stay",
+        summary: "files of 1.25 times the memory read in a loop: how long pages of each zone stay"
+            .into(),
         figures: vec![
-            Figure::lower(
-                "residency spread",
-                "% of mean",
-                Expectation::Unchanged(MARGIN_POINTS),
-            )
-            .by_difference(),
-            Figure::lower("out of order", "%", Expectation::Better).by_difference(),
-            Figure::lower("elapsed", "s", Expectation::Unchanged(0.05)),
+            Figure::lower("residency spread", "% of mean", Expectation::Own).by_difference(),
+            Figure::lower("out of order", "%", Expectation::Own).by_difference(),
+            Figure::lower("elapsed", "s", Expectation::Own),
         ],
         measure: Box::new(|case| {
             let workload = library::find("aging")?;

@@ -21,7 +21,7 @@ pub fn compare(
 ) -> Measured {
     let workload = Arc::new(vary(workload, case.seed));
     let of = |policy: &str| -> Result<Vec<f64>, Box<dyn Error + Send + Sync>> {
-        let outcome = Outcome::of(&workload, policy, case.seed)?;
+        let outcome = Outcome::of(&workload, policy, case)?;
         Ok(measure(&outcome))
     };
     let before = of("classic+zone+fair:6.12")?;
@@ -42,6 +42,7 @@ fn vary(mut workload: Workload, seed: u64) -> Workload {
     workload.process.push(ProcessSpec {
         name: "others".to_owned(),
         count: 1,
+        threads: 1,
         repeat: 1,
         forks: 0,
         start_ms: 0,
@@ -78,16 +79,16 @@ impl Outcome {
     pub fn of(
         workload: &Arc<Workload>,
         policy: &str,
-        seed: u64,
+        case: &Case,
     ) -> Result<Outcome, Box<dyn Error + Send + Sync>> {
         let mut run = Run::new(&Plan {
             subject: Subject::Workload(Arc::clone(workload)),
             memory_pages: None,
             swap: None,
-            settings: Vec::new(),
+            settings: case.settings.to_vec(),
             damon: None,
             policy: Policy::parse(policy)?,
-            seed,
+            seed: case.seed,
             proactive: None,
         })?;
         run.run_until(u64::MAX)?;

@@ -33,15 +33,17 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
 fn late_flusher() -> Benchmark {
     Benchmark {
         name: "stutter/late-flusher".into(),
-        summary: "the same where the flusher starts at 60 % dirty: who brings dirty pages to the end",
+        summary:
+            "the same where the flusher starts at 60 % dirty: who brings dirty pages to the end"
+                .into(),
         figures: vec![
             Figure::lower("page writes by reclaim", "pages", Expectation::Figures)
                 .document(696_918.0, 0.0)
                 .by_difference(),
-            Figure::lower("page reclaim immediate", "pages", Expectation::Better)
+            Figure::lower("page reclaim immediate", "pages", Expectation::Figures)
                 .document(2940.0, 137.0)
                 .by_difference(),
-            Figure::higher("kswapd reclaimed of scanned", "%", Expectation::Better)
+            Figure::higher("kswapd reclaimed of scanned", "%", Expectation::Figures)
                 .document(97.92, 99.998),
         ],
         measure: Box::new(|case| {
@@ -64,7 +66,7 @@ fn benchmark() -> Benchmark {
             let expected = if percent == 100.0 || percent == 0.0 {
                 Expectation::Figures
             } else {
-                Expectation::Unchanged(0.05)
+                Expectation::NO_CHANGE
             };
             let figure = Figure::lower(name, "ms", expected).document(before, after);
             if percent == 100.0 {
@@ -75,8 +77,8 @@ fn benchmark() -> Benchmark {
         })
         .collect();
     figures.extend([
-        Figure::lower("mean", "ms", Expectation::Unchanged(0.02)).document(57.8366, 58.4884),
-        Figure::lower("best 90 % mean", "ms", Expectation::Unchanged(0.02)),
+        Figure::lower("mean", "ms", Expectation::NO_CHANGE).document(57.8366, 58.4884),
+        Figure::lower("best 90 % mean", "ms", Expectation::Own),
         Figure::lower("allocation stalls", "", Expectation::Figures)
             .document(16.0, 0.0)
             .by_difference(),
@@ -89,13 +91,9 @@ fn benchmark() -> Benchmark {
         Figure::higher("direct efficiency", "%", Expectation::Figures)
             .document(84.0, 100.0)
             .by_difference(),
-        Figure::lower(
-            "kswapd pages scanned",
-            "pages",
-            Expectation::Unchanged(0.05),
-        )
-        .document(42_454_910.0, 41_782_544.0),
-        Figure::lower("kswapd velocity", "pages/s", Expectation::Unchanged(0.05))
+        Figure::lower("kswapd pages scanned", "pages", Expectation::NO_CHANGE)
+            .document(42_454_910.0, 41_782_544.0),
+        Figure::lower("kswapd velocity", "pages/s", Expectation::NO_CHANGE)
             .document(14_774.479, 14_223.796),
         Figure::higher("kswapd efficiency", "%", Expectation::Figures)
             .document(97.0, 99.0)
@@ -113,11 +111,11 @@ fn benchmark() -> Benchmark {
         Figure::lower("swap outs", "pages", Expectation::Unchanged(0.0))
             .document(0.0, 0.0)
             .by_difference(),
-        Figure::lower("calls of the shrinkers", "", Expectation::Better),
+        Figure::lower("calls of the shrinkers", "", Expectation::Own),
     ]);
     Benchmark {
         name: "stutter".into(),
-        summary: "latency of mapping 800 KiB every 100 ms beside a copy of twice the memory",
+        summary: "latency of mapping 800 KiB every 100 ms beside a copy of twice the memory".into(),
         figures,
         measure: Box::new(|case| {
             compare(case, library::find("stutter")?, |outcome| {

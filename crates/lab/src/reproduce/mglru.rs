@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//! "Multigenerational LRU Framework" (v6, January 2022): eight applications of an independent lab, fio
+//! on persistent memory, and what fleets of telephones and notebooks showed.
+//!
+//! Rows are data: `mglru/rows.toml`. Before is the classic LRU of 6.12, the older of the two kernels
+//! the lab has; after is the patch set. Memory is a few ten MiB and all of it the machine's own, so
+//! that kswapd reclaims, as on the document's machines. Seeds are paired, time is simulated.
+
+mod rows;
+
+use std::error::Error;
+use std::sync::Arc;
+
+use super::emulate::{Values, pairs};
+use super::{Benchmark, Case, Document, Measured, Variant};
+use crate::experiment::machine_run::{Plan, Subject};
+use crate::machine::Policy;
+use rows::Row;
+
+pub(super) static DOCUMENT: Document = Document {
+    name: "mglru",
+    summary: "pages are kept by generations, found by walks of page tables: mglru:v6",
+    remark: "The document gives 95 % intervals, sizes of machines only for fio, and nothing of what the \
+             applications touch: sizes, times a request takes and overcommitment are chosen here, one \
+             choice for all rows of an application. Prices of the simulated CPU are settings, listed with \
+             their sources by `agewise lab list`.",
+    variants: &[
+        Variant {
+            name: "v6",
+            summary: "the patch set",
+        },
+        Variant {
+            name: "no-walk",
+            summary: "page tables are not walked: accessed bits by the reverse map alone",
+        },
+        Variant {
+            name: "no-look-around",
+            summary: "eviction looks at one entry, not at those beside it",
+        },
+        Variant {
+            name: "no-bloom",
+            summary: "walks go through all page tables",
+        },
+        Variant {
+            name: "no-protection",
+            summary: "no tier of pages read through descriptors is protected",
+        },
+        Variant {
+            name: "6.12",
+            summary: "the multi-gen LRU of 6.12",
+        },
+        Variant {
+            name: "6.14",
+            summary: "the multi-gen LRU of 6.14",
+        },
+        Variant {
+            name: "7.2",
+            summary: "the multi-gen LRU of 7.2",
+        },
+    ],
+    benchmarks: || match rows::all() {
+        Ok(rows) => rows.into_iter().map(benchmark).collect(),
+        Err(error) => unreachable!("rows.toml is part of the build and tested: {error}"),
+    },
+    causes: CAUSES,
+};
+
+/// Causes that were looked for, each by a run of `agewise lab reproduce mglru` with other settings.
+const CAUSES: &[(&str, &str)] = &[];
+
+/// Statistics are exact: what lags by 2 s is nothing to machines that turn their memory over in
+/// minutes, and everything to ours.
+const STAT_FLUSH: &str = "stat_flush_us=0";
+
+/// The policy of a variant, and the settings that make it.
+fn variant(name: &str) -> (&str, Option<&'static str>) {
+    match name {
+        "no-walk" => ("mglru:v6", Some("lru_gen_enabled=1")),
+        "no-look-around" => ("mglru:v6", Some("without=look-around")),
+        "no-bloom" => ("mglru:v6", Some("without=bloom")),
+        "no-protection" => ("mglru:v6", Some("without=protection")),
+        "6.12" => ("mglru:6.12", None),
+        "6.14" => ("mglru:6.14", None),
+        "7.2" => ("mglru:7.2", None),
+        _ => ("mglru:v6", None),
+    }
+}
+
+fn benchmark(row: Row) -> Benchmark {
+    Benchmark {
+        name: row.name(),
+        summary: row.summary().to_owned(),
+        figures: row.claims().iter().map(rows::Claim::figure).collect(),
+        measure: Box::new(move |case| measure(&row, case)),
+    }
+}
+
+fn measure(row: &Row, case: &Case) -> Measured {
+    let mut workload = row.workload()?;
+    workload.settings.insert(0, STAT_FLUSH.to_owned());
+    let workload = Arc::new(workload);
+    let run = |policy: &str, setting: Option<&str>| -> Result<_, Box<dyn Error + Send + Sync>> {
+        let mut settings: Vec<String> = setting.map(str::to_owned).into_iter().collect();
+        settings.extend_from_slice(case.settings);
+        let plan = Plan {
+            subject: Subject::Workload(Arc::clone(&workload)),
+            memory_pages: None,
+            swap: None,
+            settings,
+            damon: None,
+            policy: Policy::parse(policy)?,
+            seed: case.seed,
+            proactive: None,
+        };
+        let values = Values::of(&plan, row.window())?;
+        Ok(row
+            .claims()
+            .iter()
+            .map(|claim| claim.value(&values))
+            .collect::<Vec<f64>>())
+    };
+    let (after, setting) = variant(case.variant);
+    Ok(pairs(run("classic:6.12", None)?, run(after, setting)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reproduce::{Choice, Verdict, reproduce};
+
+    #[test]
+    fn every_row_is_a_machine_and_every_variant_a_policy() {
+        for row in rows::all().unwrap() {
+            let workload = row.workload().unwrap();
+            assert!(!workload.process.is_empty(), "{}", row.name());
+        }
+        for variant in DOCUMENT.variants {
+            let (policy, _) = super::variant(variant.name);
+            assert!(Policy::parse(policy).is_ok(), "{policy}");
+        }
+    }
+
+    /// At swappiness 0 the classic LRU swaps all the same, the multi-gen LRU never does.
+    #[test]
+    fn swappiness_0_is_respected() {
+        let choice = Choice {
+            benchmark: Some("probe/swappiness-0"),
+            ..Choice::seeds(2)
+        };
+        let rows = reproduce(&DOCUMENT, &choice, |_| ()).unwrap();
+        assert_eq!(rows[0].metric, "swap-outs");
+        assert!(
+            rows[0].ours_before > 0.0 && rows[0].ours_after == 0.0,
+            "{rows:?}"
+        );
+        assert_eq!(rows[0].verdict, Verdict::Own);
+    }
+}

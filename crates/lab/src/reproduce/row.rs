@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the figures came to, and what that makes of the document.
+
+use serde::Serialize;
+
+use super::{Benchmark, Better, Change, Document, Expectation, Figure, Pair, Verdict};
+
+/// What a figure came to. Serializes to the fields of `agewise lab reproduce --format json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Benchmark, with the metric after a `/` where it has several.
+    pub benchmark: String,
+    /// The document's value before, in its unit.
+    pub document_before: Option<f64>,
+    /// The document's value after.
+    pub document_after: Option<f64>,
+    /// Ours before: mean over the seeds.
+    pub ours_before: f64,
+    /// Ours after.
+    pub ours_after: f64,
+    /// Our change: a ratio less 1 (-0.02 is 2 % less) or, by difference, in our unit. None where there are
+    /// no pairs.
+    pub change: Option<f64>,
+    /// Lower end of its 95 % interval; none if it has none.
+    pub ci_low: Option<f64>,
+    /// Upper end.
+    pub ci_high: Option<f64>,
+    /// What that means.
+    pub verdict: Verdict,
+    /// Why a claim is not reproduced, if an experiment showed it.
+    pub cause: Option<&'static str>,
+    /// The document's change, computed from its values; the middle of its interval.
+    pub document_change: Option<f64>,
+    /// Lower end of the document's 95 % interval, if it gives one.
+    pub document_low: Option<f64>,
+    /// Upper end.
+    pub document_high: Option<f64>,
+    /// That change as the document prints it, if that is something else.
+    pub document_printed: Option<&'static str>,
+    /// Nothing shows that the document's change is more than noise.
+    pub document_within_noise: bool,
+    /// What is measured.
+    pub metric: &'static str,
+    /// Our unit.
+    pub unit: &'static str,
+    /// Which way is better.
+    pub better: Better,
+    /// `change` is a difference in `unit`, not a ratio: chosen so, or because a value before is 0.
+    pub by_difference: bool,
+    /// What "after" was.
+    pub variant: &'static str,
+    /// Seeds, from 1 on.
+    pub seeds: u64,
+    /// Values of each seed, `[before, after]`.
+    pub raw: Vec<[f64; 2]>,
+}
+
+/// How many of a document's claims were reproduced: the last line of `--format json`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// `summary`: what tells this line from rows.
+    pub record: &'static str,
+    /// The document.
+    pub document: &'static str,
+    /// Figures about which the document says something.
+    pub claims: u64,
+    /// Claims by verdict.
+    pub reproduced: u64,
+    /// The right way, by another size.
+    pub same_sign: u64,
+    /// The other way.
+    pub opposite: u64,
+    /// Nothing happens.
+    pub insensitive: u64,
+    /// Too few seeds to say.
+    pub underpowered: u64,
+    /// Figures of ours, no claims.
+    pub own: u64,
+}
+
+impl Summary {
+    /// Counts rows of a document.
+    pub fn of(document: &Document, rows: &[Row]) -> Summary {
+        let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count() as u64;
+        let own = count(Verdict::Own);
+        Summary {
+            record: "summary",
+            document: document.name,
+            claims: rows.len() as u64 - own,
+            reproduced: count(Verdict::Reproduced),
+            same_sign: count(Verdict::SameSign),
+            opposite: count(Verdict::Opposite),
+            insensitive: count(Verdict::Insensitive),
+            underpowered: count(Verdict::Underpowered),
+            own,
+        }
+    }
+}
+
+/// The rows of a benchmark, from the pairs of each seed.
+pub(super) fn rows(
+    document: &Document,
+    benchmark: &Benchmark,
+    samples: &[Vec<Pair>],
+    variant: &'static str,
+) -> Vec<Row> {
+    let several = benchmark.figures.len() > 1;
+    let row = |(index, figure): (usize, &Figure)| {
+        let pairs: Vec<Pair> = samples.iter().map(|pairs| pairs[index]).collect();
+        let name = if several {
+            format!("{}/{}", benchmark.name, figure.metric)
+        } else {
+            benchmark.name.clone()
+        };
+        let mut row = row(name, figure, &pairs, variant);
+        if !matches!(row.verdict, Verdict::Own | Verdict::Reproduced) {
+            row.cause = cause(document, &row.benchmark);
+        }
+        row
+    };
+    benchmark.figures.iter().enumerate().map(row).collect()
+}
+
+fn row(name: String, figure: &Figure, pairs: &[Pair], variant: &'static str) -> Row {
+    let mean =
+        |value: fn(&Pair) -> f64| pairs.iter().map(value).sum::<f64>() / pairs.len().max(1) as f64;
+    let (ours_before, ours_after) = (mean(|pair| pair.before), mean(|pair| pair.after));
+    let mut figure = figure.clone();
+    // Nothing has a ratio to 0.
+    let no_ratio = ours_before == 0.0 || figure.document_before == Some(0.0);
+    figure.by_difference |= no_ratio;
+    let change = if figure.by_difference {
+        Change::of_differences(pairs)
+    } else {
+        Change::of_ratios(pairs)
+    };
+    let document_ends = match figure.expectation {
+        Expectation::Within(low, high) => Some((low, high)),
+        _ => None,
+    };
+    Row {
+        benchmark: name,
+        document_before: figure.document_before,
+        document_after: figure.document_after,
+        ours_before,
+        ours_after,
+        change: change.mean,
+        ci_low: change.interval.map(|(low, _)| low),
+        ci_high: change.interval.map(|(_, high)| high),
+        verdict: Verdict::of(&figure, pairs, &change),
+        cause: None,
+        document_change: figure.document_change(),
+        document_low: document_ends.map(|(low, _)| low),
+        document_high: document_ends.map(|(_, high)| high),
+        document_printed: figure.printed,
+        document_within_noise: figure.within_noise,
+        metric: figure.metric,
+        unit: figure.unit,
+        better: figure.better,
+        by_difference: figure.by_difference,
+        variant,
+        seeds: pairs.len() as u64,
+        raw: pairs.iter().map(|pair| [pair.before, pair.after]).collect(),
+    }
+}
+
+/// The cause that the document's list has for a row.
+fn cause(document: &Document, name: &str) -> Option<&'static str> {
+    let fits = |known: &str| {
+        name.strip_prefix(known)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let of_row = document.causes.iter().filter(|(known, _)| fits(known));
+    of_row
+        .max_by_key(|(known, _)| known.len())
+        .map(|(_, why)| *why)
+}
