@@ -262,3 +262,58 @@ fn cold_pages_of_files_leave_and_hot_ones_stay() {
         assert_eq!(sum, last(&done, "asked_bytes"), "{done:?}");
     });
 }
+
+/// What a program reads is in the trace in order, and the lab replays it.
+#[test]
+fn reads_of_a_program_are_recorded_in_order() {
+    let dir = disk();
+    let (data, trace) = (dir.path().join("data"), dir.path().join("t.pages"));
+    cached(&data);
+    let script = "for at in 7 3 900; do dd if=$0 of=/dev/null bs=4096 skip=$at count=2; done";
+    let (worked, _, error) = agewise(&[
+        "trace",
+        "record",
+        "--files",
+        "--format",
+        "json",
+        "--out",
+        trace.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        script,
+        data.to_str().unwrap(),
+    ]);
+    if !worked && (error.contains("not permitted") || error.contains("not available here")) {
+        println!("SKIPPED reads of a program: {error}");
+        assert!(!trace.exists(), "nothing was recorded");
+        return;
+    }
+    assert!(worked, "{error}");
+    let summary: Value = serde_json::from_str(error.lines().last().unwrap()).unwrap();
+    assert_eq!(summary["ended_by"], "exit");
+    assert_eq!(summary["dropped"], 0);
+    let (worked, out, error) = agewise(&["trace", "cat", trace.to_str().unwrap(), "--format=json"]);
+    assert!(worked, "{error}");
+    let pages: Vec<u64> = out
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|request| request["kind"] == "r" && request["class"] == "file")
+        .map(|request| request["page"].as_u64().unwrap() & ((1 << 40) - 1))
+        .collect();
+    // Between them are those of the dynamic loader.
+    let mut found = pages
+        .iter()
+        .filter(|page| [7, 8, 3, 4, 900, 901].contains(*page));
+    let wanted = [7, 8, 3, 4, 900, 901];
+    let in_order = wanted.iter().all(|page| found.any(|other| other == page));
+    assert!(in_order, "{pages:?}");
+    if cfg!(feature = "lab") {
+        let path = trace.to_str().unwrap();
+        let (worked, out, error) = agewise(&["lab", "run", path, "--seeds=1", "--memory=75%"]);
+        assert!(
+            worked && out.contains("by file descriptor"),
+            "{out} {error}"
+        );
+    }
+}

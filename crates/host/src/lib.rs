@@ -15,6 +15,7 @@ mod complaints;
 pub mod damon;
 pub mod error;
 pub mod faults;
+pub mod fileio;
 pub mod frame_set;
 #[cfg(feature = "testing")]
 pub mod fuzz;

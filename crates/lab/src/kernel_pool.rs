@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's two LRUs as pools: the engine's policies in a memory cgroup of the simulated machine
-//! whose `memory.max` is the capacity.
+//! The kernel's two LRUs as pools: the engine's policies in a memory cgroup of the simulated
+//! machine whose `memory.max` is the capacity.
 //!
 //! As *page cache* every access is a read of one page through a file descriptor: the policies see
 //! of each. As *mapped* memory the pages are mapped and accesses only set accessed bits, which the
 //! policies find when they look. A miss is an access that has to read from the device. There is no
 //! read-ahead, and the machine around the cgroup has room to spare.
 //!
-//! The limit is the whole cgroup's, as on a real machine: it also pays for the page cache's own nodes,
-//! reclaim works in batches of 32 and charging in batches of 64 pages. Pools below some 500 pages
-//! measure mostly that. Pages are laid out in the order they are first accessed.
+//! The limit is the whole cgroup's, as on a real machine: it also pays for the page cache's own
+//! nodes, reclaim works in batches of 32 and charging in batches of 64 pages. Pools below some 500
+//! pages measure mostly that. Pages are laid out in the order they are first accessed.
 
 use agewise_kernel::ids::MemcgId;
 
@@ -134,7 +134,8 @@ impl Yardstick for KernelPolicy {
     }
 }
 
-/// A cgroup takes no less: it has to hold a batch of charges, and the pages on their way to the lists.
+/// A cgroup takes no less: it has to hold a batch of charges, and the pages on their way to the
+/// lists.
 const CAPACITY_MIN: usize = 64;
 
 struct KernelPool {
@@ -266,8 +267,8 @@ mod tests {
         }
     }
 
-    /// A hot set of 1000 pages accessed over and over between pieces of a long scan: whatever decides,
-    /// most of its accesses hit in a pool of 4000, and OPT is not beaten.
+    /// A hot set of 1000 pages accessed over and over between pieces of a long scan: whatever
+    /// decides, most of its accesses hit in a pool of 4000, and OPT is not beaten.
     #[test]
     fn a_hot_set_survives_a_scan() {
         let mut pages = Vec::new();

@@ -172,7 +172,7 @@ fn trace_memory_bytes() -> u64 {
 }
 
 fn setup(options: &str) -> PyResult<(Setup, Sight)> {
-    let (mut setup, mut sight) = (Setup::default(), Sight::PageTables);
+    let (mut setup, mut sight) = (Setup::default(), Sight::default());
     options::from_text(options, &mut setup, &mut sight).map_err(exception)?;
     setup.reading.limits = ReadLimits {
         memory_max_bytes: trace_memory_bytes(),

@@ -13,6 +13,7 @@
 //! says which ([`Evidence::Inferred`]).
 
 pub mod faults;
+pub mod files;
 mod pace;
 mod pages;
 mod watched;

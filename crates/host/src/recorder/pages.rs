@@ -87,17 +87,8 @@ impl PageNames {
         if vma.inode == 0 {
             return None;
         }
-        let next = self.file_paths.len() as u64;
-        let slot = match self.files.get(&(vma.device, vma.inode)) {
-            Some(&slot) => slot,
-            None if next >= u64::from(FILES_MAX) => return None,
-            None => {
-                self.files.insert((vma.device, vma.inode), next);
-                self.file_paths.push(path.to_owned());
-                next
-            }
-        };
-        let start = 1 << 63 | slot << FILE_PAGE_BITS | (vma.offset / PAGE_BYTES);
+        let first = self.file(vma.device, vma.inode, path)?;
+        let start = first | (vma.offset / PAGE_BYTES);
         let class = if vma.kind.is_swap_backed() {
             PageClass::Anon
         } else {
@@ -107,6 +98,26 @@ impl PageNames {
             base: start.wrapping_sub(vma.range.start / PAGE_BYTES),
             class,
         })
+    }
+
+    /// The number of the first page of a file of which only device and inode are known; `None` when
+    /// there are too many.
+    pub fn file_pages(&mut self, device: u64, inode: u64) -> Option<u64> {
+        self.file(device, inode, "")
+    }
+
+    fn file(&mut self, device: u64, inode: u64, path: &str) -> Option<u64> {
+        let next = self.file_paths.len() as u64;
+        let slot = match self.files.get(&(device, inode)) {
+            Some(&slot) => slot,
+            None if next >= u64::from(FILES_MAX) => return None,
+            None => {
+                self.files.insert((device, inode), next);
+                self.file_paths.push(path.to_owned());
+                next
+            }
+        };
+        Some(1 << 63 | slot << FILE_PAGE_BITS)
     }
 
     /// Files met so far.

@@ -172,7 +172,7 @@ impl Base {
 
 fn setup_of(origin: &Origin, base: &Base) -> Result<(Setup, Sight), StudyError> {
     let mut setup = Setup::default();
-    let mut sight = Sight::PageTables;
+    let mut sight = Sight::default();
     options::from_text(&origin.options, &mut setup, &mut sight)?;
     setup.reading.limits = base.reading.limits;
     Ok((setup, sight))

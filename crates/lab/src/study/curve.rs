@@ -167,7 +167,7 @@ impl CurveRequest {
             ..Setup::default()
         };
         let origin = Origin {
-            options: options::to_text(&setup, Sight::PageTables),
+            options: options::to_text(&setup, Sight::default()),
             source: self.trace.clone(),
             source_sha256: sha256.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -54,7 +54,7 @@ impl ResultFile {
         };
         let metadata = fs::metadata(path).map_err(unreadable)?;
         if metadata.is_dir() {
-            return dataset::read(path);
+            return ResultFile::read_all(path);
         }
         let length = metadata.len();
         if length > FILE_BYTES_MAX {
@@ -64,6 +64,27 @@ impl ResultFile {
             ));
         }
         ResultFile::parse(path, fs::read(path).map_err(unreadable)?)
+    }
+
+    /// All results of a sweep as one.
+    fn read_all(directory: &Path) -> Result<ResultFile, StudyError> {
+        let (mut rows, mut all) = (Vec::new(), Vec::new());
+        for path in dataset::results(directory)? {
+            let result = ResultFile::read(&path)?;
+            if let Description::Run { cells } = result.description {
+                rows.extend(result.rows);
+                all.extend(cells);
+            }
+        }
+        if all.is_empty() {
+            return Err(wrong(directory, "there is no result in it".to_owned()));
+        }
+        Ok(ResultFile {
+            description: Description::Run { cells: all },
+            form: Form::Parquet,
+            bytes: Vec::new(),
+            rows,
+        })
     }
 
     /// The same of bytes; `path` is for messages.

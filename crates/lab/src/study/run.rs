@@ -124,7 +124,7 @@ impl RunRequest {
         let agent = |spec: &Spec| ProactivePlan {
             spec: spec.clone(),
             sight: self.sight,
-            truth: self.sight == Sight::PageTables,
+            truth: self.sight != Sight::Generations,
         };
         let columns: Vec<(Contender, Option<ProactivePlan>)> = self
             .columns
@@ -163,8 +163,7 @@ impl RunRequest {
             {
                 Err(StudyError::argument(format!(
                     "{}: nothing of it is mapped, so an agent that reads page tables sees nothing; \
-                     --sight generations sees page cache, --access mapped replays it as mapped \
-                     memory",
+                     --sight page-cache sees it, --access mapped replays it as mapped memory",
                     self.subject
                 )))
             }

@@ -6,6 +6,7 @@ pub mod convert;
 pub mod info;
 pub mod input;
 pub mod record;
+mod record_files;
 pub mod sample;
 
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ pub enum Command {
 /// Runs the subcommand asked for.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
+        Command::Record(args) if args.files => record_files::run(args),
         Command::Record(args) => record::run(args),
         Command::Info(args) => info::run(args),
         Command::Convert(args) => convert::run(args),

@@ -33,7 +33,8 @@ use agewise_host::recorder::{self, Recorder, Totals};
 /// touched; the order inside an interval is not known (the trace says so, and pages are written in
 /// rising order of address). So curves are right for memories that hold more than an interval's
 /// pages, and pessimistic for smaller ones. Reads and writes are not distinguished. Accesses by
-/// system calls to page cache that is not mapped are not seen.
+/// system calls to page cache that is not mapped are not seen: --files records those, and nothing
+/// else.
 ///
 /// Page faults (first touches, file pages not mapped yet, refaults from swap, writes to pages that are
 /// shared or protected) are recorded too, where the kernel's tracepoint can be had: each with its exact
@@ -52,7 +53,7 @@ use agewise_host::recorder::{self, Recorder, Totals};
 /// from a sample of the memory that is always watched, and marked so in the trace. When a look takes more than a quarter
 /// of the interval, the next one waits: the times in the trace are those of the looks.
 #[derive(Debug, Clone, clap::Args)]
-#[command(group = clap::ArgGroup::new("what").required(true).args(["pid", "command"]))]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["pid", "cgroup", "command"]))]
 pub struct Args {
     /// Record this process.
     #[arg(long, value_name = "PID")]
@@ -61,6 +62,21 @@ pub struct Args {
     /// With --pid: record the processes it starts too.
     #[arg(long, requires = "pid")]
     pub children: bool,
+
+    /// Record what is read and written through descriptors, instead of what is accessed in memory.
+    ///
+    /// Every read and write of cached files (read, pread, readv, io_uring, sendfile, splice) with
+    /// its process, time and pages, in exact order; the lab replays it through descriptors. Bytes
+    /// are rounded to the pages that they lie in. All writes are seen on ext4 and xfs; elsewhere
+    /// the first one to a clean page. Accesses through mappings, tmpfs and direct I/O are not
+    /// recorded. Processes are recorded from their first moment on. Each read or write costs the
+    /// program some 0.4 us. Needs Linux 6.11.
+    #[arg(long, conflicts_with_all = ["interval", "max_slowdown", "faults"])]
+    pub files: bool,
+
+    /// With --files: record the processes of a memory cgroup and of those below it.
+    #[arg(long, value_name = "PATH", requires = "files")]
+    pub cgroup: Option<String>,
 
     /// Time between two looks, at least 10 ms.
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = units::positive_duration)]
@@ -196,14 +212,21 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(status.map_or(ExitCode::SUCCESS, |status| child::exit_code(status).into()))
 }
 
-fn metadata(args: &Args, faults: bool, majors: bool) -> String {
-    let what = match args.pid {
-        Some(pid) => format!("pid {pid}"),
-        None => {
+/// What is recorded, in a line.
+pub(super) fn what_is_recorded(args: &Args) -> String {
+    let what = match (args.pid, &args.cgroup) {
+        (Some(pid), _) => format!("pid {pid}"),
+        (None, Some(path)) => format!("cgroup {path}"),
+        (None, None) => {
             let words = args.command.iter().map(|word| word.to_string_lossy());
-            words.collect::<Vec<_>>().join(" ").replace('\n', " ")
+            words.collect::<Vec<_>>().join(" ")
         }
     };
+    what.replace('\n', " ")
+}
+
+fn metadata(args: &Args, faults: bool, majors: bool) -> String {
+    let what = what_is_recorded(args);
     format!(
         "recorder=agewise {}\nrecorded={what}\nunit=page\nfaults={}\nmajor_faults={}\n",
         env!("CARGO_PKG_VERSION"),

@@ -7,9 +7,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::study::description::{Described, Description, RunCell};
+use crate::study::description::{Described, RunCell};
 use crate::study::error::StudyError;
-use crate::study::result::{Form, ResultFile};
 
 /// Digits of a cell's name: half a SHA-256.
 pub(super) const ID_DIGITS: usize = 32;
@@ -123,32 +122,14 @@ pub(super) fn ids(directory: &Path) -> Result<HashSet<String>, StudyError> {
     Ok(ids.map(str::to_owned).collect())
 }
 
-/// Reads a whole directory as one result.
+/// The results in a directory.
 ///
 /// # Errors
-/// It holds no result, or what cannot be read.
-pub(in crate::study) fn read(directory: &Path) -> Result<ResultFile, StudyError> {
-    let (mut rows, mut all) = (Vec::new(), Vec::new());
-    for path in files(directory)? {
-        if id_of(&path, ".parquet").is_none() {
-            continue;
-        }
-        let result = ResultFile::read(&path)?;
-        let Description::Run { cells } = result.description else {
-            continue;
-        };
-        rows.extend(result.rows);
-        all.extend(cells);
-    }
-    match all.is_empty() {
-        true => Err(unusable(directory, "there is no result in it".to_owned())),
-        false => Ok(ResultFile {
-            description: Description::Run { cells: all },
-            form: Form::Parquet,
-            bytes: Vec::new(),
-            rows,
-        }),
-    }
+/// It cannot be read.
+pub(in crate::study) fn results(directory: &Path) -> Result<Vec<PathBuf>, StudyError> {
+    let mut files = files(directory)?;
+    files.retain(|path| id_of(path, ".parquet").is_some());
+    Ok(files)
 }
 
 /// The cell of a file, if it is one of such an ending.

@@ -205,7 +205,7 @@ fn request(values: &Values, limits: ReadLimits, build: &str) -> Result<RunReques
         });
         named.map(|(name, value)| format!("{name}={value}"))
     };
-    let (mut setup, mut sight) = (Setup::default(), Sight::PageTables);
+    let (mut setup, mut sight) = (Setup::default(), Sight::default());
     for option in below("options") {
         options::from_text(&options::escape(&option), &mut setup, &mut sight)?;
     }

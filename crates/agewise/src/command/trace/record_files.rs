@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise trace record --files`: what is read and written through descriptors, in exact order.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::process::{ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use agewise_host::cgroup::{Cgroup, Hierarchy};
+use agewise_host::clock::monotonic_ns;
+use agewise_host::fileio::{FileIoSource, Whose};
+use agewise_host::process::Process;
+use agewise_host::recorder::files::{FileRecorder, FileTotals};
+use agewise_host::root::ProcRoot;
+use anyhow::Context;
+use serde::Serialize;
+
+use super::record::{Args, what_is_recorded};
+use crate::command::run::child::{self, Child};
+use crate::command::run::family::Family;
+use agewise_cli::observe;
+use agewise_cli::output::{self, Format};
+use agewise_cli::signal::Stop;
+use agewise_cli::units;
+
+/// The ring holds what a machine reads in so long.
+const DRAIN_EVERY: Duration = Duration::from_millis(20);
+
+/// Time between two looks for processes that were put into a cgroup.
+const PROCESSES_EVERY: Duration = Duration::from_millis(200);
+
+/// The summary, under the names of all outputs.
+#[derive(Debug, Serialize)]
+struct Summary {
+    file: PathBuf,
+    seconds: f64,
+    #[serde(flatten)]
+    totals: FileTotals,
+    /// Reads and writes that are lost: more came at a time than the ring holds.
+    dropped: u64,
+    ended_by: &'static str,
+}
+
+/// Records until there is nothing more to record.
+///
+/// # Errors
+/// Nothing can be traced, or the trace not be written.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut source = FileIoSource::open().context("--files")?;
+    if !source.unseen().is_empty() {
+        agewise_cli::note!(
+            "not recorded, as the kernel lacks the tracepoints: {}",
+            source.unseen().join(", ")
+        );
+    }
+    let began = Instant::now();
+    let out = File::create_new(&args.out)
+        .with_context(|| format!("cannot create {}", args.out.display()))?;
+    let metadata = format!(
+        "recorder=agewise {}\nrecorded={}\nunit=page\naccesses=descriptors\n",
+        env!("CARGO_PKG_VERSION"),
+        what_is_recorded(args),
+    );
+    let out = BufWriter::new(out);
+    let mut recorder = FileRecorder::new(&args.out, out, monotonic_ns(), metadata)?;
+    let mut subject = match Subject::start(args, &mut source) {
+        Ok(subject) => subject,
+        Err(error) => {
+            // Nothing was recorded: leave no empty trace behind.
+            let _ = std::fs::remove_file(&args.out);
+            return Err(error);
+        }
+    };
+    let recorded = record(args, &mut source, &mut recorder, &mut subject, began);
+    if recorded.is_err() && matches!(subject, Subject::Command(_)) {
+        agewise_cli::note!("recording has ended, the command goes on");
+    }
+    let status = subject.end();
+    let ended_by = recorded?;
+    let summary = Summary {
+        file: args.out.clone(),
+        seconds: began.elapsed().as_secs_f64(),
+        totals: recorder.finish()?,
+        dropped: source.dropped(),
+        ended_by,
+    };
+    match args.command.is_empty() {
+        true => print(&mut std::io::stdout().lock(), args.format, &summary)?,
+        false => print(&mut std::io::stderr().lock(), args.format, &summary)?,
+    }
+    Ok(status.map_or(ExitCode::SUCCESS, |status| child::exit_code(status).into()))
+}
+
+/// Whose reads and writes are recorded.
+enum Subject {
+    Processes,
+    Cgroup(Cgroup),
+    Command(Child),
+}
+
+impl Subject {
+    fn start(args: &Args, source: &mut FileIoSource) -> anyhow::Result<Self> {
+        if let Some(path) = &args.cgroup {
+            let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
+            let cgroup = observe::open_cgroup(&hierarchy, path)?;
+            watch_cgroup(&cgroup, source)?;
+            return Ok(Subject::Cgroup(cgroup));
+        }
+        let Some(pid) = args.pid else {
+            // What we start is watched from its first moment on; we are not.
+            let own = std::process::id();
+            source.watch(own, Whose::WithChildren)?;
+            let child = Child::spawn(&args.command, None);
+            source.forget(own);
+            return Ok(Subject::Command(child?));
+        };
+        let root = ProcRoot::default();
+        Process::open_user(&root, pid)?;
+        if !args.children {
+            source.watch(pid, Whose::Alone)?;
+            return Ok(Subject::Processes);
+        }
+        source.watch(pid, Whose::WithChildren)?;
+        for member in Family::of(&root, pid).members {
+            source.watch(member, Whose::WithChildren)?;
+        }
+        Ok(Subject::Processes)
+    }
+
+    /// Waits for the command's end; what it left running is its own affair.
+    fn end(self) -> Option<ExitStatus> {
+        let Subject::Command(mut child) = self else {
+            return None;
+        };
+        loop {
+            match child.wait_until(Instant::now() + Duration::from_secs(3600)) {
+                Ok(None) => {}
+                Ok(status) => return status,
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// Watches the processes that are in a cgroup now, and what they start.
+fn watch_cgroup(cgroup: &Cgroup, source: &mut FileIoSource) -> anyhow::Result<()> {
+    let own = std::process::id();
+    for pid in cgroup.procs(true)?.into_iter().filter(|pid| *pid != own) {
+        source.watch(pid, Whose::WithChildren)?;
+    }
+    Ok(())
+}
+
+/// Takes what the ring holds, again and again. Says what ended that.
+fn record<W: Write>(
+    args: &Args,
+    source: &mut FileIoSource,
+    recorder: &mut FileRecorder<W>,
+    subject: &mut Subject,
+    began: Instant,
+) -> anyhow::Result<&'static str> {
+    // A command gets the signals itself; its end is ours.
+    let stop = match subject {
+        Subject::Command(_) => None,
+        Subject::Processes | Subject::Cgroup(_) => Some(Stop::install()?),
+    };
+    let mut next_processes = began;
+    loop {
+        // First whether it has ended, then what it did until then.
+        let next = Instant::now() + DRAIN_EVERY;
+        let mut ended_by = match (&stop, &mut *subject) {
+            (_, Subject::Command(child)) => child.wait_until(next)?.map(|_| "exit"),
+            (Some(stop), _) => stop.wait_until(next).then_some("signal"),
+            (None, _) => None,
+        };
+        if ended_by.is_none() && matches!(subject, Subject::Processes) && !source.has_watched() {
+            ended_by = Some("exit");
+        }
+        for io in source.drain()? {
+            recorder.add(&io)?;
+        }
+        let is_long = |duration| began.elapsed() >= duration;
+        if ended_by.is_none() && args.duration.is_some_and(is_long) {
+            ended_by = Some("duration");
+        }
+        if ended_by.is_none() && recorder.totals().trace_bytes >= args.max_size {
+            ended_by = Some("max_size");
+        }
+        if let Some(ended_by) = ended_by {
+            return Ok(ended_by);
+        }
+        if let Subject::Cgroup(cgroup) = &*subject
+            && Instant::now() >= next_processes
+        {
+            next_processes = Instant::now() + PROCESSES_EVERY;
+            watch_cgroup(cgroup, source)?;
+        }
+    }
+}
+
+fn print(out: &mut impl Write, format: Format, summary: &Summary) -> anyhow::Result<()> {
+    if format == Format::Json {
+        return Ok(output::json_line(out, summary)?);
+    }
+    let totals = &summary.totals;
+    writeln!(
+        out,
+        "{}: {} in {:.1} s, ended by {}",
+        summary.file.display(),
+        units::bytes_text(totals.trace_bytes),
+        summary.seconds,
+        summary.ended_by,
+    )?;
+    writeln!(
+        out,
+        "{} reads of {} pages and {} pages written, of {} files",
+        totals.reads, totals.read_pages, totals.written_pages, totals.files,
+    )?;
+    for (count, why) in [
+        (summary.dropped, "more came at a time than can wait"),
+        (totals.unnumbered, "of more files than can be numbered"),
+    ] {
+        if count > 0 {
+            writeln!(out, "{count} reads and writes are not recorded: {why}")?;
+        }
+    }
+    Ok(())
+}

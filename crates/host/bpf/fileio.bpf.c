@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Tells which pages of files chosen processes read and write through descriptors, in order.
+ * Observes only.
+ *
+ * Below all system calls (read, pread, readv, io_uring, sendfile, splice) reads of cached files
+ * pass mm_filemap_get_pages, once a batch of folios, with the pages that the caller still wants.
+ * Writes pass tracepoints of ext4 once a folio and of xfs once a call; on other file systems only
+ * the first write to a clean folio is told.
+ */
+#include <linux/types.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+typedef __u64 u64;
+typedef __u32 u32;
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct super_block { u32 s_dev; unsigned long s_magic; };
+struct inode {
+	unsigned long i_ino;
+	long long i_size;
+	u32 i_generation;
+	struct super_block *i_sb;
+};
+struct address_space { struct inode *host; };
+struct folio { unsigned long index; };
+struct file { struct address_space *f_mapping; };
+struct kiocb { struct file *ki_filp; long long ki_pos; };
+struct iov_iter { unsigned long count; };
+typedef struct { int counter; } atomic_t;
+struct signal_struct { atomic_t live; };
+struct task_struct { int tgid; struct signal_struct *signal; };
+#pragma clang attribute pop
+
+#define PAGE_SHIFT 12
+#define EXT4_MAGIC 0xef53
+#define XFS_MAGIC 0x58465342
+/* Of the files that stand for block devices: what is dirtied there is metadata of file systems. */
+#define BDEV_MAGIC 0x62646576
+
+/* As in src/fileio.rs. */
+struct fio_event {
+	u64 time_ns; /* CLOCK_MONOTONIC */
+	u64 inode;
+	u64 first;   /* pages, both included */
+	u64 last;
+	u32 device;
+	u32 tgid;
+	u32 tid;
+	u32 write;
+	u32 generation; /* of the inode: its number may have been another file's */
+	u32 unused;
+};
+
+/* Set on loading. */
+const volatile u32 exclusive;	/* last_index is behind the last page, as some kernels have it */
+const volatile u32 tells_ext4;
+const volatile u32 tells_xfs;
+
+/* Its size is set on loading. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} ring SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, u32);
+	__type(value, u32);
+} watched SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} dropped SEC(".maps");
+
+static __always_inline int is_watched(void)
+{
+	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+
+	return bpf_map_lookup_elem(&watched, &tgid) != 0;
+}
+
+static __always_inline int tell(struct inode *inode, u64 first, u64 last, u32 write)
+{
+	struct fio_event *event = bpf_ringbuf_reserve(&ring, sizeof(*event), 0);
+	u64 who = bpf_get_current_pid_tgid();
+
+	if (!event) {
+		u32 zero = 0;
+		u64 *count = bpf_map_lookup_elem(&dropped, &zero);
+
+		if (count)
+			__sync_fetch_and_add(count, 1);
+		return 0;
+	}
+	event->time_ns = bpf_ktime_get_ns();
+	event->inode = BPF_CORE_READ(inode, i_ino);
+	event->device = BPF_CORE_READ(inode, i_sb, s_dev);
+	event->first = first;
+	event->last = last;
+	event->tgid = who >> 32;
+	event->tid = who;
+	event->write = write;
+	event->generation = BPF_CORE_READ(inode, i_generation);
+	event->unused = 0;
+	/* Nobody waits: the reader comes once an interval. */
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+static __always_inline int tell_write(struct inode *inode, long long offset, u64 length)
+{
+	if (offset < 0 || !length || !is_watched())
+		return 0;
+	return tell(inode, (u64)offset >> PAGE_SHIFT, (offset + length - 1) >> PAGE_SHIFT, 1);
+}
+
+SEC("tp_btf/mm_filemap_get_pages")
+int BPF_PROG(get_pages, struct address_space *mapping, unsigned long first, unsigned long last)
+{
+	struct inode *inode;
+	long long size;
+	u64 behind;
+
+	if (!is_watched())
+		return 0;
+	inode = mapping->host;
+	size = BPF_CORE_READ(inode, i_size);
+	last -= exclusive;
+	/* What is wanted behind the end is not got. A block device has its size elsewhere. */
+	if (size > 0) {
+		behind = ((u64)size + (1 << PAGE_SHIFT) - 1) >> PAGE_SHIFT;
+		if (last >= behind)
+			last = behind - 1;
+	}
+	return first <= last ? tell(inode, first, last, 0) : 0;
+}
+
+SEC("tp_btf/ext4_write_begin")
+int BPF_PROG(ext4_write, struct inode *inode, long long offset, unsigned int length)
+{
+	return tell_write(inode, offset, length);
+}
+
+SEC("tp_btf/ext4_da_write_begin")
+int BPF_PROG(ext4_da_write, struct inode *inode, long long offset, unsigned int length)
+{
+	return tell_write(inode, offset, length);
+}
+
+SEC("tp_btf/xfs_file_buffered_write")
+int BPF_PROG(xfs_write, struct kiocb *iocb, struct iov_iter *from)
+{
+	struct inode *inode = BPF_CORE_READ(iocb, ki_filp, f_mapping, host);
+
+	return tell_write(inode, BPF_CORE_READ(iocb, ki_pos), BPF_CORE_READ(from, count));
+}
+
+/* Of file systems without tracepoints of their own. */
+SEC("tp_btf/writeback_dirty_folio")
+int BPF_PROG(dirty, struct folio *folio, struct address_space *mapping)
+{
+	struct inode *inode;
+	u64 magic;
+
+	if (!mapping || !is_watched())
+		return 0;
+	inode = mapping->host;
+	magic = BPF_CORE_READ(inode, i_sb, s_magic);
+	if ((magic == EXT4_MAGIC && tells_ext4) || (magic == XFS_MAGIC && tells_xfs) ||
+	    magic == BDEV_MAGIC)
+		return 0;
+	return tell(inode, folio->index, folio->index, 1);
+}
+
+/* Processes started by those watched are watched from their first moment on. */
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(started, struct task_struct *parent, struct task_struct *child)
+{
+	u32 of = parent->tgid, tgid = child->tgid;
+	u32 *generation = bpf_map_lookup_elem(&watched, &of);
+
+	/* 2: alone. */
+	if (generation && *generation == 1 && of != tgid)
+		bpf_map_update_elem(&watched, &tgid, generation, BPF_ANY);
+	return 0;
+}
+
+/* With its last thread a process is gone: its number will be another one's. */
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(ended, struct task_struct *task)
+{
+	u32 tgid = task->tgid;
+
+	if (!BPF_CORE_READ(task, signal, live.counter))
+		bpf_map_delete_elem(&watched, &tgid);
+	return 0;
+}
+
+/* bpf_ktime_get_ns is for GPL-compatible programs only. */
+char _license[] SEC("license") = "Dual BSD/GPL";

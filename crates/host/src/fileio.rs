@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which pages of files processes read and write through descriptors, in exact order: by BPF on the
+//! tracepoints that all system calls for that pass.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use libbpf_rs::{
+    Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, RingBuffer, RingBufferBuilder,
+};
+
+use crate::access::AccessError;
+use crate::bpf;
+use crate::pagecache::Accessed;
+
+/// `make bpf` builds it, `make bpf-check` proves that it matches its source.
+static OBJECT: &[u8] = include_bytes!("../bpf/fileio.bpf.o");
+
+/// Room for what comes between two drains: some 260 000 reads and writes.
+const RING_BYTES: u32 = 16 << 20;
+/// Bytes of `struct fio_event`.
+const EVENT_BYTES: usize = 56;
+/// Bytes of a place in the ring: an event and the kernel's header of it.
+const PLACE_BYTES: u32 = 64;
+/// Threads whose last read is remembered, at most.
+const THREADS_MAX: usize = 1 << 16;
+
+/// Programs done without where the kernel lacks their tracepoint, and what is missing then.
+const OPTIONAL: [(&str, &str, &str); 4] = [
+    ("ext4_write", "ext4_write_begin", "overwrites on ext4"),
+    ("ext4_da_write", "ext4_da_write_begin", "overwrites on ext4"),
+    ("xfs_write", "xfs_file_buffered_write", "overwrites on xfs"),
+    (
+        "dirty",
+        "writeback_dirty_folio",
+        "writes on other file systems",
+    ),
+];
+
+/// `const volatile` of fileio.bpf.c.
+#[derive(Clone, Copy)]
+struct Told {
+    exclusive: u32,
+    ext4: u32,
+    xfs: u32,
+}
+
+impl Told {
+    fn words(self) -> [u32; 3] {
+        [self.exclusive, self.ext4, self.xfs]
+    }
+}
+
+/// One read, or as much of a write as went into one folio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileIo {
+    /// When: `CLOCK_MONOTONIC`, ns.
+    pub time_ns: u64,
+    /// Who.
+    pub pid: u32,
+    /// Which of its threads.
+    pub tid: u32,
+    /// Device of the file, `major << 20 | minor`.
+    pub device: u32,
+    /// Inode number.
+    pub inode: u64,
+    /// Which file with this number it is: numbers are used again.
+    pub generation: u32,
+    /// First page.
+    pub first: u64,
+    /// Last page, not below the first.
+    pub last: u64,
+    /// A write.
+    pub write: bool,
+}
+
+impl FileIo {
+    /// Whether it is the rest of a read: the kernel tells of each batch of folios, with all that is
+    /// still wanted.
+    fn continues(&self, before: &FileIo) -> bool {
+        let file = |io: &FileIo| (io.device, io.inode, io.generation);
+        let is_rest = self.last == before.last && self.first > before.first;
+        file(self) == file(before) && is_rest && !self.write && !before.write
+    }
+}
+
+/// Programs in the kernel that tell reads and writes. Dropping it takes them out.
+pub struct FileIoSource {
+    // Field order: links go first, so that nothing is written to what goes after them.
+    _links: Vec<Link>,
+    ring: RingBuffer<'static>,
+    events: Rc<RefCell<Vec<FileIo>>>,
+    watched: MapHandle,
+    dropped: MapHandle,
+    /// The last read of each thread.
+    reads: HashMap<u32, FileIo>,
+    /// What this kernel has no tracepoints for.
+    unseen: Vec<&'static str>,
+    _object: Object,
+}
+
+/// Whose reads and writes are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Those of a process.
+    Alone,
+    /// And those of all processes that it starts from now on, and so forth.
+    WithChildren,
+}
+
+impl FileIoSource {
+    /// Loads and attaches; nobody is watched yet.
+    ///
+    /// # Errors
+    /// [`AccessError::NoPrivilege`]; [`AccessError::Unsupported`] without BTF or the tracepoints.
+    pub fn open() -> Result<Self, AccessError> {
+        Self::with_ring(RING_BYTES)
+    }
+
+    /// The same with a ring of so many bytes (a power of two, of pages).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn with_ring(ring_bytes: u32) -> Result<Self, AccessError> {
+        // It finds out how this kernel counts, and says what is missing.
+        let exclusive = Accessed::with_tables(1)?.is_exclusive();
+        bpf::load(
+            "reads and writes of files",
+            "the BPF programs on reads and writes of files",
+            || Self::attach(ring_bytes, exclusive),
+        )
+    }
+
+    fn attach(ring_bytes: u32, exclusive: bool) -> libbpf_rs::Result<Self> {
+        let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
+        let lacking: Vec<_> = OPTIONAL
+            .into_iter()
+            .filter(|(_, tracepoint, _)| !has_tracepoint(tracepoint))
+            .collect();
+        let lacks = |name: &str| lacking.iter().any(|(program, ..)| *program == name);
+        for mut program in open.progs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            program.set_autoload(!lacks(&name));
+        }
+        let told = Told {
+            exclusive: exclusive.into(),
+            ext4: (!lacks("ext4_write") && !lacks("ext4_da_write")).into(),
+            xfs: (!lacks("xfs_write")).into(),
+        };
+        for mut map in open.maps_mut() {
+            if map.name().to_str() == Some("ring") {
+                map.set_max_entries(ring_bytes)?;
+            }
+            if map
+                .name()
+                .to_str()
+                .is_some_and(|name| name.ends_with(".rodata"))
+                && let Some(bytes) = map.initial_value_mut()
+            {
+                for (place, value) in bytes.chunks_exact_mut(4).zip(told.words()) {
+                    place.copy_from_slice(&value.to_ne_bytes());
+                }
+            }
+        }
+        let object = open.load()?;
+        let events = Rc::new(RefCell::new(Vec::new()));
+        let ring_map = bpf::map_named(&object, "ring")?;
+        let mut builder = RingBufferBuilder::new();
+        let sink = Rc::clone(&events);
+        builder.add(&ring_map, move |bytes| {
+            sink.borrow_mut().extend(event(bytes));
+            0
+        })?;
+        let ring = builder.build()?;
+        let mut links = Vec::new();
+        for program in object.progs_mut() {
+            if !lacks(&program.name().to_string_lossy()) {
+                links.push(program.attach_trace()?);
+            }
+        }
+        Ok(FileIoSource {
+            _links: links,
+            ring,
+            events,
+            watched: bpf::map_named(&object, "watched")?,
+            dropped: bpf::map_named(&object, "dropped")?,
+            reads: HashMap::new(),
+            unseen: lacking.into_iter().map(|(.., what)| what).collect(),
+            _object: object,
+        })
+    }
+
+    /// What is not told here, as the kernel lacks tracepoints or has them in modules.
+    pub fn unseen(&self) -> &[&'static str] {
+        &self.unseen
+    }
+
+    /// Tells of a process from now on.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn watch(&mut self, pid: u32, whose: Whose) -> Result<(), AccessError> {
+        let value: u32 = match whose {
+            Whose::WithChildren => 1,
+            Whose::Alone => 2,
+        };
+        self.watched
+            .update(&pid.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|error| AccessError::Unsupported {
+                what: "reads and writes of one more process",
+                why: error.to_string(),
+            })
+    }
+
+    /// Tells of a process no more.
+    pub fn forget(&mut self, pid: u32) {
+        // Not there any more is as well.
+        let _ = self.watched.delete(&pid.to_ne_bytes());
+    }
+
+    /// Whether any process is watched that has not ended.
+    pub fn has_watched(&self) -> bool {
+        self.watched.keys().next().is_some()
+    }
+
+    /// What happened since this was called last, in order.
+    ///
+    /// # Errors
+    /// The ring cannot be read.
+    pub fn drain(&mut self) -> Result<Vec<FileIo>, AccessError> {
+        // A ring full and no more, or a program that reads all the time would keep us here.
+        let got = self.ring.consume_raw_n((RING_BYTES / PLACE_BYTES) as usize);
+        let mut events = std::mem::take(&mut *self.events.borrow_mut());
+        if got < 0 {
+            let source = std::io::Error::from_raw_os_error(-got);
+            return Err(AccessError::io(
+                "BPF ring buffer of reads and writes",
+                source,
+            ));
+        }
+        events.retain(|io| !self.is_rest(io));
+        Ok(events)
+    }
+
+    /// Whether it belongs to the last read of its thread.
+    fn is_rest(&mut self, io: &FileIo) -> bool {
+        if self.reads.len() >= THREADS_MAX {
+            self.reads.clear();
+        }
+        let before = self.reads.insert(io.tid, *io);
+        before.is_some_and(|before| io.continues(&before))
+    }
+
+    /// Reads and writes that found the ring full, since it was opened.
+    pub fn dropped(&self) -> u64 {
+        let value = self.dropped.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let bytes = value.ok().flatten().and_then(|value| value.try_into().ok());
+        bytes.map_or(0, u64::from_ne_bytes)
+    }
+}
+
+/// `struct fio_event` of fileio.bpf.c; nothing for what is too short to be one.
+fn event(bytes: &[u8]) -> Option<FileIo> {
+    let bytes: &[u8; EVENT_BYTES] = bytes.get(..EVENT_BYTES)?.try_into().ok()?;
+    let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
+    let half = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
+    let io = FileIo {
+        time_ns: word(0),
+        inode: word(8),
+        first: word(16),
+        last: word(24),
+        device: half(32),
+        pid: half(36),
+        tid: half(40),
+        write: half(44) != 0,
+        generation: half(48),
+    };
+    (io.first <= io.last).then_some(io)
+}
+
+/// Whether this kernel's BTF has a tracepoint, as the type of the function that is called.
+fn has_tracepoint(name: &str) -> bool {
+    let btf = std::fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default();
+    memchr::memmem::find(&btf, format!("\0btf_trace_{name}\0").as_bytes()).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn io(first: u64, last: u64) -> FileIo {
+        FileIo {
+            time_ns: 77,
+            pid: 42,
+            tid: 43,
+            device: 254 << 20 | 1,
+            inode: 12,
+            generation: 5,
+            first,
+            last,
+            write: false,
+        }
+    }
+
+    #[test]
+    fn events_are_as_the_kernel_side_writes_them() {
+        let mut bytes = Vec::new();
+        for word in [77u64, 12, 3, 9] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        for half in [254u32 << 20 | 1, 42, 43, 0, 5, 0] {
+            bytes.extend(half.to_ne_bytes());
+        }
+        assert_eq!(event(&bytes), Some(io(3, 9)));
+        assert_eq!(event(&bytes[..55]), None);
+        bytes[16] = 10;
+        assert_eq!(event(&bytes), None, "no page at all");
+    }
+
+    #[test]
+    fn batches_of_one_read_are_one() {
+        assert!(io(31, 60).continues(&io(0, 60)));
+        assert!(!io(0, 60).continues(&io(0, 60)), "the same again");
+        assert!(!io(61, 90).continues(&io(0, 60)), "the next one");
+        let write = FileIo {
+            write: true,
+            ..io(31, 60)
+        };
+        assert!(!write.continues(&io(0, 60)));
+        let other = FileIo {
+            inode: 13,
+            ..io(31, 60)
+        };
+        assert!(!other.continues(&io(0, 60)));
+    }
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reads and writes as the kernel tells them, beside what was read and written. Needs root and BPF;
+//! says so and skips otherwise.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::Command;
+
+use agewise_host::fileio::{FileIo, FileIoSource, Whose};
+
+mod cache;
+use cache::{on_disk, opened};
+
+/// First and last page and whether it was a write, of all that a process did to a file.
+fn told(all: &[FileIo], pid: u32, of: &File) -> Vec<(u64, u64, bool)> {
+    let number = of.metadata().unwrap().ino();
+    let of_file = |io: &&FileIo| io.inode == number && io.pid == pid;
+    let found = all.iter().filter(of_file);
+    found.map(|io| (io.first, io.last, io.write)).collect()
+}
+
+/// Pages written, in order, without repetition where a write went to the page before once more.
+fn written(told: &[(u64, u64, bool)]) -> Vec<u64> {
+    let writes = told.iter().filter(|io| io.2);
+    let mut pages: Vec<u64> = writes.flat_map(|io| io.0..=io.1).collect();
+    pages.dedup();
+    pages
+}
+
+#[test]
+fn what_is_told_is_what_was_read_and_written_in_order() {
+    let Some(mut source) = opened("reads and writes", FileIoSource::open()) else {
+        return;
+    };
+    let dir = on_disk();
+    let path = dir.path().join("file");
+    let mut file = File::options()
+        .create_new(true)
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
+    let own = std::process::id();
+    source.watch(own, Whose::WithChildren).unwrap();
+    file.write_all(&[1; 10_000]).unwrap();
+    file.read_exact_at(&mut [0; 1], 9999).unwrap();
+    file.read_exact_at(&mut [0; 1], 9998).unwrap();
+    file.read_exact_at(&mut [0; 2], 4095).unwrap();
+    // More than there is: what is behind the end is not told.
+    file.seek(SeekFrom::Start(4100)).unwrap();
+    file.read_to_end(&mut Vec::with_capacity(1 << 16)).unwrap();
+    let null = File::options().write(true).open("/dev/null").unwrap();
+    let mut offset = 100;
+    // SAFETY: descriptors of ours, and an offset that outlives the call.
+    let sent = unsafe { libc::sendfile(null.as_raw_fd(), file.as_raw_fd(), &mut offset, 3000) };
+    assert!(sent > 0);
+    let mut started = Command::new("head")
+        .arg("-c")
+        .arg("70")
+        .arg(&path)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    started.wait().unwrap();
+    source.forget(own);
+    file.read_exact_at(&mut [0; 1], 0).unwrap();
+
+    let all = source.drain().unwrap();
+    assert_eq!(source.dropped(), 0);
+    let own_ios = told(&all, own, &file);
+    assert_eq!(written(&own_ios), [0, 1, 2]);
+    let reads: Vec<_> = own_ios.into_iter().filter(|io| !io.2).collect();
+    let wanted = [(2, 2), (2, 2), (0, 1), (1, 2), (0, 0)];
+    assert_eq!(reads, wanted.map(|(first, last)| (first, last, false)));
+    let by_head = told(&all, started.id(), &file);
+    assert!(matches!(by_head[..], [(0, _, false)]), "{by_head:?}");
+    assert!(all.is_sorted_by_key(|io| io.time_ns / 1_000_000));
+    assert!(!source.has_watched(), "who has ended is watched no more");
+}
+
+#[test]
+fn a_long_read_is_one_and_overwrites_are_told_again() {
+    let Some(mut source) = opened("long reads", FileIoSource::open()) else {
+        return;
+    };
+    let dir = on_disk();
+    let path = dir.path().join("file");
+    let mut options = File::options();
+    let file = options.create_new(true).read(true).write(true).open(&path);
+    let file = file.unwrap();
+    let own = std::process::id();
+    source.watch(own, Whose::Alone).unwrap();
+    let pages = 500;
+    for page in 0..pages {
+        file.write_all_at(&[7; 4096], page * 4096).unwrap();
+    }
+    let mut all = vec![0; 4096 * pages as usize];
+    file.read_exact_at(&mut all, 0).unwrap();
+    file.read_exact_at(&mut all[4096..], 4096).unwrap();
+    let first = told(&source.drain().unwrap(), own, &file);
+    assert_eq!(written(&first), (0..pages).collect::<Vec<_>>());
+    let reads: Vec<_> = first.into_iter().filter(|io| !io.2).collect();
+    let wanted = [(0, pages - 1, false), (1, pages - 1, false)];
+    assert_eq!(reads, wanted);
+    if !source.unseen().is_empty() {
+        println!("SKIPPED overwrites: the kernel lacks {:?}", source.unseen());
+        return;
+    }
+    for page in [3, 400, 3] {
+        file.write_all_at(&[8; 10], page * 4096 + 5).unwrap();
+    }
+    let again = told(&source.drain().unwrap(), own, &file);
+    let kind = rustix::fs::statfs(dir.path()).unwrap().f_type as u64;
+    match [0xef53, 0x5846_5342].contains(&kind) {
+        true => assert_eq!(written(&again), [3, 400, 3]),
+        false => println!("SKIPPED overwrites: neither ext4 nor xfs"),
+    }
+}
+
+#[test]
+fn a_full_ring_is_counted() {
+    let Some(mut source) = opened("a full ring", FileIoSource::with_ring(4096)) else {
+        return;
+    };
+    let dir = on_disk();
+    let path = dir.path().join("file");
+    std::fs::write(&path, [1; 5000]).unwrap();
+    let file = File::open(&path).unwrap();
+    let own = std::process::id();
+    source.watch(own, Whose::Alone).unwrap();
+    for at in 0..500 {
+        file.read_exact_at(&mut [0], at).unwrap();
+    }
+    let got = told(&source.drain().unwrap(), own, &file).len() as u64;
+    // Other threads of this process are told as well.
+    let dropped = source.dropped();
+    assert!(got < 100 && dropped >= 500 - got, "{got}, {dropped}");
+}
