@@ -97,8 +97,8 @@ def sweep(
     """Runs many combinations on all cores, into a directory of Parquet files; goes on where an
     earlier one was interrupted.
 
-    `spec`: a TOML file as ``agewise lab sweep`` takes it (see ``docs/use/lab.md``), or the same as a
-    mapping: ``{"seeds": 3, "grid": {"workload": ["kv"], "policy": ["classic", "mglru:7.2"]}}``.
+    `spec`: a TOML file as ``agewise lab sweep`` takes it (see ``docs/use/lab.md``), or the same as
+    a mapping: ``{"seeds": 3, "grid": {"workload": ["kv"], "policy": ["classic", "mglru:7.2"]}}``.
     `prune`: deletes results in the directory that are not of this sweep. `progress` is called with
     cells done, cells there are and seconds left; a bar of tqdm unless given. Ctrl-C stops it.
 

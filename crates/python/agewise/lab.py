@@ -62,8 +62,8 @@ class Results:
         """A chart of altair, or axes of matplotlib where there is no altair.
 
         Of curves, the miss ratio by size, a line a policy. Of runs, the mean of a measure with its
-        95 % interval, a bar a policy. Raises ImportError where neither is installed, ValueError for a
-        measure that there is not.
+        95 % interval, a bar a policy. Raises ImportError where neither is installed, ValueError
+        for a measure that there is not.
         """
         rows = self.rows()
         is_curve = bool(rows) and "miss_ratio" in rows[0]

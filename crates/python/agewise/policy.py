@@ -47,12 +47,15 @@ class Policy(ABC):
         """
 
 
-def describe(policy: Union[str, type[Policy]]) -> Union[str, tuple[type[Policy], str, Optional[str]]]:
+def describe(
+    policy: Union[str, type[Policy]],
+) -> Union[str, tuple[type[Policy], str, Optional[str]]]:
     """A policy as the native part takes it: a class with its name and the hash of its source."""
     if isinstance(policy, str):
         return policy
     if not (isinstance(policy, type) and issubclass(policy, Policy)):
-        raise TypeError(f"policies are names and subclasses of agewise.policy.Policy, not {policy!r}")
+        wanted = "names and subclasses of agewise.policy.Policy"
+        raise TypeError(f"policies are {wanted}, not {policy!r}")
     try:
         source = inspect.getsource(policy)
     except (OSError, TypeError):

@@ -62,8 +62,8 @@ def write(
 ) -> int:
     """Writes pages, in the order of their accesses, and returns how many.
 
-    `pages`: whole numbers, such as a list or a column of a frame; `time_ns`: when each was accessed,
-    in nanoseconds; 0 unless given. `format`: ``"page"``, ``"csv"`` or ``"lirs"`` (a page a line).
+    `pages`: whole numbers, such as a list or a column of a frame; `time_ns`: when each was
+    accessed, in nanoseconds; 0 unless given. `format`: ``"page"``, ``"csv"`` or ``"lirs"`` (a page a line).
     A name that ends in .gz or .zst is compressed. What was there is lost.
 
     Raises ValueError for what is no page (a fraction, NaN, less than 0, nothing) or goes back in

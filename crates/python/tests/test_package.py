@@ -206,7 +206,11 @@ class Package(unittest.TestCase):
         }
         seen: list[tuple[int, int]] = []
         out = os.path.join(self.directory.name, "ours")
-        swept = agewise.sweep(spec, out, progress=lambda done, total, left: seen.append((done, total)))
+
+        def progress(done: int, total: int, left: float) -> None:
+            seen.append((done, total))
+
+        swept = agewise.sweep(spec, out, progress=progress)
         self.assertEqual((swept.ran, swept.found, swept.failed), (4, 0, []))
         self.assertEqual(seen[-1], (4, 4))
         self.assertEqual(agewise.sweep(spec, out).found, 4)
@@ -217,12 +221,14 @@ class Package(unittest.TestCase):
             "set.swappiness = 10\n[[skip]]\npolicy = 'arc'\nmemory = '300p'\n"
         )
         theirs = os.path.join(self.directory.name, "theirs")
-        subprocess.run([AGEWISE, "lab", "sweep", file, "-o", theirs], check=True, capture_output=True)
+        line = [AGEWISE, "lab", "sweep", file, "-o", theirs]
+        subprocess.run(line, check=True, capture_output=True)
 
         def rows(directory: str) -> list[str]:
             line = [AGEWISE, "lab", "show", directory, "--format", "json"]
             shown = subprocess.run(line, check=True, capture_output=True).stdout
-            return sorted(str(row) for row in without_build([json.loads(of) for of in shown.splitlines()]))
+            cells = [json.loads(line) for line in shown.splitlines()]
+            return sorted(str(row) for row in without_build(cells))
 
         self.assertEqual(rows(out), rows(theirs))
         with self.assertRaisesRegex(ValueError, "did you mean `workload`"):
@@ -246,7 +252,8 @@ class Package(unittest.TestCase):
         pages = [int(line) for line in Path(self.trace).read_text().split()]
         self.assertEqual(trace.write(path, pages, time_ns=range(len(pages))), len(pages))
         ours = [(row["size_pages"], row["misses"]) for row in lab.curve(path, ["lru"]).rows()]
-        plain = [(row["size_pages"], row["misses"]) for row in lab.curve(self.trace, ["lru"]).rows()]
+        of_text = lab.curve(self.trace, ["lru"]).rows()
+        plain = [(row["size_pages"], row["misses"]) for row in of_text]
         self.assertEqual(ours, plain)
         for wrong in ([1, -1], [1, 1.5], [1, float("nan")], [1, None], [1, 2**64]):
             with self.assertRaisesRegex(ValueError, "access 1: .* is no page"):
