@@ -8,7 +8,7 @@ AGEWISE = $(TARGET_DIR)/release/agewise
 LIBRARIES = agewise-policy agewise-kernel agewise-damon agewise-trace
 FEATURE_SETS = "" fuse web lab bench
 
-.PHONY: setup build install dist run test test-vm test-harmless test-wheel model fuzz lint check-features doc package wheel bench man bpf bpf-check clean
+.PHONY: setup build install dist run test test-vm test-harmless test-wheel test-template model fuzz lint check-features doc package wheel bench man bpf bpf-check clean
 
 # Installs what building agewise needs (as root on Debian and its kin), or names what is missing.
 setup:
@@ -59,6 +59,10 @@ wheel: setup
 # `make test`: the checker of types comes from PyPI.
 test-wheel: build wheel
 	scripts/test-wheel $(AGEWISE) $(TARGET_DIR)/wheels
+
+# The template of a policy of one's own (templates/policy), built outside the workspace.
+test-template: setup
+	scripts/test-template $(TARGET_DIR)
 
 # Each fuzz target for TIME seconds, led by coverage. Needs a C++ compiler, and no other toolchain.
 fuzz: setup

@@ -289,6 +289,38 @@ fn promtool_has_no_complaint() {
     );
 }
 
+#[test]
+fn every_rule_does_what_it_should_on_made_up_series() {
+    let rules = std::fs::read_to_string(packaging("prometheus/agewise.rules.yml")).unwrap();
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/prometheus/rules.test.yml");
+    let tested = std::fs::read_to_string(&tests).unwrap();
+    let mut named = 0;
+    for line in rules.lines().map(str::trim_start) {
+        let record = line.strip_prefix("- record: ");
+        if let Some(name) = record.or_else(|| line.strip_prefix("- alert: ")) {
+            assert!(
+                tested.contains(&format!(": {name}\n")),
+                "{name} has no test"
+            );
+            named += 1;
+        }
+    }
+    assert!(named > 8, "{named}");
+    if !has(
+        "every_rule_does_what_it_should_on_made_up_series",
+        "promtool",
+    ) {
+        return;
+    }
+    let output = Command::new("promtool")
+        .args(["test", "rules"])
+        .arg(tests)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+}
+
 /// A Prometheus that scrapes a daemon, and where it answers.
 fn prometheus(daemon: &str, dir: &Path) -> (Running, String) {
     let rules = packaging("prometheus/agewise.rules.yml")

@@ -314,9 +314,14 @@ struct ReclaimArgs {
     /// Policies, but for the budget.
     #[arg(long, num_args = 1.., default_values = ["age:10s/40s", "pressure", "cost"])]
     policy: Vec<String>,
-    /// More parameters of the budget: `,step=8ms`.
-    #[arg(long, value_name = "TEXT", default_value = "", hide = true)]
+    /// More parameters of the budget. It does not measure itself: that leaves part of the time to
+    /// the kernel, at first half of it.
+    #[arg(long, value_name = "TEXT", default_value = ",measure=off", hide = true)]
     budget_options: String,
+    /// What runs beside it. The bar is then that faults, CPU time and 99th percentile under a limit
+    /// are at most 2 % above those with the kernel alone.
+    #[arg(long, value_enum)]
+    beside: Option<reclaim::Beside>,
     /// What holds the values: by its name, installed by the package of that name.
     #[arg(long, value_enum, default_value_t)]
     program: reclaim::Program,

@@ -69,9 +69,7 @@ impl Service {
     pub fn wait_for_look(&mut self, stop: &Stop) -> anyhow::Result<serde_json::Value> {
         let began = Instant::now();
         loop {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("the daemon has ended: {status}");
-            }
+            self.check()?;
             let snapshot = self.snapshot();
             if let Some(snapshot) = snapshot.filter(|s| s["sequence"].as_u64() > Some(0)) {
                 return Ok(snapshot);
@@ -84,6 +82,17 @@ impl Service {
                 !stop.wait_until(Instant::now() + Duration::from_millis(20)),
                 "interrupted"
             );
+        }
+    }
+
+    /// Makes sure that it has not ended: what it took would be nothing.
+    ///
+    /// # Errors
+    /// It has.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => bail!("the daemon has ended: {status}"),
+            None => Ok(()),
         }
     }
 

@@ -3,8 +3,11 @@
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::units::duration_text;
 
 /// A bar over steps; their number becomes known as they are made.
 #[derive(Debug)]
@@ -16,13 +19,21 @@ pub struct Progress {
 impl Progress {
     /// A bar over things called `what`.
     pub fn new(what: &str) -> Progress {
+        Progress::with_template(&format!("{{bar:40}} {{pos}}/{{len}} {what}, {{eta}} left"))
+    }
+
+    /// A bar whose owner knows how long the rest takes: see [`Progress::set`].
+    pub fn with_estimate(what: &str) -> Progress {
+        Progress::with_template(&format!("{{bar:40}} {{pos}}/{{len}} {what}, {{msg}} left"))
+    }
+
+    fn with_template(template: &str) -> Progress {
         let bar = if io::stderr().is_terminal() {
             ProgressBar::new(1)
         } else {
             ProgressBar::hidden()
         };
-        let template = format!("{{bar:40}} {{pos}}/{{len}} {what}, {{eta}} left");
-        if let Ok(style) = ProgressStyle::with_template(&template) {
+        if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
         Progress {
@@ -36,6 +47,13 @@ impl Progress {
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
         self.bar.set_length(total);
         self.bar.set_position(done);
+    }
+
+    /// `done` of `total` steps are done, and the rest takes so long.
+    pub fn set(&self, done: u64, total: u64, left: Duration) {
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        self.bar.set_message(duration_text(left));
     }
 
     /// Takes the bar away.

@@ -148,7 +148,7 @@ impl Actor {
                 page_out: true,
                 reclaim: cgroup.is_some_and(Cgroup::can_reclaim),
                 sort: true,
-                coldest: false,
+                ..Hands::default()
             },
             outcome: self.outcome.take(),
             ..Facts::default()

@@ -105,6 +105,36 @@ static __always_inline u64 bits(u64 from, u64 to)
 	return ~0ULL >> (63 - (to & 63)) & ~0ULL << (from & 63);
 }
 
+/* Of a word of a block, the bits that lie between `from` and `to` of 512. */
+static __always_inline u64 part(u64 w, u64 from, u64 to)
+{
+	if (w < from >> 6 || w > to >> 6)
+		return 0;
+	return bits(w == from >> 6 ? from : 0, w == to >> 6 ? to : 63);
+}
+
+static __always_inline int has_all(const u64 *words, u64 from, u64 to)
+{
+	if (from >> 6 == to >> 6)
+		return !(~words[from >> 6 & 7] & bits(from, to));
+#pragma clang loop unroll(disable)
+	for (u64 w = 0; w < 8; w++)
+		if (~words[w] & part(w, from, to))
+			return 0;
+	return 1;
+}
+
+static __always_inline void set_all(u64 *words, u64 from, u64 to)
+{
+#pragma clang loop unroll(disable)
+	for (u64 w = 0; w < 8; w++) {
+		u64 wanted = part(w, from, to);
+
+		if (~words[w] & wanted)
+			__sync_fetch_and_or(&words[w], wanted);
+	}
+}
+
 /* The part of the span that lies in one block. */
 static __always_inline void note_block(struct span *s, u64 block)
 {
@@ -132,23 +162,8 @@ static __always_inline void note_block(struct span *s, u64 block)
 		from = s->first & 511;
 	if (block == s->last >> BLOCK_SHIFT)
 		to = s->last & 511;
-	if (from >> 6 == to >> 6) {
-		u64 *word = &table->words[from >> 6 & 7], wanted = bits(from, to);
-
-		if (~*word & wanted)
-			__sync_fetch_and_or(word, wanted);
-		return;
-	}
-#pragma clang loop unroll(disable)
-	for (u64 w = 0; w < 8; w++) {
-		u64 wanted;
-
-		if (w < from >> 6 || w > to >> 6)
-			continue;
-		wanted = bits(w == from >> 6 ? from : 0, w == to >> 6 ? to : 63);
-		if (~table->words[w] & wanted)
-			__sync_fetch_and_or(&table->words[w], wanted);
-	}
+	if (!has_all(table->words, from, to))
+		set_all(table->words, from, to);
 }
 
 static long block_step(u64 i, void *ctx)
@@ -171,65 +186,64 @@ static __always_inline void count(void)
 		c->events++;
 }
 
-/* Pages of more than one word of 64. */
-static __always_inline void note_long(struct span *s)
+/* Pages of more than one block. */
+static __always_inline void note_long(struct inode *inode, struct span *s)
 {
 	u64 first = s->first >> BLOCK_SHIFT, last = s->last >> BLOCK_SHIFT;
 	struct af_long *l;
 	u32 zero = 0;
 
 	l = bpf_map_lookup_elem(&longs, &zero);
-	if (!l || (l->inode == s->inode && l->epoch == s->epoch && l->first <= s->first &&
+	if (!l || (l->inode == (u64)inode && l->epoch == s->epoch && l->first <= s->first &&
 		   s->last <= l->last))
 		return;
+	/* Through the map, for the verifier: what comes out of it is a number, no pointer. */
+	l->inode = (u64)inode;
+	s->inode = *(volatile u64 *)&l->inode;
+	l->first = s->first;
+	/* What one event does not note, the following ones do. */
+	l->last = last >= first + BLOCKS_MAX ? ((first + BLOCKS_MAX) << BLOCK_SHIFT) - 1 : s->last;
+	l->epoch = s->epoch;
 	count();
 	note_block(s, first);
-	if (first != last)
-		bpf_loop(BLOCKS_MAX - 1, block_step, s, 0);
-	/* What one event does not note, the following ones do. */
-	if (last >= first + BLOCKS_MAX)
-		s->last = ((first + BLOCKS_MAX) << BLOCK_SHIFT) - 1;
-	l->inode = s->inode;
-	l->first = s->first;
-	l->last = s->last;
-	l->epoch = s->epoch;
+	bpf_loop(BLOCKS_MAX - 1, block_step, s, 0);
 }
 
 static __always_inline int note(struct inode *inode, u64 first, u64 last)
 {
 	struct span s = { .first = first, .last = last };
+	u64 from = first & 511, to = last & 511;
 	u32 block = first >> BLOCK_SHIFT, at;
 	struct af_known *k;
-	u64 wanted, *word;
 
+	if (last < first)
+		return 0;
 	s.epoch = af_ctl.epoch;
 	s.number = inode->i_ino;
+	if (first >> BLOCK_SHIFT != last >> BLOCK_SHIFT) {
+		note_long(inode, &s);
+		return 0;
+	}
 	at = (s.number + block) & (KNOWN - 1);
 	k = bpf_map_lookup_elem(&known, &at);
-	if (!k || last < first)
+	if (!k)
 		return 0;
-	wanted = bits(first, last);
-	word = &k->words[first >> 6 & 7];
-	if (first >> 6 == last >> 6 && k->inode == (u64)inode && k->block == block &&
-	    k->number == (u32)s.number && k->epoch == s.epoch) {
-		if (!(~*word & wanted))
+	if (k->inode == (u64)inode && k->block == block && k->number == (u32)s.number &&
+	    k->epoch == s.epoch) {
+		if (has_all(k->words, from, to))
 			return 0;
 	} else {
 		__builtin_memset(k, 0, sizeof(*k));
-		/* Through the map, for the verifier: what comes out of it is a number, no pointer. */
+		/* As in note_long. */
 		k->inode = (u64)inode;
 		k->number = s.number;
 		k->block = block;
 		k->epoch = s.epoch;
 	}
 	s.inode = *(volatile u64 *)&k->inode;
-	if (first >> 6 != last >> 6) {
-		note_long(&s);
-		return 0;
-	}
 	count();
-	note_block(&s, first >> BLOCK_SHIFT);
-	*word |= wanted;
+	note_block(&s, block);
+	set_all(k->words, from, to);
 	return 0;
 }
 

@@ -15,7 +15,8 @@ use agewise_kernel::ids::MemcgId;
 
 use crate::machine::address_space::{Advice, Backing, MapOptions};
 use crate::machine::{self, Access, FileId, Limits, Machine, MachineConfig, ProcessId};
-use agewise_trace::yardstick::{Policy, PolicySpec, Simulation};
+use agewise_trace::DenseTrace;
+use agewise_trace::yardstick::{Policy, PolicySpec, Simulation, Yardstick, count_misses_among};
 
 macro_rules! kernel_policy {
     ($name:ident, $text:literal, $alias:expr, $policy:literal, $mapped:literal, $summary:literal) => {
@@ -24,7 +25,9 @@ macro_rules! kernel_policy {
             aliases: $alias,
             summary: $summary,
             simulation: Simulation::Online(|capacity| {
-                Box::new(KernelPool::new(capacity, $policy, $mapped))
+                let policy = machine::Policy::parse($policy);
+                let policy = policy.unwrap_or_default();
+                Box::new(KernelPool::new(capacity, policy, $mapped))
             }),
         };
     };
@@ -79,6 +82,58 @@ kernel_policy!(
     "the multi-gen LRU of Linux 7.2, as mapped memory"
 );
 
+/// A policy of the machine by its name, with a profile of one's own perhaps, as page cache or as
+/// mapped memory.
+#[derive(Clone, Debug)]
+pub(crate) struct KernelPolicy {
+    name: String,
+    policy: machine::Policy,
+    mapped: bool,
+}
+
+impl KernelPolicy {
+    /// `mglru:FILE.toml`, or `mglru-mapped:FILE.toml`.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn parse(name: &str) -> Result<KernelPolicy, String> {
+        let (plain, mapped) = match name.strip_prefix("mglru-mapped:") {
+            Some(file) => (format!("mglru:{file}"), true),
+            None => (name.to_owned(), false),
+        };
+        Ok(KernelPolicy {
+            policy: machine::Policy::parse(&plain).map_err(|error| error.to_string())?,
+            name: name.to_owned(),
+            mapped,
+        })
+    }
+}
+
+impl Yardstick for KernelPolicy {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
+        self.misses_among(trace, capacity, &|_| true)
+    }
+
+    fn misses_among(
+        &self,
+        trace: &DenseTrace,
+        capacity: usize,
+        counts: &dyn Fn(usize) -> bool,
+    ) -> u64 {
+        count_misses_among(trace, capacity, counts, |pages| {
+            Box::new(KernelPool::new(pages, self.policy, self.mapped))
+        })
+    }
+
+    fn source_sha256(&self) -> Option<&str> {
+        self.policy.kernel.sha256
+    }
+}
+
 /// A cgroup takes no less: it has to hold a batch of charges, and the pages on their way to the lists.
 const CAPACITY_MIN: usize = 64;
 
@@ -100,14 +155,14 @@ struct Segment {
 }
 
 impl KernelPool {
-    fn new(capacity: usize, policy: &str, mapped: bool) -> Self {
+    fn new(capacity: usize, policy: machine::Policy, mapped: bool) -> Self {
         let capacity = u32::try_from(capacity.max(CAPACITY_MIN)).unwrap_or(u32::MAX / 2);
         // Free memory enough that the watermarks of the machine never come into play.
         let frames = capacity
             .saturating_add(capacity / 4)
             .saturating_add(32 << 10);
         let mut config = MachineConfig::new(frames);
-        config.policy = machine::Policy::parse(policy).unwrap_or(config.policy);
+        config.policy = policy;
         config.readahead_pages = 0;
         let mut machine = Machine::new(config);
         let limits = Limits {

@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 
 use agewise_policy::reuse::{PageHistory, ReuseModel, ReuseParams, Value};
 use agewise_trace::DenseTrace;
-use agewise_trace::yardstick::{Policy, PolicySpec, Simulation, Yardstick, count_misses};
+use agewise_trace::yardstick::{Policy, PolicySpec, Simulation, Yardstick, count_misses_among};
 
 pub(crate) static SPEC: PolicySpec = PolicySpec {
     name: "reuse",
@@ -78,7 +78,16 @@ impl Yardstick for Reuse {
     }
 
     fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
-        count_misses(trace, capacity, |pages| {
+        self.misses_among(trace, capacity, &|_| true)
+    }
+
+    fn misses_among(
+        &self,
+        trace: &DenseTrace,
+        capacity: usize,
+        counts: &dyn Fn(usize) -> bool,
+    ) -> u64 {
+        count_misses_among(trace, capacity, counts, |pages| {
             Box::new(ReusePool::new(pages, self))
         })
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Every policy that runs on a trace alone: the field's yardsticks, and the kernel's LRUs as pools.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use agewise_trace::yardstick::{PolicySpec, YARDSTICKS, Yardstick};
 
+use crate::kernel_pool::KernelPolicy;
 use crate::reuse_pool::Reuse;
 use crate::{kernel_pool, reuse_pool};
 
@@ -21,9 +22,33 @@ pub static KERNELS: &[&PolicySpec] = &[
 /// What agewise decides itself.
 pub static OWN: &[&PolicySpec] = &[&reuse_pool::SPEC];
 
+/// Those of other crates.
+static REGISTERED: RwLock<Vec<&'static PolicySpec>> = RwLock::new(Vec::new());
+
 /// Every policy.
 pub fn all() -> impl Iterator<Item = &'static PolicySpec> {
-    YARDSTICKS.iter().chain(KERNELS).chain(OWN).copied()
+    beside_kernels().chain(KERNELS.iter().copied())
+}
+
+/// Every policy but the kernel's, which the machine has itself.
+pub fn beside_kernels() -> impl Iterator<Item = &'static PolicySpec> {
+    let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+    let known = YARDSTICKS.iter().chain(OWN).copied();
+    known.chain(registered.clone())
+}
+
+/// Adds a policy of another crate: from now on it runs wherever yardsticks do.
+///
+/// # Errors
+/// One of its names is taken.
+pub fn register(spec: &'static PolicySpec) -> Result<(), String> {
+    let mut names = [spec.name].into_iter().chain(spec.aliases.iter().copied());
+    if let Some(taken) = names.find(|name| by_name(name).is_some()) {
+        return Err(format!("there is a policy '{taken}' already"));
+    }
+    let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+    registered.push(spec);
+    Ok(())
 }
 
 /// The policy of this name (case and `-`, `_`, `:`, `.` do not matter).
@@ -32,7 +57,8 @@ pub fn by_name(name: &str) -> Option<&'static PolicySpec> {
     all().find(|spec| spec.is_called(name))
 }
 
-/// The policy written so: a name, or one with parameters (`reuse:look=0.25,batch=8,decay=0.99`).
+/// The policy written so: a name, or one with parameters (`reuse:look=0.25,batch=8,decay=0.99`,
+/// `mglru:FILE.toml`).
 ///
 /// # Errors
 /// What is wrong, and what there is.
@@ -41,6 +67,9 @@ pub fn parse(text: &str) -> Result<Arc<dyn Yardstick>, String> {
         && reuse_pool::SPEC.is_called(name)
     {
         return Ok(Arc::new(Reuse::parse(parameters)?));
+    }
+    if text.contains(':') && text.ends_with(".toml") {
+        return Ok(Arc::new(KernelPolicy::parse(text)?));
     }
     let spec = by_name(text)
         .ok_or_else(|| format!("there is no policy '{text}'; there are {}", names()))?;
@@ -52,8 +81,15 @@ pub fn parse(text: &str) -> Result<Arc<dyn Yardstick>, String> {
 /// # Errors
 /// As [`parse`].
 pub fn parse_list(text: &str) -> Result<Vec<Arc<dyn Yardstick>>, String> {
+    let parts: Vec<&str> = text.split(',').collect();
+    let written = with_parameters(&parts);
+    written.iter().map(|text| parse(text)).collect()
+}
+
+/// Puts names and the parameters behind them together again, which commas parted.
+pub fn with_parameters(parts: &[impl AsRef<str>]) -> Vec<String> {
     let mut written: Vec<String> = Vec::new();
-    for part in text.split(',') {
+    for part in parts.iter().map(AsRef::as_ref) {
         match written.last_mut() {
             // A parameter of the policy before.
             Some(before) if part.contains('=') && before.contains(':') && !part.contains(':') => {
@@ -62,7 +98,7 @@ pub fn parse_list(text: &str) -> Result<Vec<Arc<dyn Yardstick>>, String> {
             _ => written.push(part.to_owned()),
         }
     }
-    written.iter().map(|text| parse(text)).collect()
+    written
 }
 
 /// The names of all policies, for messages.
@@ -83,6 +119,21 @@ mod tests {
             }
         }
         assert!(by_name("nonsense").is_none());
+    }
+
+    #[test]
+    fn what_is_registered_is_found_and_unique() {
+        static MINE: PolicySpec = PolicySpec {
+            name: "mine",
+            aliases: &["my-own"],
+            summary: "none",
+            simulation: agewise_trace::yardstick::Simulation::Offline(|_, capacity, _| {
+                capacity as u64
+            }),
+        };
+        register(&MINE).unwrap();
+        assert_eq!(parse("My_Own").unwrap().name(), "mine");
+        assert!(register(&MINE).unwrap_err().contains("'mine' already"));
     }
 
     #[test]

@@ -209,7 +209,7 @@ fn plan(workload: &str) -> Plan {
 
 #[test]
 fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
-    let policies = ["classic", "mglru:7.2", "mglru:6.12"].map(|name| (policy(name), None));
+    let policies = ["classic", "mglru:7.2", "mglru:6.12"].map(|name| (policy(name).into(), None));
     for workload in ["desktop", "forkers"] {
         let text = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();

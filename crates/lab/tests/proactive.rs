@@ -8,7 +8,7 @@ use std::sync::Arc;
 use agewise_kernel::ids::MemcgId;
 use agewise_lab::experiment::machine_run::{MEASURES, Plan, Run, Subject, run};
 use agewise_lab::experiment::replay::{Arrangement, Replay};
-use agewise_lab::machine::address_space::MapOptions;
+use agewise_lab::machine::address_space::{Advice, MapOptions};
 use agewise_lab::machine::device::DeviceKind;
 use agewise_lab::machine::{Clearing, Limits, Machine, MachineConfig, Policy, SwapConfig};
 use agewise_lab::proactive::{ProactivePlan, Sight};
@@ -48,7 +48,7 @@ fn plan(toml: &str, agent: Option<&str>) -> Plan {
         seed: 1,
         proactive: agent.map(|spec| ProactivePlan {
             spec: spec.parse().unwrap(),
-            sight: Sight::PageTables,
+            sight: Sight::default(),
             truth: true,
         }),
     }
@@ -272,7 +272,7 @@ fn agents_run_beside_traces() {
     ] {
         plan.proactive = Some(ProactivePlan {
             spec: agent.parse().unwrap(),
-            sight: Sight::PageTables,
+            sight: Sight::default(),
             truth: true,
         });
         let with = measure(&plan);
@@ -305,9 +305,9 @@ fn the_same_seed_gives_the_same_run_and_histograms_near_the_truth() {
     assert!(agent.log().iter().all(aged) && !agent.log().is_empty());
 }
 
-/// The working-set report's R6: how far its histogram is from the truth, as the earth-mover distance in
-/// bins a page, over bins of 1, 2, 3, 5, 7, 10... s. Exact where looks fall on the bounds; else what was
-/// accessed between two looks is told apart no further than that.
+/// The working-set report's R6: how far its histogram is from the truth, as the earth-mover
+/// distance in bins a page, over bins of 1, 2, 3, 5, 7, 10... s. Exact where looks fall on the
+/// bounds; else what was accessed between two looks is told apart no further than that.
 #[test]
 fn the_report_misplaces_few_pages() {
     for (order, used, period_ms, most) in [
@@ -351,6 +351,11 @@ fn machine(policy: &str, device: DeviceKind, pages: u32) -> Machine {
     })
 }
 
+fn file_pages(machine: &mut Machine, group: MemcgId) -> u64 {
+    let seen = machine.look_at_files(group, false);
+    seen.values().map(|table| table.bits.present.len()).sum()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
@@ -360,12 +365,12 @@ proptest! {
     fn the_hand_leaves_the_machine_whole(
         which in 0usize..3,
         device in prop_oneof![Just(DeviceKind::Zram), Just(DeviceKind::Ssd)],
-        steps in prop::collection::vec((0u64..600, 1u64..200, any::<bool>(), 0u8..4), 1..40),
+        steps in prop::collection::vec((0u64..600, 1u64..200, any::<bool>(), 0u8..6), 1..40),
     ) {
         let mut machine = machine(POLICIES[which], device, 4096);
         let group = machine.add_memcg(MemcgId::ROOT, "t", Limits::default());
         let process = machine.add_process(group);
-        let file = machine.add_file(200, group, agewise_lab::machine::address_space::Advice::Random);
+        let file = machine.add_file(200, group, Advice::Random);
         let heap = machine.map(process, &MapOptions::anon(600)).unwrap();
         let mapped = machine.map(process, &MapOptions::file(file.number(), 200)).unwrap();
         for (first, count, even_young, what) in steps {
@@ -384,6 +389,22 @@ proptest! {
                     machine.sort_cold(process, runs);
                     machine.reap(group);
                 }
+                3 => {
+                    let run = first..(first + count).min(600);
+                    let before = file_pages(&mut machine, group);
+                    let runs = std::slice::from_ref(&run);
+                    let (tried, left) = machine.drop_file_pages(file, runs, even_young);
+                    prop_assert_eq!(before - file_pages(&mut machine, group), left.len() as u64);
+                    prop_assert!(left.len() as u64 <= tried);
+                }
+                4 => {
+                    for page in first..(first + count).min(200) {
+                        machine.read(process, file, page as u32, 1);
+                        if even_young {
+                            machine.write(process, file, page as u32, 1);
+                        }
+                    }
+                }
                 _ => {
                     for page in first..(first + count).min(600) {
                         machine.access(process, heap + page, page % 3 == 0);
@@ -391,7 +412,8 @@ proptest! {
                     }
                 }
             }
-            let clearing = [Clearing::None, Clearing::Accessed, Clearing::Anon][first as usize % 3];
+            let clearings = [Clearing::None, Clearing::Accessed, Clearing::Anon, Clearing::All];
+            let clearing = clearings[first as usize % 4];
             let (seen, _) = machine.beside(machine.now_ns() + 1_000_000, |machine| {
                 let mut pages = 0;
                 machine.look_at(process, clearing, |table| {

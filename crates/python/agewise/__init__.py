@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reclaim policies on simulated memory, side by side: the lab of agewise for Python."""
 
-from . import lab
+from . import lab, policy, trace
 from ._native import __version__
+from ._sweep import Sweep, sweep
 
-__all__ = ["__version__", "lab"]
+__all__ = ["Sweep", "__version__", "lab", "policy", "sweep", "trace"]

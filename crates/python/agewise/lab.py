@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 from . import _native
+from .policy import Policy, describe
 
 __all__ = ["Results", "curve", "run"]
 
@@ -55,7 +56,71 @@ class Results:
         return polars.DataFrame(rows, infer_schema_length=None)
 
     def __len__(self) -> int:
-        return len(self._native.rows())
+        return len(self._native)
+
+    def plot(self, measure: str = "major_faults") -> Any:
+        """A chart of altair, or axes of matplotlib where there is no altair.
+
+        Of curves, the miss ratio by size, a line a policy. Of runs, the mean of a measure with its
+        95 % interval, a bar a policy. Raises ImportError where neither is installed, ValueError for a
+        measure that there is not.
+        """
+        rows = self.rows()
+        is_curve = bool(rows) and "miss_ratio" in rows[0]
+        if not is_curve:
+            known = {row["measure"] for row in rows}
+            rows = [row for row in rows if row["measure"] == measure]
+            if not rows:
+                raise ValueError(f"there is no measure {measure!r}; there are {sorted(known)}")
+        try:
+            import altair
+        except ImportError:
+            try:
+                from matplotlib import pyplot
+            except ImportError:
+                raise ImportError(
+                    "plots need altair or matplotlib: pip install altair"
+                ) from None
+            return _axes(pyplot, rows, measure, is_curve)
+        return _chart(altair, rows, measure, is_curve)
+
+
+def _chart(altair: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool) -> Any:
+    # Altair takes dictionaries; a frame is not needed.
+    if is_curve:
+        shown = ["policy", "size_pages", "miss_ratio"]
+        values = [{key: row[key] for key in shown} for row in rows]
+        chart = altair.Chart(altair.Data(values=values)).mark_line(point=True)
+        return chart.encode(
+            x=altair.X("size_pages:Q", title="pages").scale(type="log"),
+            y=altair.Y("miss_ratio:Q", title="miss ratio"),
+            color=altair.Color("policy:N", sort=None),
+        )
+    values = []
+    for row in rows:
+        half = row["ci95"] or 0.0
+        ends = {"low": row["mean"] - half, "high": row["mean"] + half}
+        values.append({"policy": row["policy"], "mean": row["mean"], **ends})
+    base = altair.Chart(altair.Data(values=values)).encode(y=altair.Y("policy:N", sort=None))
+    bars = base.mark_bar().encode(x=altair.X("mean:Q", title=measure))
+    return bars + base.mark_rule().encode(x="low:Q", x2="high:Q")
+
+
+def _axes(pyplot: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool) -> Any:
+    _, axes = pyplot.subplots()
+    if is_curve:
+        for policy in dict.fromkeys(row["policy"] for row in rows):
+            line = [row for row in rows if row["policy"] == policy]
+            sizes = [row["size_pages"] for row in line]
+            axes.plot(sizes, [row["miss_ratio"] for row in line], marker=".", label=policy)
+        axes.set(xscale="log", xlabel="pages", ylabel="miss ratio")
+        axes.legend()
+    else:
+        halves = [row["ci95"] or 0.0 for row in rows]
+        axes.barh([row["policy"] for row in rows], [row["mean"] for row in rows], xerr=halves)
+        axes.invert_yaxis()
+        axes.set(xlabel=measure)
+    return axes
 
 
 def _options(options: Optional[Mapping[str, object]]) -> str:
@@ -78,7 +143,7 @@ def _options(options: Optional[Mapping[str, object]]) -> str:
 
 def run(
     workload_or_trace: Path,
-    policies: Sequence[str] = POLICIES,
+    policies: Sequence[Union[str, type[Policy]]] = POLICIES,
     *,
     proactive: Sequence[str] = (),
     memory: Union[str, int, None] = None,
@@ -90,6 +155,7 @@ def run(
 ) -> Results:
     """Runs a workload or trace on simulated memory under several policies.
 
+    `policies`: names, and classes (see `agewise.policy`), which decide over the same accesses.
     `memory`: bytes, or a size such as ``"24M"``, ``"5000p"`` (pages) or ``"25%"`` (of a trace).
     `proactive`: agents that reclaim beside each policy. `seeds`: 1 to this number. `options`:
     others of the command, such as ``{"access": "mapped", "trace_format": "csv"}``. What is not
@@ -100,7 +166,7 @@ def run(
     return Results(
         _native.run(
             os.fspath(workload_or_trace),
-            list(policies),
+            [describe(policy) for policy in policies],
             list(proactive),
             None if memory is None else str(memory),
             swap,
@@ -114,7 +180,7 @@ def run(
 
 def curve(
     trace: Path,
-    policies: Sequence[str] = ("opt", "lru", "clock"),
+    policies: Sequence[Union[str, type[Policy]]] = ("opt", "lru", "clock"),
     *,
     sizes: Sequence[Union[int, str]] = (),
     points: int = 32,
@@ -132,7 +198,7 @@ def curve(
     return Results(
         _native.curve(
             os.fspath(trace),
-            list(policies),
+            [describe(policy) for policy in policies],
             [str(size) for size in sizes],
             points,
             sampling,

@@ -1,32 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the Python package calls: the studies of the lab, as the command runs them.
 
+mod policy;
+mod trace;
+
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{fs, thread};
 
+use agewise_lab::experiment::contender::Contender;
 use agewise_lab::proactive::Sight;
 use agewise_lab::study::curve::CurveRequest;
 use agewise_lab::study::description::Description;
 use agewise_lab::study::run::{RunRequest, columns};
 use agewise_lab::study::setup::Setup;
+use agewise_lab::study::sweep::{Advance, Sweep};
 use agewise_lab::study::table::{Table, Value};
 use agewise_lab::study::{StudyError, options, parquet};
 use agewise_lab::yardstick;
 use agewise_policy::proactive::Spec;
 use agewise_trace::curve::{SamplingPlan, SizeSpec};
+use agewise_trace::yardstick::Yardstick;
 use agewise_trace::{ReadLimits, TraceError};
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+
+use policy::{Failure, PolicyError, PythonPolicy};
 
 /// How long Python waits before it looks for signals.
 const SIGNALS_EVERY: Duration = Duration::from_millis(20);
 
 /// The commit of this build, or `unknown`.
 const BUILD: &str = env!("AGEWISE_BUILD");
+
+/// A policy as Python names it.
+#[derive(FromPyObject)]
+enum AnyPolicy {
+    /// One of the lab's.
+    Name(String),
+    /// A class, its name, and the hash of its source.
+    Class(Py<PyAny>, String, Option<String>),
+}
+
+impl AnyPolicy {
+    fn yardstick(self, failure: &Failure) -> Result<Arc<dyn Yardstick>, String> {
+        match self {
+            AnyPolicy::Name(name) => yardstick::parse(&name),
+            AnyPolicy::Class(class, name, sha256) => {
+                Ok(Arc::new(PythonPolicy::new(class, name, sha256, failure)))
+            }
+        }
+    }
+}
 
 /// A table with what it is of.
 #[pyclass(frozen, module = "agewise._native")]
@@ -42,6 +71,11 @@ impl Results {
     /// The rows, as dictionaries.
     fn rows<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         dictionaries(py, &self.rows)
+    }
+
+    /// How many rows.
+    fn __len__(&self) -> usize {
+        self.rows.rows.len()
     }
 
     /// A row a run, as dictionaries.
@@ -94,9 +128,11 @@ fn exception(error: StudyError) -> PyErr {
 /// work ends soon after.
 fn wait<T: Send + 'static>(
     py: Python<'_>,
+    failure: &Failure,
+    tick: impl Fn() -> PyResult<()>,
     work: impl FnOnce(&Arc<AtomicBool>) -> Result<T, StudyError> + Send + 'static,
 ) -> PyResult<T> {
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&failure.stop);
     let (sender, receiver) = mpsc::channel();
     let receiver = Mutex::new(receiver);
     let flag = Arc::clone(&stop);
@@ -110,12 +146,15 @@ fn wait<T: Send + 'static>(
             Err(_) => Err(RecvTimeoutError::Disconnected),
         });
         match received {
-            Ok(result) => return result.map_err(exception),
+            Ok(result) => {
+                tick()?;
+                return result.map_err(|error| failure.take().unwrap_or_else(|| exception(error)));
+            }
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(PyRuntimeError::new_err("the lab failed"));
             }
             Err(RecvTimeoutError::Timeout) => {
-                if let Err(interrupt) = py.check_signals() {
+                if let Err(interrupt) = py.check_signals().and_then(|()| tick()) {
                     stop.store(true, Ordering::Relaxed);
                     return Err(interrupt);
                 }
@@ -133,7 +172,7 @@ fn trace_memory_bytes() -> u64 {
 }
 
 fn setup(options: &str) -> PyResult<(Setup, Sight)> {
-    let (mut setup, mut sight) = (Setup::default(), Sight::PageTables);
+    let (mut setup, mut sight) = (Setup::default(), Sight::default());
     options::from_text(options, &mut setup, &mut sight).map_err(exception)?;
     setup.reading.limits = ReadLimits {
         memory_max_bytes: trace_memory_bytes(),
@@ -149,7 +188,7 @@ fn setup(options: &str) -> PyResult<(Setup, Sight)> {
 fn run(
     py: Python<'_>,
     subject: String,
-    policies: Vec<String>,
+    policies: Vec<AnyPolicy>,
     agents: Vec<String>,
     memory: Option<String>,
     swap: Option<String>,
@@ -164,6 +203,17 @@ fn run(
     let agents: Result<Vec<Spec>, _> = agents.iter().map(|agent| agent.parse()).collect();
     let agents = agents.map_err(|error| PyValueError::new_err(format!("{error}")))?;
     let (setup, sight) = setup(options)?;
+    let failure = Failure::default();
+    let mut all = Vec::new();
+    for policy in policies {
+        match policy {
+            AnyPolicy::Name(name) => all.extend(columns(&[name], &agents).map_err(exception)?),
+            class => {
+                let yardstick = class.yardstick(&failure).map_err(PyValueError::new_err)?;
+                all.push((Contender::Yardstick(yardstick), None));
+            }
+        }
+    }
     let request = RunRequest {
         setup: Setup {
             memory,
@@ -173,12 +223,17 @@ fn run(
             ..setup
         },
         subject,
-        columns: columns(&policies, &agents).map_err(exception)?,
+        columns: all,
         sight,
         seeds,
         build: BUILD.to_owned(),
     };
-    let outcome = wait(py, move |stop| request.run(stop, |_| ()))?;
+    let outcome = wait(
+        py,
+        &failure,
+        || Ok(()),
+        move |stop| request.run(stop, |_| ()),
+    )?;
     Ok(Results {
         rows: outcome.summary_table(),
         runs: outcome.run_table(),
@@ -193,7 +248,7 @@ fn run(
 fn curve(
     py: Python<'_>,
     trace: String,
-    policies: Vec<String>,
+    policies: Vec<AnyPolicy>,
     sizes: Vec<String>,
     points: u16,
     sampling: Option<(f64, usize)>,
@@ -202,7 +257,10 @@ fn curve(
     if points == 0 {
         return Err(PyValueError::new_err("points: 1 at least"));
     }
-    let policies = policies.iter().map(|policy| yardstick::parse(policy));
+    let failure = Failure::default();
+    let policies = policies
+        .into_iter()
+        .map(|policy| policy.yardstick(&failure));
     let sizes = sizes.iter().map(|size| size.parse::<SizeSpec>());
     let sampling = sampling.map(|(rate, samples)| SamplingPlan::new(rate, samples));
     let request = CurveRequest {
@@ -218,7 +276,7 @@ fn curve(
         sampling: sampling.transpose().map_err(PyValueError::new_err)?,
         build: BUILD.to_owned(),
     };
-    let outcome = wait(py, move |stop| request.run(stop))?;
+    let outcome = wait(py, &failure, || Ok(()), move |stop| request.run(stop))?;
     let table = outcome.table();
     Ok(Results {
         rows: table.clone(),
@@ -229,12 +287,51 @@ fn curve(
     })
 }
 
+/// Cells that could not be run, and why.
+type Failed = Vec<(String, String)>;
+
+/// A sweep into a directory: how many cells were run, how many were there, and those that failed,
+/// each with why. `advance` is called with cells done, all cells, and the seconds left.
+#[pyfunction]
+fn sweep(
+    py: Python<'_>,
+    spec: PathBuf,
+    out: PathBuf,
+    prune: bool,
+    advance: Bound<'_, PyAny>,
+) -> PyResult<(usize, usize, Failed)> {
+    let limits = setup("")?.0.reading.limits;
+    let last = Arc::new(Mutex::new(None::<Advance>));
+    let seen = Arc::clone(&last);
+    let tick = || {
+        let advanced = last.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match advanced {
+            Some(Advance { done, total, left }) => {
+                advance.call1((done, total, left.as_secs_f64())).map(drop)
+            }
+            None => Ok(()),
+        }
+    };
+    let outcome = wait(py, &Failure::default(), tick, move |stop| {
+        Sweep::read(&spec, limits, BUILD)?.run(&out, prune, stop, |advance| {
+            *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(advance);
+        })
+    })?;
+    let failed = outcome.failed.into_iter();
+    let failed = failed.map(|(cell, error)| (cell, error.to_string()));
+    Ok((outcome.ran, outcome.found, failed.collect()))
+}
+
 /// The native part of the package.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("build", BUILD)?;
     module.add_class::<Results>()?;
+    module.add_class::<trace::TraceReader>()?;
+    module.add_function(wrap_pyfunction!(trace::write_trace, module)?)?;
+    module.add("PolicyError", module.py().get_type::<PolicyError>())?;
     module.add_function(wrap_pyfunction!(run, module)?)?;
+    module.add_function(wrap_pyfunction!(sweep, module)?)?;
     module.add_function(wrap_pyfunction!(curve, module)?)
 }

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The installed package: its examples, its types, its errors, and that it gives the command's rows.
 
-Run by scripts/test-wheel, which names the command in AGEWISE and the page in EXAMPLES.
+Run by scripts/test-wheel, which names the command in AGEWISE and the pages in EXAMPLES.
 """
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -15,12 +16,14 @@ import threading
 import time
 import unittest
 import unittest.mock
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from agewise import lab
+import agewise
+from agewise import lab, policy, trace
 
 AGEWISE = os.environ["AGEWISE"]
 EXAMPLES = os.environ["EXAMPLES"]
@@ -36,6 +39,37 @@ def command(*arguments: str) -> list[dict[str, Any]]:
 def without_build(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The build of the command need not be that of the wheel."""
     return [{key: value for key, value in row.items() if key != "build"} for row in rows]
+
+
+class MyLru(policy.Policy):
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self.order: OrderedDict[int, None] = OrderedDict()
+
+    def on_access(self, pages: list[int]) -> None:
+        move = self.order.move_to_end
+        for page in pages:
+            move(page)
+
+    def on_fault(self, page: int) -> None:
+        self.order[page] = None
+
+    def evict(self, page: int) -> int:
+        return self.order.popitem(last=False)[0]
+
+
+class MyFifo(policy.Policy):
+    name = "my fifo"
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self.queue: deque[int] = deque()
+
+    def on_fault(self, page: int) -> None:
+        self.queue.append(page)
+
+    def evict(self, page: int) -> list[int]:
+        return [self.queue.popleft()]
 
 
 class Package(unittest.TestCase):
@@ -101,6 +135,159 @@ class Package(unittest.TestCase):
         results = lab.run("kv", ["classic"], seeds=1)
         self.assertEqual(results.frame().to_dicts(), results.rows())
 
+    def test_policies_in_python_count_as_ours(self) -> None:
+        for trace in (self.trace, self.zipf()):
+            rows = lab.curve(trace, ["lru", MyLru, MyFifo, "fifo"], points=5).rows()
+            misses: dict[str, list[int]] = {}
+            for row in rows:
+                misses.setdefault(row["policy"], []).append(row["misses"])
+            self.assertEqual(misses["MyLru"], misses["lru"])
+            self.assertEqual(misses["my fifo"], misses["fifo"])
+        self.assertRegex(rows[-5 - 1]["policy_sha256"], "^[0-9a-f]{64}$")
+        runs = lab.run(self.trace, ["lru", MyLru, "classic"], memory="300p").runs()
+        faults = {row["policy"]: row["major_faults"] for row in runs}
+        self.assertEqual(faults["MyLru"], faults["lru"])
+        self.assertIsNone(runs[0]["scanned"])
+        self.assertGreater(runs[-1]["scanned"], 0)
+
+    def zipf(self) -> str:
+        """A million accesses, half of them of a fiftieth of the pages."""
+        path = os.path.join(self.directory.name, "zipf.trace")
+        if not os.path.exists(path):
+            draw = random.Random(1)
+            pages = (int(50_000 ** draw.random()) for _ in range(1_000_000))
+            Path(path).write_text("".join(f"{page}\n" for page in pages))
+        return path
+
+    def test_policies_in_python_are_fast(self) -> None:
+        trace = self.zipf()
+        started = time.monotonic()
+        lab.curve(trace, [MyLru], sizes=["50%"])
+        took = time.monotonic() - started
+        print(f"LRU in Python: {1e6 / took:.0f} accesses/s", file=sys.stderr)
+        # A tenth of what is promised: the machine may be busy with other things.
+        self.assertLess(took, 10.0)
+
+    def test_policies_that_make_no_sense_are_told(self) -> None:
+        wrongs: list[tuple[object, str]] = [
+            ([], r"Wrong.evict\(\) gave no page, but memory is full \(access \d+, to page \d+\)"),
+            (None, r"gave None, which is no page \(access"),
+            (10**6, r"gave page 1000000, which is not in memory \(access"),
+            (-1, "gave page -1, which is not in memory"),
+            ([0, 0], "gave page 0, which is not in memory"),
+            (1.5, "gave 1.5, which is no page"),
+        ]
+        for gives, words in wrongs:
+
+            class Wrong(MyLru):
+                def evict(self, page: int) -> Any:
+                    return gives
+
+            with self.assertRaisesRegex(policy.PolicyError, words):
+                lab.curve(self.trace, [Wrong], sizes=[50])
+
+        class Broken(MyLru):
+            def on_fault(self, page: int) -> None:
+                raise KeyError("mine")
+
+        with self.assertRaisesRegex(KeyError, "mine"):
+            lab.run(self.trace, [Broken])
+        with self.assertRaisesRegex(TypeError, "subclasses of agewise.policy.Policy"):
+            lab.curve(self.trace, [int])  # type: ignore[list-item]
+
+    def test_sweeps_are_those_of_the_command(self) -> None:
+        spec = {
+            "seeds": 2,
+            "grid": [
+                {"workload": self.trace, "policy": ["classic", "arc"], "memory": ["300p", "400p"]},
+                {"workload": ["kv"], "policy": "mglru", "set": {"swappiness": [10]}},
+            ],
+            "skip": {"policy": "arc", "memory": "300p"},
+        }
+        seen: list[tuple[int, int]] = []
+        out = os.path.join(self.directory.name, "ours")
+        swept = agewise.sweep(spec, out, progress=lambda done, total, left: seen.append((done, total)))
+        self.assertEqual((swept.ran, swept.found, swept.failed), (4, 0, []))
+        self.assertEqual(seen[-1], (4, 4))
+        self.assertEqual(agewise.sweep(spec, out).found, 4)
+        file = os.path.join(self.directory.name, "sweep.toml")
+        Path(file).write_text(
+            f"seeds = 2\n[[grid]]\nworkload = '{self.trace}'\npolicy = ['classic', 'arc']\n"
+            "memory = ['300p', '400p']\n[[grid]]\nworkload = 'kv'\npolicy = 'mglru'\n"
+            "set.swappiness = 10\n[[skip]]\npolicy = 'arc'\nmemory = '300p'\n"
+        )
+        theirs = os.path.join(self.directory.name, "theirs")
+        subprocess.run([AGEWISE, "lab", "sweep", file, "-o", theirs], check=True, capture_output=True)
+
+        def rows(directory: str) -> list[str]:
+            line = [AGEWISE, "lab", "show", directory, "--format", "json"]
+            shown = subprocess.run(line, check=True, capture_output=True).stdout
+            return sorted(str(row) for row in without_build([json.loads(of) for of in shown.splitlines()]))
+
+        self.assertEqual(rows(out), rows(theirs))
+        with self.assertRaisesRegex(ValueError, "did you mean `workload`"):
+            agewise.sweep({"grid": {"worklod": "kv"}}, out)
+        with self.assertRaisesRegex(ValueError, "not of this sweep"):
+            agewise.sweep({"grid": {"workload": "kv", "policy": "classic"}}, out)
+
+    @unittest.skipUnless(find_spec("polars"), "polars is not installed")
+    def test_sweeps_are_read_in_place(self) -> None:
+        import polars
+
+        out = os.path.join(self.directory.name, "swept")
+        spec = {"seeds": 1, "grid": {"workload": "kv", "policy": ["mglru:7.2", "lru"]}}
+        frame = agewise.sweep(spec, out).frame()
+        self.assertEqual(sorted(frame["policy"]), ["lru", "mglru:7.2"])
+        lazy = polars.scan_parquet(out + "/**/*.parquet", hive_partitioning=True)
+        self.assertEqual(sorted(lazy.collect()["policy"]), ["lru", "mglru:7.2"])
+
+    def test_traces_are_written_as_they_should_be(self) -> None:
+        path = os.path.join(self.directory.name, "written.pages")
+        pages = [int(line) for line in Path(self.trace).read_text().split()]
+        self.assertEqual(trace.write(path, pages, time_ns=range(len(pages))), len(pages))
+        ours = [(row["size_pages"], row["misses"]) for row in lab.curve(path, ["lru"]).rows()]
+        plain = [(row["size_pages"], row["misses"]) for row in lab.curve(self.trace, ["lru"]).rows()]
+        self.assertEqual(ours, plain)
+        for wrong in ([1, -1], [1, 1.5], [1, float("nan")], [1, None], [1, 2**64]):
+            with self.assertRaisesRegex(ValueError, "access 1: .* is no page"):
+                trace.write(path, wrong)  # type: ignore[arg-type]
+        with self.assertRaisesRegex(ValueError, "access 1: .* is no page and time"):
+            trace.write(path, [1, 2], time_ns=[3])
+        with self.assertRaisesRegex(ValueError, "access 1: its time 2 is before 3"):
+            trace.write(path, [1, 2], time_ns=[3, 2])
+        with self.assertRaisesRegex(ValueError, "format is"):
+            trace.write(path, [], format="oracleGeneral")
+
+    @unittest.skipUnless(find_spec("pyarrow"), "pyarrow is not installed")
+    def test_traces_are_read_in_batches(self) -> None:
+        path = os.path.join(self.directory.name, "t.csv")
+        Path(path).write_text("time_ns,page,kind,process,class\n5,7,w,3,anon\n6,8,r,3,file\n")
+        [batch] = trace.open(path)
+        first, second = batch.to_pylist()
+        expected = {"page": 7, "time_ns": 5, "process": 3, "kind": "write", "class": "anon"}
+        self.assertEqual(first, expected)
+        self.assertEqual((second["page"], second["kind"], second["class"]), (8, "read", "file"))
+        self.assertEqual(sum(len(batch) for batch in trace.open(self.trace)), 20000)
+        with self.assertRaises(FileNotFoundError):
+            trace.open("/nonexistent")
+
+    def test_plots_need_altair_or_matplotlib(self) -> None:
+        results = lab.curve(self.trace, ["lru"], points=3)
+        self.assertEqual(len(results), 3)
+        without = {"altair": None, "matplotlib": None}
+        with unittest.mock.patch.dict(sys.modules, without):
+            with self.assertRaisesRegex(ImportError, "pip install altair"):
+                results.plot()
+        with self.assertRaisesRegex(ValueError, "no measure 'faults'"):
+            lab.run("kv", ["classic"], seeds=1).plot("faults")
+
+    @unittest.skipUnless(find_spec("altair"), "altair is not installed")
+    def test_plots_are_drawn(self) -> None:
+        curve = lab.curve(self.trace, ["lru", "opt"], points=3).plot().to_dict()
+        self.assertEqual(len(curve["data"]["values"]), 6)
+        bars = lab.run("kv", ["classic", "lru"], seeds=2).plot().to_dict()
+        self.assertEqual(len(bars["layer"]), 2)
+
     def test_ctrl_c_stops_at_once(self) -> None:
         timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
         timer.start()
@@ -110,8 +297,9 @@ class Package(unittest.TestCase):
         self.assertLess(time.monotonic() - started, 5.0)
 
     def test_examples_of_the_page_run(self) -> None:
-        examples = re.findall(r"```python\n(.*?)```", Path(EXAMPLES).read_text(), re.S)
-        self.assertEqual(len(examples), 3)
+        pages = "".join(Path(page).read_text() for page in EXAMPLES.split())
+        examples = re.findall(r"```python\n(.*?)```", pages, re.S)
+        self.assertEqual(len(examples), 6)
         for example in examples:
             line = [sys.executable, "-c", example]
             done = subprocess.run(line, cwd=self.directory.name, capture_output=True, text=True)

@@ -119,6 +119,11 @@ impl Spawned {
         }
     }
 
+    /// Whether it ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.id()

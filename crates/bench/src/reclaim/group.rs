@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A memory cgroup of our own for one run, removed again with all that is in it.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,11 @@ impl Group {
     /// Moves a process into it.
     pub fn take_in(&self, pid: u32) -> anyhow::Result<()> {
         Ok(self.own.take_in(pid)?)
+    }
+
+    /// `cgroup.procs`, open for a process to write itself into.
+    pub fn entrance(&self) -> anyhow::Result<File> {
+        Ok(self.own.entrance()?)
     }
 
     /// Where a shell puts itself in.

@@ -5,6 +5,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
@@ -14,8 +15,6 @@ use rand_distr::{Distribution, Zipf};
 use rand_pcg::Pcg64;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-
-use agewise_cli::signal::Stop;
 
 /// Requests under way at a time, one a connection.
 const CONNECTIONS: usize = 8;
@@ -150,7 +149,7 @@ impl Keys {
     }
 
     /// Sets keys `0..count`, in order.
-    pub fn load(&mut self, count: u64, stop: &Stop) -> anyhow::Result<()> {
+    pub fn load(&mut self, count: u64, stop: &AtomicBool) -> anyhow::Result<()> {
         let mut next = 0;
         self.drive(count, stop, |keys, request| {
             let key = next;
@@ -166,7 +165,7 @@ impl Keys {
         operations: u64,
         keys: std::ops::Range<u64>,
         choice: Choice,
-        stop: &Stop,
+        stop: &AtomicBool,
     ) -> anyhow::Result<Phase> {
         let count = keys.end - keys.start;
         let zipf = Zipf::new(count as f64, 0.99).context("there are keys")?;
@@ -195,7 +194,7 @@ impl Keys {
     fn drive(
         &mut self,
         operations: u64,
-        stop: &Stop,
+        stop: &AtomicBool,
         mut make: impl FnMut(&mut Self, &mut Vec<u8>),
     ) -> anyhow::Result<Phase> {
         let mut latency = Histogram::new_with_bounds(100, 60_000_000_000, 3)?;
@@ -220,7 +219,7 @@ impl Keys {
                 .iter()
                 .map(|connection| PollFd::new(&connection.stream, PollFlags::IN))
                 .collect();
-            ensure!(stop.requested().is_none(), "interrupted");
+            ensure!(!stop.load(Ordering::Relaxed), "interrupted");
             match poll(&mut fds, None) {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,

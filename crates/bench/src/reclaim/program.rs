@@ -7,11 +7,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use clap::ValueEnum;
 use serde::Serialize;
 use tempfile::TempDir;
 
 use super::group::Group;
-use super::keys::Dialect;
+use super::keys::{Dialect, VALUE_BYTES};
 
 /// What holds the values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -28,7 +29,37 @@ pub enum Program {
     Python,
 }
 
+/// What redis takes for each key besides its value; others take about as much.
+const KEY_OVERHEAD_BYTES: u64 = 130;
+
+/// How many keys fill so much memory.
+pub fn keys_in(size_bytes: u64) -> u64 {
+    size_bytes / (VALUE_BYTES as u64 + KEY_OVERHEAD_BYTES)
+}
+
+/// Whether an executable is found, or that it is not.
+pub fn is_installed(executable: &str) -> Result<(), String> {
+    let found = std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|directory| directory.join(executable).is_file())
+    });
+    match found {
+        true => Ok(()),
+        false => Err(format!("{executable} is not installed")),
+    }
+}
+
 impl Program {
+    /// As it is named on the command line.
+    pub fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// Whether it can run here, or why not.
+    pub fn is_installed(self) -> Result<(), String> {
+        is_installed(self.executable())
+    }
+
     /// What has to be installed.
     pub fn executable(self) -> &'static str {
         match self {

@@ -2,6 +2,7 @@
 //! One run: a program in its cgroup, a daemon beside it, counters before and after.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,8 +12,8 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 use super::group::Group;
-use super::keys::{Choice, Keys, VALUE_BYTES};
-use super::program::{Program, Server};
+use super::keys::{Choice, Keys};
+use super::program::{Program, Server, is_installed, keys_in};
 use super::{Load, ReclaimArgs, compile};
 use crate::service::{self, Service};
 use agewise_cli::signal::Stop;
@@ -21,8 +22,6 @@ use agewise_cli::signal::Stop;
 const COLD_SHARE: f64 = 0.6;
 /// The limit as a share of what the program takes without one.
 const LIMIT_SHARE: f64 = 0.55;
-/// What redis takes for each key besides its value; others take about as much.
-const KEY_OVERHEAD_BYTES: u64 = 130;
 /// Time between two samples of resident memory.
 const SAMPLE: Duration = Duration::from_millis(200);
 
@@ -64,17 +63,9 @@ pub struct Bench<'a> {
 
 /// Whether a load can run here.
 pub fn is_possible(load: Load, program: Program) -> Result<(), String> {
-    let program = match load {
-        Load::Compile => "cc",
-        _ => program.executable(),
-    };
-    let found = std::env::var_os("PATH").is_some_and(|path| {
-        std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
-    });
-    if found {
-        Ok(())
-    } else {
-        Err(format!("{program} is not installed"))
+    match load {
+        Load::Compile => is_installed("cc"),
+        _ => program.is_installed(),
     }
 }
 
@@ -102,9 +93,13 @@ fn us_per_op(cpu_ns: u64, operations: u64) -> f64 {
     cpu_ns as f64 / 1e3 / operations.max(1) as f64
 }
 
-fn of_daemon(daemon: &Option<Daemon>) -> Counters {
-    let pid = daemon.as_ref().map(|daemon| daemon.service.pid());
-    pid.map_or_else(Counters::default, counters)
+/// Nothing if there is none; that one has ended is an error.
+fn of_daemon(daemon: &mut Option<Daemon>) -> anyhow::Result<Counters> {
+    let Some(daemon) = daemon else {
+        return Ok(Counters::default());
+    };
+    daemon.service.check()?;
+    Ok(counters(daemon.service.pid()))
 }
 
 /// The daemon of one run; ended when dropped.
@@ -178,6 +173,15 @@ fn mean_since(samples: &[(Instant, u64)], since: Instant) -> (f64, u64) {
     )
 }
 
+/// Which of `count` keys are asked for, and how they are chosen.
+fn asked(load: Load, count: u64) -> (Range<u64>, Choice) {
+    match load {
+        Load::Cold => ((count as f64 * COLD_SHARE) as u64..count, Choice::Zipf),
+        Load::Uniform => (0..count, Choice::Uniform),
+        Load::Budget | Load::Compile => (0..count, Choice::Zipf),
+    }
+}
+
 impl<'a> Bench<'a> {
     pub fn new(program: &'a Path, args: &'a ReclaimArgs, stop: &'a Stop) -> anyhow::Result<Self> {
         Ok(Bench {
@@ -197,35 +201,36 @@ impl<'a> Bench<'a> {
     }
 
     fn values(&self, group: &Group, load: Load, policy: &str, round: usize) -> anyhow::Result<Run> {
-        let count = self.args.size / (VALUE_BYTES as u64 + KEY_OVERHEAD_BYTES);
+        let count = keys_in(self.args.size);
         let program = self.args.program;
         let server = Server::start(program, group, self.args.size)?;
         let mut keys = Keys::connect(&server.socket(), program.dialect(), round as u64)?;
-        keys.load(count, self.stop)?;
-        let (range, choice) = match load {
-            Load::Cold => ((count as f64 * COLD_SHARE) as u64..count, Choice::Zipf),
-            Load::Uniform => (0..count, Choice::Uniform),
-            Load::Budget | Load::Compile => (0..count, Choice::Zipf),
-        };
+        keys.load(count, self.stop.flag())?;
+        let (range, choice) = asked(load, count);
         let limit_bytes = match load {
             Load::Budget => (group.usage_bytes() as f64 * LIMIT_SHARE) as u64,
             _ => 0,
         };
-        let daemon = self.limit(group, limit_bytes, policy)?;
+        let mut daemon = self.limit(group, limit_bytes, policy)?;
         let end = AtomicBool::new(false);
         let sampler = Sampler { group, end: &end };
         std::thread::scope(|scope| {
             let samples = scope.spawn(|| sampler.run());
             let whole = Instant::now();
-            let before_whole = (counters(server.pid()), of_daemon(&daemon));
+            let before_whole = (counters(server.pid()), of_daemon(&mut daemon)?);
             let measured = (|| {
-                keys.run(self.args.warm_operations, range.clone(), choice, self.stop)?;
+                keys.run(
+                    self.args.warm_operations,
+                    range.clone(),
+                    choice,
+                    self.stop.flag(),
+                )?;
                 let began = Instant::now();
-                let before = (counters(server.pid()), of_daemon(&daemon));
+                let before = (counters(server.pid()), of_daemon(&mut daemon)?);
                 let hits = group.limit_hits();
-                let phase = keys.run(self.args.operations, range, choice, self.stop)?;
+                let phase = keys.run(self.args.operations, range, choice, self.stop.flag())?;
                 let hits = group.limit_hits().saturating_sub(hits);
-                let after = (counters(server.pid()), of_daemon(&daemon));
+                let after = (counters(server.pid()), of_daemon(&mut daemon)?);
                 anyhow::Ok((began, before, phase, after, hits))
             })();
             end.store(true, Ordering::Relaxed);
@@ -279,7 +284,7 @@ impl<'a> Bench<'a> {
     }
 
     fn compile(&self, group: &Group, policy: &str, round: usize) -> anyhow::Result<Run> {
-        let daemon = self.limit(group, 0, policy)?;
+        let mut daemon = self.limit(group, 0, policy)?;
         let end = AtomicBool::new(false);
         let sampler = Sampler { group, end: &end };
         std::thread::scope(|scope| {
@@ -295,7 +300,7 @@ impl<'a> Bench<'a> {
                 .cpu
                 .saturating_sub(before.cpu);
             let operations = self.args.files as u64;
-            let of_daemon = of_daemon(&daemon);
+            let of_daemon = of_daemon(&mut daemon)?;
             let (mean, peak) = mean_since(&samples, began);
             let stat = group.cgroup().stat()?;
             let program_us = cpu.as_secs_f64() * 1e6 / operations as f64;

@@ -349,8 +349,8 @@ impl<M: Memory> World for Turn<'_, '_, M> {
             hands: Hands {
                 coldest: has_swap,
                 page_out: has_swap,
-                reclaim: false,
                 sort: false,
+                ..Hands::default()
             },
             ..Facts::default()
         }

@@ -176,11 +176,6 @@ impl Agent {
         }
     }
 
-    /// Whether file memory counts by the cgroup it is charged to.
-    pub fn follows_files(&self) -> bool {
-        self.cache.is_some()
-    }
-
     /// Whether the page cache counts the file memory of a subject, and not its processes.
     pub(super) fn is_cached_apart(&self, subject: usize) -> bool {
         self.cache.is_some() && self.resolved.subjects[subject].cgroup.is_some()

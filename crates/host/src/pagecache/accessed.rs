@@ -122,8 +122,6 @@ pub struct Accessed {
     /// As counted at the last look.
     events: u64,
     dropped: u64,
-    /// `last_index` of this kernel is behind the last page.
-    exclusive: bool,
     _object: Object,
 }
 
@@ -150,11 +148,11 @@ impl Accessed {
         let mut accessed = bpf::load(TRACER, "the BPF programs on the page cache", || {
             Self::attach(tables.max(TABLES_MIN))
         })?;
-        accessed.exclusive = accessed.find_reading()?;
+        let exclusive = accessed.find_reading()?;
         accessed.ctl.write(
             0,
             Ctl {
-                exclusive: accessed.exclusive.into(),
+                exclusive: exclusive.into(),
                 ..accessed.ctl.read(0)
             },
         );
@@ -192,7 +190,6 @@ impl Accessed {
             counts: map("counts")?,
             events: 0,
             dropped: 0,
-            exclusive: false,
             _object: object,
         })
     }
@@ -200,11 +197,6 @@ impl Accessed {
     /// Those of [`TRACEPOINTS`] that this kernel has.
     pub fn attached(&self) -> &[&'static Tracepoint] {
         &self.attached
-    }
-
-    /// Whether `last_index` of `mm_filemap_get_pages` is behind the last page, as in some kernels.
-    pub fn is_exclusive(&self) -> bool {
-        self.exclusive
     }
 
     /// Reads one page of a file of our own, and sees what is told of it.

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Putting folios on generation lists and taking them off.
 
-use crate::folio::{Flag, FolioList, FolioTable, FolioType, Pfn};
-use crate::ids::LruvecId;
-use crate::lru::{Lru, Lruvec};
+use crate::folio::{Flag, FolioTable, Pfn};
+use crate::lru::Lruvec;
 
 use super::generation::State;
+use super::generation_of;
 use super::profile::Profile;
-use super::{MAX_NR_GENS, MAX_SWAPPINESS, NR_ZONES, aging, generation_of};
 
 /// Puts a folio into the generation its flags earn it (`lru_gen_add_folio`). `rotate`: at the tail,
 /// because reclaim waits for it.
@@ -70,40 +69,5 @@ pub(super) fn relist(folios: &mut FolioTable, state: &mut State, pfn: Pfn, slot:
         list.push_tail(folios, pfn);
     } else {
         list.push_head(folios, pfn);
-    }
-}
-
-/// Moves all folios of a removed cgroup's lruvec to its parent's (`lru_gen_reparent_memcg`, 7.2):
-/// the parent is aged without a walk until both types have every generation, then each list is
-/// appended to the tail of the same slot. Generation fields stay as they are.
-pub(crate) fn reparent(lru: &mut Lru, from: LruvecId, to: LruvecId, now_ns: u64) {
-    let child = &lru.lruvecs[from.index()].mglru;
-    if child
-        .lists
-        .iter()
-        .flatten()
-        .flatten()
-        .all(FolioList::is_empty)
-    {
-        return;
-    }
-    while FolioType::ALL
-        .iter()
-        .any(|&t| lru.lruvecs[to.index()].mglru.nr_gens(t) < MAX_NR_GENS as u64)
-    {
-        aging::inc_max_seq(lru, to, MAX_SWAPPINESS, now_ns);
-    }
-    for slot in 0..MAX_NR_GENS {
-        for t in 0..2 {
-            for zone in 0..NR_ZONES {
-                let child = &mut lru.lruvecs[from.index()].mglru;
-                let mut list = std::mem::take(&mut child.lists[slot][t][zone]);
-                let nr_pages = std::mem::take(&mut child.nr_pages[slot][t][zone]);
-                lru.adopt(&list, to);
-                let parent = &mut lru.lruvecs[to.index()].mglru;
-                parent.nr_pages[slot][t][zone] += nr_pages;
-                parent.lists[slot][t][zone].append_tail(&mut lru.folios, &mut list);
-            }
-        }
     }
 }

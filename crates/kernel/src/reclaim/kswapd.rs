@@ -8,16 +8,12 @@
 use super::kswapd_zones::{self, Step};
 use super::node::shrink_node;
 use super::scope::{ListScope, ZONES};
-use super::tree::TreeWalk;
 use super::watermark::node_is_balanced;
 use super::{DEF_PRIORITY, Reclaimer, SWAP_CLUSTER_MAX, ScanControl, TOP_ZONE};
-use crate::classic::List;
-use crate::classic::active::shrink_active;
-use crate::classic::balance::{lruvec_inactive_is_low, snapshot_refaults};
-use crate::folio::FolioType;
+use super::{background_aging::age_node, zone_facts};
+use crate::classic::balance::snapshot_refaults;
 use crate::ids::{MemcgId, NodeId};
-use crate::lru::{Lru, Mode};
-use crate::mglru;
+use crate::lru::Lru;
 use crate::world::{Throttle, World};
 
 /// How long kswapd dozes before it trusts that the node stays balanced, in ns.
@@ -181,7 +177,7 @@ impl Kswapd {
         match lru.classic.list_scope {
             ListScope::Node => node_is_balanced(&world.zones(self.node), order, highest_zone),
             ListScope::Zone => {
-                kswapd_zones::node_is_balanced(lru, world, self.node, order, highest_zone)
+                zone_facts::node_is_balanced(lru, world, self.node, order, highest_zone)
             }
         }
     }
@@ -347,23 +343,5 @@ impl Kswapd {
         lru.node_flags[self.node.index()] = crate::lru::NodeFlags::default();
         world.wake_throttled(self.node, Throttle::Congested);
         true
-    }
-}
-
-/// Background ageing before each priority, so that anon pages get the chance to be used again
-/// before they are reclaimed (`kswapd_age_node`).
-pub(super) fn age_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut ScanControl) {
-    if lru.mode != Mode::Classic {
-        mglru::age_node(lru, world, node, sc);
-        return;
-    }
-    let root = lru.lruvec_id(MemcgId::ROOT, node);
-    if !world.has_swap() || !lruvec_inactive_is_low(lru, root, FolioType::Anon) {
-        return;
-    }
-    let mut walk = TreeWalk::full(MemcgId::ROOT);
-    while let Some(memcg) = walk.next(lru) {
-        let lruvec = lru.lruvec_id(memcg, node);
-        shrink_active(lru, world, lruvec, List::ActiveAnon, SWAP_CLUSTER_MAX, sc);
     }
 }

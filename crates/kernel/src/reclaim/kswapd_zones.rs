@@ -4,24 +4,20 @@
 //! The allocator takes from the highest zone first; kswapd goes the other way, from the lowest zone
 //! up to the highest that is short, so that the two meet as late as possible.
 
+use super::background_aging::age_node;
 use super::node::shrink_node;
 use super::scope::ZONES;
 use super::watermark::is_above;
+use super::zone_facts::{is_reclaimable, zone_of};
 use super::{DEF_PRIORITY, SWAP_CLUSTER_MAX, ScanControl};
-use crate::classic::List;
-use crate::folio::FolioType;
 use crate::ids::{MemcgId, NodeId};
 use crate::lru::{Lru, NodeFlags};
 use crate::reclaim::scope::ListScope;
 use crate::world::{World, ZoneState};
 
-/// A zone this full beyond its high watermark is left alone: a hundredth of it, or its low watermark
-/// if that is less (`KSWAPD_ZONE_BALANCE_GAP_RATIO`).
+/// A zone this full beyond its high watermark is left alone: a hundredth of it, or its low
+/// watermark if that is less (`KSWAPD_ZONE_BALANCE_GAP_RATIO`).
 const BALANCE_GAP_RATIO: u64 = 100;
-
-/// A zone whose pages were scanned this often over without one being freed is given up
-/// (`zone_reclaimable`).
-const FRUITLESS_ROUNDS: u64 = 6;
 
 /// What came of one priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,74 +28,6 @@ pub(super) enum Step {
     Enough,
     /// Too little was: look harder.
     TooLittle,
-}
-
-fn zone_of(lru: &Lru, world: &impl World, node: NodeId, zone: usize) -> (NodeId, ZoneState) {
-    let id = lru.classic.list_scope.reclaim_node(node, zone);
-    (id, world.zones(id)[zone])
-}
-
-/// Pages that scanning a zone could free (`zone_reclaimable_pages`).
-fn reclaimable_pages(lru: &Lru, world: &impl World, zone: NodeId) -> u64 {
-    let swap = world.swap_free_pages(MemcgId::ROOT) > 0;
-    lru.lruvecs
-        .iter()
-        .filter(|lruvec| lruvec.node == zone)
-        .flat_map(|lruvec| List::ALL.map(|list| (list, lruvec.classic.total_pages(list))))
-        .filter(|(list, _)| swap || list.folio_type() == FolioType::File)
-        .map(|(_, pages)| pages)
-        .sum()
-}
-
-fn is_reclaimable(lru: &Lru, world: &impl World, zone: NodeId) -> bool {
-    let scanned = lru.nodes[zone.index()].scanned_since_free;
-    scanned < reclaimable_pages(lru, world, zone).saturating_mul(FRUITLESS_ROUNDS)
-}
-
-/// Whether global direct reclaim passes over a reclaim node: a zone that was scanned in vain, after
-/// the first priority, at which it is still polled. Never with lists per node.
-pub(super) fn is_given_up(lru: &Lru, world: &impl World, zone: NodeId, sc: &ScanControl) -> bool {
-    lru.classic.list_scope == ListScope::Zone
-        && !sc.is_cgroup_reclaim()
-        && sc.priority != DEF_PRIORITY
-        && !is_reclaimable(lru, world, zone)
-}
-
-/// Whether the pass over a reclaim node calls the shrinkers: they belong to the node, so of its
-/// zones only the highest that the request can use does (`is_classzone`).
-pub(super) fn shrinks_slab(lru: &Lru, world: &impl World, zone: NodeId, sc: &ScanControl) -> bool {
-    let (node, Some(own)) = lru.classic.list_scope.place(zone) else {
-        return true;
-    };
-    let highest = (0..=sc.reclaim_idx)
-        .rev()
-        .find(|&zone| zone_of(lru, world, node, zone).1.managed_pages > 0);
-    highest == Some(own)
-}
-
-/// Whether kswapd of a node can rest: every zone the request can use is above its high watermark, or
-/// beyond help (`pgdat_balanced`). For more than single pages a quarter of the memory is enough.
-pub(super) fn node_is_balanced(
-    lru: &Lru,
-    world: &impl World,
-    node: NodeId,
-    order: u32,
-    highest: usize,
-) -> bool {
-    let (mut managed, mut balanced) = (0, 0);
-    for index in 0..=highest.min(ZONES as usize - 1) {
-        let (id, zone) = zone_of(lru, world, node, index);
-        if zone.managed_pages == 0 {
-            continue;
-        }
-        managed += zone.managed_pages;
-        if !is_reclaimable(lru, world, id) || is_above(&zone, order, zone.high_pages, index) {
-            balanced += zone.managed_pages;
-        } else if order == 0 {
-            return false;
-        }
-    }
-    order == 0 || balanced >= managed / 4
 }
 
 /// The highest zone that is short. Those above it that are not lose their flags.
@@ -115,7 +43,7 @@ fn highest_unbalanced<W: World>(
         if zone.managed_pages == 0 || !polled {
             continue;
         }
-        super::kswapd::age_node(lru, world, id, sc);
+        age_node(lru, world, id, sc);
         if !is_above(&zone, sc.order, zone.high_pages, 0) {
             return Some(index);
         }
@@ -158,8 +86,8 @@ pub(super) fn step<W: World>(
     }
 }
 
-/// Reclaims from one zone unless it has plenty (`kswapd_shrink_zone`). Whether enough was scanned, so
-/// that no more effort is needed.
+/// Reclaims from one zone unless it has plenty (`kswapd_shrink_zone`). Whether enough was scanned,
+/// so that no more effort is needed.
 fn shrink_zone<W: World>(
     lru: &mut Lru,
     world: &mut W,

@@ -2,9 +2,9 @@
 //! The loop over priorities that limit, direct and proactive reclaim share, and reclaim of one
 //! cgroup.
 
-use super::kswapd_zones;
 use super::node::shrink_node;
 use super::throttle;
+use super::zone_facts;
 use super::{DEF_PRIORITY, MAX_RECLAIM_RETRIES, Reclaimer, SWAP_CLUSTER_MAX, ScanControl};
 use crate::classic::balance::snapshot_refaults;
 use crate::ids::{MemcgId, NodeId};
@@ -102,7 +102,7 @@ fn run_priorities<W: World>(lru: &mut Lru, world: &mut W, sc: &mut ScanControl) 
             if !world.zones(node)[..=sc.reclaim_idx].iter().any(usable) {
                 continue;
             }
-            if kswapd_zones::is_given_up(lru, world, node, sc) {
+            if zone_facts::is_given_up(lru, world, node, sc) {
                 continue;
             }
             first.get_or_insert(node);

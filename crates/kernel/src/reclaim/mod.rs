@@ -2,6 +2,7 @@
 //! What both LRUs share: the control block of a reclaim call, the fate of isolated folios, and the
 //! loops over priorities (memory cgroup limit, direct, kswapd).
 
+mod background_aging;
 pub mod charge;
 pub mod chosen;
 pub mod direct;
@@ -16,6 +17,7 @@ pub mod shrink_folios;
 pub mod throttle;
 pub mod tree;
 pub mod watermark;
+mod zone_facts;
 
 use crate::ids::{MemcgId, NodeId};
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One pass over a node: its cgroups in tree order, and what the state of the folios seen asks for.
 
-use super::kswapd_zones;
 use super::throttle::throttle;
 use super::tree::TreeWalk;
 use super::watermark::node_is_balanced;
+use super::zone_facts;
 use super::{ScanControl, Seen};
 use crate::classic::balance;
 use crate::ids::{MemcgId, NodeId};
@@ -54,7 +54,7 @@ fn shrink_cgroups<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut
         TreeWalk::full(sc.target)
     };
     let mut slab_reclaimed = 0;
-    let shrinks_slab = kswapd_zones::shrinks_slab(lru, world, node, sc);
+    let shrinks_slab = zone_facts::shrinks_slab(lru, world, node, sc);
     while let Some(memcg) = walk.next(lru) {
         if is_protected(lru, world, memcg, sc) {
             continue;

@@ -4,6 +4,7 @@
 mod build;
 mod measures;
 mod plan;
+mod recording;
 mod replaying;
 mod turns;
 
@@ -24,6 +25,7 @@ use crate::workload::random::{XorShift64Star, Zipf};
 use crate::workload::spec::Workload;
 
 use measures::Usage;
+use recording::Recording;
 use replaying::Replaying;
 
 pub use measures::{MEASURES, Measured, ZONE_MEASURES};
@@ -75,6 +77,7 @@ pub struct Run {
     agent: Option<Agent>,
     damon: Option<Damon>,
     heat: Option<Box<Recorder>>,
+    recording: Option<Box<Recording>>,
     truth: Option<Truth>,
     usage: Usage,
     stop: Option<Arc<AtomicBool>>,
@@ -119,6 +122,7 @@ impl Run {
             seed: plan.seed,
             damon: plan.damon()?,
             heat: None,
+            recording: None,
             agent: plan.proactive.as_ref().map(|plan| Agent::new(plan, memcg)),
             truth: plan
                 .proactive
@@ -143,7 +147,7 @@ impl Run {
     }
 
     /// Whether it was stopped.
-    fn is_stopped(&self) -> bool {
+    pub(super) fn is_stopped(&self) -> bool {
         self.stop
             .as_ref()
             .is_some_and(|stop| stop.load(Ordering::Relaxed))

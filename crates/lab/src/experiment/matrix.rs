@@ -7,9 +7,9 @@ use std::sync::atomic::AtomicBool;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::machine_run::{Measured, Plan, RunError, run_unless_stopped};
+use super::contender::Contender;
+use super::machine_run::{Measured, Plan, RunError};
 use super::statistics::Summary;
-use crate::machine::Policy;
 use crate::proactive::ProactivePlan;
 
 /// Results of one policy, one run a seed.
@@ -30,6 +30,9 @@ pub struct MeasureSummary {
     pub workload: String,
     /// Policy.
     pub policy: String,
+    /// Which of the policies it is.
+    #[serde(skip)]
+    pub column: usize,
     /// Measure.
     pub measure: &'static str,
     /// Seeds.
@@ -57,7 +60,7 @@ pub struct MeasureSummary {
 /// The error of the first run, in order, that cannot be made.
 pub fn run_columns(
     plan: &Plan,
-    columns: &[(Policy, Option<ProactivePlan>)],
+    columns: &[(Contender, Option<ProactivePlan>)],
     seeds: u64,
     stop: &Arc<AtomicBool>,
     done: impl Fn() + Sync,
@@ -70,12 +73,10 @@ pub fn run_columns(
         .map(|&(column, seed)| {
             let (policy, agent) = &columns[column];
             let plan = Plan {
-                policy: *policy,
                 seed,
-                proactive: agent.clone(),
                 ..plan.clone()
             };
-            let measured = run_unless_stopped(&plan, stop);
+            let measured = policy.run(&plan, agent.as_ref(), stop);
             done();
             measured
         })
@@ -84,7 +85,7 @@ pub fn run_columns(
         .iter()
         .map(|(policy, agent)| {
             let plan = Plan {
-                policy: *policy,
+                policy: policy.machine_policy(),
                 ..plan.clone()
             };
             Ok(PolicyResult {
@@ -103,14 +104,11 @@ pub fn run_columns(
     Ok(results)
 }
 
-/// Summarizes every measure of every policy.
+/// Summarizes every measure of every policy, but for those that are not known of it.
 pub fn summarize(workload: &str, results: &[PolicyResult]) -> Vec<MeasureSummary> {
     let sample = |result: &PolicyResult, measure: usize| -> Vec<f64> {
-        result
-            .runs
-            .iter()
-            .map(|(_, values)| values[measure])
-            .collect()
+        let values = result.runs.iter().map(|(_, values)| values[measure]);
+        values.filter(|value| !value.is_nan()).collect()
     };
     let mut summaries = Vec::new();
     let measures = results.first().map_or(&[][..], |first| &first.measures);
@@ -126,6 +124,7 @@ pub fn summarize(workload: &str, results: &[PolicyResult]) -> Vec<MeasureSummary
             summaries.push(MeasureSummary {
                 workload: workload.to_owned(),
                 policy: result.policy.clone(),
+                column: index,
                 measure: name,
                 n: summary.n,
                 mean: summary.mean,

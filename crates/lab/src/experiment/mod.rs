@@ -2,6 +2,7 @@
 //! Experiments: one workload or trace under several policies and seeds, and what the differences are worth.
 
 pub mod balloon;
+pub mod contender;
 pub mod damon;
 pub mod histogram;
 pub mod machine_run;

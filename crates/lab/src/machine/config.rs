@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use super::cost::CostModel;
 use super::device::{DeviceKind, DeviceModel};
+use super::profile_file::{self, ProfileError};
 
 /// Which LRU decides, as a kernel version does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,14 +89,35 @@ const RULES: [(&str, Rule); 4] = [
     ),
 ];
 
-/// The name is no policy.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error(
-    "unknown policy `{0}`: classic or mglru, with refault distance classic+rd or mglru+rd (without \
-     one of its parts +rd-holes, +rd-active, +rd-eviction), with lists per zone classic+zone or \
-     classic+zone+fair, and :VERSION of the kernel"
-)]
-pub struct UnknownPolicy(pub String);
+/// A policy that cannot be had.
+#[derive(Debug, Error)]
+pub enum PolicyError {
+    /// The name is none.
+    #[error(
+        "unknown policy `{0}`: classic or mglru, with refault distance classic+rd or mglru+rd \
+         (without one of its parts +rd-holes, +rd-active, +rd-eviction), with lists per zone \
+         classic+zone or classic+zone+fair, and :VERSION of the kernel, or mglru:FILE.toml"
+    )]
+    Unknown(String),
+    /// A profile for the wrong LRU.
+    #[error("`{0}`: profiles are of the multi-gen LRU, mglru:FILE.toml")]
+    NotMultiGen(String),
+    /// The profile is wrong.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+}
+
+impl Default for Policy {
+    /// The multi-gen LRU of the newest kernel.
+    fn default() -> Self {
+        Policy {
+            refault_distance: None,
+            arrangement: Arrangement::Node,
+            multi_gen: true,
+            kernel: Kernel::NEWEST,
+        }
+    }
+}
 
 impl Policy {
     /// All policies by name, the classic LRU first.
@@ -113,12 +135,12 @@ impl Policy {
     }
 
     /// The policy of a name: `classic`, `classic:6.12`, `mglru`, `mglru:7.2`, `classic+rd`,
-    /// `mglru+rd:6.12` and so on.
+    /// `mglru+rd:6.12` and so on, or `mglru:FILE.toml` ([`profile_file`]).
     ///
     /// # Errors
-    /// When there is none of that name.
-    pub fn parse(text: &str) -> Result<Policy, UnknownPolicy> {
-        let unknown = || UnknownPolicy(text.to_owned());
+    /// When there is none of that name, or the file is wrong.
+    pub fn parse(text: &str) -> Result<Policy, PolicyError> {
+        let unknown = || PolicyError::Unknown(text.to_owned());
         let (family, version) = text
             .split_once(':')
             .unwrap_or((text, Kernel::NEWEST.name()));
@@ -144,7 +166,11 @@ impl Policy {
             "mglru" => true,
             _ => return Err(unknown()),
         };
-        let kernel = Kernel::by_name(version).ok_or_else(unknown)?;
+        let kernel = match version.ends_with(".toml") {
+            true if multi_gen => profile_file::read(version)?,
+            true => return Err(PolicyError::NotMultiGen(text.to_owned())),
+            false => Kernel::by_name(version).ok_or_else(unknown)?,
+        };
         if multi_gen && suffix.and_then(named).is_some() {
             return Err(unknown());
         }
@@ -273,12 +299,7 @@ impl MachineConfig {
             cpus: 1,
             swap: None,
             file_device: DeviceKind::Nvme.model(),
-            policy: Policy {
-                refault_distance: None,
-                arrangement: Arrangement::Node,
-                multi_gen: true,
-                kernel: Kernel::NEWEST,
-            },
+            policy: Policy::default(),
             seed: 1,
             cost: CostModel::default(),
             stat_flush_ns: 2_000_000_000,

@@ -25,7 +25,7 @@
 
 use agewise_kernel::work::Work;
 
-use super::page_alloc::AllocWork;
+use super::alloc_work::AllocWork;
 
 /// Prices in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -308,6 +308,8 @@ impl Machine {
         self.processes[process.index()].stats.read_pages += 1;
         if self.lru.folios[pfn].has(Flag::Workingset) {
             self.note_stall(process, start_ns);
+        } else {
+            self.first_read_ns += self.sys.now_ns - start_ns;
         }
     }
 
@@ -323,6 +325,7 @@ impl Machine {
         if index >= self.sys.files[file as usize].cache.len() {
             return Access::Invalid;
         }
+        self.note_file_access(file, index..index + 1);
         let recency = !range.vma.no_recency;
         let (pfn, access) = match self.sys.files[file as usize].cache.get(index) {
             Entry::Present(pfn) => (pfn, Access::Minor),

@@ -13,7 +13,7 @@ use super::system::File;
 use super::{Access, Machine, ProcessId};
 
 /// An open file of the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub(super) u32);
 
 impl FileId {
@@ -61,9 +61,11 @@ impl Machine {
         if index.checked_add(pages).is_none_or(|end| end > len) {
             return Access::Invalid;
         }
+        self.note_file_access(number, index..index + pages);
         let mut result = Access::Hit;
         for at in index..index + pages {
             self.sys.now_ns += self.config.cost.file_io_ns;
+            self.accesses[1] += 1;
             let pfn = match self.sys.files[number as usize].cache.get(at) {
                 Entry::Present(pfn) => pfn,
                 Entry::Empty | Entry::Shadow(_) => {
@@ -99,6 +101,7 @@ impl Machine {
         }
         for at in index..index + pages {
             self.sys.now_ns += self.config.cost.file_io_ns;
+            self.accesses[1] += 1;
             let pfn = match self.sys.files[number as usize].cache.get(at) {
                 Entry::Present(pfn) => {
                     self.lru.mark_accessed(pfn, self.sys.cpu);
@@ -116,6 +119,9 @@ impl Machine {
                     }
                 }
             };
+            if !self.lru.folios[pfn].has(Flag::Dirty) {
+                self.note_file_access(number, at..at + 1);
+            }
             self.sys.set_dirty(&mut self.lru.folios, pfn);
         }
         self.balance_dirty_pages(process);

@@ -8,7 +8,7 @@ use agewise_kernel::page_table::Mapping;
 use agewise_kernel::reclaim::watermark::{ZoneSpan, lowmem_reserves, min_free_kb, watermarks};
 use agewise_kernel::world::ZoneState;
 
-use super::page_alloc::AllocWork;
+use super::alloc_work::AllocWork;
 use super::zone::Zone;
 
 /// Who a frame belongs to.

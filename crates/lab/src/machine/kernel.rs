@@ -4,10 +4,10 @@
 
 use agewise_damon::profile::Profile as DamonProfile;
 use agewise_kernel::classic;
-use agewise_kernel::mglru::profile::{Profile, V6, V6_12, V6_14, V7_2};
+use agewise_kernel::mglru::profile::{Ablation, Profile, V6, V6_12, V6_14, V7_2};
 
 /// A kernel, as the profiles of its parts.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
     /// The multi-gen LRU, which gives the kernel its name.
     pub mglru: &'static Profile,
@@ -17,7 +17,22 @@ pub struct Kernel {
     pub damon: DamonProfile,
     /// Cgroups for which a CPU keeps charges in stock (`NR_MEMCG_STOCK`).
     pub stock_slots: usize,
+    /// Features of the multi-gen LRU that are switched off.
+    pub ablation: Ablation,
+    /// SHA-256 of the file it was read from.
+    pub sha256: Option<&'static str>,
 }
+
+/// Nothing is switched off.
+const WHOLE: Ablation = Ablation {
+    no_bloom: false,
+    no_protection: false,
+    no_look_around: false,
+    no_restore: false,
+    no_fault_mark: false,
+    exact_refault_window: false,
+    no_early_aging: false,
+};
 
 /// Every kernel, the newest first, which is the default.
 pub static KERNELS: [Kernel; 4] = [
@@ -26,6 +41,8 @@ pub static KERNELS: [Kernel; 4] = [
         classic: classic::Settings::linux_7_2(),
         damon: DamonProfile::V7_2,
         stock_slots: 7,
+        ablation: WHOLE,
+        sha256: None,
     },
     Kernel {
         mglru: &V6_14,
@@ -46,6 +63,8 @@ const OLD: Kernel = Kernel {
     classic: classic::Settings::linux_6_12(),
     damon: DamonProfile::V6_12,
     stock_slots: 7,
+    ablation: WHOLE,
+    sha256: None,
 };
 
 impl Kernel {

@@ -7,6 +7,7 @@
 //! writeback, the flush of statistics) runs from an event queue between operations.
 
 pub mod address_space;
+pub mod alloc_work;
 mod background;
 mod cgroup;
 mod charge;
@@ -18,6 +19,7 @@ pub mod device;
 mod events;
 mod fault;
 mod file_io;
+mod followed;
 pub(crate) mod frames;
 pub mod kernel;
 mod kernel_files;
@@ -27,6 +29,7 @@ mod page_cache;
 mod page_tables;
 mod proactive;
 mod process;
+pub mod profile_file;
 mod reclaim;
 pub mod residency;
 mod stall;
@@ -83,8 +86,8 @@ pub struct Machine {
     pub(crate) sys: System,
     config: MachineConfig,
     processes: Vec<Process>,
-    /// Accesses by processes so far.
-    accesses: u64,
+    /// Accesses by processes so far: to mapped pages, and through descriptors.
+    accesses: [u64; 2],
     /// When the LRU lock is free again, for more than one CPU.
     lock_free_ns: u64,
     /// Time spent waiting for it, in ns.
@@ -102,6 +105,10 @@ pub struct Machine {
     /// When it wakes: an event of another time belongs to a former one.
     kdamond_due_ns: u64,
     working_sets: workingset::WorkingSets,
+    /// Accesses to files are noted.
+    follows_files: bool,
+    /// Time of reads that are no stall for memory: nothing says that the page was there before.
+    first_read_ns: u64,
 }
 
 impl Machine {
@@ -117,6 +124,7 @@ impl Machine {
             seed: config.seed,
             mglru: mglru::Settings {
                 profile: *kernel.mglru,
+                ablation: kernel.ablation,
                 min_ttl_ms: config.min_ttl_ms,
                 reschedule_chance: config.reschedule_chance,
                 refault_distance: config.policy.refault_distance,
@@ -139,7 +147,7 @@ impl Machine {
             lock_wait_ns: 0,
             policy_ns: 0,
             background_ns: 0,
-            accesses: 0,
+            accesses: [0; 2],
             allocator_ns: 0,
             kswapd: (0..config.nodes)
                 .map(|node| Kswapd::new(NodeId(node), 0))
@@ -148,6 +156,8 @@ impl Machine {
             kdamond: None,
             kdamond_due_ns: u64::MAX,
             working_sets: workingset::WorkingSets::new(config.nodes),
+            follows_files: false,
+            first_read_ns: 0,
             config,
         };
         machine.lru.memcgs[MemcgId::ROOT.index()].swappiness = machine.config.swappiness;
@@ -229,7 +239,7 @@ impl Machine {
     #[inline]
     pub fn access(&mut self, process: ProcessId, vpn: u64, write: bool) -> Access {
         self.sys.now_ns += self.config.cost.hit_ns;
-        self.accesses += 1;
+        self.accesses[0] += 1;
         if self.sys.now_ns >= self.sys.events.next_ns() {
             self.run_events();
         }

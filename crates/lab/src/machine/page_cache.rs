@@ -55,6 +55,8 @@ pub struct PageCache {
     /// Leaf nodes in use under each node of the next level.
     parents: Vec<u8>,
     present: u64,
+    /// Pages accessed since somebody looked, in words of 64; empty while nobody does.
+    accessed: Vec<u64>,
 }
 
 /// Tree nodes an operation makes or frees.
@@ -75,6 +77,7 @@ impl PageCache {
             nodes: vec![Node::default(); leaves],
             parents: vec![0; leaves.div_ceil(NODE_ENTRIES as usize)],
             present: 0,
+            accessed: Vec::new(),
         }
     }
 
@@ -97,6 +100,37 @@ impl PageCache {
             raw if raw & SHADOW != 0 => Entry::Shadow(raw >> 1),
             raw => Entry::Present(Pfn((raw >> 1) as u32 - 1)),
         }
+    }
+
+    /// A page is accessed.
+    pub fn note_access(&mut self, index: u32) {
+        self.accessed.resize(self.nodes.len(), 0);
+        self.accessed[(index / NODE_ENTRIES) as usize] |= 1 << (index % NODE_ENTRIES);
+    }
+
+    /// Whether a page was accessed since accesses were cleared.
+    pub fn was_accessed(&self, index: u32) -> bool {
+        let word = self.accessed.get((index / NODE_ENTRIES) as usize);
+        word.is_some_and(|word| word >> (index % NODE_ENTRIES) & 1 == 1)
+    }
+
+    /// Nothing was accessed.
+    pub fn clear_accesses(&mut self) {
+        self.accessed.clear();
+    }
+
+    /// Pages in memory, upwards.
+    pub fn pages(&self) -> impl Iterator<Item = (u32, Pfn)> + '_ {
+        let nodes = self.nodes.iter().zip(0u32..);
+        let in_use = nodes.filter(|(node, _)| node.present > 0);
+        in_use.flat_map(|(_, at)| {
+            let first = at * NODE_ENTRIES;
+            let indices = first..(first + NODE_ENTRIES).min(self.len());
+            indices.filter_map(|index| match self.get(index) {
+                Entry::Present(pfn) => Some((index, pfn)),
+                Entry::Empty | Entry::Shadow(_) => None,
+            })
+        })
     }
 
     /// The leaf node of `index`.
@@ -187,7 +221,8 @@ impl PageCache {
 
     /// Bytes the simulator spends on the file.
     pub fn footprint_bytes(&self) -> usize {
-        self.entries.capacity() * 8 + self.nodes.capacity() * size_of::<Node>()
+        (self.entries.capacity() + self.accessed.capacity()) * 8
+            + self.nodes.capacity() * size_of::<Node>()
     }
 }
 

@@ -21,8 +21,9 @@ use agewise_kernel::reclaim::chosen::reclaim_chosen;
 use agewise_policy::generations::ByType;
 use agewise_policy::table::{PageSet, TableBits};
 
+use super::address_space::Backing;
 use super::page_tables::swap_slot;
-use super::{Machine, ProcessId};
+use super::{FileId, Machine, ProcessId};
 
 const LOOK_PS: u64 = 1_100;
 const CLEAR_IN_RUN_NS: u64 = 56;
@@ -42,6 +43,8 @@ pub enum Clearing {
     Accessed,
     /// In all anonymous memory, page by page.
     Anon,
+    /// In all memory, page by page.
+    All,
 }
 
 /// What was seen of the 512 pages of one last-level table.
@@ -51,8 +54,18 @@ pub struct TableSeen {
     pub index: u64,
     /// Present, accessed, dirty and swapped pages.
     pub bits: TableBits,
+    /// The file that they belong to, and the first page's place in it.
+    pub file: Option<(FileId, u64)>,
+}
+
+impl TableSeen {
     /// Those that belong to a file.
-    pub files: PageSet,
+    pub fn files(&self) -> PageSet {
+        match self.file {
+            Some(_) => PageSet::ALL,
+            None => PageSet::NONE,
+        }
+    }
 }
 
 impl Machine {
@@ -114,17 +127,11 @@ impl Machine {
         let mm = process.mm();
         let (mut read, mut cleared_ns) = (0, 0);
         for vpn in self.sys.tables.ranges(mm) {
-            let is_file = |at| self.sys.spaces.from(mm, at).is_some_and(|r| r.vma.file);
-            // Ranges begin at their own tables: a table has pages of one type.
-            let files = if is_file(vpn) {
-                PageSet::ALL
-            } else {
-                PageSet::NONE
-            };
+            let file = self.file_at(process, vpn);
             let clear = match clearing {
                 Clearing::None => false,
-                Clearing::Accessed => true,
-                Clearing::Anon => files.is_empty(),
+                Clearing::Accessed | Clearing::All => true,
+                Clearing::Anon => file.is_none(),
             };
             let mut bits = TableBits::default();
             match self.sys.tables.pmd(mm, vpn) {
@@ -141,7 +148,7 @@ impl Machine {
                     let was_young = clear && leaf.test_clear_young();
                     cleared_ns += match clearing {
                         Clearing::Accessed if was_young => CLEAR_LONE_NS,
-                        Clearing::Anon if clear => CLEAR_REFS_NS,
+                        Clearing::Anon | Clearing::All if clear => CLEAR_REFS_NS,
                         _ => 0,
                     };
                 }
@@ -162,7 +169,9 @@ impl Machine {
                     }
                     cleared_ns += match clearing {
                         Clearing::Accessed => price_of_clearing(&bits.young),
-                        Clearing::Anon if clear => bits.present.len() * CLEAR_REFS_NS,
+                        Clearing::Anon | Clearing::All if clear => {
+                            bits.present.len() * CLEAR_REFS_NS
+                        }
                         _ => 0,
                     };
                 }
@@ -170,10 +179,23 @@ impl Machine {
             visit(&TableSeen {
                 index: vpn / PAGES_PER_PMD,
                 bits,
-                files,
+                file,
             });
         }
         self.sys.now_ns += read * LOOK_PS / 1_000 + cleared_ns;
+    }
+
+    /// The file that a page of a process belongs to, and its place in it.
+    pub fn file_at(&self, process: ProcessId, vpn: u64) -> Option<(FileId, u64)> {
+        // Ranges begin at their own tables: a table has pages of one range.
+        let range = self.sys.spaces.from(process.mm(), vpn)?;
+        match range.backing {
+            Backing::File { file, first_page } => {
+                let offset = vpn.saturating_sub(range.vma.start_vpn);
+                Some((FileId(file), u64::from(first_page) + offset))
+            }
+            Backing::Anon => None,
+        }
     }
 
     /// Looks at some pages (ascending runs) and changes nothing: what was seen of each of their
@@ -192,7 +214,7 @@ impl Machine {
                 seen.push(TableSeen {
                     index,
                     bits: TableBits::default(),
-                    files: PageSet::NONE,
+                    file: None,
                 });
             }
             let Some(table) = seen.last_mut() else {
@@ -270,7 +292,7 @@ impl Machine {
         freed[0] + freed[1]
     }
 
-    fn reclaim_folios(&mut self, folios: &[Pfn]) -> ByType<u64> {
+    pub(super) fn reclaim_folios(&mut self, folios: &[Pfn]) -> ByType<u64> {
         let before = self.lru.work;
         let cpu = self.sys.cpu;
         let freed = reclaim_chosen(&mut self.lru, &mut self.sys, cpu, folios);

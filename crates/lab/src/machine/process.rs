@@ -6,7 +6,7 @@ use agewise_kernel::ids::{MemcgId, MmId};
 use agewise_kernel::page_table::{Mapping, PAGES_PER_PMD, Pte};
 use agewise_kernel::reclaim::TOP_ZONE;
 
-use super::address_space::MapOptions;
+use super::address_space::{Backing, MapOptions};
 use super::frames::Owner;
 use super::page_tables::{COPY_ON_WRITE, swap_slot};
 use super::{Access, Machine};
@@ -77,6 +77,17 @@ impl Machine {
     /// What the process counted.
     pub fn process_stats(&self, process: ProcessId) -> ProcessStats {
         self.processes[process.index()].stats
+    }
+
+    /// The page of a file that is mapped at a place; none where memory is anonymous.
+    pub fn file_page(&self, process: ProcessId, vpn: u64) -> Option<(u32, u32)> {
+        let range = self.sys.spaces.find(process.mm(), vpn)?;
+        match range.backing {
+            Backing::Anon => None,
+            Backing::File { file, first_page } => {
+                Some((file, first_page + (vpn - range.vma.start_vpn) as u32))
+            }
+        }
     }
 
     /// Maps memory; returns the first page number. None when the address space is full.

@@ -108,8 +108,8 @@ impl Machine {
         self.sys.counters
     }
 
-    /// Accesses by processes so far.
-    pub fn accesses(&self) -> u64 {
+    /// Accesses by processes so far: to mapped pages, and through descriptors.
+    pub fn accesses(&self) -> [u64; 2] {
         self.accesses
     }
 

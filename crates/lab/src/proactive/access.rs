@@ -10,13 +10,14 @@ use agewise_policy::proactive::Pace;
 use agewise_policy::workingset::{Bin, Histogram, Intervals, OldestPages, Slice};
 
 use super::PAGE_BYTES;
+use super::spaces::{Space, Tables};
 use super::truth::{Truth, earth_mover};
-use crate::machine::{Clearing, Machine, ProcessId, TableSeen};
+use crate::machine::Machine;
 
-/// Ages of all processes of a cgroup.
+/// Ages of all memory of a cgroup.
 pub(super) struct Source {
     intervals: Intervals,
-    spaces: BTreeMap<ProcessId, AgeMap>,
+    spaces: BTreeMap<Space, AgeMap>,
     looked_ms: u64,
     histogram: Histogram,
     returned: Option<Histogram>,
@@ -44,49 +45,37 @@ impl Source {
         self.returned.as_ref().map_or(&[], Histogram::bins)
     }
 
-    /// Ages of each process.
-    pub fn spaces(&self) -> &BTreeMap<ProcessId, AgeMap> {
+    /// Ages of each process and file.
+    pub fn spaces(&self) -> &BTreeMap<Space, AgeMap> {
         &self.spaces
     }
 
-    /// Looks at all page tables and clears accessed bits; with the truth, tells by how many bins a page
-    /// is misplaced. `filter` may leave out tables, and hides what the look misses of others.
-    pub fn look_at_tables(
-        &mut self,
-        machine: &mut Machine,
-        memcg: MemcgId,
-        truth: Option<&Truth>,
-        clearing: Clearing,
-        mut filter: impl FnMut(ProcessId, &TableSeen) -> Option<TableSeen>,
-    ) -> Option<f64> {
-        let now_ms = machine.now_ns() / 1_000_000;
-        let processes = machine.live_processes(memcg);
-        self.spaces.retain(|process, _| machine.is_alive(*process));
+    /// Takes in what a look at all memory saw; with the truth, tells by how many bins a page is
+    /// misplaced.
+    pub fn take_in(&mut self, tables: &Tables, now_ms: u64, truth: Option<&Truth>) -> Option<f64> {
+        self.spaces.retain(|space, _| tables.contains_key(space));
         let mut histogram = Histogram::new(&self.intervals);
         let mut returned = Histogram::new(&self.intervals);
         let bounds = self.intervals.bounds_ms();
         let mut true_bins = vec![0; bounds.len() + 1];
-        for process in processes {
+        for (space, tables) in tables {
             let (born_ms, horizon_ms) = (self.looked_ms, self.intervals.horizon_ms());
             let newborn = || AgeMap::newborn(born_ms, horizon_ms);
-            let ages = self.spaces.entry(process).or_insert_with(newborn);
+            let ages = self.spaces.entry(*space).or_insert_with(newborn);
             let mut look = ages.look();
-            machine.look_at(process, clearing, |seen| {
-                let Some(seen) = filter(process, seen) else {
-                    return;
-                };
+            for seen in tables {
                 let facts = Facts {
                     index: seen.index,
                     bits: &seen.bits,
-                    files: seen.files,
+                    files: seen.files(),
                     parts: &[],
                 };
                 look.table(facts).expect("tables come in ascending order");
                 if let Some(truth) = truth {
                     let present = &seen.bits.present;
-                    truth.count(process, seen.index, present, now_ms, bounds, &mut true_bins);
+                    truth.count(*space, seen.index, present, now_ms, bounds, &mut true_bins);
                 }
-            });
+            }
             let (_, back) = look.finish_with_returned();
             let oldest = OldestPages::AtLeast;
             histogram.add_window(

@@ -6,6 +6,7 @@ use agewise_policy::proactive::{Action, Controller, Decision, Facts, Hands, Look
 
 use super::access::Source;
 use super::facts::{Counted, gather};
+use super::spaces::{FileMemory, Spaces};
 use super::{DECIDE_NS, Ledger, ProactivePlan, Sight, Truth, bytes, mover};
 use crate::machine::{Clearing, Machine};
 
@@ -13,7 +14,7 @@ pub(super) struct ByAge {
     controller: Controller,
     source: Source,
     sight: Sight,
-    memcg: MemcgId,
+    spaces: Spaces,
     looked_ns: u64,
     counted: Counted,
     outcome: Option<Outcome>,
@@ -26,7 +27,13 @@ impl ByAge {
             source: Source::new(&controller.pace()),
             controller,
             sight: plan.sight,
-            memcg,
+            spaces: Spaces::new(
+                memcg,
+                match plan.sight {
+                    Sight::PageCache => FileMemory::Cached,
+                    Sight::PageTables | Sight::Generations => FileMemory::Mapped,
+                },
+            ),
             looked_ns: 0,
             counted: Counted::default(),
             outcome: None,
@@ -52,14 +59,13 @@ impl ByAge {
         if looks {
             self.looked_ns = now_ns;
             let misplaced = match self.sight {
-                Sight::PageTables => {
-                    let all = |_, seen: &_| Some(*seen);
-                    let clearing = Clearing::Accessed;
-                    self.source
-                        .look_at_tables(machine, self.memcg, truth, clearing, all)
+                Sight::PageCache | Sight::PageTables => {
+                    let now_ms = now_ns / 1_000_000;
+                    let tables = self.spaces.look(machine, Clearing::Accessed, |_, _| {});
+                    self.source.take_in(&tables, now_ms, truth)
                 }
                 Sight::Generations => {
-                    self.source.look_at_generations(machine, self.memcg);
+                    self.source.look_at_generations(machine, self.spaces.memcg);
                     None
                 }
             };
@@ -79,8 +85,7 @@ impl ByAge {
     }
 
     fn decide(&mut self, machine: &mut Machine, looks: bool) -> Decision {
-        let facts = gather(machine, self.memcg, &mut self.counted);
-        let by_page_tables = self.sight == Sight::PageTables;
+        let facts = gather(machine, &mut self.spaces, &mut self.counted);
         let time_ms = facts.time_ms;
         let facts = Facts {
             looked: looks.then(|| Looked {
@@ -92,8 +97,9 @@ impl ByAge {
             hands: Hands {
                 page_out: true,
                 reclaim: true,
-                sort: by_page_tables,
+                sort: self.sight != Sight::Generations,
                 coldest: false,
+                cache: self.spaces.has_cache(),
             },
             outcome: self.outcome.take(),
             ..facts
@@ -106,8 +112,10 @@ impl ByAge {
         let before_ns = machine.now_ns();
         let waited_ns = machine.waited_ns();
         let done = match self.sight {
-            Sight::PageTables => mover::by_pages(machine, &self.source, self.memcg, action),
-            Sight::Generations => mover::by_bytes(machine, self.memcg, action),
+            Sight::PageCache | Sight::PageTables => {
+                mover::by_pages(machine, &self.source, &mut self.spaces, action)
+            }
+            Sight::Generations => mover::by_bytes(machine, self.spaces.memcg, action),
         };
         let waited_ns = machine.waited_ns() - waited_ns;
         let stats = &mut ledger.stats;
@@ -136,7 +144,7 @@ impl ByAge {
         let reach_ms = pace.bounds.bounds_ms().first().map_or(0, |first| first / 2);
         let look_ms = pace.look_ms?;
         match self.sight {
-            Sight::PageTables => Some(look_ms),
+            Sight::PageCache | Sight::PageTables => Some(look_ms),
             Sight::Generations => Some(look_ms.max(reach_ms)),
         }
     }

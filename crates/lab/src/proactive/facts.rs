@@ -5,6 +5,7 @@ use agewise_kernel::ids::MemcgId;
 use agewise_policy::proactive::{Backend, Facts, Faults, Psi, Refaults, SwapRoom};
 
 use super::bytes;
+use super::spaces::Spaces;
 use crate::machine::{Machine, UNLIMITED};
 
 /// Counters at the decision before.
@@ -35,12 +36,17 @@ impl Counted {
 
 /// Facts now; counts are of the time since `counted` was taken, which is taken anew. Without a look,
 /// ways to move memory and the outcome of the decision before, which agents know for themselves.
-pub(super) fn gather(machine: &Machine, memcg: MemcgId, counted: &mut Counted) -> Facts<'static> {
+pub(super) fn gather(
+    machine: &Machine,
+    spaces: &mut Spaces,
+    counted: &mut Counted,
+) -> Facts<'static> {
+    let memcg = spaces.memcg;
     let now = Counted::read(machine, memcg);
     let before = std::mem::replace(counted, now);
     let refaulted = [
         now.swap_in - before.swap_in,
-        now.file_refaults - before.file_refaults,
+        now.file_refaults - before.file_refaults + spaces.take_back_pages(),
     ];
     let config = machine.config();
     let fault_ns = config.cost.fault_ns;

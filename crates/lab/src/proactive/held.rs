@@ -2,10 +2,11 @@
 //! An agent that holds a budget: the very pacer and queue that hold real processes, at the prices
 //! measured there.
 //!
-//! As on a real host it scans and moves anonymous memory, clears all accessed bits with a scan
-//! (`clear_refs`), and looks again before each slice. Of what was accessed it misses a share
-//! (`agent_missed`): bits are cleared without a TLB flush, so that a page whose translation stays
-//! cached looks idle, to the scan and to the look before the move alike.
+//! It scans and moves anonymous memory and, where it follows the page cache, that of files; it
+//! clears all accessed bits with a scan (`clear_refs`), and looks again before each slice. Of what
+//! was accessed through page tables it misses a share (`agent_missed`): bits are cleared without a
+//! TLB flush, so that a page whose translation stays cached looks idle, to the scan and to the look
+//! before the move alike.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +14,14 @@ use agewise_kernel::ids::MemcgId;
 use agewise_policy::budget::{
     Counted as Taken, Gone, Moved, Order, Pacer, PageQueue, Scanned, Seen, World,
 };
+use agewise_policy::generations::{ByType, PageType};
 use agewise_policy::proactive::{Action, Controller, Decision, Facts, Hands};
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
 use super::access::Source;
 use super::facts::{Counted, gather};
-use super::{DECIDE_NS, Ledger, PAGE_BYTES, ProactivePlan, Truth};
+use super::spaces::{FileMemory, Space, Spaces, Tables};
+use super::{DECIDE_NS, Ledger, PAGE_BYTES, ProactivePlan, Sight, Truth};
 use crate::machine::{Clearing, Machine, ProcessId, TableSeen, UNLIMITED};
 
 /// CPU time of a slice beside its pages, ns: waking up and looking at a few tables again (8 pages
@@ -28,18 +31,20 @@ const SLICE_NS: u64 = 40_000;
 /// A budget's agent.
 pub(super) struct Held {
     pacer: Pacer,
-    spaces: Spaces,
+    known: Known,
 }
 
-/// What it knows of the processes of a cgroup.
-struct Spaces {
-    memcg: MemcgId,
-    queue: PageQueue<ProcessId>,
+/// What it knows of the memory of a cgroup.
+struct Known {
+    spaces: Spaces,
+    queue: PageQueue<Space>,
     /// Ages by the same scans, as the daemon keeps them.
     source: Source,
     counted: Counted,
     /// Scans so far: each misses other pages.
     scans: u64,
+    /// What the last decision lets go, anon and file.
+    types: ByType<bool>,
 }
 
 impl Held {
@@ -47,12 +52,20 @@ impl Held {
         let pace = Controller::new(&plan.spec).pace();
         Held {
             pacer: Pacer::new(&plan.spec, false).measuring(u64::from(memcg.0)),
-            spaces: Spaces {
-                memcg,
-                queue: PageQueue::new(pace.hold.map_or(Order::default(), |hold| hold.order)),
+            known: Known {
+                spaces: Spaces::new(
+                    memcg,
+                    match plan.sight {
+                        Sight::PageCache => FileMemory::Cached,
+                        Sight::PageTables | Sight::Generations => FileMemory::None,
+                    },
+                ),
+                queue: PageQueue::new(pace.hold.map_or(Order::default(), |hold| hold.order))
+                    .with_types(type_of),
                 source: Source::new(&pace),
                 counted: Counted::default(),
                 scans: 0,
+                types: [true; 2],
             },
         }
     }
@@ -65,7 +78,7 @@ impl Held {
         ledger: &mut Ledger,
     ) -> u64 {
         let mut turn = Turn {
-            spaces: &mut self.spaces,
+            known: &mut self.known,
             machine,
             truth,
             ledger,
@@ -75,7 +88,7 @@ impl Held {
 }
 
 struct Turn<'a> {
-    spaces: &'a mut Spaces,
+    known: &'a mut Known,
     machine: &'a mut Machine,
     truth: Option<&'a Truth>,
     ledger: &'a mut Ledger,
@@ -87,59 +100,69 @@ impl World for Turn<'_> {
     }
 
     fn facts(&mut self) -> Facts<'static> {
-        let memcg = self.spaces.memcg;
+        let spaces = &mut self.known.spaces;
         let swap = self.machine.config().swap;
         if swap.is_some_and(|swap| !swap.device.synchronous) {
             // What had to be written first and is by now.
-            self.machine.reap(memcg);
+            self.machine.reap(spaces.memcg);
         }
         self.machine.wait_busy(DECIDE_NS);
+        let cache = spaces.has_cache();
         Facts {
             hands: Hands {
-                coldest: swap.is_some(),
-                page_out: swap.is_some(),
+                coldest: swap.is_some() || cache,
+                page_out: swap.is_some() || cache,
                 reclaim: false,
                 sort: false,
+                cache,
             },
-            ..gather(self.machine, memcg, &mut self.spaces.counted)
+            ..gather(self.machine, spaces, &mut self.known.counted)
         }
     }
 
     fn decided(&mut self, decision: &Decision) -> bool {
         self.ledger.decided(self.machine.now_ns(), decision);
         self.ledger.stats.moves += u64::from(decision.action != Action::Nothing);
+        if let Action::Coldest { types, .. } = decision.action {
+            self.known.types = types;
+        }
         true
     }
 
     fn scan(&mut self, queue_pages: u64, counts: bool) -> Scanned {
         let began_ns = self.machine.now_ns();
-        let processes = self.machine.live_processes(self.spaces.memcg);
-        self.spaces
-            .queue
-            .retain(|process| processes.contains(&process));
-        self.spaces.scans += u64::from(counts);
-        let tables = match counts {
-            true => self.look(),
-            false => self.look_again(&processes),
-        };
-        let mut sum = self.spaces.queue.scan(&tables, counts, queue_pages);
+        self.known.scans += u64::from(counts);
+        let tables = self.look(counts);
+        let types = self.known.types;
+        let seen = tables.into_iter().map(|(space, tables)| {
+            let goes = types[type_of(space) as usize];
+            (space, tables.iter().map(|table| of(table, goes)).collect())
+        });
+        let seen = seen.collect();
+        let queue = &mut self.known.queue;
+        queue.retain(|space| BTreeMap::contains_key(&seen, &space));
+        let mut sum = queue.scan(&seen, counts, queue_pages);
         sum.cpu_ns = self.machine.now_ns() - began_ns;
         sum
     }
 
     fn counted(&mut self) -> Option<(u64, Taken)> {
-        let memcg = self.spaces.memcg;
+        let memcg = self.known.spaces.memcg;
         let machine = &self.machine;
         let limit_pages = machine.limits(memcg).max_pages;
         let config = machine.config();
         // Who works beside as many processes as there are CPUs takes theirs.
         let is_contended = machine.live_processes(memcg).len() >= config.cpus;
         (limit_pages != UNLIMITED).then(|| {
+            let (counters, cost) = (machine.counters(), &config.cost);
+            let [touched, read] = machine.accesses();
+            let waited_ns = machine.pressure(memcg).some_ns + machine.first_read_ns();
             let taken = Taken {
-                work_us: machine.accesses() * config.cost.hit_ns / 1_000,
+                // To copy what it reads is work that it asked for.
+                work_us: (touched * cost.hit_ns + read * cost.file_io_ns) / 1_000,
                 kernel_us: machine.cpu_ns().iter().sum::<u64>() / 1_000,
-                faults: machine.counters().pgmajfault,
-                waited_us: machine.pressure(memcg).some_ns / 1_000,
+                faults: counters.pswpin + counters.pgpgin,
+                waited_us: waited_ns / 1_000,
                 holder_us: self.ledger.stats.cpu_ns / 1_000,
                 cpu_waited_us: u64::from(is_contended) * machine.now_ns() / 1_000,
             };
@@ -151,12 +174,24 @@ impl World for Turn<'_> {
         let before_ns = self.machine.now_ns() - self.machine.waited_ns();
         let misses = self.misses();
         let machine = &mut *self.machine;
-        let mut sum = self.spaces.queue.move_out(pages, |process, runs, choose| {
+        let Known {
+            spaces,
+            queue,
+            types,
+            ..
+        } = &mut *self.known;
+        let stats = &mut self.ledger.stats;
+        let mut sum = queue.move_out(pages, |space, runs, choose| {
+            if !types[type_of(space) as usize] {
+                return Gone::default();
+            }
             machine.wait_busy(SLICE_NS);
             let mut seen = Vec::new();
-            for mut table in machine.look_at_pages(process, runs) {
-                misses.hide(process, table.index, &mut table.bits.young);
-                seen.push(of(&table));
+            for mut table in spaces.look_at_pages(machine, space, runs) {
+                if let Space::Process(process) = space {
+                    misses.hide(process, table.index, &mut table.bits.young);
+                }
+                seen.push(of(&table, true));
             }
             let chosen = choose(&seen);
             if rehearse || chosen.is_empty() {
@@ -164,18 +199,17 @@ impl World for Turn<'_> {
             }
             // Those go as well that were chosen though they had been accessed, or whose access was
             // missed.
-            let (_, left) = machine.page_out(process, &chosen, true);
+            let (_, left) = spaces.move_out(machine, space, &chosen, true);
+            stats.left_pages = [0, 1].map(|t| stats.left_pages[t] + left[t]);
             Gone {
                 left_pages: left[0] + left[1],
                 calls: 1,
             }
         });
         sum.cpu_ns = self.machine.now_ns() - self.machine.waited_ns() - before_ns;
-        let stats = &mut self.ledger.stats;
         stats.slices += 1;
         stats.tried_pages += sum.tried_bytes / PAGE_BYTES;
         stats.young_again_pages += sum.young_again_bytes / PAGE_BYTES;
-        stats.left_pages[0] += sum.left_bytes / PAGE_BYTES;
         sum
     }
 }
@@ -184,59 +218,49 @@ impl Turn<'_> {
     fn misses(&self) -> Misses {
         Misses {
             share: self.machine.config().agent_missed,
-            scan: self.spaces.scans,
+            scan: self.known.scans,
         }
     }
 
-    /// A look that counts: ages, heat, and accessed bits cleared.
-    fn look(&mut self) -> BTreeMap<ProcessId, Vec<Seen>> {
+    /// A look that counts (ages, heat, accessed bits cleared), or one that only fills the queue.
+    fn look(&mut self, counts: bool) -> Tables {
         let misses = self.misses();
-        let mut tables = BTreeMap::<ProcessId, Vec<Seen>>::new();
-        let spaces = &mut *self.spaces;
-        let misplaced = spaces.source.look_at_tables(
-            self.machine,
-            spaces.memcg,
-            self.truth,
-            Clearing::Anon,
-            |process, table| {
-                if table.files[0] != 0 {
-                    return None;
-                }
-                let mut table = *table;
-                misses.hide(process, table.index, &mut table.bits.young);
-                tables.entry(process).or_default().push(of(&table));
-                Some(table)
-            },
-        );
-        self.ledger.looked(misplaced);
-        tables
-    }
-
-    /// A look that only fills the queue, and clears nothing.
-    fn look_again(&mut self, processes: &[ProcessId]) -> BTreeMap<ProcessId, Vec<Seen>> {
-        let misses = self.misses();
-        self.ledger.stats.refills += 1;
-        let mut tables = BTreeMap::<ProcessId, Vec<Seen>>::new();
-        for &process in processes {
-            self.machine.look_at(process, Clearing::None, |table| {
-                if table.files[0] != 0 {
-                    return;
-                }
-                let mut table = *table;
-                misses.hide(process, table.index, &mut table.bits.young);
-                tables.entry(process).or_default().push(of(&table));
-            });
+        let (known, now_ms) = (&mut *self.known, self.machine.now_ns() / 1_000_000);
+        let clearing = match counts {
+            true if known.spaces.has_cache() => Clearing::All,
+            true => Clearing::Anon,
+            false => Clearing::None,
+        };
+        let tables = known.spaces.look(self.machine, clearing, |process, table| {
+            misses.hide(process, table.index, &mut table.bits.young);
+        });
+        if counts {
+            let misplaced = known.source.take_in(&tables, now_ms, self.truth);
+            self.ledger.looked(misplaced);
+        } else {
+            self.ledger.stats.refills += 1;
         }
         tables
     }
 }
 
-/// What the queue is told of a table.
-fn of(table: &TableSeen) -> Seen {
+fn type_of(space: Space) -> PageType {
+    match space {
+        Space::Process(_) => PageType::Anon,
+        Space::File(_) => PageType::File,
+    }
+}
+
+/// What the queue is told of a table. Dirty pages of files stay.
+fn of(table: &TableSeen, goes: bool) -> Seen {
     Seen {
         index: table.index,
         bits: table.bits,
-        movable: PageSet::ALL,
+        movable: if goes {
+            !table.bits.dirty
+        } else {
+            PageSet::NONE
+        },
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engine's proactive policies on the simulated machine: an agent with sources (page tables, or
-//! the kernel's generations), a hand (page out, `memory.reclaim`, sort) and a price for both,
-//! beside the processes and their LRU.
+//! The engine's proactive policies on the simulated machine: an agent with sources (page tables and
+//! the page cache, or the kernel's generations), a hand (page out, drop, `memory.reclaim`, sort)
+//! and a price for both, beside the processes and their LRU.
 //!
 //! What runs on a real host runs here: the same controller, age maps, and for a budget the same
 //! pacer and queue. Only what is looked at and moved is simulated.
@@ -11,6 +11,7 @@ mod by_age;
 mod facts;
 mod held;
 mod mover;
+mod spaces;
 mod truth;
 
 use agewise_kernel::ids::MemcgId;
@@ -20,6 +21,7 @@ use agewise_policy::proactive::{Action, Controller, Decision, Reason, Spec};
 use crate::machine::Machine;
 use by_age::ByAge;
 use held::Held;
+pub use spaces::Space;
 pub use truth::Truth;
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -27,8 +29,11 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 /// How an agent sees ages, and moves what it chose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sight {
-    /// Page tables, page by page: mapped memory. It pages out what it chose.
+    /// Page tables and, by tracepoints, the page cache: all memory, page by page. It pages out
+    /// what it chose, and drops clean pages of files that nobody maps.
     #[default]
+    PageCache,
+    /// Page tables, page by page: mapped memory. It pages out what it chose.
     PageTables,
     /// The kernel's own generations, opened on demand: all memory on the lists, page cache
     /// included, but no single page. What was chosen is a number of bytes for `memory.reclaim`.
@@ -134,7 +139,7 @@ impl Agent {
     /// ages.
     pub fn new(plan: &ProactivePlan, memcg: MemcgId) -> Agent {
         let holds = Controller::new(&plan.spec).pace().hold.is_some();
-        let (kind, due_ns) = if holds && plan.sight == Sight::PageTables {
+        let (kind, due_ns) = if holds && plan.sight != Sight::Generations {
             (Kind::Held(Box::new(Held::new(plan, memcg))), 0)
         } else {
             let agent = ByAge::new(plan, memcg);

@@ -10,7 +10,8 @@ use agewise_policy::proactive::Action;
 
 use super::PAGE_BYTES;
 use super::access::Source;
-use crate::machine::{Machine, ProcessId};
+use super::spaces::{Space, Spaces};
+use crate::machine::Machine;
 
 /// What became of an action, in pages.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,9 +25,10 @@ pub(super) struct Done {
 pub(super) fn by_pages(
     machine: &mut Machine,
     source: &Source,
-    memcg: MemcgId,
+    spaces: &mut Spaces,
     action: &Action,
 ) -> Done {
+    let memcg = spaces.memcg;
     let mut done = Done::default();
     match *action {
         Action::Nothing => {}
@@ -36,8 +38,8 @@ pub(super) fn by_pages(
             bytes_max,
         } => {
             let now_ms = machine.now_ns() / 1_000_000;
-            for (process, runs) in oldest(source, now_ms, older_than_ms, bytes_max / PAGE_BYTES) {
-                let (tried, left) = machine.page_out(process, &runs, false);
+            for (space, runs) in oldest(source, now_ms, older_than_ms, bytes_max / PAGE_BYTES) {
+                let (tried, left) = spaces.move_out(machine, space, &runs, false);
                 done.tried += tried[0] + tried[1];
                 done.left = [done.left[0] + left[0], done.left[1] + left[1]];
             }
@@ -49,8 +51,11 @@ pub(super) fn by_pages(
             bytes_max,
         } => {
             let now_ms = machine.now_ns() / 1_000_000;
-            for (process, runs) in oldest(source, now_ms, older_than_ms, bytes_max / PAGE_BYTES) {
-                done.sorted += machine.sort_cold(process, &runs);
+            for (space, runs) in oldest(source, now_ms, older_than_ms, bytes_max / PAGE_BYTES) {
+                // There is no such call for a file.
+                if let Space::Process(process) = space {
+                    done.sorted += machine.sort_cold(process, &runs);
+                }
             }
         }
         // Heat is kept for budgets only: see `held`.
@@ -59,7 +64,7 @@ pub(super) fn by_pages(
                 older_than_ms: types.map(|takes| takes.then_some(0)),
                 bytes_max,
             };
-            return by_pages(machine, source, memcg, &action);
+            return by_pages(machine, source, spaces, &action);
         }
     }
     done
@@ -86,16 +91,16 @@ pub(super) fn by_bytes(machine: &mut Machine, memcg: MemcgId, action: &Action) -
     }
 }
 
-/// The oldest pages of all processes: for each the runs to take, at most `pages_max` in all.
+/// The oldest pages of all spaces: for each the runs to take, at most `pages_max` in all.
 fn oldest(
     source: &Source,
     now_ms: u64,
     older_than_ms: ByType<Option<u64>>,
     pages_max: u64,
-) -> Vec<(ProcessId, Vec<Range<u64>>)> {
-    // Every generation of every process that is old enough for one of the types, by age.
-    let mut old: Vec<(u64, ProcessId, Label)> = Vec::new();
-    for (process, ages) in source.spaces() {
+) -> Vec<(Space, Vec<Range<u64>>)> {
+    // Every generation of every space that is old enough for one of the types, by age.
+    let mut old: Vec<(u64, Space, Label)> = Vec::new();
+    for (space, ages) in source.spaces() {
         let generations = ages.generations();
         for label in
             (LABEL_UNSEEN..LABELS as Label).filter(|&l| l == LABEL_UNSEEN || l >= LABEL_OLDEST)
@@ -105,22 +110,22 @@ fn oldest(
                 && (0..2)
                     .any(|t| sizes[t] > 0 && older_than_ms[t].is_some_and(|ms| youngest_ms >= ms))
             {
-                old.push((youngest_ms, *process, label));
+                old.push((youngest_ms, *space, label));
             }
         }
     }
-    old.sort_by_key(|&(age_ms, process, label)| (std::cmp::Reverse(age_ms), process, label));
+    old.sort_by_key(|&(age_ms, space, label)| (std::cmp::Reverse(age_ms), space, label));
     let mut left = pages_max;
-    let mut chosen: Vec<(ProcessId, Vec<Range<u64>>)> = Vec::new();
-    for (age_ms, process, label) in old {
+    let mut chosen: Vec<(Space, Vec<Range<u64>>)> = Vec::new();
+    for (age_ms, space, label) in old {
         if left == 0 {
             break;
         }
         let types = older_than_ms.map(|ms| ms.is_some_and(|ms| age_ms >= ms));
-        let runs = take(&source.spaces()[&process], label, types, &mut left);
-        match chosen.iter_mut().find(|(other, _)| *other == process) {
+        let runs = take(&source.spaces()[&space], label, types, &mut left);
+        match chosen.iter_mut().find(|(other, _)| *other == space) {
             Some((_, all)) => all.extend(runs),
-            None => chosen.push((process, runs)),
+            None => chosen.push((space, runs)),
         }
     }
     chosen

@@ -5,44 +5,39 @@ use std::collections::BTreeMap;
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
-use crate::machine::ProcessId;
+use super::spaces::Space;
 
 const NEVER: u32 = u32::MAX;
 
-/// Times of last access, in ms, of all pages of all processes.
+/// Times of last access, in ms, of all pages of all processes and files.
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
-    tables: BTreeMap<(ProcessId, u64), Box<[u32; PAGES_PER_TABLE]>>,
+    tables: BTreeMap<(Space, u64), Box<[u32; PAGES_PER_TABLE]>>,
 }
 
 impl Truth {
     /// A page is accessed.
-    pub fn note(&mut self, process: ProcessId, vpn: u64, now_ns: u64) {
-        let key = (process, vpn / PAGES_PER_TABLE as u64);
+    pub fn note(&mut self, space: Space, page: u64, now_ns: u64) {
+        let key = (space, page / PAGES_PER_TABLE as u64);
         let table = self
             .tables
             .entry(key)
             .or_insert_with(|| Box::new([NEVER; PAGES_PER_TABLE]));
         // 49 days of simulated time.
-        table[vpn as usize % PAGES_PER_TABLE] = (now_ns / 1_000_000).min(NEVER as u64 - 1) as u32;
-    }
-
-    /// Forgets a process.
-    pub fn forget(&mut self, process: ProcessId) {
-        self.tables.retain(|(owner, _), _| *owner != process);
+        table[page as usize % PAGES_PER_TABLE] = (now_ns / 1_000_000).min(NEVER as u64 - 1) as u32;
     }
 
     /// Adds the present pages of a table to the bins with these upper bounds.
     pub(super) fn count(
         &self,
-        process: ProcessId,
+        space: Space,
         index: u64,
         present: &PageSet,
         now_ms: u64,
         bounds_ms: &[u64],
         bins: &mut [u64],
     ) {
-        let table = self.tables.get(&(process, index));
+        let table = self.tables.get(&(space, index));
         for slot in present.pages() {
             let age_ms = match table.map_or(NEVER, |table| table[slot]) {
                 NEVER => now_ms,
@@ -81,17 +76,14 @@ mod tests {
     fn bounds_belong_to_the_younger_bin() {
         let mut machine = crate::machine::Machine::new(crate::machine::MachineConfig::new(4096));
         let process = machine.add_process(agewise_kernel::ids::MemcgId::ROOT);
+        let space = Space::Process(process);
         let mut truth = Truth::default();
-        truth.note(process, 512, 5_000_000_000);
-        truth.note(process, 513, 8_999_000_000);
+        truth.note(space, 512, 5_000_000_000);
+        truth.note(space, 513, 8_999_000_000);
         let mut present = PageSet::default();
         present[0] = 0b111;
         let mut bins = [0; 3];
-        truth.count(process, 1, &present, 10_000, &[1_001, 5_000], &mut bins);
+        truth.count(space, 1, &present, 10_000, &[1_001, 5_000], &mut bins);
         assert_eq!(bins, [1, 1, 1], "1001 ms, 5000 ms, never");
-        truth.forget(process);
-        let mut bins = [0; 3];
-        truth.count(process, 1, &present, 10_000, &[1_001, 5_000], &mut bins);
-        assert_eq!(bins, [0, 0, 3]);
     }
 }

@@ -93,7 +93,7 @@ impl Loop {
         &self,
         policy: &str,
         seed: u64,
-    ) -> Result<f64, crate::machine::config::UnknownPolicy> {
+    ) -> Result<f64, crate::machine::config::PolicyError> {
         let mut pool = Pool::new(Policy::parse(policy)?, self, seed);
         let mut random = XorShift64Star::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let (mut hits, mut counted) = (0u64, 0u64);

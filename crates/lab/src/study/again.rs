@@ -12,7 +12,7 @@ use super::description::{CurveCell, Described, Origin, RunCell};
 use super::error::StudyError;
 use super::options;
 use super::run::RunRequest;
-use super::setup::{Setup, parse_policy, sha256_of};
+use super::setup::{Setup, parse_contender, sha256_of};
 use crate::proactive::Sight;
 use crate::yardstick;
 
@@ -28,6 +28,7 @@ pub fn groups<C>(cells: &[Described<C>], is_same: impl Fn(&C, &C) -> bool) -> Ve
 pub fn is_same_run(a: &RunCell, b: &RunCell) -> bool {
     let without_policy = |cell: &RunCell| RunCell {
         policy: String::new(),
+        policy_sha256: None,
         agent: None,
         ..cell.clone()
     };
@@ -66,7 +67,7 @@ pub fn run_request(cells: &[Described<RunCell>], base: &Base) -> Result<RunReque
     for of in cells {
         let agent = of.cell.agent.as_deref().map(str::parse::<Spec>).transpose();
         let agent = agent.map_err(|error| StudyError::Argument(error.to_string()))?;
-        columns.push((parse_policy(of.cell.lru())?, agent));
+        columns.push((parse_contender(of.cell.lru())?, agent));
     }
     let seeds = first.cell.seeds.strip_prefix("1-");
     let seeds = seeds.and_then(|last| last.parse().ok()).ok_or_else(|| {
@@ -171,7 +172,7 @@ impl Base {
 
 fn setup_of(origin: &Origin, base: &Base) -> Result<(Setup, Sight), StudyError> {
     let mut setup = Setup::default();
-    let mut sight = Sight::PageTables;
+    let mut sight = Sight::default();
     options::from_text(&origin.options, &mut setup, &mut sight)?;
     setup.reading.limits = base.reading.limits;
     Ok((setup, sight))

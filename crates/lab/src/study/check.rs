@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
-use super::description::Description;
+use super::description::{Described, Description};
 use super::error::StudyError;
 use super::result::{Form, ResultFile};
 use crate::experiment::statistics::Summary;
@@ -56,6 +56,8 @@ pub struct Comparison {
     pub policy: String,
     /// Memory.
     pub memory_bytes: u64,
+    /// Swap, settings, DAMON and options, where a result has several of them.
+    pub conditions: String,
     /// Measure.
     pub measure: String,
     /// Samples (seeds) of the first result.
@@ -85,8 +87,8 @@ pub struct Checked {
     pub notes: Vec<String>,
 }
 
-/// What a cell is known by: workload, policy, memory, measure.
-type Key = (String, String, u64, String);
+/// What a cell is known by: workload, policy, memory, conditions, measure.
+type Key = (String, String, u64, String, String);
 
 /// Compares two results.
 ///
@@ -98,8 +100,9 @@ pub fn check(
     limits: Limits,
 ) -> Result<Checked, StudyError> {
     let notes = compare_descriptions(&before.description, &after.description)?;
-    let (order, first) = summaries(before)?;
-    let (_, second) = summaries(after)?;
+    let by_conditions = has_conditions(&before.description) || has_conditions(&after.description);
+    let (order, first) = summaries(before, by_conditions)?;
+    let (_, second) = summaries(after, by_conditions)?;
     let mut cells = Vec::new();
     for key in &order {
         if let (Some(a), Some(b)) = (first.get(key), second.get(key)) {
@@ -120,7 +123,7 @@ pub fn check(
 }
 
 fn compare(
-    (workload, policy, memory_bytes, measure): &Key,
+    (workload, policy, memory_bytes, conditions, measure): &Key,
     a: &Summary,
     b: &Summary,
 ) -> Comparison {
@@ -128,6 +131,7 @@ fn compare(
         workload: workload.clone(),
         policy: policy.clone(),
         memory_bytes: *memory_bytes,
+        conditions: conditions.clone(),
         measure: measure.clone(),
         n_before: a.n,
         before: a.mean,
@@ -154,8 +158,37 @@ fn judge(cells: &mut [Comparison], limits: Limits) {
     }
 }
 
+/// Whether a result has a workload under several conditions, as sweeps do.
+fn has_conditions(description: &Description) -> bool {
+    let Description::Run { cells } = description else {
+        return false;
+    };
+    let mut known = HashMap::new();
+    cells.iter().any(|Described { cell, origin }| {
+        let conditions = (&cell.swap, &cell.settings, &cell.damon, &origin.options);
+        *known.entry(&cell.workload).or_insert(conditions) != conditions
+    })
+}
+
+/// The conditions of a row.
+fn conditions(row: &Map<String, Json>) -> String {
+    let part = |name: &&str| match row.get(*name).and_then(Json::as_str) {
+        None | Some("") => None,
+        Some(text) if *name == "swap" => Some(format!("swap={text}")),
+        Some(text) => Some(text.to_owned()),
+    };
+    let parts: Vec<String> = ["swap", "settings", "damon", "options"]
+        .iter()
+        .filter_map(part)
+        .collect();
+    parts.join(" ")
+}
+
 /// What each cell measured, and the cells in their order.
-fn summaries(result: &ResultFile) -> Result<(Vec<Key>, HashMap<Key, Summary>), StudyError> {
+fn summaries(
+    result: &ResultFile,
+    by_conditions: bool,
+) -> Result<(Vec<Key>, HashMap<Key, Summary>), StudyError> {
     let mut order: Vec<Key> = Vec::new();
     let mut samples: HashMap<Key, Vec<f64>> = HashMap::new();
     let mut summaries = HashMap::new();
@@ -170,6 +203,10 @@ fn summaries(result: &ResultFile) -> Result<(Vec<Key>, HashMap<Key, Summary>), S
                 subject,
                 text("policy").to_owned(),
                 memory_bytes,
+                match by_conditions {
+                    true => conditions(row),
+                    false => String::new(),
+                },
                 measure.to_owned(),
             )
         };
@@ -282,6 +319,7 @@ mod tests {
             "w".to_owned(),
             "p".to_owned(),
             4096,
+            String::new(),
             "major_faults".to_owned(),
         );
         Comparison {

@@ -74,8 +74,21 @@ impl Yardstick for Stoppable {
         self.policy.misses(trace, capacity)
     }
 
+    fn misses_among(
+        &self,
+        trace: &DenseTrace,
+        capacity: usize,
+        counts: &dyn Fn(usize) -> bool,
+    ) -> u64 {
+        self.policy.misses_among(trace, capacity, counts)
+    }
+
     fn is_stack(&self) -> bool {
         self.policy.is_stack()
+    }
+
+    fn source_sha256(&self) -> Option<&str> {
+        self.policy.source_sha256()
     }
 }
 
@@ -154,23 +167,24 @@ impl CurveRequest {
             ..Setup::default()
         };
         let origin = Origin {
-            options: options::to_text(&setup, Sight::PageTables),
+            options: options::to_text(&setup, Sight::default()),
             source: self.trace.clone(),
             source_sha256: sha256.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             build: self.build.clone(),
         };
-        let described = |curve: &Curve| Described {
+        let described = |(curve, policy): (&Curve, &Arc<dyn Yardstick>)| Described {
             cell: CurveCell {
                 trace: curve.trace.clone(),
                 policy: curve.policy.clone(),
+                policy_sha256: policy.source_sha256().map(str::to_owned),
                 sizes_pages: curve.points.iter().map(|of| of.size_pages as u64).collect(),
                 sampling_rate: curve.sampling_rate,
                 samples: self.sampling.map(|plan| plan.samples as u64),
             },
             origin: origin.clone(),
         };
-        curves.iter().map(described).collect()
+        curves.iter().zip(&self.policies).map(described).collect()
     }
 }
 
@@ -190,6 +204,7 @@ impl CurveOutcome {
             Column::new("miss_ratio_error", Kind::Number),
             Column::optional("sampling_rate", Kind::Number),
             Column::optional("samples", Kind::Count),
+            Column::optional("policy_sha256", Kind::Text),
         ];
         columns.extend(Origin::COLUMNS);
         let mut rows = Vec::new();
@@ -209,6 +224,7 @@ impl CurveOutcome {
                     miss_ratio_error.into(),
                     curve.sampling_rate.into(),
                     of.cell.samples.into(),
+                    of.cell.policy_sha256.as_ref().into(),
                 ];
                 row.extend(origin.iter().cloned());
                 row

@@ -50,6 +50,8 @@ pub struct RunCell {
     pub workload: String,
     /// The policy; with an agent, `LRU+AGENT`.
     pub policy: String,
+    /// SHA-256 of the file that describes the policy; null unless there is one.
+    pub policy_sha256: Option<String>,
     /// The agent beside the LRU, with its parameters.
     pub agent: Option<String>,
     /// `memory.max` of the cgroup.
@@ -67,7 +69,8 @@ pub struct RunCell {
 
 impl RunCell {
     /// The columns behind `workload` and `policy`, which come first in every row.
-    pub(super) const COLUMNS: [Column; 6] = [
+    pub(super) const COLUMNS: [Column; 7] = [
+        Column::optional("policy_sha256", Kind::Text),
         Column::optional("agent", Kind::Text),
         Column::new("memory_bytes", Kind::Count),
         Column::new("swap", Kind::Text),
@@ -76,8 +79,9 @@ impl RunCell {
         Column::new("seeds", Kind::Text),
     ];
 
-    pub(super) fn values(&self) -> [Value; 6] {
+    pub(super) fn values(&self) -> [Value; 7] {
         [
+            self.policy_sha256.as_ref().into(),
             self.agent.as_ref().into(),
             self.memory_bytes.into(),
             (&self.swap).into(),
@@ -106,6 +110,8 @@ pub struct CurveCell {
     pub trace: String,
     /// The policy.
     pub policy: String,
+    /// SHA-256 of the file that describes the policy; null unless there is one.
+    pub policy_sha256: Option<String>,
     /// Its sizes, in pages. A row has one of them, as `size_pages`.
     pub sizes_pages: Vec<u64>,
     /// Share of the pages in each sample; null when counted.
@@ -166,6 +172,7 @@ mod tests {
         let cell = |policy: &str, agent: Option<&str>| RunCell {
             workload: "kv".to_owned(),
             policy: policy.to_owned(),
+            policy_sha256: None,
             agent: agent.map(str::to_owned),
             memory_bytes: 1 << 20,
             swap: "none".to_owned(),

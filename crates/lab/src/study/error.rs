@@ -24,6 +24,14 @@ pub enum StudyError {
         /// Why.
         source: std::io::Error,
     },
+    /// A file cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A run cannot be made.
     #[error("cannot run {name}: {source}")]
     Run {

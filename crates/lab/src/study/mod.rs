@@ -12,6 +12,7 @@ pub mod parquet;
 pub mod result;
 pub mod run;
 pub mod setup;
+pub mod sweep;
 pub mod table;
 
 pub use error::StudyError;

@@ -30,7 +30,8 @@ pub const ORDERS: [(&str, Arrangement); 4] = [
 ];
 
 /// How agents see ages, by name.
-pub const SIGHTS: [(&str, Sight); 2] = [
+pub const SIGHTS: [(&str, Sight); 3] = [
+    ("page-cache", Sight::PageCache),
     ("page-tables", Sight::PageTables),
     ("generations", Sight::Generations),
 ];
@@ -65,7 +66,7 @@ fn name_of<T: PartialEq>(value: &T, of: &[(&'static str, T)]) -> Option<&'static
     found.map(|(name, _)| *name)
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('%', "%25").replace(' ', "%20")
 }
 
@@ -86,7 +87,7 @@ pub(super) fn to_text(setup: &Setup, sight: Sight) -> String {
             name_of(&setup.arrangement, &ORDERS).unwrap_or_default(),
         );
     }
-    if sight != Sight::PageTables {
+    if sight != Sight::default() {
         put("sight", name_of(&sight, &SIGHTS).unwrap_or_default());
     }
     let reading = &setup.reading;
@@ -169,11 +170,11 @@ mod tests {
             "access=mapped order=reverse sight=generations page_shift=0 \
              column=page:my%20100%25%20id collapse_repeats=1"
         );
-        let (mut again, mut sight) = (Setup::default(), Sight::PageTables);
+        let (mut again, mut sight) = (Setup::default(), Sight::default());
         from_text(&text, &mut again, &mut sight).unwrap();
         assert_eq!(to_text(&again, sight), text);
         assert_eq!(again.reading.columns[0].1, "my 100% id");
-        assert_eq!(to_text(&Setup::default(), Sight::PageTables), "");
+        assert_eq!(to_text(&Setup::default(), Sight::default()), "");
         for (text, expected) in [
             ("acess=fd", "did you mean `access`"),
             ("order=foward", "did you mean `forward`"),

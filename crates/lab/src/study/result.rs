@@ -12,6 +12,7 @@ use serde_json::{Map, Value as Json};
 use super::description::{CurveCell, Described, Description, Origin, RunCell};
 use super::error::StudyError;
 use super::parquet::DESCRIPTION_KEY;
+use super::sweep::dataset;
 
 /// The largest result that is read.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -41,7 +42,8 @@ pub struct ResultFile {
 }
 
 impl ResultFile {
-    /// Reads a file that `lab run` or `lab curve` wrote, whatever its form.
+    /// Reads a file that `lab run` or `lab curve` wrote, whatever its form, or the directory of a
+    /// sweep.
     ///
     /// # Errors
     /// A file that cannot be read or is no such result.
@@ -50,7 +52,11 @@ impl ResultFile {
             path: path.to_owned(),
             source,
         };
-        let length = fs::metadata(path).map_err(unreadable)?.len();
+        let metadata = fs::metadata(path).map_err(unreadable)?;
+        if metadata.is_dir() {
+            return dataset::read(path);
+        }
+        let length = metadata.len();
         if length > FILE_BYTES_MAX {
             return Err(wrong(
                 path,

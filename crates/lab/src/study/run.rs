@@ -9,14 +9,15 @@ use agewise_policy::proactive::Spec;
 use super::description::{Described, Origin, RunCell};
 use super::error::StudyError;
 use super::options;
-use super::setup::{Named, Setup, parse_policy};
+use super::setup::{Named, Setup, parse_contender};
 use super::table::{Column, Kind, Table, Value};
+use crate::experiment::contender::Contender;
 use crate::experiment::machine_run::{Plan, RunError, Subject};
 use crate::experiment::matrix::{self, MeasureSummary, PolicyResult};
 use crate::experiment::replay::Through;
-use crate::machine::Policy;
 use crate::machine::device::DeviceKind;
 use crate::proactive::{ProactivePlan, Sight};
+use crate::yardstick;
 
 /// Seeds of a workload unless given.
 const WORKLOAD_SEEDS: u64 = 10;
@@ -31,7 +32,7 @@ pub struct RunRequest {
     /// The workload or trace.
     pub subject: String,
     /// Policies, each without an agent or with one; the first is compared with.
-    pub columns: Vec<(Policy, Option<Spec>)>,
+    pub columns: Vec<(Contender, Option<Spec>)>,
     /// How agents see ages.
     pub sight: Sight,
     /// Seeds 1 to N; 10 for a workload and 3 for a trace unless given.
@@ -57,19 +58,27 @@ pub struct RunOutcome {
     pub note: Option<String>,
 }
 
-/// Every policy without an agent, and then with each agent.
+/// Every policy without an agent, and then, if it is no yardstick, with each agent.
 ///
 /// # Errors
 /// Unknown policies.
 pub fn columns(
     policies: &[impl AsRef<str>],
     agents: &[Spec],
-) -> Result<Vec<(Policy, Option<Spec>)>, StudyError> {
+) -> Result<Vec<(Contender, Option<Spec>)>, StudyError> {
     let mut columns = Vec::new();
-    for name in policies {
-        let policy = parse_policy(name.as_ref().trim())?;
+    for name in yardstick::with_parameters(policies) {
+        let policy = parse_contender(name.trim())?;
+        let agents = match policy {
+            Contender::Kernel(_) => agents,
+            Contender::Yardstick(_) => &[],
+        };
+        let beside = agents
+            .iter()
+            .map(|agent| (policy.clone(), Some(agent.clone())));
+        let beside: Vec<_> = beside.collect();
         columns.push((policy, None));
-        columns.extend(agents.iter().map(|agent| (policy, Some(agent.clone()))));
+        columns.extend(beside);
     }
     Ok(columns)
 }
@@ -85,12 +94,24 @@ impl RunRequest {
         stop: &Arc<AtomicBool>,
         done: impl Fn(u64) + Sync,
     ) -> Result<RunOutcome, StudyError> {
+        self.run_on(&self.setup.subject(&self.subject)?, stop, done)
+    }
+
+    /// The same on a subject that was read before.
+    ///
+    /// # Errors
+    /// As [`RunRequest::run`].
+    pub fn run_on(
+        &self,
+        named: &Named,
+        stop: &Arc<AtomicBool>,
+        done: impl Fn(u64) + Sync,
+    ) -> Result<RunOutcome, StudyError> {
         let (first, _) = self
             .columns
             .first()
             .ok_or_else(|| StudyError::argument("no policy given"))?;
-        let named = self.setup.subject(&self.subject)?;
-        let (plan, note) = self.setup.plan(&named.subject, *first, 1)?;
+        let (plan, note) = self.setup.plan(&named.subject, first.machine_policy(), 1)?;
         self.require_sight(&named.subject)?;
         let seeds = self.seeds.unwrap_or(match named.subject {
             Subject::Workload(_) => WORKLOAD_SEEDS,
@@ -103,12 +124,12 @@ impl RunRequest {
         let agent = |spec: &Spec| ProactivePlan {
             spec: spec.clone(),
             sight: self.sight,
-            truth: self.sight == Sight::PageTables,
+            truth: self.sight != Sight::Generations,
         };
-        let columns: Vec<(Policy, Option<ProactivePlan>)> = self
+        let columns: Vec<(Contender, Option<ProactivePlan>)> = self
             .columns
             .iter()
-            .map(|(policy, spec)| (*policy, spec.as_ref().map(agent)))
+            .map(|(policy, spec)| (policy.clone(), spec.as_ref().map(agent)))
             .collect();
         let total = seeds * columns.len() as u64;
         let results = matrix::run_columns(&plan, &columns, seeds, stop, || done(total));
@@ -119,9 +140,9 @@ impl RunRequest {
                 source: Box::new(source),
             },
         })?;
-        let cells = self.describe(&named, &plan, memory_pages, seeds, &results);
+        let cells = self.describe(named, &plan, memory_pages, seeds, &results);
         Ok(RunOutcome {
-            subject: named.subject,
+            subject: named.subject.clone(),
             memory_pages,
             seeds,
             results,
@@ -142,8 +163,7 @@ impl RunRequest {
             {
                 Err(StudyError::argument(format!(
                     "{}: nothing of it is mapped, so an agent that reads page tables sees nothing; \
-                     --sight generations sees page cache, --access mapped replays it as mapped \
-                     memory",
+                     --sight page-cache sees it, --access mapped replays it as mapped memory",
                     self.subject
                 )))
             }
@@ -169,16 +189,18 @@ impl RunRequest {
         let without_blanks = |text: &String| text.split_whitespace().collect::<String>();
         let settings: Vec<String> = self.setup.settings.iter().map(without_blanks).collect();
         let swap = plan.swap.unwrap_or_else(|| named.subject.swap());
-        let cell = |(result, (_, agent)): (&PolicyResult, &(Policy, Option<Spec>))| RunCell {
-            workload: named.subject.name().to_owned(),
-            policy: result.policy.clone(),
-            agent: agent.as_ref().map(Spec::to_string),
-            memory_bytes: memory_pages * 4096,
-            swap: swap.map_or("none", DeviceKind::name).to_owned(),
-            settings: settings.join(" "),
-            damon: self.setup.damon.clone(),
-            seeds: format!("1-{seeds}"),
-        };
+        let cell =
+            |(result, (policy, agent)): (&PolicyResult, &(Contender, Option<Spec>))| RunCell {
+                workload: named.subject.name().to_owned(),
+                policy: result.policy.clone(),
+                policy_sha256: policy.sha256().map(str::to_owned),
+                agent: agent.as_ref().map(Spec::to_string),
+                memory_bytes: memory_pages * 4096,
+                swap: swap.map_or("none", DeviceKind::name).to_owned(),
+                settings: settings.join(" "),
+                damon: self.setup.damon.clone(),
+                seeds: format!("1-{seeds}"),
+            };
         let cells = results.iter().zip(&self.columns).map(cell);
         let described = |cell| Described {
             cell,
@@ -213,7 +235,7 @@ impl RunOutcome {
         columns.extend(RunCell::COLUMNS);
         columns.extend(Origin::COLUMNS);
         let tails = self.tails();
-        let row = |(summary, tail): (&MeasureSummary, &Vec<Value>)| {
+        let row = |summary: &MeasureSummary| {
             let mut row: Vec<Value> = vec![
                 (&summary.workload).into(),
                 (&summary.policy).into(),
@@ -226,11 +248,11 @@ impl RunOutcome {
                 summary.ratio.into(),
                 summary.p.into(),
             ];
-            row.extend(tail.iter().cloned());
+            row.extend(tails[summary.column].iter().cloned());
             row
         };
         let summaries = self.summaries();
-        let rows = summaries.iter().zip(tails.iter().cycle()).map(row);
+        let rows = summaries.iter().map(row);
         Table {
             columns,
             rows: rows.collect(),
@@ -249,8 +271,12 @@ impl RunOutcome {
             .results
             .first()
             .map_or(&[][..], |first| &first.measures);
-        let numbers = measures.iter().map(|&(name, _)| name);
-        columns.extend(numbers.map(|name| Column::new(name, Kind::Number)));
+        let runs = || self.results.iter().flat_map(|result| &result.runs);
+        columns.extend(measures.iter().enumerate().map(|(at, (name, _))| Column {
+            name,
+            kind: Kind::Number,
+            optional: runs().any(|(_, measured)| measured[at].is_nan()),
+        }));
         columns.extend(RunCell::COLUMNS);
         columns.extend(Origin::COLUMNS);
         let workload = Value::from(self.subject.name());

@@ -9,16 +9,19 @@ use std::thread;
 
 use agewise_policy::units::size_bytes;
 use agewise_trace::suggest::nearest;
-use agewise_trace::{Reading, short_name};
+use agewise_trace::{Reading, TraceSource, short_name};
 use sha2::{Digest, Sha256};
 
 use super::error::StudyError;
+use crate::experiment::contender::Contender;
 use crate::experiment::machine_run::{MIN_MEMORY_PAGES, Plan, Subject};
 use crate::experiment::replay::{Arrangement, Replay, Through};
 use crate::machine::Policy;
+use crate::machine::config::PolicyError;
 use crate::machine::device::DeviceKind;
 use crate::workload::library;
 use crate::workload::spec::Workload;
+use crate::yardstick;
 
 /// What to simulate on, as people write it.
 #[derive(Clone, Debug, Default)]
@@ -55,12 +58,30 @@ pub struct Named {
 /// There is none; the nearest name that exists.
 pub fn parse_policy(text: &str) -> Result<Policy, StudyError> {
     Policy::parse(text).map_err(|error| {
-        let names = Policy::names();
-        StudyError::Argument(match nearest(text, names.iter().map(String::as_str)) {
+        let mut names = Policy::names();
+        names.extend(yardstick::beside_kernels().map(|spec| spec.name.to_owned()));
+        let near = match error {
+            PolicyError::Unknown(_) => nearest(text, names.iter().map(String::as_str)),
+            PolicyError::NotMultiGen(_) | PolicyError::Profile(_) => None,
+        };
+        StudyError::Argument(match near {
             Some(near) => format!("{error}; did you mean `{near}`?"),
             None => error.to_string(),
         })
     })
+}
+
+/// A policy of the machine or a yardstick, by name.
+///
+/// # Errors
+/// There is none; the nearest name that exists.
+pub fn parse_contender(text: &str) -> Result<Contender, StudyError> {
+    let name = text.split(':').next().unwrap_or(text);
+    if yardstick::beside_kernels().any(|spec| spec.is_called(name)) {
+        let yardstick = yardstick::parse(text).map_err(StudyError::Argument)?;
+        return Ok(Contender::Yardstick(yardstick));
+    }
+    parse_policy(text).map(Contender::Kernel)
 }
 
 /// A swap device by name; `none` is none.
@@ -129,7 +150,7 @@ pub(super) fn sha256(mut from: impl Read) -> std::io::Result<String> {
     Ok(hex(hash))
 }
 
-fn hex(hash: Sha256) -> String {
+pub(super) fn hex(hash: Sha256) -> String {
     let digest = hash.finalize();
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -180,20 +201,41 @@ impl Setup {
     /// # Errors
     /// Nothing of that name, or it cannot be read.
     pub fn subject(&self, name: &str) -> Result<Named, StudyError> {
+        match self.place(name)? {
+            Place::Workload { name, text } => Ok(Named {
+                subject: Subject::Workload(Arc::new(Workload::parse(&name, &text)?)),
+                sha256: hex(Sha256::new_with_prefix(text)),
+            }),
+            Place::Trace(source) => self.trace(name, &source),
+        }
+    }
+
+    /// The hash that [`Setup::subject`] would give.
+    ///
+    /// # Errors
+    /// As there, as far as that shows before it is read.
+    pub fn subject_sha256(&self, name: &str) -> Result<String, StudyError> {
+        match self.place(name)? {
+            Place::Workload { text, .. } => Ok(hex(Sha256::new_with_prefix(text))),
+            Place::Trace(source) => sha256_of(&source.path),
+        }
+    }
+
+    fn place(&self, name: &str) -> Result<Place, StudyError> {
         let path = Path::new(name);
         if path.extension().is_some_and(|ending| ending == "toml") {
-            let text = std::fs::read_to_string(path).map_err(|source| StudyError::Read {
-                path: path.to_owned(),
-                source,
-            })?;
+            let text = read_text(path)?;
             let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-            return Ok(workload(Workload::parse(&stem, &text)?, &text));
+            let name = stem.into_owned();
+            return Ok(Place::Workload { name, text });
         }
         let is_path = self.reading.manifest.is_some() || path.exists();
         if !is_path || self.reading.manifest.is_none() && !path.is_file() {
             match library::find(name) {
                 Ok(found) => {
-                    return Ok(workload(found, library::text(name).unwrap_or_default()));
+                    let text = library::text(name).unwrap_or_default().to_owned();
+                    let name = found.name;
+                    return Ok(Place::Workload { name, text });
                 }
                 Err(error) if !is_path => {
                     return Err(StudyError::Argument(format!(
@@ -204,11 +246,10 @@ impl Setup {
                 Err(_) => {}
             }
         }
-        self.trace(name)
+        Ok(Place::Trace(self.reading.source(name)?))
     }
 
-    fn trace(&self, name: &str) -> Result<Named, StudyError> {
-        let source = self.reading.source(name)?;
+    fn trace(&self, name: &str, source: &TraceSource) -> Result<Named, StudyError> {
         let read = || {
             let mut stream = source.open()?;
             Replay::read(short_name(name), &source.path, &mut stream, self.through)
@@ -227,6 +268,50 @@ impl Setup {
     }
 }
 
+/// Where a workload or trace is.
+enum Place {
+    /// A workload, by its name and its text.
+    Workload { name: String, text: String },
+    /// A trace.
+    Trace(TraceSource),
+}
+
+/// All that the names stand for: patterns (`traces/*.pages`) are expanded, in order of name.
+///
+/// # Errors
+/// What is no pattern, or matches nothing.
+pub fn expand(names: &[String]) -> Result<Vec<String>, StudyError> {
+    let mut found = Vec::new();
+    for name in names {
+        let is_pattern = name.contains(['*', '?', '[']) && !Path::new(name).exists();
+        if !is_pattern {
+            found.push(name.clone());
+            continue;
+        }
+        let before = found.len();
+        let paths = glob::glob(name)
+            .map_err(|error| StudyError::Argument(format!("`{name}` is no pattern: {error}")))?;
+        for path in paths {
+            let path = path.map_err(|error| StudyError::Read {
+                path: error.path().to_owned(),
+                source: error.into(),
+            })?;
+            found.push(path.to_string_lossy().into_owned());
+        }
+        if found.len() == before {
+            return Err(StudyError::Argument(format!("no file matches `{name}`")));
+        }
+    }
+    Ok(found)
+}
+
+pub(super) fn read_text(path: &Path) -> Result<String, StudyError> {
+    std::fs::read_to_string(path).map_err(|source| StudyError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
 /// What `read` gives, and the hash of the file, which is computed at the same time.
 pub(super) fn hashed_beside<T>(
     path: &Path,
@@ -240,21 +325,18 @@ pub(super) fn hashed_beside<T>(
     })
 }
 
-fn workload(workload: Workload, text: &str) -> Named {
-    Named {
-        subject: Subject::Workload(Arc::new(workload)),
-        sha256: hex(Sha256::new_with_prefix(text)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn unknown_names_get_the_nearest() {
-        let error = parse_policy("mglru:7.3").unwrap_err().to_string();
+        let error = parse_contender("mglru:7.3").unwrap_err().to_string();
         assert!(error.contains("did you mean `mglru:7.2`"), "{error}");
+        let error = parse_contender("reuse:look=0").unwrap_err().to_string();
+        assert!(error.contains("look is 0"), "{error}");
+        let error = parse_contender("arcc").unwrap_err().to_string();
+        assert!(error.contains("did you mean `arc`"), "{error}");
         let error = parse_swap("nmve").unwrap_err().to_string();
         assert!(error.contains("did you mean `nvme`"), "{error}");
         assert_eq!(parse_swap("none").unwrap(), None);

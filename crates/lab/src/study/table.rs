@@ -89,7 +89,10 @@ impl From<u64> for Value {
 
 impl From<f64> for Value {
     fn from(number: f64) -> Self {
-        Value::Number(number)
+        match number.is_nan() {
+            true => Value::Null,
+            false => Value::Number(number),
+        }
     }
 }
 

@@ -14,13 +14,15 @@
 //! assert!(matches!(pacer.next(0), Step::Scan { .. }));
 //! ```
 
+mod counted;
 mod epochs;
 mod order;
 mod pacer;
 mod queue;
 mod world;
 
-pub use epochs::{Counted, Epochs, Gain, Holder, Verdict};
+pub use counted::Counted;
+pub use epochs::{Epochs, Gain, Holder, Verdict};
 pub use order::Order;
 pub use pacer::{Pacer, Step};
 pub use queue::{Gone, PageQueue, Seen};

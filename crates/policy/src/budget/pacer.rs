@@ -149,7 +149,7 @@ impl Pacer {
         let kernel_holds = |limit: u64| limit <= budget_bytes.saturating_add(slack);
         match world.counted() {
             Some((limit_bytes, counted)) if kernel_holds(limit_bytes) => {
-                epochs.turn(now_ms, &counted)
+                epochs.turn(now_ms, &counted, limit_bytes / PAGE_BYTES)
             }
             _ => {
                 epochs.put_off(now_ms);
@@ -304,16 +304,21 @@ impl Pacer {
             outcome: self.outcome.take(),
             ..facts
         };
+        let has_cache = facts.hands.cache;
         let decision = self.controller.decide(&facts);
         self.done = Moved::default();
         self.decide_us = decision.next_ms.saturating_mul(1000);
         let asked_bytes = decision.action.bytes();
         self.backlog_pages = match decision.action {
-            Action::Coldest { types, .. } if types[0] => asked_bytes / PAGE_BYTES,
+            Action::Coldest {
+                types: [anon, file],
+                ..
+            } if anon || file && has_cache => asked_bytes / PAGE_BYTES,
             Action::PageOut { older_than_ms, .. } if older_than_ms[0].is_some() => {
                 asked_bytes / PAGE_BYTES
             }
-            // The queue holds anonymous memory; file pages are the kernel's to drop.
+            // The queue holds anonymous memory, unless the page cache is seen; else file pages are
+            // the kernel's to drop.
             _ => 0,
         };
         if self.backlog_pages == 0 {

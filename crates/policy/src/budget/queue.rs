@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use super::order::RANKS;
 use super::{Moved, Order, PAGE_BYTES, QUEUE_TIERS, Scanned};
-use crate::reuse::{PageHistory, ReuseModel};
+use crate::generations::{ByType, PageType};
+use crate::reuse::{Look, PageHistory, ReuseModel};
 use crate::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 
 /// The rank of what does not go.
@@ -41,7 +42,9 @@ pub struct Gone {
 #[derive(Clone, Debug)]
 pub struct PageQueue<S> {
     order: Order,
-    model: ReuseModel,
+    type_of: fn(S) -> PageType,
+    /// What is read from a file once and what a program touched once have little in common.
+    models: ByType<ReuseModel>,
     spaces: BTreeMap<S, Space>,
     tiers: VecDeque<Tier<S>>,
 }
@@ -75,14 +78,22 @@ struct Run<S> {
 }
 
 impl<S: Copy + Ord> PageQueue<S> {
-    /// Nothing is known and nothing queued.
+    /// Nothing is known and nothing queued. All of it is anonymous memory.
     pub fn new(order: Order) -> Self {
         PageQueue {
             order,
-            model: order.model(),
+            type_of: |_| PageType::Anon,
+            models: PageType::ALL.map(|_| order.model()),
             spaces: BTreeMap::new(),
             tiers: VecDeque::new(),
         }
+    }
+
+    /// Says which address spaces are files: what is learnt of their pages is kept apart.
+    #[must_use]
+    pub fn with_types(mut self, type_of: fn(S) -> PageType) -> Self {
+        self.type_of = type_of;
+        self
     }
 
     /// Forgets the address spaces for which `keep` is false.
@@ -162,7 +173,8 @@ impl<S: Copy + Ord> PageQueue<S> {
             histories + headers + space.touched_out.capacity() * size_of::<u64>()
         };
         let queued = self.tiers.iter().map(|tier| tier.runs.capacity());
-        self.model.memory_bytes()
+        let models = self.models.iter().map(ReuseModel::memory_bytes);
+        models.sum::<usize>()
             + self.spaces.values().map(space).sum::<usize>()
             + queued.sum::<usize>() * size_of::<Run<S>>()
     }
@@ -172,14 +184,16 @@ impl<S: Copy + Ord> PageQueue<S> {
     }
 
     fn learn(&mut self, seen: &BTreeMap<S, Vec<Seen>>) {
-        let mut look = self.model.look();
-        if look.is_shift_due() {
-            let spaces = self.spaces.values_mut();
-            spaces
-                .flat_map(|space| &mut space.tables)
-                .for_each(|table| look.shift(&mut *table.pages));
+        let mut looks = self.models.each_mut().map(ReuseModel::look);
+        for (space, known) in &mut self.spaces {
+            let look = &looks[(self.type_of)(*space) as usize];
+            if look.is_shift_due() {
+                let tables = known.tables.iter_mut();
+                tables.for_each(|table| look.shift(&mut *table.pages));
+            }
         }
         for (space, seen) in seen {
+            let look = &mut looks[(self.type_of)(*space) as usize];
             let space = self.spaces.entry(*space).or_default();
             let mut touched_out = std::mem::take(&mut space.touched_out);
             touched_out.sort_unstable();
@@ -215,7 +229,7 @@ impl<S: Copy + Ord> PageQueue<S> {
                 space.tables.push(table);
             }
         }
-        look.finish();
+        looks.into_iter().for_each(Look::finish);
     }
 
     fn fill(&mut self, seen: &BTreeMap<S, Vec<Seen>>, counts: bool, pages: u64) {
@@ -262,6 +276,7 @@ impl<S: Copy + Ord> PageQueue<S> {
     ) -> Vec<[u16; PAGES_PER_TABLE]> {
         let mut ranks = Vec::with_capacity(seen.values().map(Vec::len).sum());
         for (space, seen) in seen {
+            let model = &self.models[(self.type_of)(*space) as usize];
             let tables = self
                 .spaces
                 .get(space)
@@ -277,7 +292,7 @@ impl<S: Copy + Ord> PageQueue<S> {
                 let mut of = [STAYS; PAGES_PER_TABLE];
                 (seen.movable & seen.bits.present).pages().for_each(|slot| {
                     let page = known.map_or(PageHistory::default(), |pages| pages[slot]);
-                    if let Some(rank) = self.order.rank(&self.model, page, touched.contains(slot)) {
+                    if let Some(rank) = self.order.rank(model, page, touched.contains(slot)) {
                         of[slot] = rank;
                         counted[usize::from(rank)] += 1;
                     }
@@ -352,7 +367,8 @@ impl<S: Copy + Ord> PageQueue<S> {
         };
         let (index, slot) = place(page);
         let history = known_page(&known.tables, index, slot);
-        let Some(rank) = self.order.rank(&self.model, history, true) else {
+        let model = &self.models[(self.type_of)(space) as usize];
+        let Some(rank) = self.order.rank(model, history, true) else {
             return false;
         };
         if rank <= rank_max {

@@ -24,14 +24,20 @@ const HEADROOM_MAX_PART: f64 = 8.0;
 const HALF_LIFE_MS: f64 = 500.0;
 /// With room to spare it sleeps longer than a step, at most so long, in ms.
 const SLEEP_MAX_MS: u64 = 250;
+/// What the kernel reclaims hides what memory grows by: each time it had to, growth is taken for so
+/// many times as much,
+const BEHIND_FACTOR: f64 = 1.25;
+/// unless the headroom would be more than this part of the budget for it.
+const BEHIND_PART: f64 = 32.0;
 /// Steps of growth that fit into the headroom: one until the next move, a half for being late.
 const HEADROOM_STEPS: f64 = 1.5;
 /// A limit of the kernel holds in place of the budget if it is above it by at most this part.
 pub(crate) const KERNEL_SLACK_PART: u64 = 16;
 /// Steps are not shorter than this, in ms.
 const STEP_MIN_MS: u64 = 2;
-/// With more page cache than this part of what is charged, the kernel is left to choose between
-/// cache and anonymous memory: what cache is used cannot be seen page by page.
+/// With more page cache than this part of what is charged, only cache goes while the kernel holds
+/// the limit as well: it drops cache first, so that room made for cache by anonymous memory would
+/// not last. Where cache cannot be seen page by page, the kernel is left to choose.
 const CACHE_PART: u64 = 8;
 /// A move is worth a call from here on: below it, the step waits for more.
 const MOVE_MIN_BYTES: u64 = 64 * 1024;
@@ -93,6 +99,20 @@ impl Budget {
             .map_or(self.budget_bytes, |limit| limit.min(self.budget_bytes))
     }
 
+    /// Whether the kernel holds a limit in place of the budget.
+    fn kernel_holds(&self, facts: &Facts<'_>) -> bool {
+        let slack = self.budget_bytes / KERNEL_SLACK_PART;
+        let most = self.budget_bytes.saturating_add(slack);
+        facts.limit_bytes.is_some_and(|limit| limit <= most)
+    }
+
+    /// The kernel had to reclaim.
+    fn suspect_more_growth(&mut self, ceiling: u64, step_ms: u64) {
+        let growth_max = ceiling as f64 / BEHIND_PART / (HEADROOM_STEPS * step_ms as f64);
+        let hidden = (self.growth * BEHIND_FACTOR).min(growth_max);
+        self.growth = self.growth.max(hidden);
+    }
+
     fn follow_growth(&mut self, facts: &Facts<'_>, charged_bytes: u64) {
         let Some(before) = self.before else { return };
         let passed_ms = facts.time_ms - before.time_ms;
@@ -128,6 +148,9 @@ impl Policy for Budget {
         let moved = self.before.is_some_and(|before| before.moved);
         // The kernel reclaims in batches once the limit is reached: close to it is at it.
         let behind = moved && charged_bytes.saturating_add(headroom / 8) >= ceiling;
+        if behind {
+            self.suspect_more_growth(ceiling, step_ms);
+        }
         let mut next = Before {
             time_ms: now_ms,
             charged_bytes,
@@ -142,17 +165,14 @@ impl Policy for Budget {
             return Wish::nothing(Reason::WithinBudget { room_bytes }, now_ms + sleep_ms);
         }
         let file_bytes = facts.resident_bytes[1];
-        let slack = self.budget_bytes / KERNEL_SLACK_PART;
-        let kernel_holds = facts
-            .limit_bytes
-            .is_some_and(|limit| limit <= self.budget_bytes.saturating_add(slack));
-        if kernel_holds && file_bytes > charged_bytes / CACHE_PART {
+        let much_cache = self.kernel_holds(facts) && file_bytes > charged_bytes / CACHE_PART;
+        if much_cache && !facts.hands.cache {
             self.before = Some(next);
             let grounds =
                 Grounds::new("cache_unseen", &[("file_bytes", Figure::Count(file_bytes))]);
             return Wish::nothing(Reason::Own(grounds), now_ms + SLEEP_MAX_MS);
         }
-        let types = [facts.backend != super::Backend::None, true];
+        let types = [facts.backend != super::Backend::None && !much_cache, true];
         let action = match facts.hands {
             hands if hands.coldest => Action::Coldest { types, bytes_max },
             hands if hands.page_out => Action::PageOut {

@@ -139,6 +139,8 @@ pub struct Hands {
     /// Page out by decayed heat ([`Action::Coldest`](super::Action::Coldest)); without it the oldest
     /// are taken.
     pub coldest: bool,
+    /// All file memory is seen page by page, also what nobody maps, and its clean pages can go.
+    pub cache: bool,
 }
 
 impl Default for Hands {
@@ -149,6 +151,7 @@ impl Default for Hands {
             reclaim: false,
             sort: true,
             coldest: false,
+            cache: false,
         }
     }
 }

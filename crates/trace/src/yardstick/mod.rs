@@ -50,8 +50,8 @@ pub trait Policy: Send {
 pub enum Simulation {
     /// Access by access; the argument is the capacity in pages, at least 1.
     Online(fn(usize) -> Box<dyn Policy>),
-    /// Knows the future: misses of a trace for one capacity.
-    Offline(fn(&DenseTrace, usize) -> u64),
+    /// Knows the future: misses of a trace for one capacity, of those accesses that count.
+    Offline(fn(&DenseTrace, usize, &dyn Fn(usize) -> bool) -> u64),
     /// As online, and the misses of all capacities come out of one pass.
     Stack(fn(usize) -> Box<dyn Policy>),
 }
@@ -77,9 +77,23 @@ pub trait Yardstick: Send + Sync + std::fmt::Debug {
     /// Misses of a whole trace with a pool of `capacity` pages (0 is taken for 1).
     fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64;
 
+    /// The same of those accesses only that `counts` chooses by their place in the trace. The
+    /// policy decides over all of them.
+    fn misses_among(
+        &self,
+        trace: &DenseTrace,
+        capacity: usize,
+        counts: &dyn Fn(usize) -> bool,
+    ) -> u64;
+
     /// Whether one pass over a trace gives the misses for every capacity.
     fn is_stack(&self) -> bool {
         false
+    }
+
+    /// SHA-256 of the file that the policy is described in, if there is one.
+    fn source_sha256(&self) -> Option<&str> {
+        None
     }
 }
 
@@ -90,6 +104,20 @@ impl Yardstick for &PolicySpec {
 
     fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
         PolicySpec::misses(self, trace, capacity)
+    }
+
+    fn misses_among(
+        &self,
+        trace: &DenseTrace,
+        capacity: usize,
+        counts: &dyn Fn(usize) -> bool,
+    ) -> u64 {
+        match self.simulation {
+            Simulation::Offline(misses) => misses(trace, capacity.max(1), counts),
+            Simulation::Online(build) | Simulation::Stack(build) => {
+                count_misses_among(trace, capacity, counts, build)
+            }
+        }
     }
 
     fn is_stack(&self) -> bool {
@@ -106,8 +134,21 @@ impl<Y: Yardstick + ?Sized> Yardstick for std::sync::Arc<Y> {
         (**self).misses(trace, capacity)
     }
 
+    fn misses_among(
+        &self,
+        trace: &DenseTrace,
+        capacity: usize,
+        counts: &dyn Fn(usize) -> bool,
+    ) -> u64 {
+        (**self).misses_among(trace, capacity, counts)
+    }
+
     fn is_stack(&self) -> bool {
         (**self).is_stack()
+    }
+
+    fn source_sha256(&self) -> Option<&str> {
+        (**self).source_sha256()
     }
 }
 
@@ -121,6 +162,24 @@ pub fn count_misses(
     let mut policy = build(capacity.max(1));
     policy.reserve(trace.page_count());
     policy.run(trace.accesses())
+}
+
+/// The same of those accesses only that `counts` chooses by their place in the trace.
+#[must_use]
+pub fn count_misses_among(
+    trace: &DenseTrace,
+    capacity: usize,
+    counts: &dyn Fn(usize) -> bool,
+    build: impl Fn(usize) -> Box<dyn Policy>,
+) -> u64 {
+    let mut policy = build(capacity.max(1));
+    policy.reserve(trace.page_count());
+    let mut misses = 0;
+    for (at, &page) in trace.accesses().iter().enumerate() {
+        let is_miss = !policy.access(page);
+        misses += u64::from(is_miss && counts(at));
+    }
+    misses
 }
 
 /// Policies over a pool of exactly the capacity; the first is the bound for all others.
@@ -163,7 +222,7 @@ impl PolicySpec {
     #[must_use]
     pub fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
         match self.simulation {
-            Simulation::Offline(misses) => misses(trace, capacity.max(1)),
+            Simulation::Offline(misses) => misses(trace, capacity.max(1), &|_| true),
             Simulation::Online(build) | Simulation::Stack(build) => {
                 count_misses(trace, capacity, build)
             }

@@ -19,16 +19,13 @@ pub(super) static SPEC: PolicySpec = PolicySpec {
     simulation: Simulation::Offline(misses),
 };
 
-fn misses(trace: &DenseTrace, capacity: usize) -> u64 {
-    misses_with(&trace.next_accesses(), capacity)
-}
-
-fn misses_with(next: &[u32], capacity: usize) -> u64 {
+fn misses(trace: &DenseTrace, capacity: usize, counts: &dyn Fn(usize) -> bool) -> u64 {
+    let next = trace.next_accesses();
     let mut coming_back = BitTree::new(next.len());
     let (mut resident, mut never_back, mut misses) = (0usize, 0usize, 0u64);
     for (now, &next_access) in next.iter().enumerate() {
         if !coming_back.remove(now) {
-            misses += 1;
+            misses += u64::from(counts(now));
             if resident < capacity {
                 resident += 1;
             } else if never_back > 0 {

@@ -103,10 +103,14 @@ fn print(out: &mut impl Write, checked: &Checked, budget: f64) -> io::Result<()>
         };
         writeln!(
             out,
-            "worse: {} {} {} {}: {} to {} ({change}, {chance})",
+            "worse: {} {} {} {}{}: {} to {} ({change}, {chance})",
             output::message(&cell.workload),
             output::message(&cell.policy),
             units::bytes_text(cell.memory_bytes),
+            match cell.conditions.as_str() {
+                "" => String::new(),
+                conditions => format!("{} ", output::message(conditions)),
+            },
             cell.measure,
             cell.before,
             cell.after,

@@ -9,13 +9,15 @@ use agewise_lab::experiment::machine_run::{MEASURES, ZONE_MEASURES};
 use agewise_lab::experiment::settings::SETTINGS;
 use agewise_lab::machine::Policy;
 use agewise_lab::machine::device::DeviceKind;
+use agewise_lab::machine::profile_file;
 use agewise_lab::workload::library;
+use agewise_lab::yardstick;
 use serde::Serialize;
 
 use agewise_cli::output::{self, Format};
 
-/// List the workloads, policies, swap devices, settings, uses of DAMON with their parameters, and
-/// measures of the lab, each described.
+/// List the workloads, policies, yardsticks, swap devices, settings, fields of profiles
+/// (mglru:FILE.toml), uses of DAMON with their parameters, and measures of the lab, each described.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// text: under headings; json: one object a line; csv: the same fields.
@@ -61,6 +63,9 @@ fn entries() -> anyhow::Result<Vec<Entry>> {
     for name in Policy::names() {
         entries.push(entry("policy", &name, describe_policy(&name)));
     }
+    for spec in yardstick::beside_kernels() {
+        entries.push(entry("yardstick", spec.name, spec.summary));
+    }
     for kind in DeviceKind::ALL {
         entries.push(entry("swap", kind.name(), kind.description()));
     }
@@ -71,6 +76,9 @@ fn entries() -> anyhow::Result<Vec<Entry>> {
     ));
     for setting in SETTINGS {
         entries.push(entry("setting", setting.key, setting.description));
+    }
+    for field in profile_file::FIELDS {
+        entries.push(entry("profile", field.key, field.description));
     }
     for (name, summary, params) in damon::uses() {
         entries.push(entry("damon", name, summary));

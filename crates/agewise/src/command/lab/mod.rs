@@ -13,6 +13,7 @@ mod results;
 pub mod run;
 pub mod setup;
 pub mod show;
+pub mod sweep;
 pub mod verify_kernel;
 pub mod verify_policies;
 pub mod whatif;
@@ -41,6 +42,7 @@ pub enum Command {
     VerifyPolicies(verify_policies::Args),
     Reproduce(reproduce::Args),
     Show(show::Args),
+    Sweep(sweep::Args),
     Check(check::Args),
     Rerun(rerun::Args),
     Whatif(whatif::Args),
@@ -60,6 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Reproduce(args) => reproduce::run(args),
         Command::Check(args) => check::run(args),
         Command::Show(args) => show::run(args),
+        Command::Sweep(args) => sweep::run(args),
         Command::Rerun(args) => rerun::run(args),
         Command::Whatif(args) => whatif::run(args),
     }

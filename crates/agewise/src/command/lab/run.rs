@@ -12,12 +12,13 @@ use agewise_lab::proactive::Sight;
 use agewise_lab::study::description::Description;
 use agewise_lab::study::result::Form;
 use agewise_lab::study::run::{RunOutcome, RunRequest, columns};
+use agewise_lab::study::setup::expand;
 use agewise_lab::study::table::Table;
 use agewise_policy::proactive::Spec;
 use clap::ValueEnum;
 
 use super::results::{BUILD, write};
-use super::setup::{Setup, expand};
+use super::setup::Setup;
 use agewise_cli::progress::Progress;
 use agewise_cli::units;
 
@@ -31,12 +32,12 @@ use agewise_cli::units;
 /// Of a trace, processes, anonymous or file, reads and writes and times are kept as far as it tells
 /// them; each access comes at its time, or as soon as the one before is done. Blocks and keys are
 /// pages of one file without read-ahead (see --access). A trace recorded by interval does not tell
-/// the order inside an interval: each seed replays another one (see --order), and the table shows the
-/// range over the seeds, which is what not knowing it comes to.
+/// the order inside an interval: each seed replays another one (see --order), and the table shows
+/// the range over the seeds, which is what not knowing it comes to.
 ///
 /// Examples: agewise lab run kv --policy classic,mglru:7.2,mglru:6.12 --memory 24M --swap nvme;
-/// agewise lab run traces/redis.pages --memory 25%;
-/// agewise lab run kv --damon lru_sort:wmarks_high=1000:wmarks_mid=1001:wmarks_low=0:cold_min_age=200000
+/// agewise lab run traces/redis.pages --memory 25%; agewise lab run kv --damon
+/// lru_sort:wmarks_high=1000:wmarks_mid=1001:wmarks_low=0:cold_min_age=200000
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Workloads of `agewise lab list`, TOML files that describe one, trace files of any format or
@@ -46,27 +47,29 @@ pub struct Args {
     /// What to simulate on.
     #[command(flatten)]
     pub setup: Setup,
-    /// Policies, the one to compare with first: those of `agewise lab list`.
+    /// Policies, the one to compare with first: those of `agewise lab list`, or mglru:FILE.toml, a
+    /// profile of your own. Yardsticks (opt, lru, arc ...) decide over the same accesses, see each
+    /// as it happens, and have the whole limit for pages; of them only major faults are known.
     #[arg(long, value_name = "LIST", value_delimiter = ',',
           default_values = ["classic", "mglru:7.2", "mglru:6.12", "mglru:v6"])]
     pub policy: Vec<String>,
     /// An agent that reclaims beside the LRU: age:10s/40s, pressure[:…], cost[:…] or budget:BYTES.
     ///
-    /// Each LRU is run without an agent and with each of them; an agent's column is named LRU+AGENT. It
-    /// sees accessed bits and pages out as it would on a real host, at the prices measured there. All
-    /// share the keys rate, floor, swap_free, backoff, regret, window, start, pause, pause_max and
-    /// pressure: `cost:stall=0.1%,floor=16M`. Can be given several times.
+    /// Each LRU is run without an agent and with each of them; an agent's column is named
+    /// LRU+AGENT. It sees what is accessed and moves pages as on a real host, at the prices
+    /// measured there. All share the keys rate, floor, swap_free, backoff, regret, window, start,
+    /// pause, pause_max and pressure: `cost:stall=0.1%,floor=16M`. Can be given several times.
     #[arg(long, value_name = "AGENT")]
     pub proactive: Vec<Spec>,
     /// How agents see ages.
-    #[arg(long, value_name = "EYES", default_value = "page-tables")]
+    #[arg(long, value_name = "EYES", default_value = "page-cache")]
     pub sight: SightArg,
     /// Seeds 1 to N; 10 for a workload and 3 for a trace unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub seeds: Option<u64>,
-    /// text: a table for people; json: one object a line, policy and measure; csv: the same fields; parquet:
-    /// every run, one column a measure, on standard output. All but text say what was run: see
-    /// `agewise lab show`, `rerun` and `check`.
+    /// text: a table for people; json: one object a line, policy and measure; csv: the same fields;
+    /// parquet: every run, one column a measure, on standard output. All but text say what was run:
+    /// see `agewise lab show`, `rerun` and `check`.
     #[arg(long, default_value = "text")]
     pub format: Format,
 }
@@ -74,7 +77,10 @@ pub struct Args {
 /// How agents see ages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SightArg {
-    /// By page tables: every mapped page.
+    /// By page tables and tracepoints of the page cache: every page, and clean ones of files are
+    /// dropped.
+    PageCache,
+    /// By page tables alone: every mapped page.
     PageTables,
     /// By the kernel's generations (multi-gen LRU): all memory, page cache too, but no single page.
     Generations,
@@ -83,6 +89,7 @@ pub enum SightArg {
 impl SightArg {
     fn sight(self) -> Sight {
         match self {
+            SightArg::PageCache => Sight::PageCache,
             SightArg::PageTables => Sight::PageTables,
             SightArg::Generations => Sight::Generations,
         }
@@ -267,11 +274,11 @@ fn print_table(
     writeln!(out)?;
     for (measure, _) in measures {
         write!(out, "{measure:name_width$}")?;
-        for summary in summaries
-            .iter()
-            .filter(|summary| summary.measure == *measure)
-        {
-            write!(out, " {:>WIDTH$}", cell(summary, of_orders))?;
+        for column in 0..results.len() {
+            let is_it = |of: &&MeasureSummary| of.measure == *measure && of.column == column;
+            let text = summaries.iter().find(is_it);
+            let text = text.map_or("-".to_owned(), |summary| cell(summary, of_orders));
+            write!(out, " {text:>WIDTH$}")?;
         }
         writeln!(out)?;
     }

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What `agewise lab run` and `inspect` simulate on, as arguments.
 
-use std::path::Path;
-
 use agewise_lab::experiment::machine_run::{Plan, Subject};
 use agewise_lab::experiment::replay::{Arrangement, Through};
 use agewise_lab::machine::Policy;
 use agewise_lab::study::{self, StudyError};
-use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 use crate::command::trace::input::InputArgs;
@@ -116,24 +113,4 @@ impl Setup {
         }
         Ok(plan)
     }
-}
-
-/// All that the names stand for: patterns (`traces/*.pages`) are expanded, in order of name.
-pub fn expand(names: &[String]) -> anyhow::Result<Vec<String>> {
-    let mut found = Vec::new();
-    for name in names {
-        let is_pattern = name.contains(['*', '?', '[']) && !Path::new(name).exists();
-        if !is_pattern {
-            found.push(name.clone());
-            continue;
-        }
-        let before = found.len();
-        for path in glob::glob(name).with_context(|| format!("`{name}` is no pattern"))? {
-            found.push(path?.to_string_lossy().into_owned());
-        }
-        if found.len() == before {
-            bail!("no file matches `{name}`");
-        }
-    }
-    Ok(found)
 }

@@ -51,6 +51,15 @@ pub enum RunError {
     /// A distribution is wrong.
     #[error(transparent)]
     Zipf(#[from] ZipfError),
+    /// Something acts on the machine that a yardstick has no part in.
+    #[error("{0} is a yardstick: no agent and no DAMON can act beside it")]
+    Yardstick(String),
+    /// A run of a yardstick accesses too much.
+    #[error("more than {max} accesses: a yardstick keeps them all; make the workload shorter")]
+    TooLong {
+        /// How many can be.
+        max: usize,
+    },
     /// It was stopped from outside.
     #[error("stopped before the end")]
     Stopped,
@@ -103,6 +112,34 @@ impl Subject {
             Subject::Trace(replay, _) => Ok((replay.footprint_pages() / 2).max(MIN_MEMORY_PAGES)),
         }
     }
+
+    /// No less than the different pages that it accesses.
+    ///
+    /// # Errors
+    /// A size of the workload is none.
+    pub(in crate::experiment) fn footprint_pages_max(&self) -> Result<u64, WorkloadError> {
+        let workload = match self {
+            Subject::Workload(workload) => workload,
+            // Of places in chunks, some are never accessed.
+            Subject::Trace(replay, _) => return Ok(replay.footprint_pages()),
+        };
+        let mut pages = anon_pages(workload).saturating_add(
+            workload
+                .trace
+                .as_ref()
+                .map_or(0, |trace| u64::from(trace.pages)),
+        );
+        for file in &workload.file {
+            // A process may have a copy for itself each time it starts.
+            let copies = workload.process.iter().map(|process| {
+                let own = process.area.iter().any(|area| area.own);
+                u64::from(own) * u64::from(process.count) * u64::from(process.repeat)
+            });
+            let copies = 1 + copies.sum::<u64>();
+            pages = pages.saturating_add(workload.pages("size", &file.size)? * copies);
+        }
+        Ok(pages)
+    }
 }
 
 /// What to run.
@@ -141,7 +178,7 @@ impl Plan {
     ///
     /// # Errors
     /// Less than a process needs, or no size.
-    pub(super) fn limit_pages(&self) -> Result<u64, RunError> {
+    pub(in crate::experiment) fn limit_pages(&self) -> Result<u64, RunError> {
         let pages = match self.memory_pages {
             Some(pages) => pages,
             None => self.subject.memory_pages()?,

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use super::super::task::{Driver, Operation, Task};
 use super::{Lap, Run, RunError};
 use crate::machine::{Access, ProcessId};
+use crate::proactive::Space;
 
 /// How long a process runs before another one that is ready on its CPU gets its turn.
 const QUANTUM_NS: u64 = 100_000;
@@ -178,9 +179,23 @@ impl Run {
                 _ => {}
             }
         }
+        if let Some(recording) = &mut self.recording {
+            recording.note(&self.machine, process, operation);
+        }
         self.accesses += 1;
-        if let (Some(truth), Operation::Touch { vpn, .. }) = (&mut self.truth, operation) {
-            truth.note(process, vpn, before_ns);
+        if let Some(truth) = &mut self.truth {
+            match operation {
+                Operation::Touch { vpn, .. } => {
+                    truth.note(Space::Process(process), vpn, before_ns);
+                    if let Some((file, page)) = self.machine.file_at(process, vpn) {
+                        truth.note(Space::File(file), page, before_ns);
+                    }
+                }
+                Operation::Io { file, index, .. } => {
+                    truth.note(Space::File(file), index.into(), before_ns);
+                }
+                _ => {}
+            }
         }
         self.latency.add(self.machine.now_ns() - before_ns);
         access != Access::Killed && self.machine.is_alive(process)

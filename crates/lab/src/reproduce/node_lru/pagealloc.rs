@@ -10,9 +10,9 @@
 use agewise_kernel::folio::Pfn;
 use agewise_kernel::ids::NodeId;
 
+use crate::machine::alloc_work::AllocWork;
 use crate::machine::cost::CostModel;
 use crate::machine::frames::Frames;
-use crate::machine::page_alloc::AllocWork;
 use crate::machine::{MachineConfig, Policy};
 use crate::reproduce::{Benchmark, Case, Expectation, Figure, Measured, Pair};
 use crate::workload::random::XorShift64Star;

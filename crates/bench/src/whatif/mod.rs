@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise bench whatif`: what the curve says beside what then happens.
 
-use std::ffi::OsString;
+mod subject;
+
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::whatif::{Costs, Found, Plan, costs, watch};
 use agewise_cli::{observe, units};
-use agewise_host::cgroup::OwnCgroup;
 use agewise_host::swap::{ZramDevice, ZramOptions};
 use agewise_policy::whatif::Decider;
 use anyhow::{Context, bail};
 use serde::Serialize;
 
-use crate::exercise::spawned::Spawned;
-use crate::own_cgroup;
+use crate::reclaim::group::Group;
+use subject::{Load, Subject};
 
 /// Before it is watched.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -31,13 +31,14 @@ const OFF_FAULTS: f64 = 1.0;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Memory of the exerciser.
+    /// Memory of the exerciser, or of the values that a program keeps.
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = units::positive_size)]
     size: u64,
-    /// What it does, as PATTERN@OPERATIONS a second.
-    #[arg(long, value_name = "LOAD", num_args = 1.., value_parser = load, default_values = [
+    /// What runs, as PATTERN@OPERATIONS a second of the exerciser, or PROGRAM@OPERATIONS: redis,
+    /// memcached, sqlite or python, keys by zipf 0.99. A program that is not installed is skipped.
+    #[arg(long, value_name = "LOAD", num_args = 1.., default_values = [
         "zipf:0.99@20000", "zipf:0.7@10000", "uniform@5000", "scan@10000", "hotcold:0.5@20000",
-        "shift:5s@5000",
+        "shift:5s@5000", "redis@20000", "memcached@20000", "sqlite@10000", "python@10000",
     ])]
     load: Vec<Load>,
     /// How long it is watched before it is squeezed.
@@ -59,21 +60,6 @@ pub(super) struct Args {
     /// How to print.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
-}
-
-#[derive(Clone, Debug)]
-struct Load {
-    pattern: String,
-    rate: u64,
-}
-
-fn load(text: &str) -> Result<Load, String> {
-    let bad = || format!("'{text}' is not PATTERN@OPERATIONS, such as zipf:0.99@20000");
-    let (pattern, rate) = text.split_once('@').ok_or_else(bad)?;
-    Ok(Load {
-        pattern: pattern.to_owned(),
-        rate: rate.parse().map_err(|_| bad())?,
-    })
 }
 
 /// One load at one limit.
@@ -128,6 +114,10 @@ pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Resul
         )?;
     }
     for load in &args.load {
+        if let Err(reason) = load.is_possible() {
+            agewise_cli::note!("{load} is skipped: {reason}");
+            continue;
+        }
         let (of_load, found) = run(program, args, load, stop)?;
         cpu_ms[0] += found.look_cpu_ms;
         cpu_ms[1] += found.simulate_cpu_ms;
@@ -140,85 +130,103 @@ pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Resul
     print_total(&mut out, args.format, &rows, cpu_ms, &costs)
 }
 
-fn start(
-    program: &Path,
-    args: &Args,
-    load: &Load,
-    memcg: &OwnCgroup,
-    stop: &Stop,
-) -> anyhow::Result<Spawned> {
-    let words: Vec<OsString> = vec![
-        "--size".into(),
-        args.size.to_string().into(),
-        "--pattern".into(),
-        load.pattern.clone().into(),
-        "--rate".into(),
-        load.rate.to_string().into(),
-        "--no-final-check".into(),
-    ];
-    let entrance = memcg.entrance()?;
-    Spawned::start_in(program, words, Some(&entrance), Some(stop))
-}
-
 fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<(Vec<Row>, Found)> {
-    let memcg = own_cgroup("whatif")?;
-    let exerciser = start(program, args, load, &memcg, stop)?;
+    let group = Group::create("whatif")?;
+    let mut subject = load.start(program, args.size, &group, stop)?;
     wait(stop, SETTLE)?;
-    let cgroup = memcg.cgroup();
+    let cgroup = group.cgroup();
     let plan = Plan {
         duration: args.duration,
         interval: None,
         spares_lists: true,
     };
-    let ops = exerciser.truth().ops();
+    let ops = subject.ops();
     let found = watch(observe::listed(&[], &[cgroup.name()])?, plan, stop)?;
-    let ops_before = (exerciser.truth().ops() - ops) as f64 / args.duration.as_secs_f64();
-    let usage = cgroup.usage_bytes()?.context("it has memory")?;
+    let before = Before {
+        usage_bytes: cgroup.usage_bytes()?.context("it has memory")?,
+        ops_per_second: (subject.ops() - ops) as f64 / args.duration.as_secs_f64(),
+    };
     let mut rows = Vec::new();
     for percent in LIMITS {
-        let limit_bytes = usage / 100 * percent;
-        memcg.set_limit(limit_bytes)?;
-        wait(stop, SQUEEZE_SETTLE)?;
-        let count = || -> anyhow::Result<(u64, u64)> {
-            let stat = cgroup.stat()?;
-            let refaults = stat.refaults_anon_pages + stat.refaults_file_pages;
-            Ok((refaults, exerciser.truth().ops()))
-        };
-        let began = std::time::Instant::now();
-        let (before, ops) = count()?;
-        wait(stop, args.window)?;
-        let (after, ops_then) = count()?;
-        let seconds = began.elapsed().as_secs_f64();
-        let measured = after.saturating_sub(before) as f64 / seconds;
-        let beyond = usage.saturating_sub(found.curves.full_bytes);
-        let at = |decider| {
-            let memory = limit_bytes.saturating_sub(beyond);
-            found.curves.at(decider, memory).faults_per_second()
-        };
-        let (told, lru) = (at(Decider::Kernel), at(Decider::Lru));
-        let off = (told.likely - measured).abs();
-        rows.push(Row {
-            load: format!("{}@{}", load.pattern, load.rate),
-            limit_percent: percent,
-            limit_bytes,
-            faults_per_second: told.likely,
-            faults_low: told.low,
-            faults_high: told.high,
-            lru_faults_per_second: lru.likely,
-            measured_per_second: measured,
-            error_ratio: (told.likely - measured) / measured.max(OFF_FAULTS),
-            is_near: off <= (OFF_RATIO * measured).max(OFF_FAULTS),
-            is_within: told.low - OFF_FAULTS <= measured && measured <= told.high + OFF_FAULTS,
-            ops_before,
-            ops_then: ops_then.saturating_sub(ops) as f64 / seconds,
-            observed_seconds: found.curves.observed_ms as f64 / 1000.0,
-            interval_ms: observe::millis(found.interval),
-        });
+        match squeeze(
+            args,
+            load,
+            (&group, &mut subject),
+            (&found, &before),
+            percent,
+            stop,
+        ) {
+            Ok(row) => rows.push(row),
+            Err(error) if stop.requested().is_some() => return Err(error),
+            // Under the steep part of a curve the kernel finds nothing to evict, and refuses the
+            // limit or kills: said, and the others go on.
+            Err(error) => {
+                agewise_cli::note!("{load} at {percent} %: {error:#}");
+                break;
+            }
+        }
     }
     // What was squeezed ends sooner with its memory back.
-    memcg.set_limit(usage.saturating_mul(2))?;
-    exerciser.finish()?;
+    group.limit(before.usage_bytes.saturating_mul(2))?;
+    if let Err(error) = subject.finish() {
+        agewise_cli::note!("{load}: {error:#}");
+    }
     Ok((rows, found))
+}
+
+/// What there was before any limit.
+struct Before {
+    usage_bytes: u64,
+    ops_per_second: f64,
+}
+
+/// Sets a limit, and counts what happens.
+fn squeeze(
+    args: &Args,
+    load: &Load,
+    (group, subject): (&Group, &mut Subject),
+    (found, before): (&Found, &Before),
+    percent: u64,
+    stop: &Stop,
+) -> anyhow::Result<Row> {
+    let limit_bytes = before.usage_bytes / 100 * percent;
+    group.limit(limit_bytes)?;
+    wait(stop, SQUEEZE_SETTLE)?;
+    let refaults = || -> anyhow::Result<u64> {
+        let stat = group.cgroup().stat()?;
+        Ok(stat.refaults_anon_pages + stat.refaults_file_pages)
+    };
+    let (began, ops, first) = (Instant::now(), subject.ops(), refaults()?);
+    wait(stop, args.window)?;
+    let came = refaults()?.saturating_sub(first);
+    let ops = subject.ops().saturating_sub(ops);
+    anyhow::ensure!(!subject.has_ended(), "it has ended");
+    let seconds = began.elapsed().as_secs_f64();
+    let measured = came as f64 / seconds;
+    let beyond = before.usage_bytes.saturating_sub(found.curves.full_bytes);
+    let at = |decider| {
+        let memory = limit_bytes.saturating_sub(beyond);
+        found.curves.at(decider, memory).faults_per_second()
+    };
+    let (told, lru) = (at(Decider::Kernel), at(Decider::Lru));
+    let off = (told.likely - measured).abs();
+    Ok(Row {
+        load: load.to_string(),
+        limit_percent: percent,
+        limit_bytes,
+        faults_per_second: told.likely,
+        faults_low: told.low,
+        faults_high: told.high,
+        lru_faults_per_second: lru.likely,
+        measured_per_second: measured,
+        error_ratio: (told.likely - measured) / measured.max(OFF_FAULTS),
+        is_near: off <= (OFF_RATIO * measured).max(OFF_FAULTS),
+        is_within: told.low - OFF_FAULTS <= measured && measured <= told.high + OFF_FAULTS,
+        ops_before: before.ops_per_second,
+        ops_then: ops as f64 / seconds,
+        observed_seconds: found.curves.observed_ms as f64 / 1000.0,
+        interval_ms: observe::millis(found.interval),
+    })
 }
 
 fn wait(stop: &Stop, duration: Duration) -> anyhow::Result<()> {

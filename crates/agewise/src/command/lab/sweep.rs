@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise lab sweep`.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use agewise_cli::output;
+use agewise_cli::progress::Progress;
+use agewise_cli::units;
+use agewise_lab::study::sweep::Sweep;
+use agewise_trace::ReadLimits;
+
+use super::results::BUILD;
+use crate::command::trace::input::trace_memory_default;
+
+/// Run many combinations of workloads, policies, memory and settings, on all cores.
+///
+/// The file names values, of which every combination is a cell; a cell is what `lab run` does for
+/// one policy. Its keys are those of `lab run`: workload, policy, proactive, memory, swap, damon,
+/// seeds, set.NAME and options.NAME (access, order, sight, trace_format, page_shift, column,
+/// manifest, collapse_repeats), at the top for all grids. `draw = N` takes N combinations at random
+/// (draw_seed), also from ranges: { from = "8M", to = "1G", scale = "log" }. A [[skip]] leaves out
+/// the cells that have all of its values.
+///
+///   seeds = 3
+///   [[grid]]
+///   workload = ["kv", "traces/*.pages"]
+///   policy = ["classic", "mglru:7.2"]
+///   set.swappiness = [10, 100]
+///   [[skip]]
+///   policy = "classic"
+///   set.swappiness = 10
+///
+/// The results are Parquet files, a row a run, which DuckDB and polars read in place, and `lab
+/// show`, `lab check` as one result: DIRECTORY/workload=NAME/policy=NAME/CELL.parquet. A cell whose
+/// file is there is not run again: a sweep that was interrupted, even by kill -9, goes on where it
+/// was. Files are those of the description, the build of agewise and the content of traces; others
+/// are refused, or deleted with --prune.
+///
+/// Exit status 1 when a cell could not be run; all others are there then.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    /// A TOML file that describes the cells.
+    #[arg(value_name = "FILE")]
+    pub spec: PathBuf,
+    /// Where the results go; made if there is none.
+    #[arg(long, short, value_name = "DIRECTORY")]
+    pub out: PathBuf,
+    /// Say how many cells there are and how many are done, and run none.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Delete results in the directory that are not of this sweep.
+    #[arg(long)]
+    pub prune: bool,
+    /// Threads; one a processor when not given.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub jobs: usize,
+    /// Memory for what is kept of a trace, such as 2G; more is refused. A quarter of the memory of
+    /// this machine unless given.
+    #[arg(long, value_name = "SIZE", value_parser = units::positive_size)]
+    pub trace_memory: Option<u64>,
+}
+
+/// Runs what is missing.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let limits = ReadLimits {
+        memory_max_bytes: args.trace_memory.unwrap_or_else(trace_memory_default),
+        ..ReadLimits::default()
+    };
+    let sweep = Sweep::read(&args.spec, limits, BUILD)?;
+    let mut out = io::stdout().lock();
+    if args.dry_run {
+        let found = sweep.found(&args.out)?;
+        writeln!(out, "{} cells, {found} of them done", sweep.len())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(args.jobs)
+        .build()?;
+    let progress = Progress::with_estimate("cells");
+    let outcome = pool.install(|| {
+        sweep.run(&args.out, args.prune, &Arc::default(), |advance| {
+            progress.set(advance.done as u64, advance.total as u64, advance.left);
+        })
+    })?;
+    progress.finish();
+    for (cell, error) in &outcome.failed {
+        agewise_cli::note!("{}: {error}", output::message(cell));
+    }
+    writeln!(
+        out,
+        "{} cells: {} run, {} were there, {} failed",
+        sweep.len(),
+        outcome.ran,
+        outcome.found,
+        outcome.failed.len()
+    )?;
+    Ok(match outcome.failed.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}

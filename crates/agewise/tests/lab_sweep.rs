@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sweeps: cells by description, a file a cell, and what is left of one that is killed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A directory with a trace, a workload and the description of a sweep in it.
+struct Place(tempfile::TempDir);
+
+const WORKLOAD: &str = r#"
+description = "Zipf over a heap"
+memory = "2MiB"
+swap = "zram"
+
+[[process]]
+name = "one"
+
+[[process.area]]
+name = "heap"
+size = "4MiB"
+
+[[process.phase]]
+populate = ["heap"]
+
+[[process.phase]]
+touches = 60000
+stream = [{ area = "heap", order = "zipf", theta = 0.99, write = 0.1 }]
+"#;
+
+/// 120 cells.
+const SPEC: &str = r#"
+seeds = 2
+
+[[grid]]
+workload = ["small.toml", "one.t*"]
+policy = ["classic", "mglru:7.2", "mglru:6.12"]
+memory = ["300p", "400p", "500p", "600p"]
+set.swappiness = [10, 60, 100, 150, 200]
+"#;
+
+const KILLED: [&str; 4] = ["sweep", "sweep.toml", "--out", "killed"];
+
+impl Place {
+    fn new() -> Place {
+        let place = Place(tempfile::tempdir().expect("a directory"));
+        let pages: String = (0..40_000u64)
+            .map(|n| format!("{}\n", n * n % 1009 + n % 7))
+            .collect();
+        place.write("one.trace", &pages);
+        place.write("small.toml", WORKLOAD);
+        place.write("sweep.toml", SPEC);
+        place
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.at(name), text).expect("written");
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin("agewise"));
+        command.arg("lab").args(arguments);
+        command.current_dir(self.0.path());
+        command
+    }
+
+    /// Whether it succeeded, what it printed and said.
+    fn run(&self, arguments: &[&str]) -> (bool, String, String) {
+        let output = self.command(arguments).output().expect("a program");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (printed, said) = (text(&output.stdout), text(&output.stderr));
+        (output.status.success(), printed, said)
+    }
+
+    /// The files of a data set, by their names in it.
+    fn names(&self, out: &str) -> Vec<PathBuf> {
+        let root = self.at(out);
+        let (mut names, mut directories) = (Vec::new(), vec![root.clone()]);
+        while let Some(directory) = directories.pop() {
+            let Ok(entries) = fs::read_dir(&directory) else {
+                continue;
+            };
+            for path in entries.map(|entry| entry.expect("an entry").path()) {
+                match path.is_dir() {
+                    true => directories.push(path),
+                    false => names.push(path.strip_prefix(&root).expect("below").to_owned()),
+                }
+            }
+        }
+        names
+    }
+
+    /// The same, each with its content.
+    fn files(&self, out: &str) -> BTreeMap<PathBuf, Vec<u8>> {
+        let content = |name: &PathBuf| fs::read(self.at(out).join(name)).expect("a file");
+        let names = self.names(out).into_iter();
+        names.map(|name| (name.clone(), content(&name))).collect()
+    }
+
+    fn cells_done(&self, out: &str) -> usize {
+        let names = self.names(out).into_iter();
+        let is_cell = |path: &PathBuf| path.extension().is_some_and(|end| end == "parquet");
+        names.filter(is_cell).count()
+    }
+}
+
+fn is_path_of_cell(path: &Path) -> bool {
+    let parts: Vec<String> = path
+        .iter()
+        .map(|part| part.to_string_lossy().into_owned())
+        .collect();
+    parts.len() == 3 && parts[0].starts_with("workload=") && parts[1].starts_with("policy=")
+}
+
+#[test]
+fn a_sweep_killed_ten_times_ends_as_one_that_was_not() {
+    let place = Place::new();
+    let (ok, printed, said) = place.run(&["sweep", "sweep.toml", "--out", "whole"]);
+    assert!(ok, "{said}");
+    assert_eq!(printed, "120 cells: 120 run, 0 were there, 0 failed\n");
+    let whole = place.files("whole");
+    let cells = whole.keys().filter(|path| is_path_of_cell(path)).count();
+    assert_eq!(cells, 120);
+
+    let mut done = 0;
+    for kill in 0..10u64 {
+        let mut sweep = place.command(&KILLED);
+        sweep.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = sweep.spawn().expect("a program");
+        let started = Instant::now();
+        // Some time after it got on with it.
+        while place.cells_done("killed") == done && started.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(kill * kill % 11));
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        let now = place.cells_done("killed");
+        assert!(now > done, "kill {kill}: {now} cells after {done}");
+        done = now;
+        let (ok, printed, said) = place.run(&[&KILLED[..], &["--dry-run"]].concat());
+        assert!(ok, "{said}");
+        assert_eq!(printed, format!("120 cells, {done} of them done\n"));
+    }
+    let (ok, printed, said) = place.run(&KILLED);
+    assert!(ok, "{said}");
+    let (ran, found) = (120 - done, done);
+    let expected = format!("120 cells: {ran} run, {found} were there, 0 failed\n");
+    assert_eq!(printed, expected);
+    assert!(place.files("killed") == whole, "other files or bytes");
+}
+
+#[test]
+fn cells_are_those_of_lab_run() {
+    let place = Place::new();
+    let spec = "[[grid]]\nworkload = 'one.trace'\npolicy = 'mglru'\nmemory = '25%'\nseeds = 2\n\
+                set.swappiness = 10\noptions.access = 'mapped'\n\
+                proactive = ['', 'age:50ms/100ms']";
+    place.write("sweep.toml", spec);
+    let (ok, _, said) = place.run(&["sweep", "sweep.toml", "--out", "out"]);
+    assert!(ok, "{said}");
+    let run = "run one.trace --policy mglru --memory 25% --seeds 2 --set swappiness=10 \
+               --access mapped --proactive age:50ms/100ms --format parquet";
+    let run: Vec<&str> = run.split_whitespace().collect();
+    let output = place.command(&run).output().expect("a program");
+    fs::write(place.at("run.parquet"), output.stdout).expect("written");
+    // The same description and the same numbers.
+    let (_, swept, said) = place.run(&["show", "out", "--format", "json"]);
+    let (_, of_run, _) = place.run(&["show", "run.parquet", "--format", "json"]);
+    assert!(
+        swept == of_run && swept.lines().count() == 2,
+        "{swept}{of_run}{said}"
+    );
+    let (ok, compared, said) = place.run(&["check", "out", "run.parquet", "--format", "json"]);
+    assert!(ok && compared.lines().count() == 44, "{compared}{said}");
+    for line in compared.lines() {
+        let cell: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        assert_eq!(cell["before"], cell["after"], "{line}");
+    }
+    // A cell can be run again by itself.
+    let files = place.files("out");
+    let one = files.keys().find(|path| is_path_of_cell(path));
+    let one = place.at("out").join(one.expect("a cell"));
+    let (ok, again, said) = place.run(&["rerun", &one.to_string_lossy()]);
+    assert!(ok && again.starts_with("the same "), "{again}{said}");
+}
+
+#[test]
+fn mistakes_and_strangers_are_told() {
+    const OUT: [&str; 4] = ["sweep", "sweep.toml", "--out", "out"];
+    let place = Place::new();
+    let fails = |spec: &str, more: &[&str], expected: &str| {
+        place.write("sweep.toml", spec);
+        let (ok, printed, said) = place.run(&[&OUT[..], more].concat());
+        assert!(!ok, "{printed}");
+        assert!(said.contains(expected), "{said}");
+    };
+    let grid = |policy: &str, more: &str| {
+        format!("[[grid]]\nworkload='small.toml'\nseeds=1\npolicy='{policy}'\n{more}")
+    };
+    fails(&grid("clasic", ""), &[], "did you mean `classic`");
+    fails(
+        &grid("classic", "options.acess='fd'"),
+        &[],
+        "did you mean `access`",
+    );
+    fails(&grid("classic", "seeds_='1'"), &[], "did you mean `seeds`");
+    // What shows only when it is run fails alone.
+    fails(
+        &grid("classic", "memory=['400p', '25%']"),
+        &[],
+        "memory=25%",
+    );
+    assert_eq!(place.cells_done("out"), 1);
+    // Cells that are not of this sweep are not mixed with its own, nor deleted unasked.
+    fails(
+        &grid("mglru", ""),
+        &[],
+        "1 cells that are not of this sweep",
+    );
+    place.write("out/notes.txt", "mine");
+    let (ok, printed, said) = place.run(&[&OUT[..], &["--prune"]].concat());
+    assert!(ok, "{said}");
+    assert_eq!(printed, "1 cells: 1 run, 0 were there, 0 failed\n");
+    assert_eq!(place.cells_done("out"), 1);
+    assert!(place.at("out/notes.txt").exists());
+    // Nor do two sweeps write to one place.
+    let lock = fs::File::open(place.at("out/.lock")).expect("a lock");
+    lock.try_lock().expect("free");
+    fails(&grid("mglru", ""), &[], "another sweep writes to it");
+}

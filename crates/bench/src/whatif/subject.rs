@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is watched and squeezed: the exerciser, or a program that is asked for values at a steady
+//! pace.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use agewise_cli::signal::Stop;
+use anyhow::Context;
+use clap::ValueEnum;
+
+use crate::exercise::spawned::Spawned;
+use crate::reclaim::Program;
+use crate::reclaim::group::Group;
+use crate::reclaim::keys::{Choice, Keys};
+use crate::reclaim::program::{self, Server};
+
+/// Operations are asked for in bursts, one in this time.
+const BURST: Duration = Duration::from_millis(10);
+
+/// What runs, and operations a second.
+#[derive(Clone, Debug)]
+pub struct Load {
+    kind: Kind,
+    rate: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    /// A pattern of the exerciser.
+    Pattern(String),
+    /// A program, keys by zipf 0.99.
+    Program(Program),
+}
+
+impl std::fmt::Display for Load {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.kind {
+            Kind::Pattern(pattern) => write!(f, "{pattern}@{}", self.rate),
+            Kind::Program(program) => write!(f, "{}@{}", program.name(), self.rate),
+        }
+    }
+}
+
+impl std::str::FromStr for Load {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("'{text}' is not PATTERN@OPERATIONS, such as zipf:0.99@20000");
+        let (name, rate) = text.split_once('@').ok_or_else(bad)?;
+        let kind = match Program::from_str(name, false) {
+            Ok(program) => Kind::Program(program),
+            Err(_) => Kind::Pattern(name.to_owned()),
+        };
+        Ok(Load {
+            kind,
+            rate: rate.parse().ok().filter(|rate| *rate > 0).ok_or_else(bad)?,
+        })
+    }
+}
+
+/// One that runs.
+pub enum Subject {
+    Exerciser(Spawned),
+    Served(Served),
+}
+
+impl Load {
+    /// Why it cannot run here, if so.
+    pub fn is_possible(&self) -> Result<(), String> {
+        match &self.kind {
+            Kind::Pattern(_) => Ok(()),
+            Kind::Program(program) => program.is_installed(),
+        }
+    }
+
+    /// Starts it with `size_bytes` of memory in `group`, and waits until all of that is there.
+    pub fn start(
+        &self,
+        agewise: &Path,
+        size_bytes: u64,
+        group: &Group,
+        stop: &Stop,
+    ) -> anyhow::Result<Subject> {
+        match &self.kind {
+            Kind::Pattern(pattern) => {
+                let words: Vec<OsString> = vec![
+                    "--size".into(),
+                    size_bytes.to_string().into(),
+                    "--pattern".into(),
+                    pattern.into(),
+                    "--rate".into(),
+                    self.rate.to_string().into(),
+                    "--no-final-check".into(),
+                ];
+                let entrance = group.entrance()?;
+                let spawned = Spawned::start_in(agewise, words, Some(&entrance), Some(stop))?;
+                Ok(Subject::Exerciser(spawned))
+            }
+            Kind::Program(program) => {
+                let server = Server::start(*program, group, size_bytes)?;
+                let mut keys = Keys::connect(&server.socket(), program.dialect(), 1)?;
+                let count = program::keys_in(size_bytes);
+                keys.load(count, stop.flag())?;
+                Served::start(server, keys, count, self.rate).map(Subject::Served)
+            }
+        }
+    }
+}
+
+impl Subject {
+    /// Operations so far.
+    pub fn ops(&self) -> u64 {
+        match self {
+            Subject::Exerciser(spawned) => spawned.truth().ops(),
+            Subject::Served(served) => served.ops.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether it ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        match self {
+            Subject::Exerciser(spawned) => spawned.has_ended(),
+            Subject::Served(served) => {
+                let thread = served.thread.as_ref();
+                thread.is_none_or(JoinHandle::is_finished)
+            }
+        }
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// It failed meanwhile.
+    pub fn finish(self) -> anyhow::Result<()> {
+        match self {
+            Subject::Exerciser(spawned) => spawned.finish().map(|_| ()),
+            Subject::Served(mut served) => served.end(),
+        }
+    }
+}
+
+/// A server, and a thread that asks it.
+pub struct Served {
+    _server: Server,
+    thread: Option<JoinHandle<anyhow::Result<()>>>,
+    end: Arc<AtomicBool>,
+    ops: Arc<AtomicU64>,
+}
+
+impl Served {
+    fn start(server: Server, mut keys: Keys, count: u64, rate: u64) -> anyhow::Result<Self> {
+        let (end, ops) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
+        let (ended, done) = (Arc::clone(&end), Arc::clone(&ops));
+        let thread = std::thread::Builder::new().spawn(move || {
+            let (began, stop) = (Instant::now(), AtomicBool::new(false));
+            while !ended.load(Ordering::Relaxed) {
+                let wanted = (began.elapsed().as_secs_f64() * rate as f64) as u64;
+                let behind = wanted.saturating_sub(done.load(Ordering::Relaxed));
+                if behind > 0 {
+                    // One that cannot keep up still ends soon.
+                    let burst = behind.min(rate.div_ceil(10));
+                    keys.run(burst, 0..count, Choice::Zipf, &stop)?;
+                    done.fetch_add(burst, Ordering::Relaxed);
+                }
+                std::thread::sleep(BURST);
+            }
+            Ok(())
+        })?;
+        Ok(Served {
+            _server: server,
+            thread: Some(thread),
+            end,
+            ops,
+        })
+    }
+
+    fn end(&mut self) -> anyhow::Result<()> {
+        self.end.store(true, Ordering::Relaxed);
+        let Some(thread) = self.thread.take() else {
+            return Ok(());
+        };
+        let ended = thread
+            .join()
+            .ok()
+            .context("the thread that asks panicked")?;
+        ended.context("the program failed")
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // The server is still there: it ends after its thread.
+        let _ = self.end();
+    }
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which pages a run accesses, in order, for policies that decide over them alone.
+
+use agewise_trace::DenseTrace;
+
+use super::super::task::Operation;
+use super::{Run, RunError};
+use crate::machine::{Machine, ProcessId};
+
+/// The most accesses that are kept: 2.25 GiB.
+const ACCESSES_MAX: usize = 1 << 28;
+
+/// Marks anonymous pages.
+const ANON: u64 = 1 << 63;
+
+/// Accesses so far.
+#[derive(Debug, Default)]
+pub(super) struct Recording {
+    pages: Vec<u64>,
+    /// Which of them read if the page is not in memory.
+    reads: Vec<bool>,
+    is_full: bool,
+}
+
+impl Recording {
+    /// An access that has just happened. Pages of a file are the same however they are accessed;
+    /// anonymous pages belong to one process, so a forked child has its own.
+    pub fn note(&mut self, machine: &Machine, process: ProcessId, operation: Operation) {
+        let (page, reads) = match operation {
+            Operation::Touch { vpn, .. } => match machine.file_page(process, vpn) {
+                Some((file, page)) => (u64::from(file) << 32 | u64::from(page), true),
+                None => (ANON | (process.index() as u64) << 36 | vpn, true),
+            },
+            // A page is written as a whole.
+            Operation::Io { file, index, write } => {
+                (u64::from(file.number()) << 32 | u64::from(index), !write)
+            }
+            _ => return,
+        };
+        if self.pages.len() == ACCESSES_MAX {
+            self.is_full = true;
+            return;
+        }
+        self.pages.push(page);
+        self.reads.push(reads);
+    }
+}
+
+impl Run {
+    /// From now on keeps what is accessed.
+    pub fn record_accesses(&mut self) {
+        self.recording = Some(Box::default());
+    }
+
+    /// What was accessed since [`Run::record_accesses`], and which accesses read from a device if
+    /// the page is not in memory: not the first of an anonymous page, nor writes to a file.
+    ///
+    /// # Errors
+    /// More than can be kept.
+    pub fn take_accesses(&mut self) -> Result<(DenseTrace, Vec<bool>), RunError> {
+        let mut recording = self.recording.take().unwrap_or_default();
+        if recording.is_full {
+            return Err(RunError::TooLong { max: ACCESSES_MAX });
+        }
+        let trace = DenseTrace::from_pages(&recording.pages);
+        let mut seen = 0;
+        for (reads, &page) in recording.reads.iter_mut().zip(trace.accesses()) {
+            // Pages are numbered in the order of their first accesses.
+            if page == seen {
+                seen += 1;
+                *reads &= trace.pages()[page as usize] & ANON == 0;
+            }
+        }
+        Ok((trace, recording.reads))
+    }
+}

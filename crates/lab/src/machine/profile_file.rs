@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Kernels of one's own: a TOML file that starts from a kernel and changes decisions of its
+//! multi-gen LRU, or switches features off.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use agewise_kernel::mglru::profile::{
+    Ablation, AgingRule, DebugfsSyntax, FaultMark, MemcgOrder, Profile, ReclaimLoop, TypeChoice,
+    UsageCount,
+};
+use agewise_trace::suggest::nearest;
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+use toml::{Table, Value};
+
+use super::kernel::Kernel;
+
+/// The largest file that is read.
+const FILE_BYTES_MAX: u64 = 1 << 16;
+
+/// The most different files of a process.
+const FILES_MAX: usize = 10_000;
+
+/// A profile that cannot be used.
+#[derive(Debug, Error)]
+pub enum ProfileError {
+    /// The file cannot be read.
+    #[error("cannot read the profile {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// What it says is wrong.
+    #[error("profile {}: {what}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// What a profile can change: its name, what it decides, and what it takes.
+pub struct Field {
+    /// Name.
+    pub key: &'static str,
+    /// What it decides.
+    pub description: &'static str,
+    expected: &'static str,
+    set: fn(&mut Parts, &Value) -> Option<()>,
+}
+
+/// What a profile is made of.
+struct Parts {
+    profile: Profile,
+    ablation: Ablation,
+}
+
+macro_rules! flag {
+    ($part:ident.$key:ident, $description:literal) => {
+        Field {
+            key: stringify!($key),
+            description: $description,
+            expected: "true or false",
+            set: |parts, value| {
+                parts.$part.$key = value.as_bool()?;
+                Some(())
+            },
+        }
+    };
+}
+
+macro_rules! choice {
+    ($key:ident, $description:literal, $expected:literal, $($name:literal => $value:expr),+) => {
+        Field {
+            key: stringify!($key),
+            description: $description,
+            expected: $expected,
+            set: |parts, value| {
+                parts.profile.$key = match value.as_str()? {
+                    $($name => $value,)+
+                    _ => return None,
+                };
+                Some(())
+            },
+        }
+    };
+}
+
+/// Every decision of a profile, then every feature that can be switched off.
+pub const FIELDS: &[Field] = &[
+    choice!(usage, "which flag counts the second use", "workingset-second or workingset-last",
+        "workingset-second" => UsageCount::WorkingsetSecond,
+        "workingset-last" => UsageCount::WorkingsetLast),
+    choice!(fault_mark, "what a fault does to the page it brings in", "activate or reference",
+        "activate" => FaultMark::Activate, "reference" => FaultMark::Reference),
+    flag!(
+        profile.first_sighting_promotes,
+        "the first accessed bit promotes"
+    ),
+    choice!(aging, "when eviction ages first", "ratio-by-file, ratio or spare-generation",
+        "ratio-by-file" => AgingRule::RatioByFile,
+        "ratio" => AgingRule::Ratio,
+        "spare-generation" => AgingRule::SpareGeneration),
+    choice!(reclaim_loop, "how much a pass evicts", "rounds or batches",
+        "rounds" => ReclaimLoop::Rounds, "batches" => ReclaimLoop::Batches),
+    choice!(type_choice, "how the type to evict is chosen", "tier-zero or all-tiers",
+        "tier-zero" => TypeChoice::TierZero, "all-tiers" => TypeChoice::AllTiers),
+    Field {
+        key: "tier_gain",
+        description: "gains of tier 0 and of the tier it is compared with",
+        expected: "two numbers from 1 to 1000, such as [2, 3]",
+        set: |parts, value| {
+            let [a, b] = value.as_array()?.as_slice() else {
+                return None;
+            };
+            parts.profile.tier_gain = (whole(a, 1, 1000)?, whole(b, 1, 1000)?);
+            Some(())
+        },
+    },
+    Field {
+        key: "refault_window",
+        description: "how many generations back a refault is recent",
+        expected: "a number from 1 to 4, or oldest: the oldest generation only",
+        set: |parts, value| {
+            parts.profile.refault_window = match value.as_str() {
+                Some("oldest") => None,
+                Some(_) => return None,
+                None => Some(whole(value, 1, 4)?),
+            };
+            Some(())
+        },
+    },
+    flag!(
+        profile.file_may_lead,
+        "file generations may run ahead of anonymous ones"
+    ),
+    flag!(
+        profile.protect_to_head,
+        "protected pages go to the young end of the next generation"
+    ),
+    flag!(profile.sorts_dirty, "dirty pages are moved up by sorting"),
+    flag!(
+        profile.isolation_needs_io,
+        "who must not start I/O leaves pages that need it"
+    ),
+    flag!(
+        profile.kswapd_writes_files,
+        "kswapd may write dirty file pages"
+    ),
+    flag!(
+        profile.flusher_per_batch,
+        "the flusher is woken after each batch"
+    ),
+    flag!(
+        profile.kswapd_ages_all,
+        "kswapd ages every cgroup before each pass"
+    ),
+    choice!(memcg_order, "the order of cgroups in global reclaim", "memcg-lru or cursor",
+        "memcg-lru" => MemcgOrder::MemcgLru, "cursor" => MemcgOrder::Cursor),
+    flag!(
+        profile.reparents_on_offline,
+        "pages of a removed cgroup move to its parent at once"
+    ),
+    flag!(
+        profile.contended_table_is_dense,
+        "a table whose lock is contended counts as dense"
+    ),
+    flag!(profile.has_swappiness_max, "swappiness 201 exists"),
+    flag!(
+        profile.has_switching_state,
+        "reclaim tries both structures while they are switched"
+    ),
+    Field {
+        key: "anon_token_bits",
+        description: "bits of the generation in the shadow of an anonymous page",
+        expected: "a number from 16 to 36",
+        set: |parts, value| {
+            parts.profile.anon_token_bits = whole(value, 16, 36)? as u32;
+            Some(())
+        },
+    },
+    flag!(
+        profile.shadow_limit_counts_lists,
+        "the limit of shadows sees the sizes of lists"
+    ),
+    choice!(debugfs, "syntax of the debugfs files", "patches, short-ids or long-ids",
+        "patches" => DebugfsSyntax::Patches,
+        "short-ids" => DebugfsSyntax::ShortIds,
+        "long-ids" => DebugfsSyntax::LongIds),
+    flag!(
+        ablation.no_bloom,
+        "walks use neither the Bloom filter nor bits of tables"
+    ),
+    flag!(ablation.no_protection, "no tier is protected"),
+    flag!(ablation.no_look_around, "rmap looks at one entry only"),
+    flag!(ablation.no_restore, "refaults do not restore marks of uses"),
+    flag!(ablation.no_fault_mark, "a fault leaves no mark"),
+    flag!(
+        ablation.exact_refault_window,
+        "a refault is recent in the oldest generation only"
+    ),
+    flag!(
+        ablation.no_early_aging,
+        "aging only when no generation is spare"
+    ),
+];
+
+fn whole(value: &Value, low: u64, high: u64) -> Option<u64> {
+    let number = u64::try_from(value.as_integer()?).ok()?;
+    (low..=high).contains(&number).then_some(number)
+}
+
+/// The kernel that a file describes; it is called as the file is.
+///
+/// # Errors
+/// What is wrong with the file.
+pub fn read(name: &str) -> Result<&'static Kernel, ProfileError> {
+    let path = Path::new(name);
+    let invalid = |what| ProfileError::Invalid {
+        path: path.to_owned(),
+        what,
+    };
+    let unreadable = |source| ProfileError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    if std::fs::metadata(path).map_err(unreadable)?.len() > FILE_BYTES_MAX {
+        return Err(invalid(
+            "it is larger than 64 KiB: no profile is".to_owned(),
+        ));
+    }
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    let (base, parts) = parse(&text).map_err(invalid)?;
+    let digest = Sha256::digest(&text);
+    let sha256: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    keep(name, &sha256, base, parts).ok_or_else(|| {
+        invalid(format!(
+            "{FILES_MAX} other profiles were read before it: start anew"
+        ))
+    })
+}
+
+/// Kernels are compared and copied as references that last, as those known beforehand do. Each that
+/// was read is kept once.
+fn keep(name: &str, sha256: &str, base: &Kernel, parts: Parts) -> Option<&'static Kernel> {
+    static KEPT: Mutex<Vec<&'static Kernel>> = Mutex::new(Vec::new());
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_it = |kernel: &&&Kernel| (kernel.name(), kernel.sha256) == (name, Some(sha256));
+    if let Some(known) = kept.iter().find(is_it) {
+        return Some(known);
+    }
+    if kept.len() == FILES_MAX {
+        return None;
+    }
+    let mglru: &'static Profile = Box::leak(Box::new(Profile {
+        name: name.to_owned().leak(),
+        ..parts.profile
+    }));
+    let kernel = Box::leak(Box::new(Kernel {
+        mglru,
+        ablation: parts.ablation,
+        sha256: Some(sha256.to_owned().leak()),
+        ..base.clone()
+    }));
+    kept.push(kernel);
+    Some(kernel)
+}
+
+fn parse(text: &str) -> Result<(&'static Kernel, Parts), String> {
+    let table: Table = toml::from_str(text).map_err(|error| error.to_string())?;
+    let names = || super::kernel::KERNELS.iter().map(Kernel::name);
+    let base = match table.get("base") {
+        None => Kernel::NEWEST,
+        Some(base) => base.as_str().and_then(Kernel::by_name).ok_or_else(|| {
+            format!(
+                "base is one of \"{}\"",
+                names().collect::<Vec<_>>().join("\", \"")
+            )
+        })?,
+    };
+    let mut parts = Parts {
+        profile: *base.mglru,
+        ablation: base.ablation,
+    };
+    for (key, value) in table.iter().filter(|(key, _)| *key != "base") {
+        let Some(field) = FIELDS.iter().find(|field| field.key == key) else {
+            let keys = FIELDS.iter().map(|field| field.key).chain(["base"]);
+            let near = nearest(key, keys).map(|near| format!("did you mean `{near}`?"));
+            let near = near.unwrap_or_else(|| "`agewise lab list` names all".to_owned());
+            return Err(format!("unknown field `{key}`; {near}"));
+        };
+        (field.set)(&mut parts, value)
+            .ok_or_else(|| format!("{key}: {value} is not {}", field.expected))?;
+    }
+    Ok((base, parts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Policy;
+
+    /// A value that each field takes and that neither 7.2 nor 6.12 has everywhere.
+    fn other_value(field: &Field, base: &str) -> String {
+        let flags = |value: &str| parse(&format!("base = \"{base}\"\n{} = {value}", field.key));
+        let is_other = |value: &str| {
+            flags(value).is_ok_and(|(kernel, parts)| {
+                (parts.profile, parts.ablation) != (*kernel.mglru, kernel.ablation)
+            })
+        };
+        let words = field
+            .expected
+            .split([' ', ','])
+            .map(|word| format!("\"{word}\""));
+        let fixed = ["true", "false", "[5, 7]", "3", "20"].map(str::to_owned);
+        let mut values = words.chain(fixed);
+        values.find(|value| is_other(value)).expect("a value")
+    }
+
+    #[test]
+    fn every_field_can_be_changed_and_runs() {
+        // A field more of either has to have its line in FIELDS.
+        let Profile {
+            name: _,
+            usage: _,
+            fault_mark: _,
+            first_sighting_promotes: _,
+            aging: _,
+            reclaim_loop: _,
+            type_choice: _,
+            tier_gain: _,
+            refault_window: _,
+            file_may_lead: _,
+            protect_to_head: _,
+            sorts_dirty: _,
+            isolation_needs_io: _,
+            kswapd_writes_files: _,
+            flusher_per_batch: _,
+            kswapd_ages_all: _,
+            memcg_order: _,
+            reparents_on_offline: _,
+            contended_table_is_dense: _,
+            has_swappiness_max: _,
+            has_switching_state: _,
+            anon_token_bits: _,
+            shadow_limit_counts_lists: _,
+            debugfs: _,
+        } = Profile::default();
+        let Ablation {
+            no_bloom: _,
+            no_protection: _,
+            no_look_around: _,
+            no_restore: _,
+            no_fault_mark: _,
+            exact_refault_window: _,
+            no_early_aging: _,
+        } = Ablation::default();
+        assert_eq!(FIELDS.len(), 23 + 7);
+        let pages: Vec<u64> = (0..30_000u64).map(|n| n * n % 1009 + n % 300).collect();
+        let trace = agewise_trace::DenseTrace::from_pages(&pages);
+        let place = tempfile::tempdir().expect("a directory");
+        for (base, of) in [("7.2", "mglru-7.2"), ("6.12", "mglru-6.12-mapped")] {
+            let unchanged = crate::yardstick::by_name(of).unwrap().misses(&trace, 600);
+            for field in FIELDS {
+                let path = place.path().join(format!("{}-{base}.toml", field.key));
+                let value = other_value(field, base);
+                let text = format!("base = \"{base}\"\n{} = {value}\n", field.key);
+                std::fs::write(&path, text).expect("written");
+                let name = format!("mglru:{}", path.display());
+                let policy = Policy::parse(&name).expect("a policy");
+                assert_eq!(policy.name(), name);
+                let name = match base {
+                    "6.12" => name.replace("mglru:", "mglru-mapped:"),
+                    _ => name,
+                };
+                let yardstick = crate::yardstick::parse(&name).expect("a policy");
+                let misses = yardstick.misses(&trace, 600);
+                assert!(misses > 600 && misses < unchanged * 3, "{name}: {misses}");
+            }
+        }
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for (text, expected) in [
+            ("base = '7.3'", "base is one of \"7.2\""),
+            (
+                "agin = 'ratio'",
+                "unknown field `agin`; did you mean `aging`?",
+            ),
+            ("xyz = 1", "`agewise lab list` names all"),
+            (
+                "aging = 'often'",
+                "aging: \"often\" is not ratio-by-file, ratio or",
+            ),
+            ("no_bloom = 1", "no_bloom: 1 is not true or false"),
+            ("tier_gain = [0, 1]", "two numbers from 1"),
+            ("anon_token_bits = -1", "16 to 36"),
+            ("a b", "line 1"),
+        ] {
+            let error = parse(text).map(|_| ()).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        let error = Policy::parse("mglru:/nonexistent.toml")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("cannot read the profile /nonexistent.toml"),
+            "{error}"
+        );
+        let error = Policy::parse("classic:my.toml").unwrap_err().to_string();
+        assert!(error.contains("multi-gen"), "{error}");
+    }
+}

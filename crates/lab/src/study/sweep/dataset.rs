@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A directory of results: Parquet files, a cell each, in directories by workload and policy as
+//! Hive names them, so that DuckDB and polars read it in place.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::study::description::{Described, Description, RunCell};
+use crate::study::error::StudyError;
+use crate::study::result::{Form, ResultFile};
+
+/// Digits of a cell's name: half a SHA-256.
+pub(super) const ID_DIGITS: usize = 32;
+
+/// Held while a sweep writes.
+const LOCK: &str = ".lock";
+
+/// A directory that a sweep writes to.
+#[derive(Debug)]
+pub(super) struct Dataset {
+    directory: PathBuf,
+    known: HashSet<String>,
+    /// Gives the lock back when it is dropped.
+    _lock: File,
+}
+
+impl Dataset {
+    /// Makes the directory if there is none, locks it, and looks what is there.
+    ///
+    /// # Errors
+    /// Another sweep writes to it, it holds other cells and `prune` is not set, or it cannot be
+    /// read or written.
+    pub fn open(
+        directory: &Path,
+        cells: &HashSet<&str>,
+        prune: bool,
+    ) -> Result<Dataset, StudyError> {
+        let failed = |source| write_error(directory, source);
+        fs::create_dir_all(directory).map_err(failed)?;
+        let lock = File::create(directory.join(LOCK)).map_err(failed)?;
+        if lock.try_lock().is_err() {
+            return Err(unusable(directory, "another sweep writes to it".to_owned()));
+        }
+        let (mut known, mut others) = (HashSet::new(), Vec::new());
+        for path in files(directory)? {
+            if id_of(&path, ".part").is_some() {
+                // What a sweep that was killed was about to write.
+                fs::remove_file(&path).map_err(failed)?;
+            } else if let Some(id) = id_of(&path, ".parquet") {
+                match cells.contains(id) {
+                    true => drop(known.insert(id.to_owned())),
+                    false => others.push(path),
+                }
+            }
+        }
+        match prune {
+            true => others
+                .iter()
+                .try_for_each(fs::remove_file)
+                .map_err(failed)?,
+            false if others.is_empty() => {}
+            false => {
+                let what = format!(
+                    "it holds {} cells that are not of this sweep (another description, another \
+                     build of agewise, or a file that changed): delete them with --prune, or \
+                     name another directory",
+                    others.len()
+                );
+                return Err(unusable(directory, what));
+            }
+        }
+        Ok(Dataset {
+            directory: directory.to_owned(),
+            known,
+            _lock: lock,
+        })
+    }
+
+    /// Whether a cell was there when it was opened.
+    pub fn has(&self, id: &str) -> bool {
+        self.known.contains(id)
+    }
+
+    /// Puts the file of a cell in its place, whole or not at all.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn put(
+        &self,
+        id: &str,
+        cells: &[Described<RunCell>],
+        bytes: &[u8],
+    ) -> Result<(), StudyError> {
+        let mut directory = self.directory.clone();
+        if let Some(Described { cell, .. }) = cells.first() {
+            directory.push(format!("workload={}", escaped(&cell.workload)));
+            directory.push(format!("policy={}", escaped(&cell.policy)));
+        }
+        let part = directory.join(format!("{id}.part"));
+        let write = || {
+            fs::create_dir_all(&directory)?;
+            let mut file = File::create(&part)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&part, directory.join(format!("{id}.parquet")))
+        };
+        write().map_err(|source| write_error(&part, source))
+    }
+}
+
+/// The cells in a directory; none if there is no directory.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn ids(directory: &Path) -> Result<HashSet<String>, StudyError> {
+    if !directory.exists() {
+        return Ok(HashSet::new());
+    }
+    let files = files(directory)?;
+    let ids = files.iter().filter_map(|path| id_of(path, ".parquet"));
+    Ok(ids.map(str::to_owned).collect())
+}
+
+/// Reads a whole directory as one result.
+///
+/// # Errors
+/// It holds no result, or what cannot be read.
+pub(in crate::study) fn read(directory: &Path) -> Result<ResultFile, StudyError> {
+    let (mut rows, mut all) = (Vec::new(), Vec::new());
+    for path in files(directory)? {
+        if id_of(&path, ".parquet").is_none() {
+            continue;
+        }
+        let result = ResultFile::read(&path)?;
+        let Description::Run { cells } = result.description else {
+            continue;
+        };
+        rows.extend(result.rows);
+        all.extend(cells);
+    }
+    match all.is_empty() {
+        true => Err(unusable(directory, "there is no result in it".to_owned())),
+        false => Ok(ResultFile {
+            description: Description::Run { cells: all },
+            form: Form::Parquet,
+            bytes: Vec::new(),
+            rows,
+        }),
+    }
+}
+
+/// The cell of a file, if it is one of such an ending.
+fn id_of<'a>(path: &'a Path, ending: &str) -> Option<&'a str> {
+    let id = path.file_name()?.to_str()?.strip_suffix(ending)?;
+    let is_id = id.len() == ID_DIGITS && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_id.then_some(id)
+}
+
+/// The files of a data set, in order of their names. What a sweep would not have made is not looked
+/// at.
+fn files(directory: &Path) -> Result<Vec<PathBuf>, StudyError> {
+    let entries = |directory: &Path| -> Result<Vec<PathBuf>, StudyError> {
+        let paths = fs::read_dir(directory).and_then(|entries| {
+            let path = |entry: io::Result<fs::DirEntry>| entry.map(|entry| entry.path());
+            entries.map(path).collect::<io::Result<Vec<_>>>()
+        });
+        let mut paths = paths.map_err(|source| StudyError::Read {
+            path: directory.to_owned(),
+            source,
+        })?;
+        paths.sort();
+        Ok(paths)
+    };
+    let is_partition = |path: &PathBuf, key: &str| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        path.is_dir() && name.is_some_and(|name| name.starts_with(key))
+    };
+    let mut files = Vec::new();
+    for workload in entries(directory)? {
+        if !is_partition(&workload, "workload=") {
+            continue;
+        }
+        for policy in entries(&workload)? {
+            if is_partition(&policy, "policy=") {
+                files.extend(entries(&policy)?);
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// A value as the name of a directory, as Hive writes it.
+fn escaped(value: &str) -> String {
+    let mut name = String::new();
+    for byte in value.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' | b'+' => {
+                name.push(char::from(byte));
+            }
+            _ => name.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    name
+}
+
+fn unusable(path: &Path, what: String) -> StudyError {
+    StudyError::Result {
+        path: path.to_owned(),
+        what,
+    }
+}
+
+fn write_error(path: &Path, source: io::Error) -> StudyError {
+    StudyError::Write {
+        path: path.to_owned(),
+        source,
+    }
+}

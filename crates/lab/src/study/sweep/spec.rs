@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which cells a sweep has, as its TOML file describes them: grids, lists of them, random draws of
+//! them, and conditions that leave cells out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use agewise_policy::units::size_bytes;
+use agewise_trace::suggest::nearest;
+use toml::{Table, Value};
+
+use crate::study::error::StudyError;
+use crate::study::setup::expand;
+use crate::workload::random::XorShift64Star;
+
+/// The most cells of a sweep.
+const CELLS_MAX: usize = 1_000_000;
+
+/// What a cell can be given. `set` and `options` have keys of their own: `set.swappiness`.
+const KEYS: [&str; 9] = [
+    "workload",
+    "policy",
+    "proactive",
+    "memory",
+    "swap",
+    "damon",
+    "seeds",
+    "set",
+    "options",
+];
+
+/// What a cell was given, by key. What is not there is as in `agewise lab run`.
+pub type Values = BTreeMap<String, String>;
+
+/// The values that a key of a grid goes through.
+enum Axis {
+    /// Each of them.
+    List(Vec<String>),
+    /// Any between two, drawn.
+    Range(Range),
+}
+
+/// Numbers between two, both of them included.
+struct Range {
+    from: f64,
+    to: f64,
+    kind: RangeKind,
+    /// Each order of magnitude is as likely as any other.
+    is_log: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum RangeKind {
+    Whole,
+    Number,
+    /// Pages.
+    Size,
+}
+
+/// The cells that a text describes, each once, in its order.
+///
+/// # Errors
+/// What the text has wrong.
+pub fn cells(text: &str) -> Result<Vec<Values>, StudyError> {
+    let spec: Table =
+        toml::from_str(text).map_err(|error| StudyError::argument(error.to_string()))?;
+    let (mut all, mut grids, mut skips) = (Table::new(), Vec::new(), Vec::new());
+    for (key, value) in spec {
+        match key.as_str() {
+            "grid" => grids = tables("grid", value)?,
+            "skip" => skips = tables("skip", value)?,
+            _ => {
+                all.insert(key, value);
+            }
+        }
+    }
+    if grids.is_empty() {
+        return Err(StudyError::argument("there is no [[grid]]"));
+    }
+    let all = axes(all)?;
+    let skips: Vec<_> = skips.into_iter().map(condition).collect::<Result<_, _>>()?;
+    let (mut cells, mut known) = (Vec::new(), BTreeSet::new());
+    for grid in grids {
+        for cell in of_grid(grid, &all)? {
+            let is_skipped = skips.iter().any(|skip| holds(skip, &cell));
+            if !is_skipped && known.insert(cell.clone()) {
+                cells.push(cell);
+            }
+        }
+    }
+    match cells.is_empty() {
+        true => Err(StudyError::argument("every cell is left out by a [[skip]]")),
+        false => Ok(cells),
+    }
+}
+
+fn tables(name: &str, value: Value) -> Result<Vec<Table>, StudyError> {
+    let wrong = || StudyError::Argument(format!("{name}: write [[{name}]], as often as needed"));
+    match value {
+        Value::Array(tables) => tables
+            .into_iter()
+            .map(|table| table.try_into().map_err(|_| wrong()))
+            .collect(),
+        _ => Err(wrong()),
+    }
+}
+
+/// The cells of one grid, with what all grids have in common.
+fn of_grid(mut grid: Table, all: &BTreeMap<String, Axis>) -> Result<Vec<Values>, StudyError> {
+    let draw = count(&mut grid, "draw")?;
+    let draw_seed = count(&mut grid, "draw_seed")?.unwrap_or(1);
+    let own = axes(grid)?;
+    let common = all.iter().filter(|(key, _)| !own.contains_key(*key));
+    let mut axes: Vec<(&String, &Axis)> = common.chain(&own).collect();
+    axes.sort_by_key(|(key, _)| place(key));
+    for needed in ["workload", "policy"] {
+        if !axes.iter().any(|(key, _)| *key == needed) {
+            return Err(StudyError::Argument(format!("a [[grid]] has no {needed}")));
+        }
+    }
+    match draw {
+        Some(cells) => drawn(&axes, cells, draw_seed),
+        None => product(&axes),
+    }
+}
+
+/// Workloads change slowest, so that each is read once; then the keys as they are listed.
+fn place(key: &str) -> usize {
+    let key = key.split('.').next().unwrap_or(key);
+    KEYS.iter()
+        .position(|known| *known == key)
+        .unwrap_or(KEYS.len())
+}
+
+fn count(grid: &mut Table, key: &str) -> Result<Option<u64>, StudyError> {
+    match grid.remove(key) {
+        None => Ok(None),
+        Some(Value::Integer(value)) if (0..=CELLS_MAX as i64).contains(&value) => {
+            Ok(Some(value.cast_unsigned()))
+        }
+        Some(other) => Err(StudyError::Argument(format!(
+            "{key} is a number from 0 to {CELLS_MAX}, not {other}"
+        ))),
+    }
+}
+
+/// The axes of a table; those under `set` and `options` by `set.KEY` and `options.KEY`.
+fn axes(table: Table) -> Result<BTreeMap<String, Axis>, StudyError> {
+    let mut axes = BTreeMap::new();
+    for (key, value) in table {
+        if !KEYS.contains(&key.as_str()) {
+            let near = nearest(&key, KEYS).map(|near| format!("; did you mean `{near}`?"));
+            return Err(StudyError::Argument(format!(
+                "unknown key `{key}`{}",
+                near.unwrap_or_else(|| format!("; there are {}", KEYS.join(", ")))
+            )));
+        }
+        match (key.as_str(), value) {
+            ("set" | "options", Value::Table(inner)) => {
+                for (name, value) in inner {
+                    axes.insert(format!("{key}.{name}"), axis(&name, value)?);
+                }
+            }
+            ("set" | "options", _) => {
+                return Err(StudyError::Argument(format!("write {key}.NAME = VALUE")));
+            }
+            ("workload", value) => {
+                let Axis::List(names) = axis(&key, value)? else {
+                    return Err(StudyError::argument("workload: no range, but names"));
+                };
+                axes.insert(key, Axis::List(expand(&names)?));
+            }
+            (_, value) => {
+                let axis = axis(&key, value)?;
+                axes.insert(key, axis);
+            }
+        }
+    }
+    Ok(axes)
+}
+
+fn axis(key: &str, value: Value) -> Result<Axis, StudyError> {
+    match value {
+        Value::Array(values) if values.is_empty() => {
+            Err(StudyError::Argument(format!("{key} has no value")))
+        }
+        Value::Array(values) => {
+            let values = values.into_iter().map(|value| single(key, value));
+            Ok(Axis::List(values.collect::<Result<_, _>>()?))
+        }
+        Value::Table(table) => range(key, &table).map(Axis::Range),
+        value => Ok(Axis::List(vec![single(key, value)?])),
+    }
+}
+
+/// A single value, as `agewise lab run` would be given it.
+fn single(key: &str, value: Value) -> Result<String, StudyError> {
+    match value {
+        Value::String(text) => Ok(text),
+        Value::Integer(number) => Ok(number.to_string()),
+        Value::Float(number) if number.is_finite() => Ok(number.to_string()),
+        Value::Boolean(value) => Ok(u8::from(value).to_string()),
+        other => Err(StudyError::Argument(format!("{key} cannot be {other}"))),
+    }
+}
+
+fn range(key: &str, table: &Table) -> Result<Range, StudyError> {
+    let wrong = || {
+        StudyError::Argument(format!(
+            "{key}: a range is {{ from = A, to = B }}, A not above B, with scale = \"log\" if \
+             wanted; numbers, or sizes such as \"16M\""
+        ))
+    };
+    let end = |name: &str| match table.get(name) {
+        Some(Value::Integer(number)) => Some((*number as f64, RangeKind::Whole)),
+        Some(Value::Float(number)) => Some((*number, RangeKind::Number)),
+        Some(Value::String(size)) => {
+            let pages = size_bytes(size).ok()? / 4096;
+            Some((pages as f64, RangeKind::Size))
+        }
+        _ => None,
+    };
+    let ((from, one), (to, other)) = end("from").zip(end("to")).ok_or_else(wrong)?;
+    let kind = match (one, other) {
+        (one, other) if one == other => one,
+        (RangeKind::Size, _) | (_, RangeKind::Size) => return Err(wrong()),
+        _ => RangeKind::Number,
+    };
+    let is_log = match table.get("scale").map(Value::as_str) {
+        None => false,
+        Some(Some("log")) if from > 0.0 => true,
+        Some(_) => return Err(wrong()),
+    };
+    let is_known = |name: &String| ["from", "to", "scale"].contains(&name.as_str());
+    if !table.keys().all(is_known) || from.partial_cmp(&to).is_none_or(|order| order.is_gt()) {
+        return Err(wrong());
+    }
+    Ok(Range {
+        from,
+        to,
+        kind,
+        is_log,
+    })
+}
+
+impl Range {
+    /// The value at a place from 0 to 1.
+    fn at(&self, place: f64) -> String {
+        // Whole numbers are equally likely, the ends too.
+        let (from, to) = match self.kind {
+            RangeKind::Number => (self.from, self.to),
+            RangeKind::Whole | RangeKind::Size => (self.from, self.to + 1.0),
+        };
+        let value = match self.is_log {
+            true => from * (to / from).powf(place),
+            false => from + (to - from) * place,
+        };
+        match self.kind {
+            RangeKind::Number => value.clamp(self.from, self.to).to_string(),
+            RangeKind::Whole => value.floor().clamp(self.from, self.to).to_string(),
+            RangeKind::Size => format!("{}p", value.floor().clamp(self.from, self.to)),
+        }
+    }
+}
+
+/// All combinations; the last axis changes fastest. An empty text stands for nothing given.
+fn product(axes: &[(&String, &Axis)]) -> Result<Vec<Values>, StudyError> {
+    let mut cells = vec![Values::new()];
+    for (key, axis) in axes {
+        let Axis::List(values) = axis else {
+            return Err(StudyError::Argument(format!(
+                "{key} is a range: give the [[grid]] `draw`, the number of cells to draw"
+            )));
+        };
+        if cells.len().saturating_mul(values.len()) > CELLS_MAX {
+            return Err(StudyError::Argument(format!(
+                "a [[grid]] has more than {CELLS_MAX} cells"
+            )));
+        }
+        let with = |cell: &Values, value: &String| {
+            let mut cell = cell.clone();
+            if !value.is_empty() {
+                cell.insert((*key).clone(), value.clone());
+            }
+            cell
+        };
+        cells = cells
+            .iter()
+            .flat_map(|cell| values.iter().map(move |value| with(cell, value)))
+            .collect();
+    }
+    Ok(cells)
+}
+
+/// So many different cells at random; fewer where there are no more.
+fn drawn(axes: &[(&String, &Axis)], cells: u64, seed: u64) -> Result<Vec<Values>, StudyError> {
+    let mut random = XorShift64Star::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut drawn = BTreeSet::new();
+    let mut tries = cells.saturating_mul(100);
+    while (drawn.len() as u64) < cells && tries > 0 {
+        tries -= 1;
+        let mut cell = Values::new();
+        for (key, axis) in axes {
+            let place = random.unit();
+            let value = match axis {
+                Axis::List(values) => values[(place * values.len() as f64) as usize].clone(),
+                Axis::Range(range) => range.at(place),
+            };
+            if !value.is_empty() {
+                cell.insert((*key).clone(), value);
+            }
+        }
+        drawn.insert(cell);
+    }
+    let mut cells: Vec<Values> = drawn.into_iter().collect();
+    cells.sort_by(|a, b| a.get("workload").cmp(&b.get("workload")));
+    Ok(cells)
+}
+
+/// A condition: values by key, of which one has to be that of the cell.
+fn condition(table: Table) -> Result<BTreeMap<String, Vec<String>>, StudyError> {
+    let list = |(key, axis)| match axis {
+        Axis::List(values) => Ok((key, values)),
+        Axis::Range(_) => Err(StudyError::argument("a [[skip]] has values, no ranges")),
+    };
+    axes(table)?.into_iter().map(list).collect()
+}
+
+fn holds(condition: &BTreeMap<String, Vec<String>>, cell: &Values) -> bool {
+    let is_so = |(key, values): (&String, &Vec<String>)| {
+        let given = cell.get(key).map_or("", String::as_str);
+        values.iter().any(|value| value == given)
+    };
+    condition.iter().all(is_so)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<String> {
+        let line = |cell: &Values| {
+            let parts: Vec<String> = cell.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            parts.join(" ")
+        };
+        cells(text).unwrap().iter().map(line).collect()
+    }
+
+    #[test]
+    fn grids_are_products_without_what_is_skipped() {
+        let text = r#"
+            seeds = 2
+            [[grid]]
+            workload = ["kv", "loop"]
+            policy = ["classic", "mglru"]
+            set.swappiness = [10, 100]
+            swap = ["", "none"]
+            [[skip]]
+            workload = "loop"
+            swap = ["none", "hdd"]
+            [[skip]]
+            policy = "classic"
+            set.swappiness = 100
+            [[grid]]
+            workload = "kv"
+            policy = "classic"
+            set.swappiness = 10
+        "#;
+        assert_eq!(
+            lines(text),
+            [
+                "policy=classic seeds=2 set.swappiness=10 workload=kv",
+                "policy=classic seeds=2 set.swappiness=10 swap=none workload=kv",
+                "policy=mglru seeds=2 set.swappiness=10 workload=kv",
+                "policy=mglru seeds=2 set.swappiness=100 workload=kv",
+                "policy=mglru seeds=2 set.swappiness=10 swap=none workload=kv",
+                "policy=mglru seeds=2 set.swappiness=100 swap=none workload=kv",
+                "policy=classic seeds=2 set.swappiness=10 workload=loop",
+                "policy=mglru seeds=2 set.swappiness=10 workload=loop",
+                "policy=mglru seeds=2 set.swappiness=100 workload=loop",
+            ]
+        );
+    }
+
+    #[test]
+    fn draws_repeat_and_stay_in_range() {
+        let text = |seed: u64| {
+            format!(
+                r#"
+                [[grid]]
+                draw = 200
+                draw_seed = {seed}
+                workload = ["kv", "loop"]
+                policy = "classic"
+                memory = {{ from = "8M", to = "64M", scale = "log" }}
+                set.swappiness = {{ from = 0, to = 2 }}
+            "#
+            )
+        };
+        let cells = cells(&text(3)).unwrap();
+        assert_eq!(cells.len(), 200);
+        let pages = |cell: &Values| cell["memory"].strip_suffix('p').unwrap().parse().unwrap();
+        let pages: Vec<u64> = cells.iter().map(pages).collect();
+        assert!(pages.iter().all(|pages| (2048..=16384).contains(pages)));
+        let below = pages.iter().filter(|pages| **pages < 5793).count();
+        assert!((70..130).contains(&below), "half below the middle: {below}");
+        for swappiness in ["0", "1", "2"] {
+            assert!(
+                cells
+                    .iter()
+                    .any(|cell| cell["set.swappiness"] == swappiness)
+            );
+        }
+        assert_eq!(lines(&text(3)), lines(&text(3)));
+        assert_ne!(lines(&text(3)), lines(&text(4)));
+        let few = "[[grid]]\ndraw = 9\nworkload = ['kv', 'loop']\npolicy = 'classic'";
+        assert_eq!(lines(few).len(), 2, "there are no more");
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for (text, expected) in [
+            ("", "no [[grid]]"),
+            ("grid = 1", "write [[grid]]"),
+            ("[[grid]]\nworkload = 'kv'", "no policy"),
+            ("[[grid]]\nworklod = 'kv'", "did you mean `workload`"),
+            ("[[grid]]\nset = 1", "set.NAME"),
+            ("[[grid]]\nworkload = []", "workload has no value"),
+            (
+                "[[grid]]\nworkload = 'x*y'\npolicy = 'a'",
+                "no file matches",
+            ),
+            ("[[grid]]\nmemory = { from = 1 }", "a range is"),
+            ("[[grid]]\nmemory = { from = 2, to = 1 }", "a range is"),
+            (
+                "[[grid]]\nmemory = { from = 0, to = 1, scale = 'log' }",
+                "a range is",
+            ),
+            ("[[grid]]\nmemory = { from = '1M', to = 9 }", "a range is"),
+            (
+                "[[grid]]\nworkload = 'kv'\npolicy = 'a'\nmemory = { from = 1, to = 2 }",
+                "give the [[grid]] `draw`",
+            ),
+            (
+                "[[grid]]\nworkload = 'kv'\npolicy = 'a'\n[[skip]]\npolicy = 'a'",
+                "every cell",
+            ),
+            ("[[grid]]\ndraw = -1", "draw is a number"),
+            ("[[grid]", "line 1, column"),
+        ] {
+            let error = cells(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a program and whoever holds its budget took.
+//!
+//! Time is that of the program: its own work, and its CPU time in the kernel or its waiting for
+//! memory, whichever is more. (Where a fault is served from compressed memory it is CPU time, which
+//! the kernel counts as waiting as well; where a device serves it, it is waiting.) CPU time of
+//! holding the budget is part of it by the share of time in which somebody on the machine waited
+//! for a CPU: on CPUs that nobody else wants it costs the program nothing, on CPUs that all want it
+//! costs as much as it takes.
+
+/// Counters that never go back, of the program under the budget and of whoever holds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// CPU time that the program spent in its own code, us: what it gets done.
+    pub work_us: u64,
+    /// CPU time that it spent in the kernel, us.
+    pub kernel_us: u64,
+    /// Pages that it had to wait for.
+    pub faults: u64,
+    /// Time its tasks waited for memory, us.
+    pub waited_us: u64,
+    /// CPU time of holding the budget, us.
+    pub holder_us: u64,
+    /// Time in which any task of the machine waited for a CPU, us.
+    pub cpu_waited_us: u64,
+}
+
+impl Counted {
+    pub(super) fn since(&self, before: &Counted) -> Counted {
+        Counted {
+            work_us: self.work_us.saturating_sub(before.work_us),
+            kernel_us: self.kernel_us.saturating_sub(before.kernel_us),
+            faults: self.faults.saturating_sub(before.faults),
+            waited_us: self.waited_us.saturating_sub(before.waited_us),
+            holder_us: self.holder_us.saturating_sub(before.holder_us),
+            cpu_waited_us: self.cpu_waited_us.saturating_sub(before.cpu_waited_us),
+        }
+    }
+}
+
+/// What a second of work took.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    pub faults: f64,
+    pub cpu: f64,
+    pub time: f64,
+}
+
+impl Taken {
+    pub fn of(passed_us: f64, counted: &Counted) -> Taken {
+        let [work, kernel, waited, holder, cpu_waited] = [
+            counted.work_us,
+            counted.kernel_us,
+            counted.waited_us,
+            counted.holder_us,
+            counted.cpu_waited_us,
+        ]
+        .map(|us| us as f64);
+        let contended = (cpu_waited / passed_us).min(1.0);
+        Taken {
+            faults: counted.faults as f64 / work,
+            cpu: (work + kernel + holder) / work,
+            time: (work + kernel.max(waited) + contended * holder) / work,
+        }
+    }
+}

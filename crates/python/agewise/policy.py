@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies of one's own: a class that says which page goes, for `agewise.lab.curve` and `run`."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Optional, Union
+
+from ._native import PolicyError
+
+__all__ = ["Policy", "PolicyError"]
+
+
+class Policy(ABC):
+    """Decides which page leaves a full memory of ``capacity`` pages.
+
+    An instance is made for each size and trace. The lab keeps what is in memory and counts; the
+    policy is told of accesses and asked for victims. Pages are numbered from 0 in the order in
+    which they are first accessed.
+
+    Instances run on several threads, but one at a time: the interpreter's lock parts them.
+    """
+
+    #: What results call it; the name of the class unless set.
+    name: Optional[str] = None
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+
+    def on_access(self, pages: list[int]) -> None:
+        """Pages that were accessed, in order, and were all in memory: those since the last call of
+        any method, at most 4096."""
+
+    @abstractmethod
+    def on_fault(self, page: int) -> None:
+        """A page that was accessed and was not in memory. It is now."""
+
+    @abstractmethod
+    def evict(self, page: int) -> Union[int, Iterable[int]]:
+        """Memory is full, and ``page`` is to come in: the page that leaves, or several.
+
+        `PolicyError` is raised, with the number of the access and the page, where what is returned
+        is not in memory, or is nothing.
+        """
+
+
+def describe(policy: Union[str, type[Policy]]) -> Union[str, tuple[type[Policy], str, Optional[str]]]:
+    """A policy as the native part takes it: a class with its name and the hash of its source."""
+    if isinstance(policy, str):
+        return policy
+    if not (isinstance(policy, type) and issubclass(policy, Policy)):
+        raise TypeError(f"policies are names and subclasses of agewise.policy.Policy, not {policy!r}")
+    try:
+        source = inspect.getsource(policy)
+    except (OSError, TypeError):
+        # Typed at a prompt, or made at run time.
+        return policy, policy.name or policy.__name__, None
+    return policy, policy.name or policy.__name__, hashlib.sha256(source.encode()).hexdigest()

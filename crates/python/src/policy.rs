@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Policies written in Python, as yardsticks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use agewise_trace::DenseTrace;
+use agewise_trace::yardstick::Yardstick;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+pyo3::create_exception!(
+    agewise,
+    PolicyError,
+    PyRuntimeError,
+    "A policy did what no policy can do."
+);
+
+/// The most accesses that are told at once.
+const BATCH: usize = 4096;
+
+/// What went wrong first, and the flag that then ends all else.
+#[derive(Clone, Debug, Default)]
+pub struct Failure {
+    pub stop: Arc<AtomicBool>,
+    error: Arc<Mutex<Option<PyErr>>>,
+}
+
+impl Failure {
+    fn set(&self, error: PyErr) {
+        let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.stop.swap(true, Ordering::Relaxed) {
+            *first = Some(error);
+        }
+    }
+
+    /// What it was.
+    pub fn take(&self) -> Option<PyErr> {
+        let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+        first.take()
+    }
+}
+
+/// A class whose instances decide what goes. It is told of accesses in batches: all hits up to the
+/// next fault at once.
+#[derive(Debug)]
+pub struct PythonPolicy {
+    class: Py<PyAny>,
+    name: String,
+    sha256: Option<String>,
+    failure: Failure,
+}
+
+impl PythonPolicy {
+    pub fn new(
+        class: Py<PyAny>,
+        name: String,
+        sha256: Option<String>,
+        failure: &Failure,
+    ) -> PythonPolicy {
+        PythonPolicy {
+            class,
+            name,
+            sha256,
+            failure: failure.clone(),
+        }
+    }
+
+    fn count(
+        &self,
+        py: Python<'_>,
+        trace: &DenseTrace,
+        capacity: usize,
+        counts: &dyn Fn(usize) -> bool,
+    ) -> PyResult<u64> {
+        let policy = self.class.bind(py).call1((capacity,))?;
+        let on_access = policy.getattr("on_access")?;
+        let on_fault = policy.getattr("on_fault")?;
+        let evict = policy.getattr("evict")?;
+        let accesses = trace.accesses();
+        let mut pool = Pool::new(&self.name, trace.page_count(), capacity);
+        let (mut at, mut misses) = (0, 0);
+        while let Some(&page) = accesses.get(at) {
+            let batch = accesses[at..].iter().take(BATCH);
+            let hits = batch.take_while(|page| pool.has(**page)).count();
+            if hits > 0 {
+                on_access.call1((PyList::new(py, &accesses[at..at + hits])?,))?;
+                at += hits;
+                continue;
+            }
+            if self.failure.stop.load(Ordering::Relaxed) {
+                return Ok(misses);
+            }
+            if pool.is_full() {
+                pool.evict(&evict.call1((page,))?, at, page)?;
+            }
+            on_fault.call1((page,))?;
+            pool.add(page);
+            misses += u64::from(counts(at));
+            at += 1;
+        }
+        Ok(misses)
+    }
+}
+
+impl Yardstick for PythonPolicy {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
+        self.misses_among(trace, capacity, &|_| true)
+    }
+
+    fn misses_among(
+        &self,
+        trace: &DenseTrace,
+        capacity: usize,
+        counts: &dyn Fn(usize) -> bool,
+    ) -> u64 {
+        Python::attach(|py| {
+            self.count(py, trace, capacity.max(1), counts)
+                .unwrap_or_else(|error| {
+                    self.failure.set(error);
+                    0
+                })
+        })
+    }
+
+    fn source_sha256(&self) -> Option<&str> {
+        self.sha256.as_deref()
+    }
+}
+
+/// What is in memory; the policy only says what goes.
+struct Pool<'a> {
+    policy: &'a str,
+    resident: Vec<bool>,
+    pages: usize,
+    capacity: usize,
+}
+
+impl Pool<'_> {
+    fn new(policy: &str, page_count: usize, capacity: usize) -> Pool<'_> {
+        Pool {
+            policy,
+            resident: vec![false; page_count],
+            pages: 0,
+            capacity,
+        }
+    }
+
+    fn has(&self, page: u32) -> bool {
+        self.resident[page as usize]
+    }
+
+    fn is_full(&self) -> bool {
+        self.pages == self.capacity
+    }
+
+    fn add(&mut self, page: u32) {
+        self.resident[page as usize] = true;
+        self.pages += 1;
+    }
+
+    /// Takes out what `evict` gave: a page, or several.
+    fn evict(&mut self, given: &Bound<'_, PyAny>, at: usize, page: u32) -> PyResult<()> {
+        let policy = self.policy;
+        let place = |what: String| {
+            PolicyError::new_err(format!(
+                "{policy}.evict() gave {what} (access {at}, to page {page})"
+            ))
+        };
+        let victims: Vec<i64> = match given.extract::<i64>() {
+            Ok(one) => vec![one],
+            Err(_) => given
+                .try_iter()
+                .and_then(|values| values.map(|value| value?.extract()).collect())
+                .map_err(|_| place(format!("{given:?}, which is no page")))?,
+        };
+        if victims.is_empty() {
+            return Err(place("no page, but memory is full".to_owned()));
+        }
+        for victim in victims {
+            let there = usize::try_from(victim).ok();
+            match there.and_then(|victim| self.resident.get(victim)) {
+                Some(true) => {
+                    self.resident[victim as usize] = false;
+                    self.pages -= 1;
+                }
+                _ => return Err(place(format!("page {victim}, which is not in memory"))),
+            }
+        }
+        Ok(())
+    }
+}

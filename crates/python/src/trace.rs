@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Traces as columns of numbers, which Python makes Arrow batches of.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use agewise_trace::page_trace::Header;
+
+use agewise_trace::{
+    Access, AccessKind, AccessStream, OutputFormat, PageClass, Request, TraceWriter,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::{exception, setup};
+
+/// A trace under way.
+#[pyclass(frozen, module = "agewise._native")]
+pub struct TraceReader(Mutex<AccessStream>);
+
+/// A number an access: pages, times and processes, kinds and classes; little-endian, as Arrow has
+/// them on this machine.
+type Columns<'py> = [Bound<'py, PyBytes>; 5];
+
+#[pymethods]
+impl TraceReader {
+    #[new]
+    fn new(trace: &str, options: &str) -> PyResult<Self> {
+        let source = setup(options)?.0.reading.source(trace);
+        let stream = source.and_then(|source| source.open());
+        let stream = stream.map_err(|error| exception(error.into()))?;
+        Ok(TraceReader(Mutex::new(stream)))
+    }
+
+    /// What comes next; none at the end.
+    fn next_batch<'py>(&self, py: Python<'py>) -> PyResult<Option<Columns<'py>>> {
+        let batch = py.detach(|| {
+            let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut batch = Vec::new();
+            stream
+                .next_batch(&mut batch)
+                .map(|more| more.then_some(batch))
+        });
+        let batch = batch.map_err(|error| exception(error.into()))?;
+        let columns = |batch: Vec<Access>| {
+            let bytes = |value: fn(&Access) -> u64| {
+                let values = batch.iter().flat_map(|access| value(access).to_ne_bytes());
+                PyBytes::new(py, &values.collect::<Vec<u8>>())
+            };
+            [
+                bytes(|access| access.page),
+                bytes(|access| access.time_ns),
+                bytes(|access| access.process.into()),
+                bytes(|access| match access.kind {
+                    AccessKind::Unknown => 0,
+                    AccessKind::Read => 1,
+                    AccessKind::Write => 2,
+                }),
+                bytes(|access| match access.class {
+                    PageClass::Unknown => 0,
+                    PageClass::Anon => 1,
+                    PageClass::File => 2,
+                }),
+            ]
+        };
+        Ok(batch.map(columns))
+    }
+}
+
+/// Writes pages with their times, in order, and gives their number.
+#[pyfunction]
+pub fn write_trace(path: PathBuf, accesses: &Bound<'_, PyAny>, format: &str) -> PyResult<u64> {
+    let format = OutputFormat::by_name(format).filter(|of| *of != OutputFormat::OracleGeneral);
+    let format =
+        format.ok_or_else(|| PyValueError::new_err("format is \"page\", \"csv\" or \"lirs\""))?;
+    let failed = |error: agewise_trace::TraceError| exception(error.into());
+    let accesses = accesses.try_iter()?;
+    let mut writer = TraceWriter::create(&path, format, &Header::default()).map_err(failed)?;
+    let mut last_ns = 0;
+    for (at, access) in accesses.enumerate() {
+        let access = access?;
+        let wrong = |_| {
+            PyValueError::new_err(format!(
+                "access {at}: {access:?} is no page and time: both are whole numbers from 0 on"
+            ))
+        };
+        let (page, time_ns): (u64, u64) = access.extract().map_err(wrong)?;
+        if time_ns < last_ns {
+            return Err(PyValueError::new_err(format!(
+                "access {at}: its time {time_ns} is before {last_ns}, that of the access before"
+            )));
+        }
+        last_ns = time_ns;
+        let request = Request {
+            time_ns,
+            ..Request::page(page)
+        };
+        writer.push(&request, || None).map_err(failed)?;
+    }
+    let written = writer.records();
+    writer.finish().map_err(failed)?;
+    Ok(written)
+}
