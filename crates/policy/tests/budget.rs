@@ -313,28 +313,6 @@ fn tables(young: &[bool], fixed: &[bool]) -> Vec<Seen> {
     tables.into_values().collect()
 }
 
-/// What the last scan that clears bits saw touched stays; what came in since may go.
-#[test]
-fn what_was_touched_a_scan_ago_stays() {
-    for order in [Order::Reuse, Order::Heat] {
-        let mut queue = PageQueue::new(order);
-        let touched: Vec<bool> = (0..600).map(|page| page % 3 == 0).collect();
-        queue.scan(&one(tables(&[false; 300], &[false; 300])), true, 600);
-        queue.scan(&one(tables(&touched, &[false; 600])), true, 600);
-        let queued = |queue: &PageQueue<u32>| -> Vec<u64> {
-            queue.queued().flat_map(|(_, run)| run).collect()
-        };
-        let stays = |page: &u64| page.is_multiple_of(3);
-        assert_eq!(queued(&queue).len(), 400);
-        assert!(!queued(&queue).iter().any(stays));
-        // Looked at again without clearing: a newcomer, 600, has its bit set.
-        let newcomer: Vec<bool> = (0..601).map(|page| page == 600).collect();
-        queue.scan(&one(tables(&newcomer, &[false; 601])), false, 700);
-        assert!(!queued(&queue).iter().any(|page| *page < 600 && stays(page)));
-        assert_eq!(queued(&queue).contains(&600), order == Order::Reuse);
-    }
-}
-
 /// A page takes two bytes and a little, whether it is resident or in swap; what is gone takes none.
 #[test]
 fn a_page_takes_two_bytes() {

@@ -67,11 +67,9 @@ impl Order {
             }
         };
         match self {
-            // Idle for less than the time between two scans that cleared bits: not idle yet.
-            Order::Reuse | Order::Heat if model.is_fresh(page) => None,
-            Order::Heat if is_touched => None,
             Order::Reuse => Some(by_reuse()),
             Order::Worst => Some(RANK_TOP as u16 - by_reuse()),
+            Order::Heat if is_touched || model.is_fresh(page) => None,
             Order::Heat => Some(model.heat_step(page).into()),
         }
     }
