@@ -280,8 +280,7 @@ pub struct MachineConfig {
     pub readahead_pages: u32,
     /// Chance that the running process is scheduled between two agings of one reclaim call.
     pub reschedule_chance: f64,
-    /// `lru_gen/enabled`: 1 the multi-gen LRU, 2 its walks, 4 accessed bits of tables. The policy says
-    /// whether 1 counts.
+    /// `lru_gen/enabled`: 2 walks, 4 accessed bits of tables. The policy says whether 1 is on.
     pub lru_gen_bits: u32,
     /// What the multi-gen LRU is to do without.
     pub ablation: Ablation,

@@ -18,8 +18,8 @@ pub struct Row {
     pub ours_before: f64,
     /// Ours after.
     pub ours_after: f64,
-    /// Our change: a ratio less 1 (-0.02 is 2 % less) or, by difference, in our unit. None where there are
-    /// no pairs.
+    /// Our change: a ratio less 1 (-0.02 is 2 % less) or, by difference, in our unit. None
+    /// without pairs.
     pub change: Option<f64>,
     /// Lower end of its 95 % interval; none if it has none.
     pub ci_low: Option<f64>,

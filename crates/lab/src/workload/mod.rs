@@ -5,3 +5,4 @@ pub mod kernel_trace;
 pub mod library;
 pub mod random;
 pub mod spec;
+mod stream;

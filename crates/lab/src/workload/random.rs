@@ -82,8 +82,8 @@ impl Zipf {
         Ok(Zipf::weighted(n, weight, pages))
     }
 
-    /// Gauss's distribution around the middle of `n` pages, cut off at the ends. `deviation` is a share
-    /// of `n`.
+    /// Gauss's distribution around the middle of `n` pages, cut off at the ends. `deviation`
+    /// is a share of `n`.
     ///
     /// # Errors
     /// [`ZipfError`] when there is nothing to draw from.

@@ -17,15 +17,15 @@ use agewise_cli::progress::Progress;
 /// documents, their variants and benchmarks are listed.
 ///
 /// Verdicts: `reproduced`, our 95 % interval does not hold 0, the change goes the way the document
-/// says, and its size overlaps the document's or is within a factor of two of it (where the document
+/// says, and its size overlaps the document's or is within a factor of two of it (where it
 /// finds no significant change: our whole interval lies within 3 % of none); `same sign`, it goes
-/// that way by another size; `opposite`, it goes the other way; `insensitive`, what is emulated does
-/// not respond; `underpowered`, the interval is too wide to have shown half of what the document
+/// that way by another size; `opposite`, it goes the other way; `insensitive`, nothing
+/// responds; `underpowered`, the interval is too wide to have shown half of what the document
 /// says; `own`, the document has no figure and the row is no claim. The summary counts claims.
 ///
 /// The interval is Fieller's for the ratio of paired means, or Student's for paired differences: 0 is
-/// in it exactly if the paired t-test finds no difference. Where a value before is 0, or the document
-/// counts, changes are differences.
+/// in it exactly if the paired t-test finds no difference. Where a value before is 0, changes are
+/// differences.
 ///
 /// Exit status: 0 whatever the verdicts are; 1 an error; 2 a wrong argument.
 #[derive(Debug, clap::Args)]
@@ -222,7 +222,7 @@ fn print_summary(
     Ok(())
 }
 
-/// The document's change: its interval if it has one, and what it printed if that is something else.
+/// The document's change: its interval if it has one, and what it printed if it is not that.
 fn document_change(row: &Row) -> String {
     let theirs = match (row.document_low, row.document_high) {
         (Some(low), Some(high)) => {

@@ -233,7 +233,7 @@ impl Plan {
         }
         let phase_is_set = all().any(|text| text.starts_with("stat_flush_phase_us="));
         if config.stat_flush_ns > 0 && !phase_is_set {
-            // Nobody knows when the statistics timer fires first: that is part of what a seed draws.
+            // Nobody knows when the timer fires first: that is part of what a seed draws.
             let mut random = XorShift64Star::new(self.seed ^ 0x5DEE_CE66_D1CE_4E5B);
             config.stat_flush_phase_ns = random.draw() % config.stat_flush_ns;
         }
