@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The multi-gen LRU (`mm/vmscan.c`, `mm/workingset.c`, `include/linux/mm_inline.h`), as pure policy.
 
+pub mod ablation;
 mod aging;
 mod bloom;
 mod command;

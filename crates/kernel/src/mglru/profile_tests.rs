@@ -4,7 +4,8 @@
 use crate::folio::{Flag, Folio, FolioTable, FolioType, Pfn};
 use crate::ids::LruvecId;
 
-use super::profile::{Ablation, V6_12, V7_2};
+use super::ablation::Ablation;
+use super::profile::{V6_12, V7_2};
 
 fn folio(folio_type: FolioType, flags: &[Flag]) -> Folio {
     let mut table = FolioTable::new(1);

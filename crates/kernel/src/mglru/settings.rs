@@ -6,8 +6,9 @@ use rand_pcg::Pcg32;
 use crate::folio::{Folio, Pfn};
 use crate::refault_distance::Rule;
 
+use super::ablation::Ablation;
 use super::generation::State;
-use super::profile::{Ablation, MemcgOrder, Profile};
+use super::profile::{MemcgOrder, Profile};
 use super::{MAX_NR_GENS, MIN_LRU_BATCH, NR_ZONES};
 
 /// Settings of the multi-gen LRU. Changing them takes effect at the next decision.

@@ -4,7 +4,7 @@
 use agewise_policy::units::size_bytes;
 use thiserror::Error;
 
-use agewise_kernel::mglru::profile::Ablation;
+use agewise_kernel::mglru::ablation::Ablation;
 
 use crate::machine::config::MachineConfig;
 use crate::machine::device::DeviceKind;
@@ -161,7 +161,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "lru_gen_enabled",
-        description: "lru_gen/enabled: 1 multi-gen alone, +2 with walks, +4 with bits of tables (7)",
+        description: "lru_gen/enabled: 1 alone, +2 with walks, +4 with bits of tables (7)",
         expected: "1, 3, 5 or 7 (for 0, take the classic policy)",
         apply: |config, text| {
             let bits = number(text, 1, 7).filter(|bits| bits % 2 == 1);
@@ -170,8 +170,8 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "without",
-        description: "parts the multi-gen LRU does without: bloom, protection, look-around, restore, \
-                      fault-mark, refault-window, early-aging (none)",
+        description: "parts the multi-gen LRU does without: bloom, protection, look-around, \
+                      restore, fault-mark, refault-window, early-aging (none)",
         expected: "none, or some of bloom, protection, look-around, restore, fault-mark, \
                    refault-window, early-aging, with commas",
         apply: |config, text| put(&mut config.ablation, ablation(text)),

@@ -3,7 +3,7 @@
 
 use super::kernel::{KERNELS, Kernel};
 use agewise_kernel::lru::Mode;
-use agewise_kernel::mglru::profile::Ablation;
+use agewise_kernel::mglru::ablation::Ablation;
 use agewise_kernel::reclaim::scope::ListScope;
 use agewise_kernel::refault_distance::Rule;
 use thiserror::Error;

@@ -4,7 +4,8 @@
 
 use agewise_damon::profile::Profile as DamonProfile;
 use agewise_kernel::classic;
-use agewise_kernel::mglru::profile::{Ablation, Profile, V6, V6_12, V6_14, V7_2};
+use agewise_kernel::mglru::ablation::Ablation;
+use agewise_kernel::mglru::profile::{Profile, V6, V6_12, V6_14, V7_2};
 
 /// A kernel, as the profiles of its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]

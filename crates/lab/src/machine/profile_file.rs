@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use agewise_kernel::mglru::ablation::Ablation;
 use agewise_kernel::mglru::profile::{
-    Ablation, AgingRule, DebugfsSyntax, FaultMark, MemcgOrder, Profile, ReclaimLoop, TypeChoice,
-    UsageCount,
+    AgingRule, DebugfsSyntax, FaultMark, MemcgOrder, Profile, ReclaimLoop, TypeChoice, UsageCount,
 };
 use agewise_trace::suggest::nearest;
 use sha2::{Digest, Sha256};

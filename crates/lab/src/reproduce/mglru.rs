@@ -26,7 +26,7 @@ pub(super) static DOCUMENT: Document = Document {
              are settings, listed with their sources by `agewise lab list`.",
     variants: &[
         Variant {
-            name: "v6",
+            name: "mglru:v6",
             summary: "the patch set",
         },
         Variant {
@@ -69,8 +69,8 @@ pub(super) static DOCUMENT: Document = Document {
 const CAUSES: &[(&str, &str)] = &[
     (
         "redis",
-        "with all reclaim on the server's own CPU (cpus=1) changes stay below 0.4 %: beside 6 us of \
-         compressed swap and 10 us a request, what an LRU costs does not show",
+        "with all reclaim on the server's own CPU (cpus=1) changes stay below 0.4 %: beside 6 us \
+         of compressed swap and 10 us a request, what an LRU costs does not show",
     ),
     (
         "fleet/device/kills",
@@ -90,12 +90,11 @@ const STAT_FLUSH: &str = "stat_flush_us=0";
 /// The policy of a variant, and the settings that make it.
 fn variant(name: &str) -> (&str, Option<&'static str>) {
     match name {
-        _ if name.starts_with("mglru:") => (name, None),
         "no-walk" => ("mglru:v6", Some("lru_gen_enabled=1")),
         "no-look-around" => ("mglru:v6", Some("without=look-around")),
         "no-bloom" => ("mglru:v6", Some("without=bloom")),
         "no-protection" => ("mglru:v6", Some("without=protection")),
-        _ => ("mglru:v6", None),
+        kernel => (kernel, None),
     }
 }
 
