@@ -334,10 +334,12 @@ fn an_agent_that_could_see_nothing_is_refused() {
     let place = Place::new();
     place.file("t.lis", "1 4 0 0\n9 4 0 0\n1 4 0 0\n");
     let run = ["lab", "run", "t.lis", "--seeds", "1", "--proactive", "cost"];
-    let message = place.error(&run);
+    let blind = [&run[..], &["--sight", "page-tables"]].concat();
+    let message = place.error(&blind);
     assert!(message.contains("nothing of it is mapped"), "{message}");
-    place.ok(&[&run[..], &["--access", "mapped"]].concat());
+    place.ok(&[&blind[..], &["--access", "mapped"]].concat());
     place.ok(&[&run[..], &["--sight", "generations"]].concat());
+    place.ok(&run);
 }
 
 /// What a trace can be that is none: each ends with the file, and the place in it where there is one.

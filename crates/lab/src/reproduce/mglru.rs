@@ -69,7 +69,7 @@ pub(super) static DOCUMENT: Document = Document {
 const CAUSES: &[(&str, &str)] = &[
     (
         "redis",
-        "with all reclaim on the server's own CPU (cpus=1) changes stay below 0.4 %: beside 6 us \
+        "with all reclaim on the server's own CPU (cpus=1) changes stay within 0.5 %: beside 6 us \
          of compressed swap and 10 us a request, what an LRU costs does not show",
     ),
     (

@@ -24,8 +24,9 @@ const HEADROOM_MAX_PART: f64 = 8.0;
 const HALF_LIFE_MS: f64 = 500.0;
 /// With room to spare it sleeps longer than a step, at most so long, in ms.
 const SLEEP_MAX_MS: u64 = 250;
-/// What the kernel reclaims hides what memory grows by: each time it had to, growth is taken for so
-/// many times as much,
+/// What the kernel reclaims hides what memory grows by: each time it had to in a cgroup with much
+/// page cache, growth is taken for so many times as much (of anonymous memory alone it would cost
+/// programs that fault much more than it gains them),
 const BEHIND_FACTOR: f64 = 1.25;
 /// unless the headroom would be more than this part of the budget for it.
 const BEHIND_PART: f64 = 32.0;
@@ -148,7 +149,9 @@ impl Policy for Budget {
         let moved = self.before.is_some_and(|before| before.moved);
         // The kernel reclaims in batches once the limit is reached: close to it is at it.
         let behind = moved && charged_bytes.saturating_add(headroom / 8) >= ceiling;
-        if behind {
+        let file_bytes = facts.resident_bytes[1];
+        let much_cache = self.kernel_holds(facts) && file_bytes > charged_bytes / CACHE_PART;
+        if behind && much_cache {
             self.suspect_more_growth(ceiling, step_ms);
         }
         let mut next = Before {
@@ -164,8 +167,6 @@ impl Policy for Budget {
             let sleep_ms = (until_full_ms as u64).clamp(step_ms, SLEEP_MAX_MS.max(step_ms));
             return Wish::nothing(Reason::WithinBudget { room_bytes }, now_ms + sleep_ms);
         }
-        let file_bytes = facts.resident_bytes[1];
-        let much_cache = self.kernel_holds(facts) && file_bytes > charged_bytes / CACHE_PART;
         if much_cache && !facts.hands.cache {
             self.before = Some(next);
             let grounds =

@@ -213,6 +213,10 @@ impl Row {
             process.threads = threads;
         }
         for process in &mut workload.process {
+            // What is measured for a while must not end before.
+            if let (true, Some(last)) = (self.group.run_ms > 0, process.phase.last_mut()) {
+                last.repeat = u32::MAX;
+            }
             for area in process.area.iter_mut().filter(|area| area.file.is_none()) {
                 area.huge |= spec.huge;
                 if let (Some(size), "data") = (&spec.data, area.name.as_str()) {
