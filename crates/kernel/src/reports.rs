@@ -21,9 +21,9 @@ pub struct AddContext {
 
 impl Lru {
     /// A folio the world has started ([`start`](crate::folio::FolioTable::start)) and, for a
-    /// refault, passed to [`Lru::refault`], joins the add batch (`folio_add_lru`). The place is chosen when the batch
-    /// is drained, which is now if this folio fills it. A swap-in that frees its swap-cache entry
-    /// right after mapping (zram) clears `Swapcache` after this call.
+    /// refault, passed to [`Lru::refault`], joins the add batch (`folio_add_lru`). The place is
+    /// chosen when the batch is drained, which is now if this folio fills it. A swap-in that frees
+    /// its swap-cache entry right after mapping (zram) clears `Swapcache` after this call.
     pub fn folio_add(&mut self, pfn: Pfn, context: AddContext) {
         if self.mode.is_multi_gen() && context.fault_with_recency && !context.reclaiming {
             let profile = self.mglru.profile;
