@@ -403,3 +403,25 @@ fn zones_are_measured_one_by_one() {
         "one zone is the machine: {said}"
     );
 }
+
+/// What is drawn agrees; a case in a file is played again, and mistakes in it are told.
+#[test]
+fn machines_at_random_agree() {
+    let (worked, out, error) = agewise(&["lab", "fuzz", "--cases=20", "--format=json"]);
+    assert!(worked, "{error}");
+    let outcome: serde_json::Value = serde_json::from_str(&out).expect("json");
+    assert_eq!(outcome["passed"], 20);
+    assert!(outcome["what"].is_null());
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("one.case");
+    let machine = r#"{"policy":"mglru","pages":600,"swap":null,"seed":1}"#;
+    let steps = r#"{"process":{"group":0}}
+{"map":{"process":0,"pages":900,"huge":false,"locked":false}}
+{"touch":{"process":0,"range":0,"from":0,"pages":900,"write":true}}"#;
+    std::fs::write(&path, format!("{machine}\n{steps}\n")).expect("written");
+    let (worked, out, error) = agewise(&["lab", "fuzz", path.to_str().expect("UTF-8")]);
+    assert!(worked && out.contains("nothing disagreed"), "{out}{error}");
+    std::fs::write(&path, format!("{machine}\n{{\"spoon\":{{}}}}\n")).expect("written");
+    let (worked, _, error) = agewise(&["lab", "fuzz", path.to_str().expect("UTF-8")]);
+    assert!(!worked && error.contains("line 2: unknown"), "{error}");
+}

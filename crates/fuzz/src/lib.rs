@@ -8,6 +8,8 @@
 use std::io::Cursor;
 use std::path::Path;
 
+use agewise_lab::fuzz::{draw, play};
+use agewise_lab::machine::Policy;
 use agewise_policy::proactive::Spec;
 use agewise_policy::workingset::{Histogram, Intervals};
 use agewise_trace::{FORMATS, Input, ReadOptions, format, registry};
@@ -38,6 +40,10 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "ledger",
         run: agewise_host::fuzz::ledger,
+    },
+    Target {
+        name: "machine",
+        run: machine,
     },
     Target {
         name: "names",
@@ -96,6 +102,24 @@ fn trace(bytes: &[u8]) {
         assert!(request.page_count <= format::PAGES_PER_REQUEST_MAX);
         let is_one = request.page_count == 1;
         assert!(is_one || request.first_page.checked_add(request.page_count).is_some());
+    }
+}
+
+/// Steps of a case of a simulated machine, at most.
+const STEPS_MAX: usize = 200;
+
+/// A simulated machine and what happens to it, drawn from the bytes.
+fn machine(bytes: &[u8]) {
+    let mut rest = bytes.iter();
+    let mut byte = || u32::from(rest.next().copied().unwrap_or_default());
+    let mut below = |n: u32| match n {
+        ..=256 => byte() % n,
+        _ => (byte() << 8 | byte()) % n,
+    };
+    let steps = (bytes.len() / 4).min(STEPS_MAX);
+    let case = draw(&Policy::names(), steps, &mut below);
+    if let Err(failure) = play(&case) {
+        panic!("{failure}\n{case}");
     }
 }
 

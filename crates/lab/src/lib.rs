@@ -3,6 +3,7 @@
 //! same build and the same seed give the same bytes.
 
 pub mod experiment;
+pub mod fuzz;
 pub mod heatmap;
 mod kernel_pool;
 pub mod machine;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The simulated machine as a whole: nothing is lost whatever happens to it, the same seed gives the
-//! same run, counts are those of real kernels, and its files answer as the kernel's.
+//! The simulated machine as a whole: the same seed gives the same run, counts are those of real
+//! kernels, and its files answer as the kernel's. What must hold whatever happens is in src/fuzz.
 
 use std::sync::Arc;
 
@@ -10,13 +10,12 @@ use agewise_lab::experiment::matrix::{run_columns, summarize};
 use agewise_lab::machine::address_space::{Advice, MapOptions};
 use agewise_lab::machine::device::DeviceKind;
 use agewise_lab::machine::{
-    Access, CgroupError, FileError, Limits, Machine, MachineConfig, Policy, SwapConfig,
+    CgroupError, FileError, Limits, Machine, MachineConfig, Policy, SwapConfig,
 };
 use agewise_lab::reference::replay::{Conditions, replay};
 use agewise_lab::reference::rows::{Cell, Phase};
 use agewise_lab::workload::kernel_trace::TraceSpec;
 use agewise_lab::workload::library;
-use proptest::prelude::*;
 
 const POLICIES: [&str; 5] = [
     "classic",
@@ -42,155 +41,6 @@ fn limit(max_pages: u64) -> Limits {
     Limits {
         max_pages,
         ..Limits::default()
-    }
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Touch(u8, u16, bool),
-    Read(u8, u16),
-    Write(u8, u16),
-    Fork(u8),
-    Exit(u8),
-    SetMax(u16),
-    SetHigh(u16),
-    Reclaim(u16),
-    Switch(bool),
-    Age,
-    Wait(u32),
-    RemoveGroup,
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = prop_oneof![
-        20 => (any::<u8>(), any::<u16>(), any::<bool>()).prop_map(|(p, v, w)| Step::Touch(p, v, w)),
-        6 => (any::<u8>(), any::<u16>()).prop_map(|(p, v)| Step::Read(p, v)),
-        4 => (any::<u8>(), any::<u16>()).prop_map(|(p, v)| Step::Write(p, v)),
-        1 => any::<u8>().prop_map(Step::Fork),
-        1 => any::<u8>().prop_map(Step::Exit),
-        1 => any::<u16>().prop_map(Step::SetMax),
-        1 => any::<u16>().prop_map(Step::SetHigh),
-        1 => any::<u16>().prop_map(Step::Reclaim),
-        1 => any::<bool>().prop_map(Step::Switch),
-        1 => Just(Step::Age),
-        1 => any::<u32>().prop_map(Step::Wait),
-        1 => Just(Step::RemoveGroup),
-    ];
-    prop::collection::vec(step, 1..60)
-}
-
-/// Carries out steps on a small machine that is short of memory, of swap and of room in its cgroup.
-fn play(name: &str, device: DeviceKind, huge: bool, steps: &[Step]) -> Result<(), String> {
-    let mut machine = Machine::new(config(name, 1500, Some((device, 700))));
-    let mut group = machine.add_memcg(MemcgId::ROOT, "a", limit(600));
-    let other = machine.add_memcg(MemcgId::ROOT, "b", Limits::default());
-    let file = machine.add_file(900, group, Advice::Normal);
-    let mut groups = 0;
-    let mut processes = Vec::new();
-    let start = |machine: &mut Machine, group| {
-        let process = machine.add_process(group);
-        let options = MapOptions {
-            huge,
-            ..MapOptions::anon(1100)
-        };
-        let anon = machine.map(process, &options).unwrap();
-        let mapped = machine
-            .map(process, &MapOptions::file(file.number(), 900))
-            .unwrap();
-        (process, anon, mapped)
-    };
-    processes.push(start(&mut machine, group));
-    processes.push(start(&mut machine, other));
-    for step in steps {
-        processes.retain(|(process, ..)| machine.is_alive(*process));
-        let Some(&first) = processes.first() else {
-            processes.push(start(&mut machine, other));
-            continue;
-        };
-        let pick = |which: u8| processes[which as usize % processes.len()];
-        match *step {
-            Step::Touch(which, at, write) => {
-                let (process, anon, mapped) = pick(which);
-                // Runs of pages, so that a few steps fill memory.
-                for page in 0..40 {
-                    let at = u64::from(at).wrapping_mul(7) + page;
-                    let vpn = if at % 3 == 0 {
-                        mapped + at % 900
-                    } else {
-                        anon + at % 1100
-                    };
-                    if machine.access(process, vpn, write) == Access::Killed {
-                        break;
-                    }
-                }
-            }
-            Step::Read(which, at) => {
-                machine.read(pick(which).0, file, u32::from(at) % 870, 30);
-            }
-            Step::Write(which, at) => {
-                machine.write(pick(which).0, file, u32::from(at) % 870, 30);
-            }
-            Step::Fork(which) if processes.len() < 5 => {
-                let (process, anon, mapped) = pick(which);
-                if let Some(child) = machine.fork(process) {
-                    processes.push((child, anon, mapped));
-                }
-            }
-            Step::Exit(which) => machine.exit(pick(which).0),
-            Step::SetMax(pages) => machine.set_limits(group, limit(u64::from(pages) % 700)),
-            Step::SetHigh(pages) => machine.set_limits(
-                group,
-                Limits {
-                    high_pages: u64::from(pages) % 700,
-                    ..limit(600)
-                },
-            ),
-            Step::Reclaim(pages) => {
-                let _ = machine.reclaim_memcg(MemcgId::ROOT, u64::from(pages) % 300, None);
-            }
-            Step::Switch(on) => {
-                let text: &[u8] = if on { b"y" } else { b"n" };
-                machine
-                    .write_file("/sys/kernel/mm/lru_gen/enabled", text)
-                    .unwrap();
-            }
-            Step::Age => {
-                let _ = machine.write_file("/sys/kernel/debug/lru_gen", b"+ 1 0 3 200 1");
-            }
-            Step::Wait(ns) => machine.wait_ns(u64::from(ns)),
-            Step::RemoveGroup => {
-                for &(process, ..) in &processes {
-                    if machine.memcg_of_process(process) == group {
-                        machine.exit(process);
-                    }
-                }
-                if machine.remove_memcg(group).is_ok() {
-                    groups += 1;
-                    group = machine.add_memcg(MemcgId::ROOT, &format!("a{groups}"), limit(600));
-                }
-            }
-            Step::Fork(_) => machine.schedule(first.0),
-        }
-        machine
-            .check()
-            .map_err(|error| format!("{step:?}: {error}"))?;
-    }
-    Ok(())
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, max_shrink_iters: 200, ..ProptestConfig::default() })]
-
-    /// Whatever happens, frames, mappings, slots, caches, charges and lists agree after each step.
-    #[test]
-    fn nothing_is_lost(
-        which in 0usize..POLICIES.len(),
-        device in 0usize..DeviceKind::ALL.len(),
-        huge in any::<bool>(),
-        steps in steps()
-    ) {
-        let result = play(POLICIES[which], DeviceKind::ALL[device], huge, &steps);
-        prop_assert_eq!(result, Ok(()));
     }
 }
 

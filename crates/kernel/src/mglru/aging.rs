@@ -181,6 +181,8 @@ pub(crate) fn inc_max_seq(lru: &mut Lru, lruvec: LruvecId, swappiness: u32, now_
         state.control.current[slot] = Default::default();
         state.walker.stats[slot] = [0; 4];
     }
-    state.births_ns[generation_of(next) as usize] = now_ns;
+    // A world that simulates one CPU after the other can come with a time before the last one.
+    let elder_ns = state.birth_ns(state.max_seq);
+    state.births_ns[generation_of(next) as usize] = now_ns.max(elder_ns);
     state.max_seq = next;
 }

@@ -86,12 +86,14 @@ impl State {
             .sum()
     }
 
-    /// Pages that count as active (the two youngest generations) or inactive.
+    /// Pages that count as active (the two youngest generations) or inactive. All slots count: a
+    /// folio that was promoted where it lay and then reparented can name a slot that has been
+    /// retired in the parent, whose generations mean other times.
     #[must_use]
     pub fn pages(&self, folio_type: FolioType, active: bool) -> u64 {
-        (self.min_seq[folio_type.index()]..=self.max_seq)
-            .filter(|&seq| self.is_active(generation_of(seq)) == active)
-            .map(|seq| self.pages_of(seq, folio_type))
+        (0..MAX_NR_GENS)
+            .filter(|&slot| self.is_active(slot as u32) == active)
+            .map(|slot| self.pages_of(slot as u64, folio_type))
             .sum()
     }
 

@@ -34,7 +34,8 @@ pub fn shrink_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mu
     state.scanned_since_free = if sc.nr_reclaimed > before {
         0
     } else {
-        state.scanned_since_free + (sc.nr_scanned - scanned)
+        // Multi-gen takes folios that it tries again out of the count, which were not all in it.
+        state.scanned_since_free + sc.nr_scanned.saturating_sub(scanned)
     };
     if sc.nr_reclaimed > before {
         revive_kswapd(lru, world, node, sc);

@@ -5,6 +5,7 @@ pub mod balloon;
 pub mod check;
 pub mod curve;
 pub mod damon;
+pub mod fuzz;
 pub mod inspect;
 pub mod list;
 pub mod reproduce;
@@ -39,6 +40,7 @@ pub enum Command {
     Balloon(balloon::Args),
     Curve(curve::Args),
     Damon(damon::Args),
+    Fuzz(fuzz::Args),
     VerifyPolicies(verify_policies::Args),
     Reproduce(reproduce::Args),
     Show(show::Args),
@@ -58,6 +60,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Balloon(args) => balloon::run(args),
         Command::Curve(args) => curve::run(args),
         Command::Damon(args) => damon::run(args),
+        Command::Fuzz(args) => fuzz::run(args),
         Command::VerifyPolicies(args) => verify_policies::run(args),
         Command::Reproduce(args) => reproduce::run(args),
         Command::Check(args) => check::run(args),
