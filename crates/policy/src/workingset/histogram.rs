@@ -83,6 +83,14 @@ impl Histogram {
         })
     }
 
+    /// The same without the amounts of one type.
+    #[must_use]
+    pub fn without(mut self, page_type: PageType) -> Self {
+        let bins = self.bins.iter_mut();
+        bins.for_each(|bin| bin.amounts[page_type as usize] = 0);
+        self
+    }
+
     /// Adds the pages of a window, with the sizes given (its own, or those of a range or part).
     pub fn add_window(
         &mut self,
