@@ -263,8 +263,8 @@ fn cold_pages_of_files_leave_and_hot_ones_stay() {
     });
 }
 
-/// Cache that nobody maps counts in the curve: what is read again and again is missed by a memory that
-/// does not hold it.
+/// Cache that nobody maps counts in the curve: what is read again and again is missed by a memory
+/// that does not hold it.
 #[test]
 fn less_memory_would_read_a_file_again() {
     let Some(cgroup) = OwnCgroup::new("whatif") else {

@@ -96,19 +96,7 @@ pub struct Found {
 /// They cannot be looked at; all of them are gone before anything is known.
 pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found> {
     let mut interval = plan.interval.unwrap_or(INTERVAL_AUTO);
-    let mut config = AgentConfig::new(Intervals::new(vec![1000, 60_000])?);
-    // Looks may come more often later; an accessed bit is cleared by each of them.
-    let finest = plan.interval.unwrap_or(INTERVAL_MIN);
-    config.scan_interval_ms = Some(observe::millis(finest));
-    config.clear = ClearPolicy::exact();
-    if plan.spares_lists {
-        config.clear.means = Means::Refs;
-    }
-    config.sample = Some(Bounds::default());
-    let (mut agent, note) = observe::open_agent(targets, config)?;
-    if plan.files {
-        observe::follow_files(&mut agent)?;
-    }
+    let (mut agent, note) = open(targets, plan)?;
     let params = Params {
         kernel: kernel_in_use(&Roots::default()),
         ..Params::default()
@@ -174,6 +162,24 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
     let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
     found.cache_bytes = plan.files.then_some([bytes(resident), bytes(unused)]);
     Ok(found)
+}
+
+/// An agent that looks as planned, and what there is to say of it.
+fn open(targets: Targets, plan: Plan) -> anyhow::Result<(Agent, Option<String>)> {
+    let mut config = AgentConfig::new(Intervals::new(vec![1000, 60_000])?);
+    // Looks may come more often later; an accessed bit is cleared by each of them.
+    let finest = plan.interval.unwrap_or(INTERVAL_MIN);
+    config.scan_interval_ms = Some(observe::millis(finest));
+    config.clear = ClearPolicy::exact();
+    if plan.spares_lists {
+        config.clear.means = Means::Refs;
+    }
+    config.sample = Some(Bounds::default());
+    let (mut agent, note) = observe::open_agent(targets, config)?;
+    if plan.files {
+        observe::follow_files(&mut agent)?;
+    }
+    Ok((agent, note))
 }
 
 fn found(

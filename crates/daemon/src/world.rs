@@ -92,8 +92,8 @@ impl World {
             .is_some_and(|text| text.trim() == "1")
     }
 
-    /// What a page costs that comes back from swap and, `with_files`, from the device of a file, ns:
-    /// measured now and then, where there is swap, and a disk below `/var/tmp`.
+    /// What a page costs that comes back from swap and, `with_files`, from the device of a file,
+    /// ns: measured now and then, where there is swap, and a disk below `/var/tmp`.
     pub fn refault_ns(&mut self, now_ms: u64, with_files: bool) -> ByType<Option<u64>> {
         let is_due = self
             .probed_ms

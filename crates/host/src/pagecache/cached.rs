@@ -61,8 +61,8 @@ impl CachedFile {
         FAR.contains(&self.on.fs_type.as_str())
     }
 
-    /// Clean pages of it can be dropped unless asked otherwise: it has a name, and can be read again
-    /// from a device of this machine.
+    /// Clean pages of it can be dropped unless asked otherwise: it has a name, and can be read
+    /// again from a device of this machine.
     pub fn can_be_dropped(&self) -> bool {
         self.on.kind == CacheKind::File && self.inode.links > 0 && !self.is_far()
     }

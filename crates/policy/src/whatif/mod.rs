@@ -208,8 +208,8 @@ impl WhatIf {
         self.sample.len()
     }
 
-    /// Pages of files that the last look that showed any found, and those of them that were not used
-    /// since the first look.
+    /// Pages of files that the last look that showed any found, and those of them that were not
+    /// used since the first look.
     pub fn file_pages(&self) -> (u64, u64) {
         let files = || {
             let pages = self.sample.iter().map(|(_, page)| page);
