@@ -267,6 +267,40 @@ fn cold_pages_of_files_leave_and_hot_ones_stay() {
     });
 }
 
+/// Cache that nobody maps counts in the curve: what is read again and again is missed by a memory
+/// that does not hold it.
+#[test]
+fn less_memory_would_read_a_file_again() {
+    let Some(cgroup) = OwnCgroup::new("whatif") else {
+        println!("SKIPPED whatif --files: no memory cgroup can be made");
+        return;
+    };
+    let dir = disk();
+    let file = read_by(&cgroup, &dir.path().join("file"));
+    let stop = AtomicBool::new(false);
+    let target = cgroup.0.to_str().unwrap();
+    let mut args = vec!["whatif", "--files", "--cgroup", target, "--format", "json"];
+    args.extend(["--memory", "40%,100%", "--policy", "lru"]);
+    args.extend(["--duration", "16s", "--interval", "500ms"]);
+    let found = std::thread::scope(|scope| {
+        scope.spawn(|| keep_warm(&file, &stop));
+        let found = records("whatif --files", &args);
+        stop.store(true, Relaxed);
+        found
+    });
+    let Some(found) = found else { return };
+    let [less, all] = &found[..] else {
+        panic!("{found:?}");
+    };
+    let of = |record: &Value, field: &str| record[field].as_f64().unwrap();
+    let total = PAGES as f64 * PAGE as f64;
+    let full = of(all, "memory_bytes");
+    assert!(full >= total * 0.98 && full <= total * 1.1, "{all}");
+    assert!(of(less, "file_faults_per_second") > 20.0, "{less}");
+    assert_eq!(of(less, "anon_faults_per_second"), 0.0, "{less}");
+    assert!(of(all, "file_faults_per_second") < 1.0, "{all}");
+}
+
 /// What a program reads is in the trace in order, and the lab replays it.
 #[test]
 fn reads_of_a_program_are_recorded_in_order() {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What `whatif`, `shrink` and their benchmark share: watching for a while, and what waiting costs.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use agewise_host::access::PAGE_BYTES;
 use agewise_host::agent::{Agent, AgentConfig, Targets};
 use agewise_host::cgroup::{Cgroup, CgroupError};
 use agewise_host::clear::{ClearPolicy, Means};
+use agewise_host::pagecache::PriceOfFile;
 use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::Roots;
 use agewise_host::swap::{self, SwapArea};
@@ -45,6 +48,11 @@ pub struct Watching {
         value_parser = units::positive_duration
     )]
     pub duration: Duration,
+
+    /// Of a cgroup: count all file memory that is charged to it, mapped or not. Follows what is
+    /// read while it watches: some 0.15 us a read for everybody, and looks at the page cache.
+    #[arg(long)]
+    pub files: bool,
 }
 
 /// How to watch.
@@ -56,6 +64,9 @@ pub struct Plan {
     pub interval: Option<Duration>,
     /// The kernel is to find its lists as they were: it is about to reclaim by them. Costs more.
     pub spares_lists: bool,
+    /// Of a cgroup: file memory that is charged to it counts, mapped or not. Costs those who read
+    /// files.
+    pub files: bool,
 }
 
 /// What was found.
@@ -69,6 +80,8 @@ pub struct Found {
     pub sampled_pages: usize,
     /// Pages of files are in it: they are charged to what was watched.
     pub has_files: bool,
+    /// With [`Plan::files`]: page cache charged to it, and what of it was not used, bytes.
+    pub cache_bytes: Option<[u64; 2]>,
     /// What there is to say of how accesses are seen.
     pub note: Option<String>,
     /// CPU time of looking.
@@ -83,16 +96,7 @@ pub struct Found {
 /// They cannot be looked at; all of them are gone before anything is known.
 pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found> {
     let mut interval = plan.interval.unwrap_or(INTERVAL_AUTO);
-    let mut config = AgentConfig::new(Intervals::new(vec![1000, 60_000])?);
-    // Looks may come more often later; an accessed bit is cleared by each of them.
-    let finest = plan.interval.unwrap_or(INTERVAL_MIN);
-    config.scan_interval_ms = Some(observe::millis(finest));
-    config.clear = ClearPolicy::exact();
-    if plan.spares_lists {
-        config.clear.means = Means::Refs;
-    }
-    config.sample = Some(Bounds::default());
-    let (mut agent, note) = observe::open_agent(targets, config)?;
+    let (mut agent, note) = open(targets, plan)?;
     let params = Params {
         kernel: kernel_in_use(&Roots::default()),
         ..Params::default()
@@ -102,7 +106,7 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
     let began = Instant::now();
     let (mut next, mut is_counting) = (began, false);
     let (mut look_ns, mut simulate_ns) = (0, 0);
-    let mut has_files = None;
+    let (mut has_files, mut shown_ms) = (None, None);
     loop {
         sights.clear();
         let looking = Instant::now();
@@ -110,19 +114,24 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
         let blind_ms = looking.elapsed().as_secs_f64() * 1e3;
         look_ns += report.cpu_ns;
         let pids: Vec<u32> = agent.spaces().map(|space| space.process().pid()).collect();
-        if pids.is_empty() {
+        if pids.is_empty() && (!plan.files || agent.is_finished()) {
             break;
         }
         let before_ns = agewise_host::clock::thread_cpu_ns();
-        let has_files = *has_files.get_or_insert_with(|| {
-            let cgroup = agent
-                .subjects()
-                .find_map(|(subject, _)| subject.cgroup.clone());
-            is_charged_for_files(cgroup.as_ref(), &agent, &pids)
+        let cgroup = agent
+            .subjects()
+            .find_map(|(subject, _)| subject.cgroup.clone());
+        let has_files =
+            *has_files.get_or_insert_with(|| is_charged_for_files(cgroup.as_ref(), &agent, &pids));
+        let cached = agent.cached().filter(|cached| {
+            let looked_ms = Some(cached.looked_ms());
+            std::mem::replace(&mut shown_ms, looked_ms) != looked_ms
         });
         let around = Around {
             is_whole: report.failed == 0,
-            has_files,
+            has_files: has_files && !plan.files,
+            cached: cgroup.as_ref().zip(cached.as_ref()),
+            counts_cache: plan.files,
             blind_ms,
         };
         sights.show(&agent, &pids, &mut what_if, around);
@@ -148,8 +157,29 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
         }
     }
     let mut found = found(&agent, &what_if, interval, note, [look_ns, simulate_ns])?;
-    found.has_files = has_files.unwrap_or(true);
+    found.has_files = plan.files || has_files.unwrap_or(true);
+    let (resident, unused) = what_if.file_pages();
+    let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
+    found.cache_bytes = plan.files.then_some([bytes(resident), bytes(unused)]);
     Ok(found)
+}
+
+/// An agent that looks as planned, and what there is to say of it.
+fn open(targets: Targets, plan: Plan) -> anyhow::Result<(Agent, Option<String>)> {
+    let mut config = AgentConfig::new(Intervals::new(vec![1000, 60_000])?);
+    // Looks may come more often later; an accessed bit is cleared by each of them.
+    let finest = plan.interval.unwrap_or(INTERVAL_MIN);
+    config.scan_interval_ms = Some(observe::millis(finest));
+    config.clear = ClearPolicy::exact();
+    if plan.spares_lists {
+        config.clear.means = Means::Refs;
+    }
+    config.sample = Some(Bounds::default());
+    let (mut agent, note) = observe::open_agent(targets, config)?;
+    if plan.files {
+        observe::follow_files(&mut agent)?;
+    }
+    Ok((agent, note))
 }
 
 fn found(
@@ -175,6 +205,7 @@ fn found(
         interval,
         sampled_pages: what_if.sampled_pages(),
         has_files: true,
+        cache_bytes: None,
         note,
         look_cpu_ms: cpu_ns[0] as f64 / 1e6,
         simulate_cpu_ms: cpu_ns[1] as f64 / 1e6,
@@ -221,8 +252,11 @@ impl Costs {
     }
 }
 
-/// Measures what a page from swap costs, on pages of our own; where there is no swap, and for
-/// files, takes what such devices take usually.
+/// On a disk, by the file system hierarchy standard: what is there survives a restart.
+pub const DISK: &str = "/var/tmp";
+
+/// Measures what a page from swap costs, on pages of our own, and one from a disk, on a file of our
+/// own; where there is none, takes what such devices take usually.
 pub fn costs() -> Costs {
     const SSD_NS: f64 = 150_000.0;
     const ZRAM: &str = "zram";
@@ -238,12 +272,14 @@ pub fn costs() -> Costs {
         }
         None => (SSD_NS, "usual for an SSD"),
     };
+    let from_disk = PriceOfFile::new(Path::new(DISK)).and_then(|file| file.refault_ns());
+    let (file_ns, file_source) = match from_disk {
+        Ok(Some(ns)) => (ns as f64, "measured in /var/tmp"),
+        _ => (SSD_NS, "usual for an SSD"),
+    };
     Costs {
-        prices: Prices {
-            anon_ns,
-            file_ns: SSD_NS,
-        },
+        prices: Prices { anon_ns, file_ns },
         anon_source,
-        file_source: "usual for an SSD",
+        file_source,
     }
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One target that a policy acts on: gathers its facts, asks its controller, counts what became of it.
 
+use agewise_host::access::PAGE_BYTES;
 use agewise_host::agent::SubjectAges;
 use agewise_host::cgroup::Cgroup;
 use agewise_policy::budget::Gain;
+use agewise_policy::generations::ByType;
 use agewise_policy::proactive::{
     Action, Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Refaults, Spec,
     SwapRoom,
@@ -17,7 +19,7 @@ use super::world;
 /// Counters as they were when last asked.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
-    refaulted_bytes: u64,
+    refaulted_bytes: ByType<u64>,
     some_us: u64,
     full_us: u64,
 }
@@ -32,8 +34,8 @@ pub struct Around {
     pub machine: Machine,
     /// Where anonymous memory goes.
     pub backend: Backend,
-    /// What a refault costs, ns, where that was measured.
-    pub refault_ns: Option<u64>,
+    /// What a refault costs from swap and from the device of a file, ns, where that was measured.
+    pub refault_ns: ByType<Option<u64>>,
 }
 
 /// A target under a policy.
@@ -45,6 +47,8 @@ pub struct Actor {
     pub reason: state::Reason,
     /// Nothing is moved.
     pub dry_run: bool,
+    /// File memory charged to the cgroup is acted upon, also what nobody maps.
+    pub files: bool,
     /// What left by our doing.
     pub reclaimed: Reclaimed,
     /// What would have left.
@@ -69,6 +73,7 @@ impl Actor {
             rule,
             reason: state::Reason::of(spec),
             dry_run,
+            files: false,
             reclaimed: Reclaimed::default(),
             rehearsed_bytes: 0,
             budget_gain: None,
@@ -106,8 +111,15 @@ impl Actor {
         around: &Around,
     ) -> Decision {
         let psi = cgroup.and_then(world::psi_of).or(around.machine.psi);
+        let mut refaulted_bytes = ages.refaulted_bytes;
+        if let Some(stat) = cgroup.filter(|_| self.files).and_then(|of| of.stat().ok()) {
+            // What the kernel let go came back as well.
+            let pages = stat.refaults_file_pages;
+            refaulted_bytes[1] =
+                refaulted_bytes[1].saturating_add(pages.saturating_mul(PAGE_BYTES));
+        }
         let now = Counters {
-            refaulted_bytes: ages.refaulted_bytes,
+            refaulted_bytes,
             some_us: psi.map_or(0, |psi| psi.some.total_us),
             full_us: psi.map_or(0, |psi| psi.full.total_us),
         };
@@ -126,11 +138,9 @@ impl Actor {
                 returned: ages.returned.bins(),
             }),
             refaults: Refaults {
-                bytes: [
-                    now.refaulted_bytes.saturating_sub(before.refaulted_bytes),
-                    0,
-                ],
-                latency_ns: [around.refault_ns.unwrap_or(0), 0],
+                bytes: [0, 1]
+                    .map(|of| now.refaulted_bytes[of].saturating_sub(before.refaulted_bytes[of])),
+                latency_ns: around.refault_ns.map(|ns| ns.unwrap_or(0)),
             },
             psi: psi.map(|_| Psi {
                 some_us: now.some_us.saturating_sub(before.some_us),
@@ -148,6 +158,7 @@ impl Actor {
                 page_out: true,
                 reclaim: cgroup.is_some_and(Cgroup::can_reclaim),
                 sort: true,
+                cache: self.files,
                 ..Hands::default()
             },
             outcome: self.outcome.take(),
@@ -190,6 +201,7 @@ impl Actor {
     /// What became of a decision.
     pub fn done(&mut self, action: &Action, done: &Done) {
         self.reclaimed.add(self.reason, done.left_bytes());
+        self.reclaimed.add_files(done.left_file_bytes);
         if self.dry_run {
             // As if it had worked, or the rehearsal would stop where reality would not.
             self.outcome = None;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use agewise_cli::whatif::costs;
-use agewise_host::agent::{Agent, TickReport};
+use agewise_host::agent::{Agent, Cached, TickReport};
 use agewise_host::cgroup::{Cgroup, CgroupError};
 use agewise_host::root::Roots;
 use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
@@ -61,6 +61,8 @@ struct Followed {
     history: History,
     cgroup: Option<Cgroup>,
     has_files: bool,
+    /// Its files are those charged to it, as the page cache is followed.
+    is_cached: bool,
     is_counting: bool,
     /// Unix time since when it is counted.
     began_ms: u64,
@@ -80,6 +82,12 @@ impl Followed {
         }
     }
 
+    /// What was simulated with other pages is worth nothing.
+    fn begin_anew(&mut self, params: Params) {
+        self.what_if = WhatIf::new(params);
+        self.is_counting = false;
+    }
+
     /// Works out what is shown.
     fn show(&mut self, curves: &Curves, prices: Prices) {
         self.latest = shown(curves, prices);
@@ -94,6 +102,8 @@ pub struct AllCurves {
     prices: Prices,
     by_key: HashMap<Key, Followed>,
     blind_ms: f64,
+    /// The look at the page cache that was shown last.
+    cached_ms: Option<u64>,
     /// Where histories are kept; none: nowhere.
     dir: Option<PathBuf>,
     is_trouble_told: bool,
@@ -112,6 +122,7 @@ impl AllCurves {
             prices: costs().prices,
             by_key: HashMap::new(),
             blind_ms: 0.0,
+            cached_ms: None,
             dir,
             is_trouble_told: false,
         }
@@ -138,6 +149,9 @@ impl AllCurves {
             self.close(&key);
             self.by_key.remove(&key);
         }
+        let cached = agent.cached();
+        let looked_ms = cached.as_ref().map(Cached::looked_ms);
+        let is_new = std::mem::replace(&mut self.cached_ms, looked_ms) != looked_ms;
         for seen in seen.iter().take(SUBJECTS_MAX) {
             if !self.by_key.contains_key(&seen.key) {
                 let followed = self.follow(agent, seen);
@@ -146,9 +160,16 @@ impl AllCurves {
             let Some(followed) = self.by_key.get_mut(&seen.key) else {
                 continue;
             };
+            let cgroup = seen.cgroup.as_ref();
+            let is_cached = cgroup.is_some() && cached.is_some();
+            if std::mem::replace(&mut followed.is_cached, is_cached) != is_cached {
+                followed.begin_anew(self.params);
+            }
             let around = Around {
                 is_whole: report.failed == 0,
-                has_files: followed.has_files,
+                has_files: followed.has_files && !is_cached,
+                cached: cgroup.zip(cached.as_ref().filter(|_| is_new)),
+                counts_cache: is_cached,
                 blind_ms: self.blind_ms,
             };
             let what_if = &mut followed.what_if;
@@ -210,6 +231,7 @@ impl AllCurves {
             history: history.unwrap_or_default(),
             cgroup: seen.cgroup.clone(),
             has_files: is_charged_for_files(seen.cgroup.as_ref(), agent, &seen.pids),
+            is_cached: false,
             is_counting: false,
             began_ms: 0,
             show_at_ms: 0,
@@ -226,8 +248,7 @@ impl AllCurves {
             return;
         };
         if std::mem::replace(&mut followed.has_files, has_files) != has_files {
-            followed.what_if = WhatIf::new(self.params);
-            followed.is_counting = false;
+            followed.begin_anew(self.params);
         }
     }
 

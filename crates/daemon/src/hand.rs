@@ -5,20 +5,23 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use agewise_host::access::PAGE_BYTES;
-use agewise_host::agent::{Agent, Space};
+use agewise_host::agent::{Agent, FilesOf, Space};
 use agewise_host::clear::hand::KernelHand;
 use agewise_host::clock;
 use agewise_host::mover::{
     self, Ages, PageoutError, PageoutLimits, PageoutReport, ProcessMover, SkipReason,
     SourceRecheck, SystemClock,
 };
+use agewise_host::pagecache::{DropLimits, DropReport};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
-use agewise_policy::generations::{LABEL_UNSEEN, PageType};
+use agewise_policy::generations::{ByType, LABEL_UNSEEN, PageType};
 use serde::Serialize;
 
 /// Between two looks at accessed bits so much is moved: the look is milliseconds old at most.
 const CALL_BYTES: u64 = 4 << 20;
+/// Files tried at a time: a tick is late by what that takes (0.1 s).
+const FILES_MAX: usize = 1 << 12;
 /// Troubles told of one action.
 const TROUBLES_MAX: usize = 3;
 /// Ages between the youngest asked for and the oldest known grow by this factor: how closely "oldest
@@ -42,6 +45,9 @@ pub struct Done {
     pub sorted_bytes: u64,
     /// CPU time, ns.
     pub cpu_ns: u64,
+    /// What became of cold pages of files, where those were asked for by name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<DropReport>,
     /// What stood in the way; a few.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<String>,
@@ -65,6 +71,31 @@ impl Done {
         self.left_file_bytes += report.left_file_bytes;
     }
 
+    fn count_dropped(&mut self, report: &DropReport) {
+        let untried_bytes = report.young_bytes + report.vanished_bytes + report.limited_bytes;
+        self.tried_bytes += report.asked_bytes.saturating_sub(untried_bytes);
+        self.young_again_bytes += report.young_bytes;
+        self.rehearsed_bytes += report.rehearsed_bytes;
+        self.left_file_bytes += report.left_bytes;
+        self.dropped = Some(*report);
+    }
+
+    /// Adds what was done after it.
+    fn add(&mut self, later: Done) {
+        self.tried_bytes += later.tried_bytes;
+        self.young_again_bytes += later.young_again_bytes;
+        self.left_anon_bytes += later.left_anon_bytes;
+        self.left_file_bytes += later.left_file_bytes;
+        self.rehearsed_bytes += later.rehearsed_bytes;
+        self.sorted_bytes += later.sorted_bytes;
+        self.cpu_ns += later.cpu_ns;
+        self.dropped = later.dropped.or(self.dropped);
+        later
+            .troubles
+            .into_iter()
+            .for_each(|text| self.trouble(text));
+    }
+
     /// Bytes that left.
     pub fn left_bytes(&self) -> u64 {
         self.left_anon_bytes.saturating_add(self.left_file_bytes)
@@ -82,6 +113,54 @@ pub struct PageOut<'a> {
 }
 
 impl PageOut<'_> {
+    /// The same with all file memory of a cgroup: what nobody maps is dropped, what processes map
+    /// is paged out. `bytes_max`: of anonymous memory and of files.
+    pub fn run_with_files(
+        &mut self,
+        pids: &[u32],
+        files: FilesOf<'_>,
+        older_than_ms: Ages,
+        bytes_max: ByType<u64>,
+    ) -> Done {
+        let [anon_ms, file_ms] = older_than_ms;
+        let mut done = match anon_ms {
+            Some(_) => self.run(pids, [anon_ms, None], bytes_max[0]),
+            None => Done::default(),
+        };
+        let Some(age_ms) = file_ms else { return done };
+        let mut dropped = self.drop_files(files, age_ms, bytes_max[1]);
+        // Nothing tells those apart in a rehearsal.
+        let mapped_bytes = dropped.dropped.map_or(0, |report| report.stayed_bytes);
+        let more_bytes = bytes_max[1].saturating_sub(dropped.left_file_bytes);
+        if mapped_bytes > 0 && more_bytes > 0 {
+            // They have been tried once.
+            dropped.tried_bytes -= mapped_bytes.min(dropped.tried_bytes);
+            dropped.add(self.run(pids, [None, file_ms], more_bytes.min(mapped_bytes)));
+        }
+        done.add(dropped);
+        done
+    }
+
+    fn drop_files(&mut self, files: FilesOf<'_>, older_than_ms: u64, bytes_max: u64) -> Done {
+        let began_ns = clock::thread_cpu_ns();
+        let mut done = Done::default();
+        let limits = DropLimits {
+            bytes_max,
+            // The guard of policies keeps the rate.
+            rate_bytes_per_s: u64::MAX,
+            rehearse: self.rehearse,
+            far: false,
+            files_max: FILES_MAX,
+        };
+        let (agent, cancel) = (&mut *self.agent, self.cancel);
+        match agent.drop_cold_files(files, older_than_ms, limits, cancel) {
+            Ok(report) => done.count_dropped(&report),
+            Err(error) => done.trouble(error.to_string()),
+        }
+        done.cpu_ns = clock::thread_cpu_ns().saturating_sub(began_ns);
+        done
+    }
+
     /// Moves at most `bytes_max` of what is older out of `pids`, the oldest first.
     pub fn run(&mut self, pids: &[u32], older_than_ms: Ages, bytes_max: u64) -> Done {
         let began_ns = clock::thread_cpu_ns();

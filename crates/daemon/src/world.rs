@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the machine tells besides ages: pressure, swap, reclaim by the kernel, the cost of a refault.
 
+use std::path::Path;
+
+use agewise_cli::whatif::DISK;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::memory::MemInfo;
+use agewise_host::pagecache::PriceOfFile;
 use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::{ProcRoot, Roots};
 use agewise_host::swap::{self, SwapArea};
+use agewise_policy::generations::ByType;
 use agewise_policy::proactive;
 
 use super::state::Machine;
@@ -19,7 +24,9 @@ pub struct World {
     roots: Roots,
     scanned_pages: Option<u64>,
     probed_ms: Option<u64>,
-    refault_ns: Option<u64>,
+    refault_ns: ByType<Option<u64>>,
+    /// A file of ours, once it was asked for.
+    file: Option<PriceOfFile>,
 }
 
 /// Pressure on the memory of a cgroup, where the kernel tells it.
@@ -85,16 +92,25 @@ impl World {
             .is_some_and(|text| text.trim() == "1")
     }
 
-    /// What a page costs that comes back from swap, ns; measured now and then, where there is swap.
-    pub fn refault_ns(&mut self, now_ms: u64) -> Option<u64> {
+    /// What a page costs that comes back from swap and, `with_files`, from the device of a file,
+    /// ns: measured now and then, where there is swap, and a disk below `/var/tmp`.
+    pub fn refault_ns(&mut self, now_ms: u64, with_files: bool) -> ByType<Option<u64>> {
         let is_due = self
             .probed_ms
             .is_none_or(|at_ms| now_ms >= at_ms + PROBE_EVERY_MS);
-        if is_due {
-            self.probed_ms = Some(now_ms);
-            if let Ok(Some(ns)) = swap::refault_ns() {
-                self.refault_ns = Some(ns);
-            }
+        if !is_due {
+            return self.refault_ns;
+        }
+        self.probed_ms = Some(now_ms);
+        if let Ok(Some(ns)) = swap::refault_ns() {
+            self.refault_ns[0] = Some(ns);
+        }
+        if with_files && self.file.is_none() {
+            self.file = PriceOfFile::new(Path::new(DISK)).ok();
+        }
+        let price = self.file.as_ref().map(PriceOfFile::refault_ns);
+        if let Some(Ok(Some(ns))) = price {
+            self.refault_ns[1] = Some(ns);
         }
         self.refault_ns
     }

@@ -13,7 +13,7 @@ use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::whatif::{Fact, Kernel, Look, WhatIf};
 
 use crate::access::{LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight, Target};
-use crate::agent::{Agent, Space, Tap};
+use crate::agent::{Agent, Cached, Space, Tap};
 use crate::cgroup::Cgroup;
 use crate::root::Roots;
 use crate::vma::{Vma, VmaKind};
@@ -60,13 +60,17 @@ pub struct Sights {
 }
 
 /// What a look is to know besides what it shows.
-#[derive(Clone, Copy, Debug)]
-pub struct Around {
+#[derive(Clone, Copy)]
+pub struct Around<'a> {
     /// All processes could be looked at.
     pub is_whole: bool,
     /// Pages of files count. Those of programs and libraries that a cgroup maps are often charged
     /// to another one, which read them first: a limit of this one does not touch them.
     pub has_files: bool,
+    /// The cgroup, and what a new look at the page cache found: then files are those charged to it.
+    pub cached: Option<(&'a Cgroup, &'a Cached<'a>)>,
+    /// Pages of files are followed in the page cache, if not by this look.
+    pub counts_cache: bool,
     /// How long looking took.
     pub blind_ms: f64,
 }
@@ -120,7 +124,7 @@ impl Sights {
     }
 
     /// Shows the pages of these processes to a simulation.
-    pub fn show(&self, agent: &Agent, pids: &[u32], what_if: &mut WhatIf, around: Around) {
+    pub fn show(&self, agent: &Agent, pids: &[u32], what_if: &mut WhatIf, around: Around<'_>) {
         let mut look = what_if.look(agent.last_tick_ms());
         look.blind(around.blind_ms);
         let spaces: Vec<&Space> = pids.iter().filter_map(|pid| agent.space(*pid)).collect();
@@ -136,9 +140,12 @@ impl Sights {
                 show_leaves(&mut look, space, leaves, has_files);
             }
         }
+        if let Some((cgroup, cached)) = around.cached {
+            cached.show(cgroup, &mut look);
+        }
         // Pages that several share count once: then only the sample tells how many there are.
         let resident = match spaces[..] {
-            [space] => space
+            [space] if !around.counts_cache => space
                 .sizes()
                 .iter()
                 .map(|[anon, file]| anon + if around.has_files { *file } else { 0 })

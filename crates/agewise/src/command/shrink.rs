@@ -193,6 +193,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         duration: args.watching.duration,
         interval: None,
         spares_lists: true,
+        files: args.watching.files,
     };
     let targets = observe::listed(&[], std::slice::from_ref(&args.cgroup))?;
     let found = watch(targets, watching, &stop)?;

@@ -165,6 +165,7 @@ fn live(args: &Args, cost: CostModel) -> anyhow::Result<(f64, Need)> {
         duration: args.watching.duration,
         interval: Some(args.interval),
         spares_lists: false,
+        files: false,
     };
     let curves = watch(targets, plan, &Stop::install()?)?.curves;
     let steps = u64::from(args.points);

@@ -27,7 +27,7 @@ use serde::Serialize;
 /// memory was not used meanwhile is printed.
 ///
 /// 100 % is the most that was resident; above it is what has been in swap and came back. Page cache
-/// that no process maps is not seen.
+/// that no process maps counts with --files.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("of").required(true).args(["pid", "cgroup"]))]
 pub struct Args {
@@ -155,6 +155,9 @@ impl Record {
 /// # Errors
 /// The target cannot be watched.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.watching.files && args.cgroup.is_none() {
+        anyhow::bail!("--files: file memory is charged to cgroups: give --cgroup PATH");
+    }
     let targets = observe::listed(args.pid.as_slice(), args.cgroup.as_slice())?;
     let stop = Stop::install()?;
     let costs = costs();
@@ -162,6 +165,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         duration: args.watching.duration,
         interval: args.interval.0,
         spares_lists: false,
+        files: args.watching.files,
     };
     let found = watch(targets, plan, &stop)?;
     let full = found.curves.full_bytes;
@@ -281,6 +285,14 @@ fn remarks(out: &mut impl Write, found: &Found, costs: &Costs) -> std::io::Resul
         "cost: {:.0} ms of CPU time for looking, {:.0} ms for simulating",
         found.look_cpu_ms, found.simulate_cpu_ms
     )?;
+    if let Some([resident, unused]) = found.cache_bytes {
+        writeln!(
+            out,
+            "page cache: {} charged to it, {} of that was not used again meanwhile",
+            units::bytes_text(resident),
+            units::bytes_text(unused),
+        )?;
+    }
     if !found.has_files {
         writeln!(
             out,

@@ -57,6 +57,9 @@ pub(super) struct Args {
         value_parser = units::positive_duration
     )]
     window: Duration,
+    /// Count the page cache that no process maps.
+    #[arg(long)]
+    files: bool,
     /// How to print.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -139,6 +142,7 @@ fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<
         duration: args.duration,
         interval: None,
         spares_lists: true,
+        files: args.files,
     };
     let ops = subject.ops();
     let found = watch(observe::listed(&[], &[cgroup.name()])?, plan, stop)?;

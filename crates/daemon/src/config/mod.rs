@@ -96,6 +96,10 @@ pub struct Act {
     /// it need memory before, takes this and not what is in use.
     #[serde(default)]
     pub sort_first: bool,
+    /// Take clean file memory that is charged to the cgroup as well, also what no process maps, if
+    /// it lies on a device of this machine. What is cold of it is known as with `observe.files`.
+    #[serde(default)]
+    pub files: bool,
 }
 
 /// Whose working set is to be kept, and what is done when it cannot be.
@@ -247,6 +251,24 @@ impl Default for Metrics {
     }
 }
 
+impl Act {
+    /// Whether file memory can be asked for by this rule, the one with this number.
+    fn check_files(&self, number: usize) -> Result<(), String> {
+        let controller = Controller::new(&self.policy.0);
+        let why = match () {
+            () if !self.files => return Ok(()),
+            () if !self.pids.is_empty() => "has pids: file memory is charged to cgroups",
+            () if controller.shrinks().is_some() => "holds a limit: the kernel chooses",
+            () if controller.pace().hold.is_some() => "holds anonymous memory only",
+            () => return Ok(()),
+        };
+        Err(format!(
+            "act: rule {number} (policy = \"{}\") has files = true and {why}",
+            self.policy
+        ))
+    }
+}
+
 /// Why a configuration was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -318,6 +340,7 @@ impl Config {
                     act.policy
                 ));
             }
+            act.check_files(number)?;
             if !act.pids.is_empty() && Controller::new(&act.policy.0).shrinks().is_some() {
                 return Err(format!(
                     "act: rule {number} (policy = \"{}\") has pids: only a cgroup has a limit",
@@ -363,6 +386,11 @@ impl Config {
         Matcher::new(self)
             .map(drop)
             .map_err(|error| format!("cgroups: the patterns are too large together: {error}"))
+    }
+
+    /// Whether the page cache is followed: asked for, or a rule acts upon it.
+    pub fn follows_files(&self) -> bool {
+        self.observe.files || self.act.iter().any(|act| act.files)
     }
 
     /// The schema of the file (JSON Schema 2020-12).

@@ -22,7 +22,31 @@ fn the_commented_defaults_are_the_defaults() {
         .collect();
     let config = Config::parse(&rule).unwrap();
     assert_eq!(config.act.len(), 1);
-    assert!(config.act[0].dry_run && !config.act[0].sort_first);
+    assert!(config.act[0].dry_run && !config.act[0].sort_first && !config.act[0].files);
+}
+
+#[test]
+fn file_memory_is_taken_where_a_rule_can_and_followed_then() {
+    let rule = |whom: &str, policy: &str| {
+        Config::parse(&format!(
+            "[[act]]\n{whom}\npolicy = '{policy}'\nfiles = true\n"
+        ))
+    };
+    for policy in ["age:10s/40s", "cost", "pressure"] {
+        let config = rule("cgroups = ['/a']", policy).unwrap();
+        assert!(config.follows_files() && !config.observe.files);
+    }
+    for (whom, policy, wanted) in [
+        ("cgroups = ['/a']", "shrink", "the kernel chooses"),
+        ("cgroups = ['/a']", "budget:1G", "anonymous memory only"),
+        ("pids = [7]", "cost", "charged to cgroups"),
+    ] {
+        let error = rule(whom, policy).unwrap_err();
+        assert!(
+            error.contains("files = true") && error.contains(wanted),
+            "{error}"
+        );
+    }
 }
 
 #[test]

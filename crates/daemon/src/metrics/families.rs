@@ -68,6 +68,11 @@ fn flows(rows: &[Row]) -> Vec<Family> {
         Unit::Bytes,
         "What left memory by the daemon's doing, by the policy that moved it",
     );
+    let mut of_files = counter(
+        "reclaimed_file",
+        Unit::Bytes,
+        "The part of it that was of files",
+    );
     let mut rehearsed = counter(
         "rehearsed",
         Unit::Bytes,
@@ -77,13 +82,14 @@ fn flows(rows: &[Row]) -> Vec<Family> {
         let labels = vec![row.label.clone()];
         refaulted.add(labels.clone(), row.counts.refaulted_bytes);
         rehearsed.add(labels.clone(), row.counts.rehearsed_bytes);
+        of_files.add(labels.clone(), row.counts.reclaimed.file_bytes);
         for reason in Reason::all() {
             let mut labels = labels.clone();
             labels.push(("reason", reason.name().to_owned()));
             reclaimed.add(labels, row.counts.reclaimed.bytes(reason));
         }
     }
-    vec![refaulted, reclaimed, rehearsed]
+    vec![refaulted, reclaimed, of_files, rehearsed]
 }
 
 /// What else is known of those shown by name.

@@ -58,6 +58,8 @@ impl Counts {
             let bytes = since(now.reclaimed.bytes(reason), before.reclaimed.bytes(reason));
             self.reclaimed.add(reason, bytes);
         }
+        let (now, before) = (now.reclaimed.file_bytes, before.reclaimed.file_bytes);
+        self.reclaimed.add_files(since(now, before));
     }
 }
 

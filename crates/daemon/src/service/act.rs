@@ -2,9 +2,13 @@
 //! Asking the policies, and doing what they say.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
+use agewise_host::access::PAGE_BYTES;
+use agewise_host::agent::FilesOf;
 use agewise_host::mover::Ages;
+use agewise_policy::generations::ByType;
 use agewise_policy::proactive::Action;
 use agewise_policy::workingset::Histogram;
 
@@ -31,7 +35,9 @@ impl Daemon {
         let around = Around {
             machine,
             backend: self.world.backend(),
-            refault_ns: self.world.refault_ns(now_ms),
+            refault_ns: self
+                .world
+                .refault_ns(now_ms, self.actors.values().any(|a| a.files)),
         };
         let mut held = Vec::new();
         // Of targets below one another the lowest has its processes for itself.
@@ -41,6 +47,7 @@ impl Daemon {
             .collect();
         order.sort_by_key(|seen| std::cmp::Reverse(seen.key.0.matches('/').count()));
         let mut taken: HashSet<u32> = self.own_line.iter().copied().collect();
+        let mut taken_cgroups: Vec<PathBuf> = Vec::new();
         for seen in order {
             let pids: Vec<u32> = seen
                 .pids
@@ -65,8 +72,15 @@ impl Daemon {
                     backend: around.backend,
                 });
             } else {
-                self.act_on(seen, &pids, &around, cancel);
+                let whose = Whose {
+                    seen,
+                    pids: &pids,
+                    without: &taken_cgroups,
+                };
+                self.act_on(whose, &around, cancel);
             }
+            let path = seen.cgroup.as_ref().map(|cgroup| cgroup.path().to_owned());
+            taken_cgroups.extend(path);
         }
         self.hold(held);
     }
@@ -134,10 +148,13 @@ impl Daemon {
         }
     }
 
-    fn act_on(&mut self, seen: &Seen, pids: &[u32], around: &Around, cancel: &AtomicBool) {
-        let now_ms = self.now_ms();
-        let (Some(actor), Some(ages)) = (self.actors.get_mut(&seen.key), self.agent.ages(seen.at))
-        else {
+    fn act_on(&mut self, whose: Whose<'_>, around: &Around, cancel: &AtomicBool) {
+        let (now_ms, seen) = (self.now_ms(), whose.seen);
+        let Some(actor) = self.actors.get_mut(&seen.key) else {
+            return;
+        };
+        let files = whose.files().filter(|_| actor.files);
+        let Some(ages) = self.agent.ages(seen.at, files) else {
             return;
         };
         let decision = actor.decide(now_ms, seen.cgroup.as_ref(), &ages, around);
@@ -168,30 +185,13 @@ impl Daemon {
         };
         let sort_first = self.config.act[actor.rule].sort_first;
         let done = match decision.action {
-            Action::Nothing => Done::default(),
-            Action::PageOut {
-                older_than_ms,
-                bytes_max,
-            } => {
-                if sort_first {
-                    let half = |age: Option<u64>| age.map(|age| age / 2 + 1);
-                    hand.sort(pids, older_than_ms.map(half), bytes_max);
-                }
-                hand.run(pids, older_than_ms, bytes_max.min(MOVE_MAX_BYTES))
-            }
-            Action::Coldest { types, bytes_max } => {
-                let ages: Ages = types.map(|takes| takes.then_some(0));
-                hand.run(pids, ages, bytes_max.min(MOVE_MAX_BYTES))
-            }
-            Action::Sort {
-                older_than_ms,
-                bytes_max,
-            } => hand.sort(pids, older_than_ms, bytes_max),
             Action::Reclaim { bytes, anon } => reclaim(seen, bytes, anon, actor.dry_run),
+            action => carry_out(&mut hand, whose, files, &action, &ages.resident, sort_first),
         };
         if actor.dry_run {
             let is_all = done.tried_bytes < decision.action.bytes().min(MOVE_MAX_BYTES);
-            let most_bytes = older_bytes(&ages.resident, &decision.action);
+            let [anon, file] = older_bytes(&ages.resident, &decision.action);
+            let most_bytes = anon.saturating_add(file);
             actor.rehearsed(done.rehearsed_bytes, is_all, most_bytes);
         }
         actor.done(&decision.action, &done);
@@ -201,8 +201,74 @@ impl Daemon {
     }
 }
 
+/// Whose memory is acted upon.
+#[derive(Clone, Copy)]
+struct Whose<'a> {
+    seen: &'a Seen,
+    /// Its processes, without those of cgroups below it that have rules of their own,
+    pids: &'a [u32],
+    /// and these.
+    without: &'a [PathBuf],
+}
+
+impl<'a> Whose<'a> {
+    /// File memory charged to it.
+    fn files(&self) -> Option<FilesOf<'a>> {
+        let cgroup = self.seen.cgroup.as_ref()?;
+        Some(FilesOf {
+            cgroup,
+            without: self.without,
+        })
+    }
+}
+
+/// Moves or marks what a policy chose, page by page.
+fn carry_out(
+    hand: &mut PageOut<'_>,
+    whose: Whose<'_>,
+    files: Option<FilesOf<'_>>,
+    action: &Action,
+    resident: &Histogram,
+    sort_first: bool,
+) -> Done {
+    let pids = whose.pids;
+    let (older_than_ms, bytes_max): (Ages, u64) = match *action {
+        Action::Nothing | Action::Reclaim { .. } => return Done::default(),
+        Action::Sort {
+            older_than_ms,
+            bytes_max,
+        } => return hand.sort(pids, older_than_ms, bytes_max),
+        Action::PageOut {
+            older_than_ms,
+            bytes_max,
+        } => (older_than_ms, bytes_max),
+        Action::Coldest { types, bytes_max } => (types.map(|takes| takes.then_some(0)), bytes_max),
+    };
+    if sort_first && matches!(action, Action::PageOut { .. }) {
+        let half = |age: Option<u64>| age.map(|age| age / 2 + 1);
+        hand.sort(pids, older_than_ms.map(half), bytes_max);
+    }
+    let bytes_max = bytes_max.min(MOVE_MAX_BYTES);
+    match files {
+        None => hand.run(pids, older_than_ms, bytes_max),
+        Some(files) => {
+            let cold = older_bytes(resident, action);
+            hand.run_with_files(pids, files, older_than_ms, share_out(bytes_max, cold))
+        }
+    }
+}
+
+/// Shares what may go out by what is cold of each type, in pages.
+fn share_out(bytes_max: u64, cold: ByType<u64>) -> ByType<u64> {
+    let total = u128::from(cold[0]) + u128::from(cold[1]);
+    let file = u128::from(bytes_max) * u128::from(cold[1]);
+    let file_bytes = file.checked_div(total).unwrap_or(0) as u64;
+    let file_bytes = file_bytes.next_multiple_of(PAGE_BYTES).min(bytes_max);
+    [bytes_max - file_bytes, file_bytes]
+}
+
 /// What an action can find at most: memory of a type it takes, in bins that reach beyond its age.
-fn older_bytes(resident: &Histogram, action: &Action) -> u64 {
+fn older_bytes(resident: &Histogram, action: &Action) -> ByType<u64> {
     let older_than_ms = match action {
         Action::PageOut { older_than_ms, .. } => *older_than_ms,
         _ => [Some(0); 2],
@@ -213,7 +279,10 @@ fn older_bytes(resident: &Histogram, action: &Action) -> u64 {
         .iter()
         .flat_map(|bin| (0..2).map(move |at| (at, bin)))
         .filter(|(at, bin)| takes(bin.upper_ms, older_than_ms[*at]))
-        .fold(0, |sum, (at, bin)| sum.saturating_add(bin.amounts[at]))
+        .fold([0; 2], |mut sum: ByType<u64>, (at, bin)| {
+            sum[at] = sum[at].saturating_add(bin.amounts[at]);
+            sum
+        })
 }
 
 /// Writes down what the thread that holds budgets is about to do.

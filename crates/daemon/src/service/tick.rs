@@ -176,10 +176,10 @@ fn open_agent(
 ) -> anyhow::Result<(Agent, Option<String>)> {
     let opened = (around.open_agent)(&around.roots, targets, agent_config(config))?;
     let (mut agent, mut note) = opened;
-    if config.observe.files
+    if config.follows_files()
         && let Err(error) = observe::follow_files(&mut agent)
     {
-        let text = format!("observe.files: {error:#}");
+        let text = format!("files: {error:#}");
         note = Some(note.map_or(text.clone(), |note| format!("{note}; {text}")));
     }
     Ok((agent, note))
@@ -293,7 +293,7 @@ impl Daemon {
         let renewed = agent_config(&config);
         let is_kept = renewed.intervals == self.agent.config().intervals
             && renewed.returned == self.agent.config().returned
-            && config.observe.files == self.config.observe.files;
+            && config.follows_files() == self.config.follows_files();
         // Bounds decide how ages are kept: the old ages do not fit the new ones.
         let (agent, wanted) = if is_kept {
             (None, Some(wanted))
@@ -426,7 +426,8 @@ impl Daemon {
                 continue;
             };
             let act = &self.config.act[rule];
-            let actor = Actor::new(rule, &act.policy.0, self.dry_run || act.dry_run);
+            let mut actor = Actor::new(rule, &act.policy.0, self.dry_run || act.dry_run);
+            actor.files = act.files;
             let change = Change {
                 subject: &seen.key.0,
                 policy: Some(actor.reason.name()),

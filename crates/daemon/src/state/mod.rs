@@ -79,23 +79,32 @@ impl Serialize for Reason {
 
 /// Bytes that left memory since the daemon began, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reclaimed([u64; REASONS]);
+pub struct Reclaimed {
+    by_reason: [u64; REASONS],
+    /// The part of all of them that was of files.
+    pub file_bytes: u64,
+}
 
 impl Reclaimed {
     /// Those of one reason.
     pub fn bytes(&self, reason: Reason) -> u64 {
-        self.0[reason.0]
+        self.by_reason[reason.0]
     }
 
     /// Counts more of them.
     pub fn add(&mut self, reason: Reason, bytes: u64) {
-        let sum = &mut self.0[reason.0];
+        let sum = &mut self.by_reason[reason.0];
         *sum = sum.saturating_add(bytes);
+    }
+
+    /// Says that so many of those counted were of files.
+    pub fn add_files(&mut self, bytes: u64) {
+        self.file_bytes = self.file_bytes.saturating_add(bytes);
     }
 
     /// Of all reasons.
     pub fn total_bytes(&self) -> u64 {
-        self.0
+        self.by_reason
             .iter()
             .fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }

@@ -5,7 +5,10 @@
 //! Page tables say which cached pages were accessed through mappings, tracepoints which were by
 //! descriptors. Both are one age, and each page counts once: here, and in no process.
 
-use std::collections::{HashMap, HashSet};
+mod drop;
+mod show;
+
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 use agewise_policy::generations::Sizes;
@@ -19,6 +22,9 @@ use crate::access::AccessError;
 use crate::cgroup::{Cgroup, CgroupError, TreeLimits};
 use crate::frame_set::FrameSet;
 use crate::pagecache::{FileAges, FilesLook, Mapped, Owner};
+
+pub use drop::{DropError, FilesOf};
+pub use show::Cached;
 
 /// Looks at the cache take at most one part in so many of a core.
 const CORE_SHARE: u64 = 20;
@@ -46,6 +52,8 @@ pub(super) struct Cache {
     /// Paths of cgroups by kernfs id.
     paths: HashMap<u64, PathBuf>,
     sizes: HashMap<Owner, Box<Sizes>>,
+    /// When the last looks were, by the clock of ages.
+    looked_ms: VecDeque<u64>,
     /// Not before then is the cache looked at again.
     due_ms: u64,
     looks: u64,
@@ -61,6 +69,7 @@ impl Cache {
             touched: FrameSet::default(),
             paths: HashMap::new(),
             sizes: HashMap::new(),
+            looked_ms: VecDeque::new(),
             due_ms: 0,
             looks: 0,
             cpu_ns: 0,
@@ -110,23 +119,31 @@ impl Cache {
         self.last = self.ages.look_with(&owns, Some(&mapped))?;
         self.touched.clear();
         self.sizes = self.ages.sizes_by_owner();
+        self.looked_ms.push_back(self.ages.last_look_ms());
+        if self.looked_ms.len() > drop::LOOKS + 1 {
+            self.looked_ms.pop_front();
+        }
         self.looks += 1;
         self.cpu_ns += self.last.cpu_ns;
         self.due_ms = clock_ms() + self.last.cpu_ns * CORE_SHARE / 1_000_000;
         Ok(())
     }
 
+    /// Whether what is charged to a cgroup, by kernfs id, counts for another.
+    fn is_of(&self, of: &Cgroup, id: u64) -> bool {
+        match self.paths.get(&id) {
+            Some(path) => path.starts_with(of.path()),
+            // Charged to nobody, or to a cgroup that was removed.
+            None => of.is_root(),
+        }
+    }
+
     /// Adds the pages charged to a cgroup and to those below it.
     pub fn add_to(&self, report: &mut SubjectReport, of: &Cgroup, oldest: OldestPages) {
         let now_ms = self.ages.last_look_ms();
         let window = self.ages.generations();
-        let is_of = |id| match self.paths.get(&id) {
-            Some(path) => path.starts_with(of.path()),
-            // Charged to nobody, or to a cgroup that was removed.
-            None => of.is_root(),
-        };
         let sizes = self.sizes.iter();
-        for (owner, sizes) in sizes.filter(|(owner, _)| is_of(owner.cgroup)) {
+        for (owner, sizes) in sizes.filter(|(owner, _)| self.is_of(of, owner.cgroup)) {
             report.add_cached(owner.node.into(), sizes, (window, now_ms), oldest);
         }
         report.shmem_bytes.get_or_insert(0);
@@ -157,12 +174,15 @@ impl Agent {
     ///
     /// # Errors
     /// The source does not tell frames, by which mapped pages are known to be those of files.
-    pub fn follow_files(&mut self, ages: FileAges) -> Result<(), AccessError> {
+    pub fn follow_files(&mut self, mut ages: FileAges) -> Result<(), AccessError> {
         if !self.source.abilities().pfn {
             return Err(AccessError::Unsupported {
                 what: "file memory by cgroup",
                 why: format!("{} does not tell page frames", self.source.name()),
             });
+        }
+        if let Some(bounds) = &self.config.returned {
+            ages.keep_returned(bounds.clone());
         }
         self.cache = Some(Cache::new(ages));
         Ok(())
@@ -193,7 +213,7 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    fn file(number: u64, kind: CacheKind, cgroup: u64, pages: u32) -> FakeFile {
+    pub fn file(number: u64, kind: CacheKind, cgroup: u64, pages: u32) -> FakeFile {
         FakeFile {
             number,
             kind,
@@ -201,6 +221,22 @@ mod tests {
             pages,
             frame: number * 100,
             read: 0,
+        }
+    }
+
+    pub fn subject(cgroup: &Cgroup) -> ResolvedSubject {
+        ResolvedSubject {
+            name: cgroup.path().into(),
+            start_ticks: None,
+            cgroup: Some(cgroup.clone()),
+            gone: None,
+        }
+    }
+
+    pub fn nodes() -> Nodes {
+        Nodes {
+            ids: vec![0],
+            map: None,
         }
     }
 
@@ -231,16 +267,7 @@ mod tests {
             let cgroup = Cgroup::open(&hierarchy, path);
             cgroup.unwrap()
         });
-        let subject = |cgroup: &Cgroup| ResolvedSubject {
-            name: cgroup.path().into(),
-            start_ticks: None,
-            cgroup: Some(cgroup.clone()),
-            gone: None,
-        };
-        let nodes = Nodes {
-            ids: vec![0],
-            map: None,
-        };
+        let nodes = nodes();
         let shared = Shared::default();
         shared.0.lock().unwrap().files = vec![
             file(1, CacheKind::File, a.id(), 10),
@@ -290,16 +317,8 @@ mod tests {
     fn dear_looks_come_rarely() {
         let dir = tempfile::tempdir().unwrap();
         let hierarchy = Hierarchy::at(Version::V2, dir.path());
-        let subjects = [ResolvedSubject {
-            name: "/".into(),
-            start_ticks: None,
-            cgroup: Some(Cgroup::open(&hierarchy, "/").unwrap()),
-            gone: None,
-        }];
-        let nodes = Nodes {
-            ids: vec![0],
-            map: None,
-        };
+        let subjects = [subject(&Cgroup::open(&hierarchy, "/").unwrap())];
+        let nodes = nodes();
         let mut cache = Cache::new(Shared::default().ages(1000));
         cache.look_if_due(&subjects, &nodes);
         cache.due_ms = clock_ms() + 60_000;

@@ -35,6 +35,7 @@ use crate::interim;
 use crate::root::Roots;
 use crate::vma::MapsReader;
 
+pub use cache::{Cached, DropError, FilesOf};
 pub use config::{AgentConfig, AlsoYoung, SCAN_INTERVAL_MIN_MS, Tap, TickReport};
 pub use report::{CostReport, SubjectAges, SubjectReport};
 pub use space::Space;

@@ -66,8 +66,8 @@ pub struct SubjectAges {
     pub returned: Histogram,
     /// Bytes in swap.
     pub out_bytes: u64,
-    /// Bytes that came back from swap since the observation began.
-    pub refaulted_bytes: u64,
+    /// Bytes that came back since the observation began: from swap, and of files that were dropped.
+    pub refaulted_bytes: ByType<u64>,
 }
 
 /// What the scans so far cost.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reports of an agent: ages by subject and NUMA node, and what it cost.
 
+use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Histogram, Intervals};
 
-use super::cache::Cache;
+use super::cache::{Cache, FilesOf};
 use super::target::ResolvedSubject;
 use super::{Agent, CostReport, Space, SubjectAges, SubjectReport, TickReport};
 use crate::access::PAGE_BYTES;
@@ -44,8 +45,9 @@ impl Agent {
     /// The ages of one subject (by its place in [`subjects`](Self::subjects)), in bytes, by the
     /// bounds of [`AgentConfig::returned`]: what is resident, and what the last tick found accessed
     /// or back from swap by how long it had been idle until then. Pages that several processes
-    /// share count in each. `None` where those are not kept.
-    pub fn ages(&self, subject: usize) -> Option<SubjectAges> {
+    /// share count in each. With `files`, file memory is that which is charged to a cgroup and can
+    /// be dropped, mapped or not, and not what its processes map. `None` where those are not kept.
+    pub fn ages(&self, subject: usize, files: Option<FilesOf<'_>>) -> Option<SubjectAges> {
         let bounds = self.config.returned.as_ref()?;
         let mut ages = SubjectAges {
             looked_ms: self.last_tick_ms,
@@ -53,22 +55,39 @@ impl Agent {
             resident: Histogram::new(bounds),
             returned: Histogram::new(bounds),
             out_bytes: 0,
-            refaulted_bytes: 0,
+            refaulted_bytes: [0; 2],
         };
+        let cache = self.cache.as_ref();
+        let oldest = self.config.oldest;
+        let cached = files
+            .zip(cache)
+            .and_then(|(of, cache)| cache.pages_of(of, bounds, oldest));
         let of = |space: &&Space| space.subjects.contains(&subject);
         for space in self.spaces.values().filter(of) {
             let window = space.map.generations();
-            let oldest = self.config.oldest;
+            let mut sizes = space.sizes();
+            let mut returned = space.returned.clone();
+            if files.is_some() {
+                sizes
+                    .iter_mut()
+                    .for_each(|by_type| by_type[PageType::File as usize] = 0);
+                returned = returned.map(|returned| returned.without(PageType::File));
+            }
             ages.resident
-                .add_window(window, &space.sizes(), self.last_tick_ms, oldest);
-            if let Some(returned) = &space.returned {
+                .add_window(window, &sizes, self.last_tick_ms, oldest);
+            if let Some(returned) = &returned {
                 ages.returned.add(returned);
             }
             let since_ms = window.unseen_since_ms().unwrap_or(self.last_tick_ms);
             let watched_ms = self.last_tick_ms.saturating_sub(since_ms);
             ages.watched_ms = ages.watched_ms.max(watched_ms);
             ages.out_bytes += space.swapped_pages() * PAGE_BYTES;
-            ages.refaulted_bytes += space.refaulted_pages * PAGE_BYTES;
+            ages.refaulted_bytes[0] += space.refaulted_pages * PAGE_BYTES;
+        }
+        if let Some(cached) = cached {
+            ages.resident.add(&cached.resident);
+            ages.returned.add(&cached.returned);
+            ages.refaulted_bytes[1] = cached.refaulted * PAGE_BYTES;
         }
         ages.resident = ages.resident.scaled(PAGE_BYTES);
         ages.returned = ages.returned.scaled(PAGE_BYTES);

@@ -4,8 +4,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::shown::{Inode, SuperBlock};
+use super::shown::{CacheKind, Inode, SuperBlock};
 use super::slots::Slot;
+use crate::access::PAGE_BYTES;
 use crate::frame_set::FrameSet;
 
 /// Files followed, at most. What more there are is counted, not aged.
@@ -47,7 +48,66 @@ pub(super) struct Run {
     pub owner: Owner,
 }
 
+/// File systems whose pages come back over a network or from another program: leaving them costs
+/// more than we know.
+const FAR: [&str; 14] = [
+    "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "afs", "fuse", "fuseblk", "fusectl", "virtiofs",
+    "ocfs2", "gfs2", "lustre",
+];
+
 impl CachedFile {
+    /// It lies on a network or FUSE file system.
+    pub fn is_far(&self) -> bool {
+        FAR.contains(&self.on.fs_type.as_str())
+    }
+
+    /// Clean pages of it can be dropped unless asked otherwise: it has a name, and can be read
+    /// again from a device of this machine.
+    pub fn can_be_dropped(&self) -> bool {
+        self.on.kind == CacheKind::File && self.inode.links > 0 && !self.is_far()
+    }
+
+    /// Pages that it has room for.
+    pub fn size_pages(&self) -> u64 {
+        self.inode
+            .size_bytes
+            .div_ceil(PAGE_BYTES)
+            .min(self.slot.pages())
+    }
+
+    /// What names it for good, also while it is not in memory. Numbers alone are not unique where a
+    /// file system has subvolumes, and are used again.
+    pub fn name_hash(&self) -> u64 {
+        let device = u64::from(self.on.device).rotate_left(40);
+        self.inode.number ^ device ^ u64::from(self.inode.generation).rotate_left(20)
+    }
+
+    /// The cgroups that its pages are charged to, by kernfs id, each once.
+    pub fn cgroups(&self) -> impl Iterator<Item = u64> + '_ {
+        let own = self.runs.is_empty().then_some(self.cgroup);
+        let runs = self.runs.iter().enumerate();
+        let first = |(at, run): (usize, &Run)| {
+            let id = run.owner.cgroup;
+            let before = &self.runs[..at];
+            (!before.iter().any(|run| run.owner.cgroup == id)).then_some(id)
+        };
+        own.into_iter().chain(runs.filter_map(first))
+    }
+
+    /// Whether a page of it, by its index, is charged to a cgroup.
+    pub(super) fn is_charged(&self, page: u64, cgroup: u64) -> bool {
+        let at = self.runs.partition_point(|run| run.first_page <= page);
+        match at.checked_sub(1) {
+            Some(at) => self.runs[at].owner.cgroup == cgroup,
+            None => {
+                self.runs
+                    .first()
+                    .map_or(self.cgroup, |run| run.owner.cgroup)
+                    == cgroup
+            }
+        }
+    }
+
     /// Its pages (page numbers of the age map) by owner.
     pub(super) fn owned(&self) -> impl Iterator<Item = (Owner, Range<u64>)> + '_ {
         let first = self.slot.first;

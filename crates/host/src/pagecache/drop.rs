@@ -3,19 +3,20 @@
 
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use agewise_policy::table::PAGES_PER_TABLE;
+use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
 
 use super::accessed::{Accesses, Block};
 use super::cached::CachedFile;
 use super::files::FileAges;
-use super::names::Place;
+use super::names::{Mounts, Place};
 use super::shown::CacheKind;
 use super::stat::cachestat;
 use crate::access::{AccessError, PAGE_BYTES};
@@ -23,13 +24,6 @@ use crate::mover::{Clock, SystemClock, TokenBucket};
 
 /// Pages of one call: between the look at them and the call little time passes.
 const CHUNK_PAGES: u64 = 2048;
-
-/// File systems whose pages come back over a network or from another program: leaving them costs
-/// more than we know.
-const FAR: [&str; 14] = [
-    "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "afs", "fuse", "fuseblk", "fusectl", "virtiofs",
-    "ocfs2", "gfs2", "lustre",
-];
 
 /// Limits of dropping.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +36,8 @@ pub struct DropLimits {
     pub rehearse: bool,
     /// Files of network and FUSE file systems as well.
     pub far: bool,
+    /// Files tried, at most, the largest first: to find and open each takes some 20 us.
+    pub files_max: usize,
 }
 
 /// What happened. `asked_bytes` is the sum of all others.
@@ -111,6 +107,15 @@ impl DropReport {
         ]
     }
 
+    /// Of pages that were not reached.
+    fn limited(runs: &[Range<u64>]) -> Self {
+        DropReport {
+            asked_bytes: bytes_of(runs),
+            limited_bytes: bytes_of(runs),
+            ..DropReport::default()
+        }
+    }
+
     /// Adds another one, of another file.
     pub fn add(&mut self, other: &DropReport) {
         for (sum, more) in self.fields().into_iter().zip(other.values()) {
@@ -140,7 +145,8 @@ struct FileHand(File);
 impl FileHand {
     /// Opens the very file that was seen: a regular one with its inode number.
     fn open(file: &CachedFile, place: &Place) -> io::Result<Self> {
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOATIME | libc::O_CLOEXEC;
+        // Nothing is read through it, so that no time of access changes.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let open = |path: &Path| File::options().read(true).custom_flags(flags).open(path);
         let opened = open(&place.path)?;
         let found = opened.metadata()?;
@@ -159,18 +165,27 @@ impl CacheHand for FileHand {
     }
 
     fn drop(&self, pages: &Range<u64>) -> io::Result<()> {
-        let offset = |page: u64| i64::try_from(page * PAGE_BYTES).unwrap_or(i64::MAX);
-        let (from, length) = (offset(pages.start), offset(pages.end - pages.start));
-        // SAFETY: a descriptor of ours; the advice changes no content.
-        let error = unsafe {
-            libc::posix_fadvise(self.0.as_raw_fd(), from, length, libc::POSIX_FADV_DONTNEED)
-        };
-        match error {
-            0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(error)),
-        }
+        let bytes = NonZeroU64::new((pages.end - pages.start) * PAGE_BYTES);
+        Ok(fadvise(
+            &self.0,
+            pages.start * PAGE_BYTES,
+            bytes,
+            Advice::DontNeed,
+        )?)
     }
 }
+
+/// Which pages are cold.
+#[derive(Clone, Copy)]
+pub struct Cold<'a> {
+    /// Not accessed for so long, ms.
+    pub older_than_ms: u64,
+    /// Whose they are: cgroups they are charged to, by kernfs id.
+    pub owns: &'a dyn Fn(u64) -> bool,
+}
+
+/// Is handed each file that was tried, where it was found, and what happened to it.
+pub type Tell<'a> = dyn FnMut(&CachedFile, Option<&Place>, &DropReport) + 'a;
 
 /// Drops cold pages of one file after the other, within limits for all together.
 pub struct Dropper<'a> {
@@ -191,26 +206,68 @@ impl<'a> Dropper<'a> {
         }
     }
 
+    /// Drops what is cold, of the files with the most memory first. Returns the sum.
+    ///
+    /// # Errors
+    /// The accesses cannot be read any more: nothing leaves without them.
+    pub fn drop_cold(
+        &mut self,
+        ages: &mut FileAges,
+        cold: Cold<'_>,
+        mounts: &Mounts,
+        tell: &mut Tell<'_>,
+    ) -> Result<DropReport, AccessError> {
+        let is_file = |file: &&CachedFile| file.on.kind == CacheKind::File;
+        let runs_of = |file: &CachedFile| ages.cold(file, cold.older_than_ms, cold.owns);
+        let files = ages.files().filter(is_file);
+        let mut files: Vec<(CachedFile, Vec<Range<u64>>)> = files
+            .map(|file| (file, runs_of(file)))
+            .filter(|(_, runs)| !runs.is_empty())
+            .map(|(file, runs)| (file.clone(), runs))
+            .collect();
+        files.sort_by_key(|(file, _)| (std::cmp::Reverse(file.pages), file.inode.address));
+        let mut sum = DropReport::default();
+        for (at, (file, runs)) in files.iter().enumerate() {
+            if at >= self.limits.files_max {
+                sum.add(&DropReport::limited(runs));
+                continue;
+            }
+            let place = match file.inode.links > 0 && self.may_be_taken(file) {
+                true => ages
+                    .path(file)?
+                    .and_then(|path| mounts.find(file.on.device, &path, file.inode.number)),
+                false => None,
+            };
+            let report = self.drop_pages(ages, file, place.as_ref(), runs)?;
+            tell(file, place.as_ref(), &report);
+            sum.add(&report);
+        }
+        Ok(sum)
+    }
+
+    /// It is no file that comes back over a network, unless that was asked for.
+    fn may_be_taken(&self, file: &CachedFile) -> bool {
+        file.on.kind == CacheKind::File && (self.limits.far || !file.is_far())
+    }
+
     /// Drops these pages of a file, each looked at once more right before.
     ///
     /// # Errors
     /// The accesses cannot be read any more: nothing leaves without them. What happens to the file
     /// is in the report.
-    pub fn drop_pages(
+    fn drop_pages(
         &mut self,
         ages: &mut FileAges,
         file: &CachedFile,
         place: Option<&Place>,
         runs: &[Range<u64>],
     ) -> Result<DropReport, AccessError> {
-        let bytes = |pages: &Range<u64>| (pages.end - pages.start) * PAGE_BYTES;
         let mut report = DropReport {
-            asked_bytes: runs.iter().map(bytes).sum(),
+            asked_bytes: bytes_of(runs),
             ..DropReport::default()
         };
-        let is_near = self.limits.far || !FAR.contains(&file.on.fs_type.as_str());
         let hand = place
-            .filter(|_| is_near && file.on.kind == CacheKind::File)
+            .filter(|_| self.may_be_taken(file))
             .and_then(|place| FileHand::open(file, place).ok());
         let Some(hand) = hand else {
             report.unreachable_bytes = report.asked_bytes;
@@ -219,30 +276,33 @@ impl<'a> Dropper<'a> {
         for run in runs {
             let mut at = run.start;
             while at < run.end {
-                let chunk = at..run.end.min(at + CHUNK_PAGES);
-                at = chunk.end;
-                if self.is_over(bytes(&chunk)) {
-                    report.limited_bytes += bytes(&chunk);
-                    continue;
+                let room = self.room_pages();
+                if room == 0 {
+                    report.limited_bytes += (run.end - at) * PAGE_BYTES;
+                    break;
                 }
+                let chunk = at..run.end.min(at + room.min(CHUNK_PAGES));
+                at = chunk.end;
                 ages.take_in_accesses()?;
                 for piece in quiet(ages.pending(), file, &chunk, &mut report) {
-                    self.drop_piece(&hand, piece, &mut report);
+                    self.drop_piece(&hand, piece, &mut report, &mut |left| {
+                        ages.note_dropped(file, left);
+                    });
                 }
             }
         }
         Ok(report)
     }
 
-    /// Whether limits or an end that was asked for leave no room for so much; waits for the rate.
-    fn is_over(&mut self, bytes: u64) -> bool {
+    /// Pages that limits leave room for, none when an end was asked for; waits for the rate.
+    fn room_pages(&mut self) -> u64 {
         loop {
-            let room = self.limits.bytes_max.saturating_sub(self.asked_bytes);
-            if self.cancel.load(Relaxed) || room < bytes {
-                return true;
+            let room = self.limits.bytes_max.saturating_sub(self.asked_bytes) / PAGE_BYTES;
+            if self.cancel.load(Relaxed) || room == 0 {
+                return 0;
             }
             match self.bucket.wait_ns(SystemClock.now_ns()) {
-                0 => return false,
+                0 => return room,
                 // In pieces, so that an end is noticed.
                 wait_ns => SystemClock.sleep_ns(wait_ns.min(50_000_000)),
             }
@@ -250,7 +310,14 @@ impl<'a> Dropper<'a> {
     }
 
     /// Pages of which none was accessed: the clean ones are asked to leave.
-    fn drop_piece(&mut self, hand: &dyn CacheHand, pages: Range<u64>, report: &mut DropReport) {
+    /// `left` is told of those that did.
+    fn drop_piece(
+        &mut self,
+        hand: &dyn CacheHand,
+        pages: Range<u64>,
+        report: &mut DropReport,
+        left: &mut dyn FnMut(&Range<u64>),
+    ) {
         let count = pages.end - pages.start;
         let Ok((cached, unclean)) = hand.stat(&pages) else {
             report.unreachable_bytes += count * PAGE_BYTES;
@@ -259,8 +326,8 @@ impl<'a> Dropper<'a> {
         if unclean > 0 && count > 1 && cached > 0 {
             // The advice would begin to write dirty pages: they stay out of it.
             let middle = pages.start + count / 2;
-            self.drop_piece(hand, pages.start..middle, report);
-            self.drop_piece(hand, middle..pages.end, report);
+            self.drop_piece(hand, pages.start..middle, report, left);
+            self.drop_piece(hand, middle..pages.end, report, left);
             return;
         }
         report.vanished_bytes += (count - cached.min(count)) * PAGE_BYTES;
@@ -278,13 +345,21 @@ impl<'a> Dropper<'a> {
             report.rehearsed_bytes += cached_bytes;
             return;
         }
-        let left = match hand.drop(&pages).and_then(|()| hand.stat(&pages)) {
+        let left_bytes = match hand.drop(&pages).and_then(|()| hand.stat(&pages)) {
             Ok((after, _)) => cached.min(count).saturating_sub(after) * PAGE_BYTES,
             Err(_) => 0,
         };
-        report.left_bytes += left;
-        report.stayed_bytes += cached_bytes - left;
+        if left_bytes == count * PAGE_BYTES {
+            left(&pages);
+        }
+        report.left_bytes += left_bytes;
+        report.stayed_bytes += cached_bytes - left_bytes;
     }
+}
+
+fn bytes_of(runs: &[Range<u64>]) -> u64 {
+    let pages = runs.iter().map(|run| run.end - run.start);
+    pages.sum::<u64>() * PAGE_BYTES
 }
 
 /// The parts of `pages` that were not accessed; the others are counted.
@@ -377,10 +452,18 @@ mod tests {
                 rate_bytes_per_s: u64::MAX,
                 rehearse,
                 far: false,
+                files_max: usize::MAX,
             };
             let cancel = AtomicBool::new(false);
             let mut report = DropReport::default();
-            Dropper::new(limits, &cancel).drop_piece(&fake, 0..pages.len() as u64, &mut report);
+            let mut noted = 0;
+            Dropper::new(limits, &cancel).drop_piece(
+                &fake,
+                0..pages.len() as u64,
+                &mut report,
+                &mut |left| noted += (left.end - left.start) * 4096,
+            );
+            prop_assert!(noted <= report.left_bytes);
             prop_assert_eq!(report.vanished_bytes, of(0));
             prop_assert_eq!(report.dirty_bytes, of(2));
             let (left, stayed, rehearsed) = match rehearse {

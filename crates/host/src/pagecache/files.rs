@@ -12,6 +12,7 @@ use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::accessed::{Accessed, Accesses};
 use super::cached::{CachedFile, Mapped, Owner};
+use super::dropped::Dropped;
 use super::gather::{Asked, Gather, Gathered, Word};
 use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
 use super::slots::Slots;
@@ -88,6 +89,13 @@ pub struct FileAges {
     files: HashMap<(u64, u64), CachedFile>,
     /// Accesses since the last look that were asked for already.
     pending: Accesses,
+    dropped: Dropped,
+    /// Pages that were dropped and read again since, by cgroup.
+    refaulted: HashMap<u64, u64>,
+    /// Bounds of `returned`.
+    returned_bounds: Option<Intervals>,
+    /// Pages that the last look found accessed, by cgroup and by how long they had been idle.
+    returned: HashMap<u64, Histogram>,
     looks: u32,
     last_look_ms: u64,
 }
@@ -133,6 +141,10 @@ impl FileAges {
             slots: Slots::default(),
             files: HashMap::new(),
             pending: Accesses::default(),
+            dropped: Dropped::default(),
+            refaulted: HashMap::new(),
+            returned_bounds: None,
+            returned: HashMap::new(),
             looks: 0,
             last_look_ms: now_ms,
         }
@@ -183,6 +195,12 @@ impl FileAges {
             ..FilesLook::default()
         };
         words.sort_unstable_by_key(|word| word.at);
+        let at = (self.looks, now_ms);
+        let back = self.dropped.look(&mut words, &mut self.files, at);
+        for (cgroup, pages) in back {
+            *self.refaulted.entry(cgroup).or_default() += pages;
+        }
+        self.count_returned(&words, now_ms);
         report.young_pages = self.take_in(&words);
         self.map.advance(now_ms);
         let look = self.looks;
@@ -210,7 +228,9 @@ impl FileAges {
                 let at = (word.at % 8) as usize;
                 bits.present[at] |= word.present;
                 bits.young[at] |= word.young;
-                files[at] |= if word.is_file { word.present } else { 0 };
+                bits.swapped[at] |= word.out;
+                let there = word.present | word.out;
+                files[at] |= if word.is_file { there } else { 0 };
             }
             let facts = Facts {
                 index: table[0].at / 8,
@@ -239,17 +259,95 @@ impl FileAges {
         &self.pending
     }
 
-    /// Pages of a file not accessed for so long, as runs of indices.
-    pub fn cold(&self, file: &CachedFile, older_than_ms: u64) -> Vec<Range<u64>> {
+    /// Pages of a file not accessed for so long, as runs of indices: those charged to cgroups that
+    /// `owns` says yes to, by kernfs id.
+    pub fn cold(
+        &self,
+        file: &CachedFile,
+        older_than_ms: u64,
+        owns: &dyn Fn(u64) -> bool,
+    ) -> Vec<Range<u64>> {
         let first = file.slot.first;
-        let all = first..first + file.slot.pages();
-        let mut runs = Vec::new();
-        self.map
-            .runs_older_than(all, self.last_look_ms, older_than_ms, |run| {
-                runs.push(run.pages.start - first..run.pages.end - first);
-                ControlFlow::Continue(())
-            });
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for (_, all) in file.owned().filter(|(owner, _)| owns(owner.cgroup)) {
+            self.map
+                .runs_older_than(all, self.last_look_ms, older_than_ms, |run| {
+                    let pages = run.pages.start - first..run.pages.end - first;
+                    match runs.last_mut() {
+                        Some(last) if last.end == pages.start => last.end = pages.end,
+                        _ => runs.push(pages),
+                    }
+                    ControlFlow::Continue(())
+                });
+        }
         runs
+    }
+
+    /// Whether the last look found a page of a file accessed; `None` where it is not in memory, or
+    /// not charged to that cgroup.
+    pub fn was_used(&self, file: &CachedFile, page: u64, cgroup: u64) -> Option<bool> {
+        let state = self.map.page(file.slot.first + page)?;
+        if state.swapped || !file.is_charged(page, cgroup) {
+            return None;
+        }
+        let bounds = self
+            .map
+            .generations()
+            .age_bounds_ms(state.label, self.last_look_ms);
+        Some(state.label != LABEL_UNSEEN && bounds.is_some_and(|(at_least, _)| at_least == 0))
+    }
+
+    /// Takes note that pages of a file left: read again, they count as returned.
+    pub fn note_dropped(&mut self, file: &CachedFile, pages: &Range<u64>) {
+        self.dropped.add(file, pages, clock_ms());
+    }
+
+    /// From the next look on counts what is accessed by how long it had been idle.
+    pub fn keep_returned(&mut self, bounds: Intervals) {
+        self.returned_bounds = Some(bounds);
+    }
+
+    /// Pages that the last look found accessed, by how long they had been idle until then, and
+    /// pages that were dropped and read again since the beginning: of cgroups that `owns` says yes
+    /// to. Where nobody asked for that to be kept: nothing.
+    pub fn returned(&self, owns: &dyn Fn(u64) -> bool) -> Option<(Histogram, u64)> {
+        let mut sum = Histogram::new(self.returned_bounds.as_ref()?);
+        let of = self.returned.iter().filter(|(cgroup, _)| owns(**cgroup));
+        of.for_each(|(_, returned)| sum.add(returned));
+        let refaulted = self.refaulted.iter().filter(|(cgroup, _)| owns(**cgroup));
+        Some((sum, refaulted.map(|(_, pages)| pages).sum()))
+    }
+
+    /// Counts pages accessed by the labels that they had until now.
+    fn count_returned(&mut self, words: &[Word], now_ms: u64) {
+        let Some(bounds) = &self.returned_bounds else {
+            return;
+        };
+        let mut sums: HashMap<u64, Box<Sizes>> = HashMap::new();
+        let files = self.files.values().filter(|file| file.look == self.looks);
+        for file in files.filter(|file| file.can_be_dropped()) {
+            for (owner, pages) in file.owned() {
+                let mut young = young_pages(words, pages).peekable();
+                if young.peek().is_none() {
+                    continue;
+                }
+                let sizes = sums.entry(owner.cgroup);
+                let sizes = sizes.or_insert_with(|| Box::new([[0; 2]; LABELS]));
+                for before in young.filter_map(|page| self.map.page(page)) {
+                    sizes[usize::from(before.label)][before.page_type as usize] += 1;
+                }
+            }
+        }
+        let window = self.map.generations();
+        let histogram = |sizes: &Sizes| {
+            let mut returned = Histogram::new(bounds);
+            returned.add_window(window, sizes, now_ms, OldestPages::AtLeast);
+            returned
+        };
+        let sums = sums.iter();
+        self.returned = sums
+            .map(|(cgroup, sizes)| (*cgroup, histogram(sizes)))
+            .collect();
     }
 
     /// All files that have pages of the cgroups asked for.
@@ -291,6 +389,19 @@ impl FileAges {
         (histogram, at_least(oldest), at_least(youngest))
     }
 
+    /// Pages that can be dropped, of cgroups that `owns` says yes to, by age.
+    pub fn droppable(&self, owns: &dyn Fn(u64) -> bool) -> Box<Sizes> {
+        let mut sizes: Box<Sizes> = Box::new([[0; 2]; LABELS]);
+        for file in self.files.values().filter(|file| file.can_be_dropped()) {
+            for (_, pages) in file.owned().filter(|(owner, _)| owns(owner.cgroup)) {
+                self.map.count_within(pages, |label, page_type, pages| {
+                    sizes[usize::from(label)][page_type as usize] += pages;
+                });
+            }
+        }
+        sizes
+    }
+
     /// All pages by owner, age and type: anon is shared memory, which has a name and goes to swap.
     pub fn sizes_by_owner(&self) -> HashMap<Owner, Box<Sizes>> {
         let mut found: HashMap<Owner, Box<Sizes>> = HashMap::new();
@@ -323,8 +434,22 @@ impl FileAges {
     /// Bytes of memory that following takes, besides the maps in the kernel.
     pub fn memory_bytes(&self) -> usize {
         self.map.memory_bytes()
+            + self.dropped.memory_bytes()
             + self.files.capacity() * (size_of::<CachedFile>() + size_of::<(u64, u64)>() + 1)
     }
+}
+
+/// Pages of a range that are young by `words`, which are sorted.
+fn young_pages(words: &[Word], pages: Range<u64>) -> impl Iterator<Item = u64> + '_ {
+    let from = words.partition_point(|word| word.at < pages.start / 64);
+    let of = words[from..]
+        .iter()
+        .take_while(move |word| word.at * 64 < pages.end);
+    let young = of.filter(|word| word.young != 0).flat_map(|word| {
+        let bits = (0..64).filter(|bit| word.young >> bit & 1 == 1);
+        bits.map(|bit| word.at * 64 + bit)
+    });
+    young.filter(move |page| pages.contains(page))
 }
 
 fn clock_ms() -> u64 {

@@ -20,7 +20,22 @@ pub(super) struct Word {
     pub at: u64,
     pub present: u64,
     pub young: u64,
+    /// Dropped, and not read again since.
+    pub out: u64,
     pub is_file: bool,
+}
+
+impl Word {
+    /// Pages that are not there any more.
+    pub fn out(at: u64, out: u64) -> Self {
+        Word {
+            at,
+            present: 0,
+            young: 0,
+            out,
+            is_file: true,
+        }
+    }
 }
 
 /// What a look asks for, and what is known besides what a walk shows.
@@ -221,6 +236,7 @@ impl<'a> Gather<'a> {
                 at: page / 64,
                 present: present << (page % 64),
                 young: (present & young) << (page % 64),
+                out: 0,
                 is_file: file.on.kind != CacheKind::Shmem,
             });
         }

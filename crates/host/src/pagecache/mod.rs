@@ -8,6 +8,7 @@
 pub mod accessed;
 mod cached;
 mod drop;
+mod dropped;
 #[cfg(test)]
 pub(crate) mod fake;
 mod files;
@@ -15,6 +16,7 @@ mod frames;
 mod gather;
 pub mod layout;
 mod names;
+mod price;
 mod progress;
 mod shown;
 mod slots;
@@ -23,11 +25,12 @@ mod walk;
 
 pub use accessed::{Accessed, Accesses, Block};
 pub use cached::{CachedFile, FILES_MAX, Mapped, Owner};
-pub use drop::{DropLimits, DropReport, Dropper};
+pub use drop::{Cold, DropLimits, DropReport, Dropper, Tell};
 pub use files::{AccessNotes, CacheReader, FileAges, FilesLook};
 pub use frames::Folios;
 pub use layout::Leaf;
 pub use names::{Mounts, Openers, Place, device_text};
+pub use price::PriceOfFile;
 pub use shown::{CacheKind, CacheSink, Inode, SuperBlock, WalkReport};
 pub use stat::{CacheStat, cachestat};
 pub use walk::CacheWalk;

@@ -163,7 +163,7 @@ impl Cost {
     fn learn(&mut self, facts: &Facts<'_>) {
         for t in 0..2 {
             self.refaulted[t] += facts.refaults.bytes[t] as f64 / PAGE_BYTES;
-            if facts.refaults.latency_ns[t] > 0 && facts.refaults.bytes[t] > 0 {
+            if facts.refaults.latency_ns[t] > 0 {
                 let ns = facts.refaults.latency_ns[t] as f64;
                 let before = self.refault_ns[t].unwrap_or(ns);
                 self.refault_ns[t] = Some(before + LEARN * (ns - before));

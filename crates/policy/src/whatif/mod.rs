@@ -208,6 +208,20 @@ impl WhatIf {
         self.sample.len()
     }
 
+    /// Pages of files that the last look that showed any found, and those of them that were not
+    /// used since the first look.
+    pub fn file_pages(&self) -> (u64, u64) {
+        let files = || {
+            let pages = self.sample.iter().map(|(_, page)| page);
+            pages.filter(|page| page.page_type == PageType::File)
+        };
+        let last = files().map(|page| page.shown).max();
+        let there = || files().filter(|page| Some(page.shown) == last);
+        let pages = |count: usize| (count as f64 * self.scale.weight) as u64;
+        let unused = there().filter(|page| page.is_unknown).count();
+        (pages(there().count()), pages(unused))
+    }
+
     /// What was counted since the last [`count_anew`](Self::count_anew).
     pub fn curves(&self) -> Curves {
         let full_bytes = self.full_pages.saturating_mul(4096);

@@ -83,6 +83,14 @@ impl Histogram {
         })
     }
 
+    /// The same without the amounts of one type.
+    #[must_use]
+    pub fn without(mut self, page_type: PageType) -> Self {
+        let bins = self.bins.iter_mut();
+        bins.for_each(|bin| bin.amounts[page_type as usize] = 0);
+        self
+    }
+
     /// Adds the pages of a window, with the sizes given (its own, or those of a range or part).
     pub fn add_window(
         &mut self,
@@ -175,16 +183,10 @@ impl Histogram {
     /// # Panics
     /// If the bounds differ: they come from one list of intervals.
     pub fn add(&mut self, other: &Histogram) {
-        assert_eq!(
-            self.bins.len(),
-            other.bins.len(),
-            "histograms of different bounds"
-        );
+        let bounds = self.bins.iter().map(|bin| bin.upper_ms);
+        let is_same = bounds.eq(other.bins.iter().map(|bin| bin.upper_ms));
+        assert!(is_same, "histograms of different bounds");
         for (bin, other) in self.bins.iter_mut().zip(&other.bins) {
-            assert_eq!(
-                bin.upper_ms, other.upper_ms,
-                "histograms of different bounds"
-            );
             bin.amounts[0] += other.amounts[0];
             bin.amounts[1] += other.amounts[1];
         }
@@ -216,15 +218,11 @@ impl Histogram {
 
     /// The same in bytes.
     pub fn scaled(&self, page_size_bytes: u64) -> Histogram {
-        let scale = |bin: &Bin| Bin {
-            upper_ms: bin.upper_ms,
-            amounts: bin
-                .amounts
-                .map(|pages| pages.saturating_mul(page_size_bytes)),
-        };
-        Histogram {
-            bins: self.bins.iter().map(scale).collect(),
+        let mut scaled = self.clone();
+        for amount in scaled.bins.iter_mut().flat_map(|bin| &mut bin.amounts) {
+            *amount = amount.saturating_mul(page_size_bytes);
         }
+        scaled
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::pagecache::{
-    CacheKind, CachedFile, DropLimits, DropReport, Dropper, FileAges, Mounts, Place,
+    CachedFile, Cold, DropLimits, DropReport, Dropper, FileAges, Mounts, Place,
 };
 use agewise_host::root::ProcRoot;
 use agewise_host::untrusted::Untrusted;
@@ -72,32 +72,27 @@ pub fn run(args: &Args, interval: Duration, observation: Duration) -> anyhow::Re
 /// A file, and what happened to its cold pages.
 type Outcome = (CachedFile, Option<Untrusted>, DropReport);
 
-/// Drops what is cold, of the files with the most memory first.
+/// Drops what is cold.
 fn drop_all(args: &Args, ages: &mut FileAges, stop: &Stop) -> anyhow::Result<Vec<Outcome>> {
-    let mounts = Mounts::read(&ProcRoot::default())?;
-    let is_file = |file: &&CachedFile| file.on.kind == CacheKind::File;
-    let mut files: Vec<CachedFile> = ages.files().filter(is_file).cloned().collect();
-    files.sort_by_key(|file| (std::cmp::Reverse(file.pages), file.inode.address));
     let limits = DropLimits {
         bytes_max: args.max_bytes.unwrap_or(u64::MAX),
         rate_bytes_per_s: args.rate,
         rehearse: args.dry_run,
         far: args.far,
+        files_max: usize::MAX,
     };
-    let mut dropper = Dropper::new(limits, stop.flag());
+    let cold = Cold {
+        older_than_ms: millis(args.older_than),
+        // Others are not followed.
+        owns: &|_| true,
+    };
+    let mounts = Mounts::read(&ProcRoot::default())?;
     let mut outcomes = Vec::new();
-    for file in files {
-        let runs = ages.cold(&file, millis(args.older_than));
-        if runs.is_empty() {
-            continue;
-        }
-        let path = ages.path(&file)?;
-        let find = |path| mounts.find(file.on.device, path, file.inode.number);
-        let place: Option<Place> = path.as_deref().and_then(find);
-        let report = dropper.drop_pages(ages, &file, place.as_ref(), &runs)?;
+    let mut tell = |file: &CachedFile, place: Option<&Place>, report: &DropReport| {
         let path = place.map(|place| Untrusted::from(&*place.path));
-        outcomes.push((file, path, report));
-    }
+        outcomes.push((file.clone(), path, *report));
+    };
+    Dropper::new(limits, stop.flag()).drop_cold(ages, cold, &mounts, &mut tell)?;
     Ok(outcomes)
 }
 

@@ -125,6 +125,7 @@ impl Known {
             duration: args.watching.duration,
             interval: None,
             spares_lists: false,
+            files: args.watching.files,
         };
         let targets = observe::listed(&[], std::slice::from_ref(&name))?;
         let mut curves = watch(targets, plan, stop)?.curves;

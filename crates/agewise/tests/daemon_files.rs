@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A rule of the daemon that takes file memory: on a file that is read in known places. Needs root
+//! and BPF; says so where it has neither.
+
+#[allow(dead_code, reason = "each test program uses its part of it")]
+mod support;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use agewise_host::pagecache::cachestat;
+use rustix::fs::{Advice, fadvise};
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Daemon, Group, blind, one, write_config};
+
+const PAGE: usize = 4096;
+const PAGES: u64 = 4096;
+const HALF_BYTES: u64 = PAGES / 2 * PAGE as u64;
+
+/// A file all of whose pages are in memory, clean, and charged to a cgroup: who reads first pays.
+fn read_in(group: &Group, path: &Path) -> File {
+    fs::write(path, vec![7; PAGES as usize * PAGE]).unwrap();
+    let file = File::open(path).unwrap();
+    file.sync_all().unwrap();
+    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    let reader = "echo $$ > \"$1/cgroup.procs\" && cat \"$2\" > /dev/null";
+    let read = Command::new("sh")
+        .args(["-c", reader, "sh"])
+        .arg(&group.dir)
+        .arg(path)
+        .status();
+    assert!(read.unwrap().success());
+    fadvise(&file, 0, None, Advice::Random).unwrap();
+    file
+}
+
+/// Reads the first half of a file again and again.
+fn keep_warm(file: &File, stop: &AtomicBool) {
+    while !stop.load(Relaxed) {
+        for page in 0..PAGES / 2 {
+            let mut bytes = [0; PAGE];
+            file.read_exact_at(&mut bytes, page * PAGE as u64).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn rule(group: &Group, policy: &str, more: &str) -> String {
+    format!(
+        "[observe]\ncgroups = ['{path}']\ntick = '500ms'\ncpu_percent = 50\n\
+         [[act]]\ncgroups = ['{path}']\npolicy = '{policy}'\nfiles = true\n{more}",
+        path = group.path
+    )
+}
+
+fn after(line: &Value, field: &str) -> u64 {
+    match line["record"] == "action" && line["phase"] == "after" {
+        true => line[field].as_u64().unwrap_or(0),
+        false => 0,
+    }
+}
+
+/// Why the page cache cannot be followed here, if so.
+fn unfollowed(daemon: &Daemon) -> Option<String> {
+    let start = daemon.wait_for("start", |_| true);
+    let note = start["note"].as_str().unwrap_or_default();
+    note.contains("files: ").then(|| note.to_owned())
+}
+
+#[test]
+fn cold_pages_of_files_leave_by_a_rule_and_hot_ones_stay() {
+    skip_if!("cold_pages_of_files_leave_by_a_rule", blind());
+    let _one = one();
+    let Some(group) = Group::create("files") else {
+        println!("SKIP cold_pages_of_files_leave_by_a_rule: no memory cgroup can be made");
+        return;
+    };
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let file = read_in(&group, &dir.path().join("file"));
+    let cached = |pages| match cachestat(&file, pages) {
+        Ok(stat) => stat.pages,
+        Err(error) => panic!("cachestat: {error}"),
+    };
+    let stop = AtomicBool::new(false);
+    let policy = "age:3s/1s,backoff=off";
+    std::thread::scope(|scope| {
+        // However it ends, the reader does.
+        let _end = End(&stop);
+        scope.spawn(|| keep_warm(&file, &stop));
+        let daemon = Daemon::start(&rule(&group, policy, ""));
+        skip_if!("cold_pages_of_files_leave_by_a_rule", unfollowed(&daemon));
+        let rehearsed = daemon.wait_for("action", |line| {
+            after(line, "rehearsed_bytes") >= HALF_BYTES * 9 / 10
+        });
+        assert_eq!(rehearsed["dry_run"], true);
+        assert_eq!(cached(0..PAGES), PAGES, "a rehearsal drops nothing");
+
+        let toml = rule(&group, policy, "dry_run = false\n");
+        write_config(daemon.directory.path(), &toml);
+        daemon.signal(Signal::HUP);
+        let left = |journal: &[Value]| -> u64 {
+            let lines = journal.iter();
+            lines.map(|line| after(line, "left_file_bytes")).sum()
+        };
+        let wanted = HALF_BYTES * 99 / 100;
+        daemon.wait_for("action", |_| left(&daemon.journal()) >= wanted);
+        // Some more looks: none of them takes what is read.
+        std::thread::sleep(Duration::from_secs(3));
+        let journal = daemon.end();
+        let (hot, cold) = (cached(0..PAGES / 2), cached(PAGES / 2..PAGES));
+        assert!(
+            hot >= PAGES / 2 * 995 / 1000,
+            "{hot} hot pages: {journal:#?}"
+        );
+        assert!(cold <= PAGES / 2 / 100, "{cold} cold pages: {journal:#?}");
+        assert!(left(&journal) <= HALF_BYTES * 101 / 100, "{journal:#?}");
+        for line in journal.iter().filter(|line| line["phase"] == "after") {
+            assert!(line["dropped"].is_null() || line["dropped"]["left_bytes"].is_u64());
+        }
+    });
+}
+
+/// Ends a reader.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}

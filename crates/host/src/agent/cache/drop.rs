@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//! File memory of a cgroup for policies: how old it is, what of it came back, and the way out.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use agewise_policy::generations::{Generations, PageType, Sizes};
+use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
+
+use super::{Agent, Cache};
+use crate::access::{AccessError, PAGE_BYTES};
+use crate::cgroup::Cgroup;
+use crate::error::FileError;
+use crate::pagecache::{Cold, DropLimits, DropReport, Dropper, Mounts};
+
+/// A page goes only if so many looks did not see it accessed, however long those are apart.
+pub(super) const LOOKS: usize = 2;
+
+/// Whose file memory a policy takes.
+#[derive(Clone, Copy, Debug)]
+pub struct FilesOf<'a> {
+    /// Of this cgroup and those below it,
+    pub cgroup: &'a Cgroup,
+    /// but not of these and those below them.
+    pub without: &'a [PathBuf],
+}
+
+/// Why no file memory leaves.
+#[derive(Debug, thiserror::Error)]
+pub enum DropError {
+    /// [`Agent::follow_files`] was not called, or did not work.
+    #[error("page cache: it is not followed (see `agewise doctor`)")]
+    NotFollowed,
+    /// A page that was accessed may look idle.
+    #[error(
+        "page cache: accesses were lost since the last look; what is cold is known after the next"
+    )]
+    Lost,
+    /// The accesses cannot be read.
+    #[error("page cache: {0}")]
+    Source(#[from] AccessError),
+    /// What is mounted where cannot be read.
+    #[error("page cache: {0}")]
+    Mounts(#[from] FileError),
+}
+
+/// Pages by age, those found accessed by the last look by how long they had been idle, and those
+/// that were dropped and read again since the beginning.
+pub(in crate::agent) struct FilePages {
+    pub resident: Histogram,
+    pub returned: Histogram,
+    pub refaulted: u64,
+}
+
+impl Cache {
+    fn owns(&self, of: FilesOf<'_>, id: u64) -> bool {
+        let spared = |path: &PathBuf| of.without.iter().any(|without| path.starts_with(without));
+        self.is_of(of.cgroup, id) && !self.paths.get(&id).is_some_and(spared)
+    }
+
+    /// What a policy wants to know of file memory that can be dropped.
+    pub(in crate::agent) fn pages_of(
+        &self,
+        of: FilesOf<'_>,
+        bounds: &Intervals,
+        oldest: OldestPages,
+    ) -> Option<FilePages> {
+        let owns = |id| self.owns(of, id);
+        let (returned, refaulted) = self.ages.returned(&owns)?;
+        let mut resident = Histogram::new(bounds);
+        let (window, now_ms) = (self.ages.generations(), self.ages.last_look_ms());
+        resident.add_window(window, &self.ages.droppable(&owns), now_ms, oldest);
+        Some(FilePages {
+            resident,
+            returned,
+            refaulted,
+        })
+    }
+
+    /// How long a page must not have been accessed for at least; `None` before the first looks.
+    fn least_age_ms(&self) -> Option<u64> {
+        let before = self.looked_ms.iter().nth_back(LOOKS)?;
+        Some(self.ages.last_look_ms().saturating_sub(*before))
+    }
+
+    fn drop_cold(
+        &mut self,
+        of: FilesOf<'_>,
+        mounts: &Mounts,
+        older_than_ms: u64,
+        limits: DropLimits,
+        cancel: &AtomicBool,
+    ) -> Result<DropReport, DropError> {
+        let mut sum = DropReport::default();
+        let Some(least_ms) = self.least_age_ms() else {
+            return Ok(sum);
+        };
+        self.ages.take_in_accesses()?;
+        if self.last.dropped > 0 || self.ages.pending().dropped > 0 {
+            return Err(DropError::Lost);
+        }
+        let older_than_ms = older_than_ms.max(least_ms);
+        let owned: std::collections::HashSet<u64> = {
+            let known = self.sizes.keys().map(|owner| owner.cgroup);
+            known.filter(|id| self.owns(of, *id)).collect()
+        };
+        let owns = |id| owned.contains(&id);
+        let (window, now_ms) = (self.ages.generations(), self.ages.last_look_ms());
+        let sizes = self.ages.droppable(&owns);
+        let oldest_ms = oldest_that_fit(window, &sizes, now_ms, older_than_ms, limits.bytes_max);
+        let mut dropper = Dropper::new(limits, cancel);
+        for age_ms in [oldest_ms, Some(older_than_ms)].into_iter().flatten() {
+            let cold = Cold {
+                older_than_ms: age_ms,
+                owns: &owns,
+            };
+            let report = dropper.drop_cold(&mut self.ages, cold, mounts, &mut |_, _, _| ())?;
+            sum.add(&report);
+            // In a rehearsal nothing leaves, and the same would be found twice.
+            if limits.rehearse || age_ms == older_than_ms {
+                break;
+            }
+        }
+        Ok(sum)
+    }
+}
+
+/// The youngest age at which all file pages that are older fit; `None` if only a part of the oldest
+/// does.
+fn oldest_that_fit(
+    window: &Generations,
+    sizes: &Sizes,
+    now_ms: u64,
+    older_than_ms: u64,
+    bytes_max: u64,
+) -> Option<u64> {
+    let (first, last) = window.labels_older_than(now_ms, older_than_ms)?;
+    let (mut bytes, mut fitting) = (0u64, None);
+    for label in first..=last {
+        let pages = sizes[usize::from(label)][PageType::File as usize];
+        bytes = bytes.saturating_add(pages.saturating_mul(PAGE_BYTES));
+        if bytes > bytes_max {
+            return fitting;
+        }
+        if bytes > 0 {
+            fitting = window
+                .age_bounds_ms(label, now_ms)
+                .map(|(at_least, _)| at_least);
+        }
+    }
+    // All of it.
+    Some(older_than_ms)
+}
+
+impl Agent {
+    /// Drops clean file memory of a cgroup that was not accessed for so long, nor in the last
+    /// looks, the oldest first.
+    ///
+    /// # Errors
+    /// The page cache is not followed, accesses were lost, or cannot be read any more. What happens
+    /// to single files is in the report.
+    pub fn drop_cold_files(
+        &mut self,
+        of: FilesOf<'_>,
+        older_than_ms: u64,
+        limits: DropLimits,
+        cancel: &AtomicBool,
+    ) -> Result<DropReport, DropError> {
+        let mounts = Mounts::read(&self.roots.proc)?;
+        let cache = self.cache.as_mut().ok_or(DropError::NotFollowed)?;
+        cache.drop_cold(of, &mounts, older_than_ms, limits, cancel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agewise_policy::generations::LABELS;
+
+    #[test]
+    fn the_oldest_go_first_as_far_as_all_of_an_age_fits() {
+        let mut window = Generations::new(0, 8, 3_600_000);
+        for second in 1..=4 {
+            let _ = window.advance(second * 1000);
+        }
+        let labels: Vec<_> = window.iter().map(|(label, _)| label).collect();
+        let mut sizes: Box<Sizes> = Box::new([[0; 2]; LABELS]);
+        for label in &labels[..3] {
+            sizes[usize::from(*label)][PageType::File as usize] = 10;
+        }
+        let fit = |pages: u64| oldest_that_fit(&window, &sizes, 10_000, 500, pages * PAGE_BYTES);
+        assert_eq!(fit(30), Some(500), "all of it");
+        let two = fit(25).unwrap();
+        let one = fit(10).unwrap();
+        assert!(one > two && two > 500, "{one} {two}");
+        assert_eq!(fit(9), None);
+        assert_eq!(
+            oldest_that_fit(&window, &sizes, 10_000, 3_600_000, 1 << 30),
+            None
+        );
+    }
+}

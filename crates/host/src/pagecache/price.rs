@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a page costs that is read from the device of its file again: measured on a file of our own.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Instant;
+
+use rustix::fs::{Advice, fadvise};
+
+use super::shown::TMPFS_MAGIC;
+use super::stat::cachestat;
+use crate::access::PAGE_BYTES;
+
+/// Pages read, and how far apart: readahead is told to stay away, but blocks of devices are larger
+/// than pages.
+const PAGES: u64 = 16;
+const STRIDE: u64 = 16;
+
+/// A file without a name, whose pages are let go and read again.
+#[derive(Debug)]
+pub struct PriceOfFile {
+    file: File,
+}
+
+impl PriceOfFile {
+    /// Writes the file, in a directory of the file system that is asked about.
+    ///
+    /// # Errors
+    /// It cannot be made there; or its file system is memory.
+    pub fn new(dir: &Path) -> io::Result<Self> {
+        let flags = libc::O_TMPFILE | libc::O_CLOEXEC;
+        let mut open = File::options();
+        let mut file = open.read(true).write(true).custom_flags(flags).open(dir)?;
+        let on = rustix::fs::fstatfs(&file)?;
+        if on.f_type as u64 == TMPFS_MAGIC {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let content: Vec<u8> = (0..PAGES * STRIDE * PAGE_BYTES / 8)
+            .flat_map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes())
+            .collect();
+        file.write_all(&content)?;
+        file.sync_data()?;
+        fadvise(&file, 0, None, Advice::Random)?;
+        Ok(PriceOfFile { file })
+    }
+
+    /// The median time that reading a page takes that is not in memory, ns; `None` where they did
+    /// not leave it.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn refault_ns(&self) -> io::Result<Option<u64>> {
+        fadvise(&self.file, 0, None, Advice::DontNeed)?;
+        let mut times_ns = Vec::new();
+        for page in (0..PAGES).map(|page| page * STRIDE) {
+            if cachestat(&self.file, page..page + 1)?.pages > 0 {
+                continue;
+            }
+            let began = Instant::now();
+            self.file.read_exact_at(&mut [0; 8], page * PAGE_BYTES)?;
+            times_ns.push(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        }
+        times_ns.sort_unstable();
+        Ok(times_ns.get(times_ns.len() / 2).copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_from_a_device_has_a_price_and_one_from_memory_has_none() {
+        let refused = PriceOfFile::new(Path::new("/dev/shm")).map(drop);
+        match refused {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+            other => println!("SKIPPED the price of a file in memory: {other:?}"),
+        }
+        let price = match PriceOfFile::new(Path::new("/var/tmp")) {
+            Ok(price) => price,
+            Err(error) => return println!("SKIPPED the price of a file: /var/tmp: {error}"),
+        };
+        match price.refault_ns() {
+            Ok(Some(ns)) => assert!((100..10_000_000_000).contains(&ns), "{ns}"),
+            other => println!("SKIPPED the price of a file: {other:?}"),
+        }
+    }
+}
