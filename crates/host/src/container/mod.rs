@@ -2,8 +2,8 @@
 //! Which container or pod a cgroup is.
 //!
 //! A cgroup of a container has its id in its path. The names that belong to it are in files of the
-//! run time (the bundles of containerd and CRI-O, Docker's and Podman's own), or in the names of the
-//! kubelet's logs. No socket of a run time is asked: whoever may talk to one may do anything on the
+//! run time (the bundles of containerd and CRI-O, Docker's and Podman's own), or in the names of
+//! the kubelet's logs. No socket of a run time is asked: whoever may talk to one may do anything on the
 //! machine, and it answers nothing that those files do not say.
 
 mod logs;
@@ -96,7 +96,8 @@ impl Container {
     }
 }
 
-/// The containers of a machine. What was found out of a cgroup is kept for as long as it is asked for.
+/// The containers of a machine. What was found out of a cgroup is kept for as long as it is asked
+/// for.
 #[derive(Debug)]
 pub struct Containers {
     root: PathBuf,
@@ -115,8 +116,8 @@ struct Known {
     wait: u64,
 }
 
-/// A name that is missing is looked for at the next look, then more and more rarely, up to this many
-/// looks apart.
+/// A name that is missing is looked for at the next look, then more and more rarely, up to this
+/// many looks apart.
 const WAIT_MAX: u64 = 64;
 
 impl Containers {
@@ -129,8 +130,8 @@ impl Containers {
         }
     }
 
-    /// The container or pod of each of these cgroups, by its path below the hierarchy; `None` for any
-    /// other cgroup. Forgets those that are not among them.
+    /// The container or pod of each of these cgroups, by its path below the hierarchy; `None` for
+    /// any other cgroup. Forgets those that are not among them.
     pub fn look<'a>(
         &mut self,
         cgroups: impl IntoIterator<Item = &'a Path>,

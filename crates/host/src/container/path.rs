@@ -2,9 +2,9 @@
 //! What the path of a cgroup says of containers, before anything is read.
 //!
 //! Every run time ends the name of a container's cgroup with its id, 64 hexadecimal digits:
-//! `cri-containerd-ID.scope`, `crio-ID.scope`, `docker-ID.scope`, `libpod-ID.scope` where systemd makes
-//! cgroups, else `ID`, `crio-ID`, or `SLICE:cri-containerd:ID`. The kubelet puts the uid of the pod into
-//! the cgroup above: `kubepods-burstable-podUID.slice` with `_` for `-`, or `podUID`.
+//! `cri-containerd-ID.scope`, `crio-ID.scope`, `docker-ID.scope`, `libpod-ID.scope` where systemd
+//! makes cgroups, else `ID`, `crio-ID`, or `SLICE:cri-containerd:ID`. The kubelet puts the uid of
+//! the pod into the cgroup above: `kubepods-burstable-podUID.slice` with `_` for `-`, or `podUID`.
 
 use std::path::Path;
 
@@ -102,7 +102,7 @@ mod tests {
         assert!(of_pod(&format!("/kubepods/besteffort/pod{UID}/{ID}")));
         assert!(of_pod(&format!("/kubepods/pod{UID}/crio-{ID}")));
         assert!(of_pod(&format!(
-            "/system.slice/containerd.service/kubepods-besteffort-pod{under}.slice:cri-containerd:{ID}"
+            "/system.slice/containerd.service/kubepods-pod{under}.slice:cri-containerd:{ID}"
         )));
         for alone in [
             format!("/system.slice/docker-{ID}.scope"),

@@ -141,8 +141,8 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// What annotations of a bundle or labels say; `None` if they are not of Kubernetes. A sandbox, which
-/// holds the pod's namespaces, is no container of it and has no name.
+/// What annotations of a bundle or labels say; `None` if they are not of Kubernetes. A sandbox,
+/// which holds the pod's namespaces, is no container of it and has no name.
 fn of_annotations(all: &HashMap<String, String>) -> Option<Container> {
     let get = |keys: [&str; 2]| {
         keys.iter()

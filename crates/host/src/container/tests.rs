@@ -164,7 +164,8 @@ fn every_run_time_is_read_where_it_keeps_its_names() {
         container(["shop", "a", "", A, "pause"])
     );
 
-    let podman = |id: &str| json!([{"id": id, "names": ["job"], "metadata": "{\"image-name\":\"localhost/job:1\"}"}]);
+    let metadata = "{\"image-name\":\"localhost/job:1\"}";
+    let podman = |id: &str| json!([{"id": id, "names": ["job"], "metadata": metadata}]);
     for (at, path) in sources::PODMAN.iter().enumerate() {
         let id = B.replace("bb", &format!("c{at}"));
         machine.file(path, podman(&id).to_string());
