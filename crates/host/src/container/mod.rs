@@ -3,8 +3,8 @@
 //!
 //! A cgroup of a container has its id in its path. The names that belong to it are in files of the
 //! run time (the bundles of containerd and CRI-O, Docker's and Podman's own), or in the names of
-//! the kubelet's logs. No socket of a run time is asked: whoever may talk to one may do anything on the
-//! machine, and it answers nothing that those files do not say.
+//! the kubelet's logs. No socket of a run time is asked: whoever may talk to one may do anything on
+//! the machine, and it answers nothing that those files do not say.
 
 mod logs;
 mod path;
