@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -146,11 +146,11 @@ fn text_and_csv_show_no_controls() {
 struct OwnCgroup(PathBuf);
 
 impl OwnCgroup {
-    fn new() -> Option<Self> {
+    fn new(test: &str) -> Option<Self> {
         let hierarchy = Hierarchy::discover(&ProcRoot::default()).ok()?;
         let dir = hierarchy
             .root
-            .join(format!("agewise-files-{}", std::process::id()));
+            .join(format!("agewise-{test}-{}", std::process::id()));
         fs::create_dir(&dir).ok()?;
         Some(OwnCgroup(dir))
     }
@@ -160,6 +160,17 @@ impl Drop for OwnCgroup {
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.0);
     }
+}
+
+/// Has a process of a cgroup read a file.
+fn read_in(cgroup: &OwnCgroup, path: &Path) {
+    let reader = "echo $$ > \"$1/cgroup.procs\" && cat \"$2\" > /dev/null";
+    let read = Command::new("sh")
+        .args(["-c", reader, "sh"])
+        .arg(&cgroup.0)
+        .arg(path)
+        .status();
+    assert!(read.unwrap().success());
 }
 
 /// A file whose pages are charged to a cgroup: who reads first pays.
@@ -176,14 +187,7 @@ fn read_by(cgroup: &OwnCgroup, path: &Path) -> File {
             libc::POSIX_FADV_DONTNEED,
         )
     };
-    // Who reads first pays: the cgroup of the reader.
-    let reader = "echo $$ > \"$1/cgroup.procs\" && cat \"$2\" > /dev/null";
-    let read = Command::new("sh")
-        .args(["-c", reader, "sh"])
-        .arg(&cgroup.0)
-        .arg(path)
-        .status();
-    assert!(read.unwrap().success());
+    read_in(cgroup, path);
     // SAFETY: a descriptor of ours.
     unsafe {
         libc::posix_fadvise(
@@ -198,7 +202,7 @@ fn read_by(cgroup: &OwnCgroup, path: &Path) -> File {
 
 #[test]
 fn cold_pages_of_files_leave_and_hot_ones_stay() {
-    let Some(cgroup) = OwnCgroup::new() else {
+    let Some(cgroup) = OwnCgroup::new("files") else {
         println!("SKIPPED reclaim: no memory cgroup can be made");
         return;
     };
@@ -316,4 +320,41 @@ fn reads_of_a_program_are_recorded_in_order() {
             "{out} {error}"
         );
     }
+}
+
+/// The trace of a cgroup that is removed ends there, and is whole.
+#[test]
+fn a_cgroup_is_recorded_to_its_end() {
+    let Some(cgroup) = OwnCgroup::new("recorded") else {
+        println!("SKIPPED record --cgroup: no memory cgroup can be made");
+        return;
+    };
+    let dir = disk();
+    let (data, trace) = (dir.path().join("data"), dir.path().join("t.pages"));
+    cached(&data);
+    let mut recorder = Command::new(env!("CARGO_BIN_EXE_agewise"))
+        .args(["trace", "record", "--files", "--format=json", "--cgroup"])
+        .arg(&cgroup.0)
+        .arg("--out")
+        .arg(&trace)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while !trace.exists() && recorder.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    read_in(&cgroup, &data);
+    drop(cgroup);
+    let recorded = recorder.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&recorded.stderr);
+    if error.contains("not permitted") || error.contains("not available here") {
+        println!("SKIPPED record --cgroup: {error}");
+        return;
+    }
+    assert!(recorded.status.success(), "{error}");
+    let summary: Value = serde_json::from_slice(&recorded.stdout).unwrap();
+    assert_eq!(summary["ended_by"], "exit");
+    let (worked, out, error) = agewise(&["trace", "info", trace.to_str().unwrap()]);
+    assert!(worked, "{out} {error}");
 }

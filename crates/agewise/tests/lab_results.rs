@@ -19,7 +19,8 @@ impl Place {
             .map(|n| format!("{}\n", n * n % 1009 + n % 7))
             .collect();
         fs::write(place.at("one.trace"), pages).expect("written");
-        fs::write(place.at("small.toml"), WORKLOAD).expect("written");
+        let workload = program::small_workload(20_000);
+        fs::write(place.at("small.toml"), workload).expect("written");
         place
     }
 
@@ -54,27 +55,6 @@ impl Place {
         )
     }
 }
-
-/// A heap of twice its memory.
-const WORKLOAD: &str = r#"
-description = "Zipf over a heap"
-memory = "2MiB"
-swap = "zram"
-
-[[process]]
-name = "one"
-
-[[process.area]]
-name = "heap"
-size = "4MiB"
-
-[[process.phase]]
-populate = ["heap"]
-
-[[process.phase]]
-touches = 20000
-stream = [{ area = "heap", order = "zipf", theta = 0.99, write = 0.1 }]
-"#;
 
 const RUN: [&str; 16] = [
     "lab",

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sweeps: cells by description, a file a cell, and what is left of one that is killed.
 
+mod program;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,26 +11,6 @@ use std::time::{Duration, Instant};
 
 /// A directory with a trace, a workload and the description of a sweep in it.
 struct Place(tempfile::TempDir);
-
-const WORKLOAD: &str = r#"
-description = "Zipf over a heap"
-memory = "2MiB"
-swap = "zram"
-
-[[process]]
-name = "one"
-
-[[process.area]]
-name = "heap"
-size = "4MiB"
-
-[[process.phase]]
-populate = ["heap"]
-
-[[process.phase]]
-touches = 60000
-stream = [{ area = "heap", order = "zipf", theta = 0.99, write = 0.1 }]
-"#;
 
 /// 120 cells.
 const SPEC: &str = r#"
@@ -50,7 +32,7 @@ impl Place {
             .map(|n| format!("{}\n", n * n % 1009 + n % 7))
             .collect();
         place.write("one.trace", &pages);
-        place.write("small.toml", WORKLOAD);
+        place.write("small.toml", &program::small_workload(60_000));
         place.write("sweep.toml", SPEC);
         place
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use agewise_policy::whatif::{Curve, Curves, Estimate, History, PERCENTS, Point};
+use agewise_policy::whatif::{Curves, Estimate, History};
 use serde_json::Value;
 
 const AGEWISE: &str = env!("CARGO_BIN_EXE_agewise");
@@ -20,29 +20,10 @@ fn unix_ms() -> u64 {
 
 /// No faults from `knee` percent on, very many below.
 fn curves(knee: u16) -> Curves {
-    let point = |percent: u16| {
-        let rate = if percent < knee { 1e6 } else { 0.0 };
-        let faults = Estimate {
-            low: rate,
-            likely: rate,
-            high: rate,
-        };
-        Point {
-            faults: [faults, Estimate::default()],
-        }
-    };
-    let curve = Curve {
-        points: PERCENTS.map(point),
-    };
+    let faults = |percent| Estimate::exact(if percent < knee { 1e6 } else { 0.0 });
     Curves {
-        full_bytes: GIB,
-        observed_ms: HOUR_MS,
-        unknown_per_second: 0.0,
-        seen_per_second: 0.0,
-        uses_per_second: 0.0,
         unused_bytes: 5 << 20,
-        beyond_bytes: 0,
-        curves: [curve.clone(), curve],
+        ..Curves::of_anon(GIB, HOUR_MS, faults)
     }
 }
 

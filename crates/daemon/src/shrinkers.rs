@@ -218,7 +218,7 @@ mod tests {
     use agewise_host::cgroup::{Hierarchy, Version};
     use agewise_host::root::Roots;
     use agewise_host::throttle::Ledger;
-    use agewise_policy::whatif::{Curve, Estimate, PERCENTS, Point};
+    use agewise_policy::whatif::Estimate;
 
     use super::*;
     use crate::config;
@@ -303,6 +303,14 @@ mod tests {
             }
         }
 
+        /// With the rule of [`small`](Self::small), for real.
+        fn shrinkers(&self) -> Shrinkers {
+            let mut shrinkers = Shrinkers::default();
+            shrinkers.equip(self.throttle());
+            shrinkers.follow(vec![self.small(false)], &self.journal);
+            shrinkers
+        }
+
         fn run(&mut self, shrinkers: &mut Shrinkers, seconds: u64, faults_per_second: u64) {
             let curves = curves();
             for _ in 0..seconds * 2 {
@@ -329,38 +337,15 @@ mod tests {
     }
 
     fn curves() -> Curves {
-        let point = |percent: u16| {
-            let rate = f64::from(60u16.saturating_sub(percent)) * 100.0;
-            let faults = Estimate {
-                low: rate,
-                likely: rate,
-                high: rate,
-            };
-            Point {
-                faults: [faults, Estimate::default()],
-            }
-        };
-        let curve = Curve {
-            points: PERCENTS.map(point),
-        };
-        Curves {
-            full_bytes: FULL,
-            observed_ms: 900_000,
-            unknown_per_second: 0.0,
-            seen_per_second: 0.0,
-            uses_per_second: 0.0,
-            unused_bytes: 0,
-            beyond_bytes: 0,
-            curves: [curve.clone(), curve],
-        }
+        Curves::of_anon(FULL, 900_000, |percent| {
+            Estimate::exact(f64::from(60u16.saturating_sub(percent)) * 100.0)
+        })
     }
 
     #[test]
     fn it_shrinks_gives_back_and_leaves_nothing_behind() {
         let mut world = World::new();
-        let mut shrinkers = Shrinkers::default();
-        shrinkers.equip(world.throttle());
-        shrinkers.follow(vec![world.small(false)], &world.journal);
+        let mut shrinkers = world.shrinkers();
         assert_eq!(shrinkers.next_ms(), None, "nothing is limited yet");
         world.run(&mut shrinkers, 120, 0);
         let limit: u64 = world.high().parse().expect("a limit");
@@ -395,9 +380,7 @@ mod tests {
     #[test]
     fn without_a_journal_no_limit_stays_that_nobody_would_raise() {
         let mut world = World::new();
-        let mut shrinkers = Shrinkers::default();
-        shrinkers.equip(world.throttle());
-        shrinkers.follow(vec![world.small(false)], &world.journal);
+        let mut shrinkers = world.shrinkers();
         world.run(&mut shrinkers, 60, 0);
         assert_ne!(world.high(), "max");
         let config = config::Journal {
@@ -412,9 +395,7 @@ mod tests {
     #[test]
     fn a_killed_one_is_undone_and_a_rehearsal_only_says() {
         let mut world = World::new();
-        let mut shrinkers = Shrinkers::default();
-        shrinkers.equip(world.throttle());
-        shrinkers.follow(vec![world.small(false)], &world.journal);
+        let mut shrinkers = world.shrinkers();
         world.run(&mut shrinkers, 60, 0);
         assert_ne!(world.high(), "max");
         // Killed: nothing is undone by the one that is gone.

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use agewise_policy::proactive::Spec;
 use agewise_policy::workingset::{Histogram, Intervals};
-use agewise_trace::{FORMATS, Input, ReadOptions, format};
+use agewise_trace::{FORMATS, Input, ReadOptions, format, registry};
 
 /// Something that reads bytes.
 #[derive(Clone, Copy)]
@@ -83,7 +83,7 @@ fn trace(bytes: &[u8]) {
         return;
     };
     let known = FORMATS.get(usize::from(which)).copied();
-    let Some(format) = known.or_else(|| format::detect(&mut input).ok()) else {
+    let Some(format) = known.or_else(|| registry::detect(&mut input).ok()) else {
         return;
     };
     let Ok(mut reader) = (format.open)(input, &ReadOptions::default()) else {

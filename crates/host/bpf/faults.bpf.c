@@ -16,6 +16,8 @@
 typedef __u64 u64;
 typedef __u32 u32;
 
+#include "watched.h"
+
 /* As in src/faults/program.rs. */
 struct fault_event {
 	u64 time_ns; /* CLOCK_MONOTONIC */
@@ -28,27 +30,6 @@ struct fault_event {
 #define CODE_BITS 0x1fULL /* present, write, user, reserved, instruction */
 #define CODE_MAJOR 0x20ULL /* of ours: the thread's fault at this page, told before, was major */
 
-/* Its size is set on loading. */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} ring SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
-	__type(key, u32);
-	__type(value, u32);
-} watched SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u64);
-} dropped SEC(".maps");
-
 static __always_inline int note(u64 address, u64 code)
 {
 	u64 id = bpf_get_current_pid_tgid();
@@ -58,15 +39,9 @@ static __always_inline int note(u64 address, u64 code)
 	/* The upper half is the kernel's own. */
 	if ((long long)address < 0 || !bpf_map_lookup_elem(&watched, &tgid))
 		return 0;
-	event = bpf_ringbuf_reserve(&ring, sizeof(*event), 0);
-	if (!event) {
-		u32 zero = 0;
-		u64 *count = bpf_map_lookup_elem(&dropped, &zero);
-
-		if (count)
-			__sync_fetch_and_add(count, 1);
+	event = new_event(sizeof(*event));
+	if (!event)
 		return 0;
-	}
 	event->time_ns = bpf_ktime_get_ns();
 	event->address = (address & ~PAGE_MASK_BITS) | code;
 	event->tgid = tgid;

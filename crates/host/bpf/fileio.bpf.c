@@ -17,6 +17,8 @@
 typedef __u64 u64;
 typedef __u32 u32;
 
+#include "watched.h"
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 struct super_block { u32 s_dev; unsigned long s_magic; };
 struct inode {
@@ -60,27 +62,6 @@ const volatile u32 exclusive;	/* last_index is behind the last page, as some ker
 const volatile u32 tells_ext4;
 const volatile u32 tells_xfs;
 
-/* Its size is set on loading. */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} ring SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
-	__type(key, u32);
-	__type(value, u32);
-} watched SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u64);
-} dropped SEC(".maps");
-
 static __always_inline int is_watched(void)
 {
 	u32 tgid = bpf_get_current_pid_tgid() >> 32;
@@ -90,17 +71,11 @@ static __always_inline int is_watched(void)
 
 static __always_inline int tell(struct inode *inode, u64 first, u64 last, u32 write)
 {
-	struct fio_event *event = bpf_ringbuf_reserve(&ring, sizeof(*event), 0);
+	struct fio_event *event = new_event(sizeof(*event));
 	u64 who = bpf_get_current_pid_tgid();
 
-	if (!event) {
-		u32 zero = 0;
-		u64 *count = bpf_map_lookup_elem(&dropped, &zero);
-
-		if (count)
-			__sync_fetch_and_add(count, 1);
+	if (!event)
 		return 0;
-	}
 	event->time_ns = bpf_ktime_get_ns();
 	event->inode = BPF_CORE_READ(inode, i_ino);
 	event->device = BPF_CORE_READ(inode, i_sb, s_dev);

@@ -2,16 +2,15 @@
 //! Which pages of files processes read and write through descriptors, in exact order: by BPF on the
 //! tracepoints that all system calls for that pass.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
 
-use libbpf_rs::{
-    Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, RingBuffer, RingBufferBuilder,
-};
+use libbpf_rs::{Link, Object, ObjectBuilder};
 
 use crate::access::AccessError;
-use crate::bpf;
+use crate::bpf::{
+    self, KernelTypes,
+    watched::{Watched, set_ring_bytes},
+};
 use crate::pagecache::Accessed;
 
 /// `make bpf` builds it, `make bpf-check` proves that it matches its source.
@@ -21,8 +20,6 @@ static OBJECT: &[u8] = include_bytes!("../bpf/fileio.bpf.o");
 const RING_BYTES: u32 = 16 << 20;
 /// Bytes of `struct fio_event`.
 const EVENT_BYTES: usize = 56;
-/// Bytes of a place in the ring: an event and the kernel's header of it.
-const PLACE_BYTES: u32 = 64;
 /// Threads whose last read is remembered, at most.
 const THREADS_MAX: usize = 1 << 16;
 
@@ -89,10 +86,7 @@ impl FileIo {
 pub struct FileIoSource {
     // Field order: links go first, so that nothing is written to what goes after them.
     _links: Vec<Link>,
-    ring: RingBuffer<'static>,
-    events: Rc<RefCell<Vec<FileIo>>>,
-    watched: MapHandle,
-    dropped: MapHandle,
+    watched: Watched<FileIo>,
     /// The last read of each thread.
     reads: HashMap<u32, FileIo>,
     /// What this kernel has no tracepoints for.
@@ -134,9 +128,10 @@ impl FileIoSource {
 
     fn attach(ring_bytes: u32, exclusive: bool) -> libbpf_rs::Result<Self> {
         let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
+        let kernel = KernelTypes::read();
         let lacking: Vec<_> = OPTIONAL
             .into_iter()
-            .filter(|(_, tracepoint, _)| !has_tracepoint(tracepoint))
+            .filter(|(_, tracepoint, _)| !kernel.have_tracepoint(tracepoint))
             .collect();
         let lacks = |name: &str| lacking.iter().any(|(program, ..)| *program == name);
         for mut program in open.progs_mut() {
@@ -148,10 +143,8 @@ impl FileIoSource {
             ext4: (!lacks("ext4_write") && !lacks("ext4_da_write")).into(),
             xfs: (!lacks("xfs_write")).into(),
         };
+        set_ring_bytes(&mut open, ring_bytes)?;
         for mut map in open.maps_mut() {
-            if map.name().to_str() == Some("ring") {
-                map.set_max_entries(ring_bytes)?;
-            }
             if map
                 .name()
                 .to_str()
@@ -164,15 +157,6 @@ impl FileIoSource {
             }
         }
         let object = open.load()?;
-        let events = Rc::new(RefCell::new(Vec::new()));
-        let ring_map = bpf::map_named(&object, "ring")?;
-        let mut builder = RingBufferBuilder::new();
-        let sink = Rc::clone(&events);
-        builder.add(&ring_map, move |bytes| {
-            sink.borrow_mut().extend(event(bytes));
-            0
-        })?;
-        let ring = builder.build()?;
         let mut links = Vec::new();
         for program in object.progs_mut() {
             if !lacks(&program.name().to_string_lossy()) {
@@ -181,10 +165,7 @@ impl FileIoSource {
         }
         Ok(FileIoSource {
             _links: links,
-            ring,
-            events,
-            watched: bpf::map_named(&object, "watched")?,
-            dropped: bpf::map_named(&object, "dropped")?,
+            watched: Watched::of(&object, "reads and writes of files", EVENT_BYTES, event)?,
             reads: HashMap::new(),
             unseen: lacking.into_iter().map(|(.., what)| what).collect(),
             _object: object,
@@ -205,23 +186,17 @@ impl FileIoSource {
             Whose::WithChildren => 1,
             Whose::Alone => 2,
         };
-        self.watched
-            .update(&pid.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|error| AccessError::Unsupported {
-                what: "reads and writes of one more process",
-                why: error.to_string(),
-            })
+        self.watched.watch(pid, value)
     }
 
     /// Tells of a process no more.
     pub fn forget(&mut self, pid: u32) {
-        // Not there any more is as well.
-        let _ = self.watched.delete(&pid.to_ne_bytes());
+        self.watched.forget(pid);
     }
 
     /// Whether any process is watched that has not ended.
     pub fn has_watched(&self) -> bool {
-        self.watched.keys().next().is_some()
+        self.watched.has_any()
     }
 
     /// What happened since this was called last, in order.
@@ -229,16 +204,7 @@ impl FileIoSource {
     /// # Errors
     /// The ring cannot be read.
     pub fn drain(&mut self) -> Result<Vec<FileIo>, AccessError> {
-        // A ring full and no more, or a program that reads all the time would keep us here.
-        let got = self.ring.consume_raw_n((RING_BYTES / PLACE_BYTES) as usize);
-        let mut events = std::mem::take(&mut *self.events.borrow_mut());
-        if got < 0 {
-            let source = std::io::Error::from_raw_os_error(-got);
-            return Err(AccessError::io(
-                "BPF ring buffer of reads and writes",
-                source,
-            ));
-        }
+        let mut events = self.watched.drain()?;
         events.retain(|io| !self.is_rest(io));
         Ok(events)
     }
@@ -254,9 +220,7 @@ impl FileIoSource {
 
     /// Reads and writes that found the ring full, since it was opened.
     pub fn dropped(&self) -> u64 {
-        let value = self.dropped.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
-        let bytes = value.ok().flatten().and_then(|value| value.try_into().ok());
-        bytes.map_or(0, u64::from_ne_bytes)
+        self.watched.dropped()
     }
 }
 
@@ -277,12 +241,6 @@ fn event(bytes: &[u8]) -> Option<FileIo> {
         generation: half(48),
     };
     (io.first <= io.last).then_some(io)
-}
-
-/// Whether this kernel's BTF has a tracepoint, as the type of the function that is called.
-fn has_tracepoint(name: &str) -> bool {
-    let btf = std::fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default();
-    memchr::memmem::find(&btf, format!("\0btf_trace_{name}\0").as_bytes()).is_some()
 }
 
 #[cfg(test)]

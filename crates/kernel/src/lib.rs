@@ -7,20 +7,26 @@
 //! [`mglru::Profile`] is what differs between kernel versions.
 
 pub mod batch;
+mod cgroups;
 pub mod classic;
+mod drain;
 pub mod folio;
 pub mod ids;
+mod lists;
 pub mod lru;
 pub mod mglru;
 pub mod page_table;
 pub mod reclaim;
 pub mod refault_distance;
+mod reports;
 pub mod shadow;
 pub mod work;
 pub mod world;
 
+pub use cgroups::LruConfig;
 pub use folio::{Flag, Folio, FolioType, Pfn};
 pub use ids::{LruvecId, MemcgId, MmId, NodeId};
-pub use lru::{AddContext, Lru, LruConfig, Mode};
+pub use lru::{Lru, Mode};
 pub use mglru::Profile;
+pub use reports::AddContext;
 pub use world::World;

@@ -16,7 +16,9 @@ use agewise_kernel::ids::MemcgId;
 use crate::machine::address_space::{Advice, Backing, MapOptions};
 use crate::machine::{self, Access, FileId, Limits, Machine, MachineConfig, ProcessId};
 use agewise_trace::DenseTrace;
-use agewise_trace::yardstick::{Policy, PolicySpec, Simulation, Yardstick, count_misses_among};
+use agewise_trace::yardstick::{
+    Counts, Policy, PolicySpec, Simulation, Yardstick, count_misses_among,
+};
 
 macro_rules! kernel_policy {
     ($name:ident, $text:literal, $alias:expr, $policy:literal, $mapped:literal, $summary:literal) => {
@@ -114,16 +116,7 @@ impl Yardstick for KernelPolicy {
         &self.name
     }
 
-    fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
-        self.misses_among(trace, capacity, &|_| true)
-    }
-
-    fn misses_among(
-        &self,
-        trace: &DenseTrace,
-        capacity: usize,
-        counts: &dyn Fn(usize) -> bool,
-    ) -> u64 {
+    fn misses_among(&self, trace: &DenseTrace, capacity: usize, counts: Counts<'_>) -> u64 {
         count_misses_among(trace, capacity, counts, |pages| {
             Box::new(KernelPool::new(pages, self.policy, self.mapped))
         })

@@ -10,7 +10,9 @@ use std::collections::BinaryHeap;
 
 use agewise_policy::reuse::{PageHistory, ReuseModel, ReuseParams, Value};
 use agewise_trace::DenseTrace;
-use agewise_trace::yardstick::{Policy, PolicySpec, Simulation, Yardstick, count_misses_among};
+use agewise_trace::yardstick::{
+    Counts, Policy, PolicySpec, Simulation, Yardstick, count_misses_among,
+};
 
 pub(crate) static SPEC: PolicySpec = PolicySpec {
     name: "reuse",
@@ -77,16 +79,7 @@ impl Yardstick for Reuse {
         &self.name
     }
 
-    fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
-        self.misses_among(trace, capacity, &|_| true)
-    }
-
-    fn misses_among(
-        &self,
-        trace: &DenseTrace,
-        capacity: usize,
-        counts: &dyn Fn(usize) -> bool,
-    ) -> u64 {
+    fn misses_among(&self, trace: &DenseTrace, capacity: usize, counts: Counts<'_>) -> u64 {
         count_misses_among(trace, capacity, counts, |pages| {
             Box::new(ReusePool::new(pages, self))
         })

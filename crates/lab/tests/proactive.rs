@@ -15,7 +15,7 @@ use agewise_lab::proactive::{ProactivePlan, Sight};
 use agewise_lab::workload::spec::Workload;
 use agewise_policy::proactive::Decision;
 use agewise_trace::page_trace::{Header, PageTraceWriter};
-use agewise_trace::{AccessStream, Input, PageClass, ReadOptions, Request, format};
+use agewise_trace::{AccessStream, Input, PageClass, ReadOptions, Request, registry};
 use proptest::prelude::*;
 
 const POLICIES: [&str; 3] = ["classic", "mglru:6.12", "mglru:7.2"];
@@ -253,7 +253,7 @@ fn agents_run_beside_traces() {
     }
     let bytes = Bytes::new(writer.finish().unwrap());
     let input = Input::from_reader(path, bytes).unwrap();
-    let format = format::by_name("page").unwrap();
+    let format = registry::by_name("page").unwrap();
     let reader = (format.open)(input, &ReadOptions::default()).unwrap();
     let mut stream = AccessStream::new(path, format, reader);
     let replay = Arc::new(Replay::read("t", path, &mut stream, None).unwrap());

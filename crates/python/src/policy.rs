@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use agewise_trace::DenseTrace;
-use agewise_trace::yardstick::Yardstick;
+use agewise_trace::yardstick::{Counts, Yardstick};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -72,7 +72,7 @@ impl PythonPolicy {
         py: Python<'_>,
         trace: &DenseTrace,
         capacity: usize,
-        counts: &dyn Fn(usize) -> bool,
+        counts: Counts<'_>,
     ) -> PyResult<u64> {
         let policy = self.class.bind(py).call1((capacity,))?;
         let on_access = policy.getattr("on_access")?;
@@ -109,16 +109,7 @@ impl Yardstick for PythonPolicy {
         &self.name
     }
 
-    fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
-        self.misses_among(trace, capacity, &|_| true)
-    }
-
-    fn misses_among(
-        &self,
-        trace: &DenseTrace,
-        capacity: usize,
-        counts: &dyn Fn(usize) -> bool,
-    ) -> u64 {
+    fn misses_among(&self, trace: &DenseTrace, capacity: usize, counts: Counts<'_>) -> u64 {
         Python::attach(|py| {
             self.count(py, trace, capacity.max(1), counts)
                 .unwrap_or_else(|error| {

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use super::error::TraceError;
-use super::format;
+use super::registry;
 use super::stream::TraceSource;
 
 /// The suffix of a trace name that means runs of accesses of one page taken for one.
@@ -61,9 +61,9 @@ impl Manifest {
             let (file, name) = (text(file_at), text(name_at));
             let mut source = TraceSource::new(&find_file(path, directory, Path::new(file)));
             source.format = format_at
-                .and_then(|at| format::by_description(text(at)))
-                .or_else(|| format::by_file_name(Path::new(file)))
-                .or_else(|| format::by_file_name(Path::new(name)));
+                .and_then(|at| registry::by_description(text(at)))
+                .or_else(|| registry::by_file_name(Path::new(file)))
+                .or_else(|| registry::by_file_name(Path::new(name)));
             entries.push(ManifestEntry {
                 name: name.to_string(),
                 source,

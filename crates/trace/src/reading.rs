@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::error::TraceError;
 use super::format::{Format, ReadLimits, ReadOptions};
 use super::manifest::Manifest;
-use super::reader::csv::Column;
+use super::reader::column::Column;
 use super::stream::TraceSource;
 
 /// How traces are read.

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use super::access::{Access, Request};
 use super::error::TraceError;
-use super::format::{self, Format, ReadOptions, RequestReader};
+use super::format::{Format, ReadOptions, RequestReader};
 use super::input::Input;
 use super::page_trace;
+use super::registry;
 
 /// Accesses of a batch.
 pub const BATCH_ACCESSES: usize = 4096;
@@ -46,7 +47,7 @@ impl TraceSource {
         input.set_expansion_max(self.options.limits.expansion_max);
         let format = match self.format {
             Some(format) => format,
-            None => format::detect(&mut input)?,
+            None => registry::detect(&mut input)?,
         };
         let compression = input.compression();
         let reader = (format.open)(input, &self.options)?;

@@ -7,6 +7,7 @@ use std::path::Path;
 use agewise_trace::page_trace::{Header, PageTraceWriter};
 use agewise_trace::{
     AccessStream, FORMATS, Format, Input, ReadOptions, Request, TraceError, TraceSource, format,
+    registry,
 };
 use proptest::prelude::*;
 
@@ -133,7 +134,7 @@ fn a_format_named_wrongly_is_an_error() {
         "page",
     ];
     for name in texts {
-        let (requests, error) = read(format::by_name(name).unwrap(), &binary);
+        let (requests, error) = read(registry::by_name(name).unwrap(), &binary);
         assert!(requests == 0 && error.is_some(), "{name}");
     }
 }
@@ -150,16 +151,19 @@ fn damaged_compression_is_an_error_with_the_place() {
     zstd.include_checksum(true).unwrap();
     zstd.write_all(text.as_bytes()).unwrap();
     for whole in [gzip.finish().unwrap(), zstd.finish().unwrap()] {
-        let (all, error) = read(format::by_name("lirs").unwrap(), &whole);
+        let (all, error) = read(registry::by_name("lirs").unwrap(), &whole);
         assert!(error.is_none() && all == 50_000);
-        let (some, error) = read(format::by_name("lirs").unwrap(), &whole[..whole.len() / 2]);
+        let (some, error) = read(
+            registry::by_name("lirs").unwrap(),
+            &whole[..whole.len() / 2],
+        );
         let message = error.expect("an error").to_string();
         assert!(some < all && message.contains("after byte"), "{message}");
         let mut damaged = whole.clone();
         let middle = damaged.len() / 2;
         damaged[middle] ^= 0x55;
         damaged[middle + 1] ^= 0xaa;
-        let (_, error) = read(format::by_name("lirs").unwrap(), &damaged);
+        let (_, error) = read(registry::by_name("lirs").unwrap(), &damaged);
         assert!(error.is_some());
     }
 }
@@ -215,7 +219,7 @@ proptest! {
             read(format, &bytes);
         }
         let mut input = Input::from_reader(Path::new(NAME), Cursor::new(bytes.clone())).unwrap();
-        let _ = format::detect(&mut input);
+        let _ = registry::detect(&mut input);
     }
 
     #[test]
@@ -283,7 +287,7 @@ proptest! {
             bytes[place] = byte;
             let path = Path::new(NAME);
             if let Ok(mut input) = Input::from_reader(path, Cursor::new(bytes))
-                && let Ok(format) = format::detect(&mut input)
+                && let Ok(format) = registry::detect(&mut input)
                 && let Ok(reader) = (format.open)(input, &ReadOptions::default())
             {
                 let mut stream = AccessStream::new(path, format, reader);
@@ -306,8 +310,8 @@ const XZ: &[u8] = &[
 
 #[test]
 fn xz_is_read() {
-    let (requests, error) = read(format::by_name("lirs").unwrap(), XZ);
+    let (requests, error) = read(registry::by_name("lirs").unwrap(), XZ);
     assert!(requests == 3 && error.is_none(), "{error:?}");
-    let (_, error) = read(format::by_name("lirs").unwrap(), &XZ[..XZ.len() - 20]);
+    let (_, error) = read(registry::by_name("lirs").unwrap(), &XZ[..XZ.len() - 20]);
     assert!(error.unwrap().to_string().contains("xz"));
 }

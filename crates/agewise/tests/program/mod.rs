@@ -24,3 +24,28 @@ pub fn agewise_code(args: &[&str]) -> (Option<i32>, String, String) {
         String::from_utf8_lossy(&output.stderr).into_owned(),
     )
 }
+
+/// A heap of twice its memory, as a file of the lab.
+pub fn small_workload(touches: u64) -> String {
+    format!(
+        r#"
+description = "Zipf over a heap"
+memory = "2MiB"
+swap = "zram"
+
+[[process]]
+name = "one"
+
+[[process.area]]
+name = "heap"
+size = "4MiB"
+
+[[process.phase]]
+populate = ["heap"]
+
+[[process.phase]]
+touches = {touches}
+stream = [{{ area = "heap", order = "zipf", theta = 0.99, write = 0.1 }}]
+"#
+    )
+}

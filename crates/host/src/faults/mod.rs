@@ -118,25 +118,25 @@ impl Faults {
 
 impl FaultSource for Faults {
     fn watch(&mut self, pid: u32) -> Result<(), AccessError> {
-        self.program.watch(pid)
+        self.program.watched.watch(pid, 1)
     }
 
     fn forget(&mut self, pid: u32) {
-        self.program.forget(pid);
+        self.program.watched.forget(pid);
     }
 
     fn drain(&mut self, into: &mut Vec<Fault>) -> Result<(), AccessError> {
-        let mut events = self.program.drain()?;
+        let mut events = self.program.watched.drain()?;
         // Two processors can take their places in the ring in another order than their times.
         events.sort_by_key(|event| event.fault.time_ns);
-        let before = std::mem::replace(&mut self.dropped, self.program.dropped());
+        let before = std::mem::replace(&mut self.dropped, self.program.watched.dropped());
         let all_told = self.tells_majors() && self.dropped == before;
         into.extend(major::settle(&events, monotonic_ns(), all_told));
         Ok(())
     }
 
     fn dropped(&self) -> u64 {
-        self.program.dropped()
+        self.program.watched.dropped()
     }
 
     fn tells_majors(&self) -> bool {

@@ -1,25 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The loaded BPF object, its links and its ring.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
-use libbpf_rs::{
-    Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, RingBuffer, RingBufferBuilder,
-};
+use libbpf_rs::{Link, Object, ObjectBuilder};
 
 use super::major::{self, Event};
 use super::{Fault, FaultKind};
 use crate::access::AccessError;
-use crate::bpf;
+use crate::bpf::{
+    self,
+    watched::{Watched, set_ring_bytes},
+};
 
 /// `make bpf` builds it, `make bpf-check` proves that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/faults.bpf.o");
 
 /// Bytes of `struct fault_event`.
 const EVENT_BYTES: usize = 24;
-/// Bytes of a place in the ring: an event and the kernel's header of it.
-const PLACE_BYTES: u32 = 32;
 /// Bits of the hardware's error code (Intel SDM volume 3, 4.7).
 const CODE_PRESENT: u64 = 1;
 const CODE_WRITE: u64 = 2;
@@ -32,12 +28,7 @@ pub(super) struct Program {
     _links: Vec<Link>,
     /// Of the events of major faults: none where these are not to be had.
     majors: Vec<Link>,
-    ring: RingBuffer<'static>,
-    events: Rc<RefCell<Vec<Event>>>,
-    watched: MapHandle,
-    dropped: MapHandle,
-    /// Most events that fit the ring.
-    places: usize,
+    pub watched: Watched<Event>,
     _object: Object,
 }
 
@@ -52,23 +43,9 @@ impl Program {
 
     fn attach(ring_bytes: u32) -> libbpf_rs::Result<Self> {
         let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
-        for mut map in open.maps_mut() {
-            if map.name().to_str() == Some("ring") {
-                map.set_max_entries(ring_bytes)?;
-            }
-        }
+        set_ring_bytes(&mut open, ring_bytes)?;
         let object = open.load()?;
-        let map = |name: &str| bpf::map_named(&object, name);
-        let events = Rc::new(RefCell::new(Vec::new()));
-        let ring_map = map("ring")?;
-        let mut builder = RingBufferBuilder::new();
-        let sink = Rc::clone(&events);
-        builder.add(&ring_map, move |bytes| {
-            sink.borrow_mut().extend(event(bytes));
-            0
-        })?;
-        let ring = builder.build()?;
-        let (watched, dropped) = (map("watched")?, map("dropped")?);
+        let watched = Watched::of(&object, "page faults", EVENT_BYTES, event)?;
         let (mut links, mut majors) = (Vec::new(), Vec::new());
         for program in object.progs_mut() {
             if program.name() == "fault_major" {
@@ -81,48 +58,13 @@ impl Program {
         Ok(Program {
             _links: links,
             majors,
-            ring,
-            events,
             watched,
-            dropped,
-            places: (ring_bytes / PLACE_BYTES) as usize,
             _object: object,
         })
     }
 
-    pub fn watch(&mut self, pid: u32) -> Result<(), AccessError> {
-        self.watched
-            .update(&pid.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|error| AccessError::Unsupported {
-                what: "page faults of one more process",
-                why: error.to_string(),
-            })
-    }
-
-    pub fn forget(&mut self, pid: u32) {
-        // Not there any more is as well.
-        let _ = self.watched.delete(&pid.to_ne_bytes());
-    }
-
     pub fn tells_majors(&self) -> bool {
         !self.majors.is_empty()
-    }
-
-    pub fn drain(&mut self) -> Result<Vec<Event>, AccessError> {
-        // A ring full and no more, or a program that faults all the time would keep us here.
-        let got = self.ring.consume_raw_n(self.places);
-        let events = std::mem::take(&mut *self.events.borrow_mut());
-        if got < 0 {
-            let source = std::io::Error::from_raw_os_error(-got);
-            return Err(AccessError::io("BPF ring buffer of page faults", source));
-        }
-        Ok(events)
-    }
-
-    pub fn dropped(&self) -> u64 {
-        let value = self.dropped.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
-        let bytes = value.ok().flatten().and_then(|value| value.try_into().ok());
-        bytes.map_or(0, u64::from_ne_bytes)
     }
 }
 

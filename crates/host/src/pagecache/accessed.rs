@@ -16,7 +16,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use super::shown::TMPFS_MAGIC;
 use crate::access::{AccessError, PAGE_BYTES};
-use crate::bpf::{self, Mapping};
+use crate::bpf::{self, KernelTypes, Mapping};
 
 /// `make bpf` builds it, `make bpf-check` proves that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/accessed.bpf.o");
@@ -275,13 +275,10 @@ impl Accessed {
 
 const TRACER: &str = "the page cache's tracepoints";
 
-/// The tracepoints that this kernel's BTF has: each as the type of the function that is called.
+/// Those that this kernel has.
 fn tracepoints() -> Vec<&'static Tracepoint> {
-    let btf = std::fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default();
-    let has = |point: &&Tracepoint| {
-        let name = format!("\0btf_trace_{}\0", point.name);
-        memchr::memmem::find(&btf, name.as_bytes()).is_some()
-    };
+    let kernel = KernelTypes::read();
+    let has = |point: &&Tracepoint| kernel.have_tracepoint(point.name);
     TRACEPOINTS.iter().filter(has).collect()
 }
 

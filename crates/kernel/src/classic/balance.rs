@@ -2,8 +2,8 @@
 //! How much of each list one pass scans: inactive target, pass flags and scan counts.
 
 use super::Settings;
-use super::lists::List;
-use super::stats::{self, Counts};
+use super::lists::{Counts, List};
+use super::stats;
 use crate::folio::FolioType;
 use crate::ids::{LruvecId, MemcgId, NodeId};
 use crate::lru::Lru;
@@ -18,28 +18,6 @@ const MAX_SWAPPINESS: u32 = 200;
 
 /// log2 of the 4 KiB pages in 1 GiB.
 const GIB_SHIFT: u32 = 18;
-
-/// Scan balance of one reclaim call, evaluated anew for every node and priority
-/// (`prepare_scan_control`) but for the marks that retries set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScanBalance {
-    /// Costs of the target when the pass began, by type.
-    pub cost: [u64; 2],
-    /// Active pages of the type may be deactivated.
-    pub may_deactivate: [bool; 2],
-    /// Retry: both types may be deactivated whatever the lists say.
-    pub force_deactivate: bool,
-    /// An active chunk was passed over because its type may not be deactivated.
-    pub skipped_deactivate: bool,
-    /// There is plenty of inactive cache: scan files only.
-    pub cache_trim_mode: bool,
-    /// Retry: `cache_trim_mode` stays off.
-    pub no_cache_trim_mode: bool,
-    /// A pass with `cache_trim_mode` reclaimed nothing.
-    pub cache_trim_mode_failed: bool,
-    /// File pages are so few that only scanning anon helps.
-    pub file_is_tiny: bool,
-}
 
 /// How scan counts divide between the types (`enum scan_balance`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

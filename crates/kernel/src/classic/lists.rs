@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The four evictable lists of a lruvec and their exact sizes.
 
-use super::stats::Counts;
 use crate::folio::{Flag, Folio, FolioList, FolioTable, FolioType, Pfn};
 use crate::refault_distance::Holes;
 
@@ -69,6 +68,51 @@ impl List {
     #[must_use]
     pub fn index(self) -> usize {
         self as usize
+    }
+}
+
+/// Sizes and refault activations of a lruvec with those of all descendants, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Pages of the four lists, by [`List::index`].
+    pub pages: [u64; 4],
+    /// Refault activations ever counted, by type.
+    pub activations: [u64; 2],
+}
+
+impl Counts {
+    /// Pages of one list.
+    #[inline]
+    #[must_use]
+    pub fn pages(&self, list: List) -> u64 {
+        self.pages[list.index()]
+    }
+
+    /// Pages of all four lists.
+    #[inline]
+    #[must_use]
+    pub fn total_pages(&self) -> u64 {
+        self.pages.iter().sum()
+    }
+
+    /// Inactive and active pages of a type.
+    #[inline]
+    #[must_use]
+    pub fn inactive_active(&self, folio_type: FolioType) -> (u64, u64) {
+        (
+            self.pages(List::new(folio_type, false)),
+            self.pages(List::new(folio_type, true)),
+        )
+    }
+
+    /// Adds those of another lruvec.
+    pub(super) fn add(&mut self, other: &Counts) {
+        for (sum, value) in self.pages.iter_mut().zip(other.pages) {
+            *sum += value;
+        }
+        for (sum, value) in self.activations.iter_mut().zip(other.activations) {
+            *sum += value;
+        }
     }
 }
 

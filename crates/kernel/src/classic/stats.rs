@@ -7,54 +7,9 @@
 //! world calls [`flush_stats`] when either happens. Between two flushes the inactive test, the
 //! refault test, cache trimming and the decay of costs run open loop.
 
-use super::lists::List;
-use crate::folio::FolioType;
+use super::lists::{Counts, List};
 use crate::ids::LruvecId;
 use crate::lru::Lru;
-
-/// Sizes and refault activations of a lruvec with those of all descendants, in pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Pages of the four lists, by [`List::index`].
-    pub pages: [u64; 4],
-    /// Refault activations ever counted, by type.
-    pub activations: [u64; 2],
-}
-
-impl Counts {
-    /// Pages of one list.
-    #[inline]
-    #[must_use]
-    pub fn pages(&self, list: List) -> u64 {
-        self.pages[list.index()]
-    }
-
-    /// Pages of all four lists.
-    #[inline]
-    #[must_use]
-    pub fn total_pages(&self) -> u64 {
-        self.pages.iter().sum()
-    }
-
-    /// Inactive and active pages of a type.
-    #[inline]
-    #[must_use]
-    pub fn inactive_active(&self, folio_type: FolioType) -> (u64, u64) {
-        (
-            self.pages(List::new(folio_type, false)),
-            self.pages(List::new(folio_type, true)),
-        )
-    }
-
-    fn add(&mut self, other: &Counts) {
-        for (sum, value) in self.pages.iter_mut().zip(other.pages) {
-            *sum += value;
-        }
-        for (sum, value) in self.activations.iter_mut().zip(other.activations) {
-            *sum += value;
-        }
-    }
-}
 
 /// Brings the flushed copies of the whole tree up to date. Cost: linear in lruvecs.
 pub fn flush_stats(lru: &mut Lru) {

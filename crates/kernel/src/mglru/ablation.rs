@@ -1,37 +1,104 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Parts of the multi-gen LRU left out, for experiments: of no kernel version, so beside profiles.
 
-/// Features switched off one at a time, for experiments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ablation {
-    /// Walks do not consult the Bloom filter or the accessed bits of tables.
-    pub no_bloom: bool,
+use std::ops::BitOr;
+
+/// A part that can be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Part {
+    /// Walks consult neither the Bloom filter nor the accessed bits of tables.
+    Bloom,
     /// No tier is protected.
-    pub no_protection: bool,
+    Protection,
     /// Rmap looks at one entry only.
-    pub no_look_around: bool,
+    LookAround,
     /// Refaults do not restore usage marks.
-    pub no_restore: bool,
+    Restore,
     /// A fault leaves no mark.
-    pub no_fault_mark: bool,
+    FaultMark,
     /// A refault is recent only if the shadow's generation is still the oldest one.
-    pub exact_refault_window: bool,
+    RefaultWindow,
     /// Age only when no generation is spare.
-    pub no_early_aging: bool,
+    EarlyAging,
 }
 
-impl Ablation {
-    /// Without what either does without.
+/// All parts by name.
+const PARTS: [(&str, Part); 7] = [
+    ("bloom", Part::Bloom),
+    ("protection", Part::Protection),
+    ("look-around", Part::LookAround),
+    ("restore", Part::Restore),
+    ("fault-mark", Part::FaultMark),
+    ("refault-window", Part::RefaultWindow),
+    ("early-aging", Part::EarlyAging),
+];
+
+impl Part {
+    /// The part of this name.
     #[must_use]
-    pub fn and(self, other: Ablation) -> Ablation {
-        Ablation {
-            no_bloom: self.no_bloom || other.no_bloom,
-            no_protection: self.no_protection || other.no_protection,
-            no_look_around: self.no_look_around || other.no_look_around,
-            no_restore: self.no_restore || other.no_restore,
-            no_fault_mark: self.no_fault_mark || other.no_fault_mark,
-            exact_refault_window: self.exact_refault_window || other.exact_refault_window,
-            no_early_aging: self.no_early_aging || other.no_early_aging,
+    pub fn by_name(name: &str) -> Option<Self> {
+        let found = PARTS.iter().find(|(known, _)| *known == name)?;
+        Some(found.1)
+    }
+
+    /// All names.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        PARTS.iter().map(|(name, _)| *name)
+    }
+}
+
+/// The parts that are left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ablation(u8);
+
+impl Ablation {
+    /// Nothing is left out.
+    pub const NONE: Ablation = Ablation(0);
+
+    /// Whether a part is left out.
+    #[must_use]
+    pub fn lacks(self, part: Part) -> bool {
+        self.0 & 1 << part as u8 != 0
+    }
+}
+
+impl From<Part> for Ablation {
+    fn from(part: Part) -> Self {
+        Ablation(1 << part as u8)
+    }
+}
+
+/// Without what either does without.
+impl BitOr for Ablation {
+    type Output = Ablation;
+
+    fn bitor(self, other: Ablation) -> Ablation {
+        Ablation(self.0 | other.0)
+    }
+}
+
+impl FromIterator<Part> for Ablation {
+    fn from_iter<I: IntoIterator<Item = Part>>(parts: I) -> Self {
+        let each = parts.into_iter().map(Ablation::from);
+        each.fold(Ablation::NONE, Ablation::bitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_is_left_out_alone() {
+        for (name, part) in PARTS {
+            assert_eq!(Part::by_name(name), Some(part));
+            let others = |other: &Part| *other != part;
+            let without: Ablation = PARTS.iter().map(|(_, part)| *part).filter(others).collect();
+            assert!(!without.lacks(part), "{name}");
+            assert!((without | part.into()).lacks(part), "{name}");
+            assert!(!Ablation::NONE.lacks(part), "{name}");
         }
+        assert_eq!(Part::by_name("none"), None);
     }
 }

@@ -8,6 +8,7 @@ use crate::reclaim::ScanControl;
 use crate::reclaim::shrink_folios::{BatchOutcome, shrink_folios};
 use crate::world::World;
 
+use super::ablation::Part;
 use super::aging::{evictable, evictable_min_seq, try_inc_min_seq};
 use super::control::{ControlPosition, history_slot};
 use super::isolate::{Scan, scan_folios};
@@ -114,7 +115,7 @@ fn scan(
     budget: u64,
     batch: &mut Vec<Pfn>,
 ) -> Scan {
-    let threshold = if lru.mglru.ablation.no_protection {
+    let threshold = if lru.mglru.ablation.lacks(Part::Protection) {
         MAX_NR_TIERS - 1
     } else {
         choice.threshold.unwrap_or_else(|| {

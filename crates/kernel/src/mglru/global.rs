@@ -11,7 +11,8 @@ use crate::reclaim::{DEF_PRIORITY, Reclaimer, ScanControl};
 use crate::world::World;
 
 use super::MIN_LRU_BATCH;
-use super::memcg_lru::{self, MEMCG_NR_BINS, Rotation, Segment};
+use super::memcg_lru::{MEMCG_NR_BINS, Segment};
+use super::memcg_rotate::{self, Rotation};
 use super::profile::MemcgOrder;
 use super::shrink::{evictable_pages, should_abort, swappiness, try_to_shrink};
 
@@ -79,7 +80,7 @@ fn shrink_many<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut Sc
             let place = list.iter().position(|&other| other == lruvec);
             at = place.and_then(|place| list.get(place + 1)).copied();
             if let Some(rotation) = rotation {
-                memcg_lru::rotate(lru, lruvec, rotation);
+                memcg_rotate::rotate(lru, lruvec, rotation);
             }
             if done {
                 return;

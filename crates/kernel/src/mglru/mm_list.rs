@@ -2,13 +2,12 @@
 //! The address spaces of each cgroup, in the order walks visit them (`struct lru_gen_mm_list`).
 
 use crate::ids::{MemcgId, MmId};
-use crate::lru::Lru;
 
 /// The address spaces of a cgroup, oldest first.
 #[derive(Clone, Copy, Debug)]
 pub struct MmList {
-    first: MmId,
-    last: MmId,
+    pub(super) first: MmId,
+    pub(super) last: MmId,
 }
 
 impl Default for MmList {
@@ -22,26 +21,26 @@ impl Default for MmList {
 
 /// What the policies know of one address space.
 #[derive(Clone, Copy, Debug)]
-struct Mm {
-    memcg: MemcgId,
-    prev: MmId,
-    next: MmId,
+pub(super) struct Mm {
+    pub memcg: MemcgId,
+    pub prev: MmId,
+    pub next: MmId,
     /// Nodes (bit `node % 64`) whose walks have not looked since it last ran.
-    ran: u64,
+    pub ran: u64,
 }
 
 /// Every address space; ids are the world's and should be small.
 #[derive(Clone, Debug, Default)]
 pub struct MmTable {
-    mms: Vec<Option<Mm>>,
+    pub(super) mms: Vec<Option<Mm>>,
 }
 
 impl MmTable {
-    fn get(&self, mm: MmId) -> Option<&Mm> {
+    pub(super) fn get(&self, mm: MmId) -> Option<&Mm> {
         self.mms.get(mm.index()).and_then(Option::as_ref)
     }
 
-    fn link(&mut self, mm: MmId) -> &mut Mm {
+    pub(super) fn link(&mut self, mm: MmId) -> &mut Mm {
         self.mms[mm.index()].as_mut().expect("listed address space")
     }
 
@@ -114,70 +113,11 @@ impl MmList {
         Self::cursor(next)
     }
 
-    fn cursor(mm: MmId) -> Cursor {
+    pub(super) fn cursor(mm: MmId) -> Cursor {
         if mm == MmId::NONE {
             Cursor::Sentinel
         } else {
             Cursor::At(mm)
         }
     }
-}
-
-/// Appends an address space to the list of its cgroup (`lru_gen_add_mm`).
-pub(crate) fn mm_add(lru: &mut Lru, mm: MmId, memcg: MemcgId) {
-    if lru.mms.mms.len() <= mm.index() {
-        lru.mms.mms.resize(mm.index() + 1, None);
-    }
-    debug_assert!(lru.mms.get(mm).is_none(), "address space is listed");
-    let list = &mut lru.memcgs[memcg.index()].mms;
-    let prev = std::mem::replace(&mut list.last, mm);
-    if prev == MmId::NONE {
-        list.first = mm;
-    } else {
-        lru.mms.link(prev).next = mm;
-    }
-    lru.mms.mms[mm.index()] = Some(Mm {
-        memcg,
-        prev,
-        next: MmId::NONE,
-        ran: 0,
-    });
-    for lruvec in &lru.memcgs[memcg.index()].lruvecs {
-        let walker = &mut lru.lruvecs[lruvec.index()].mglru.walker;
-        if walker.tail == Cursor::Sentinel {
-            walker.tail = Cursor::At(mm);
-        }
-    }
-}
-
-/// Takes an address space off its list (`lru_gen_del_mm`).
-pub(crate) fn mm_del(lru: &mut Lru, mm: MmId) {
-    let Some(Mm {
-        memcg, prev, next, ..
-    }) = lru.mms.get(mm).copied()
-    else {
-        return;
-    };
-    for lruvec in &lru.memcgs[memcg.index()].lruvecs {
-        let walker = &mut lru.lruvecs[lruvec.index()].mglru.walker;
-        if walker.tail == Cursor::At(mm) {
-            walker.tail = MmList::cursor(next);
-        }
-        if walker.head == Cursor::At(mm) {
-            walker.head = MmList::cursor(prev);
-        }
-    }
-    let list = &mut lru.memcgs[memcg.index()].mms;
-    if prev == MmId::NONE {
-        list.first = next;
-    } else {
-        lru.mms.link(prev).next = next;
-    }
-    let list = &mut lru.memcgs[memcg.index()].mms;
-    if next == MmId::NONE {
-        list.last = prev;
-    } else {
-        lru.mms.link(next).prev = prev;
-    }
-    lru.mms.mms[mm.index()] = None;
 }

@@ -5,7 +5,7 @@
 //! `7.2` is Linux 7.2 (rework of 6.14 and of 2026), `6.12` the long-term kernel before that rework,
 //! `6.14` what that rework alone makes of it, `v6` the patch set of January 2022.
 
-use super::ablation::Ablation;
+use super::ablation::{Ablation, Part};
 use crate::folio::{Flag, Folio, FolioType};
 
 use super::{MAX_NR_GENS, generation_of};
@@ -327,7 +327,7 @@ impl Profile {
     /// A folio brought in by a fault with recency, before it is queued.
     #[inline]
     pub fn mark_faulted(&self, folio: &mut Folio, ablation: Ablation) {
-        if folio.has(Flag::Unevictable) || ablation.no_fault_mark {
+        if folio.has(Flag::Unevictable) || ablation.lacks(Part::FaultMark) {
             return;
         }
         match self.fault_mark {

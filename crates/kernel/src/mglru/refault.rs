@@ -7,6 +7,7 @@ use crate::refault_distance::multi_gen;
 use crate::shadow::Shadow;
 use crate::world::World;
 
+use super::ablation::Part;
 use super::control::history_slot;
 use super::profile::UsageCount;
 
@@ -78,7 +79,7 @@ fn restore(lru: &mut Lru, pfn: Pfn, shadow: Shadow, in_fault: bool) {
     let state = &lruvec.mglru;
     let window = profile
         .refault_window
-        .filter(|_| !ablation.exact_refault_window);
+        .filter(|_| !ablation.lacks(Part::RefaultWindow));
     let recent = match window {
         Some(window) => seq_distance(state.max_seq, evicted_seq, seq_bits) < window,
         None => seq_distance(state.min_seq[t], evicted_seq, seq_bits) == 0,
@@ -95,7 +96,7 @@ fn restore(lru: &mut Lru, pfn: Pfn, shadow: Shadow, in_fault: bool) {
             let uses = refs + u32::from(shadow.workingset);
             counters.refaulted[profile.tier_of(uses, false)] += nr_pages;
             lruvec.events.workingset_activate[t] += nr_pages;
-            if (in_fault || uses >= 3) && !ablation.no_restore {
+            if (in_fault || uses >= 3) && !ablation.lacks(Part::Restore) {
                 folio.set(Flag::Workingset);
                 folio.set_refs(3);
                 lruvec.events.workingset_restore[t] += nr_pages;
@@ -103,7 +104,7 @@ fn restore(lru: &mut Lru, pfn: Pfn, shadow: Shadow, in_fault: bool) {
         }
         UsageCount::WorkingsetLast => {
             counters.refaulted[profile.tier_of(refs + 1, shadow.workingset)] += nr_pages;
-            if ablation.no_restore {
+            if ablation.lacks(Part::Restore) {
                 return;
             }
             if shadow.workingset {

@@ -8,10 +8,11 @@ use crate::lru::Lru;
 use crate::reclaim::{Reclaimer, SWAP_CLUSTER_MAX, ScanControl};
 use crate::world::{Protection, World};
 
+use super::ablation::Part;
 use super::aging::evictable;
 use super::evict::{evict_batch, evict_round, out_of_generations};
 use super::generation::State;
-use super::memcg_lru::{self, Rotation};
+use super::memcg_rotate::{self, Rotation};
 use super::profile::{AgingRule, ReclaimLoop};
 use super::walk::age;
 use super::{MIN_LRU_BATCH, MIN_NR_GENS};
@@ -27,7 +28,7 @@ pub(crate) fn shrink_lruvec<W: World>(
     lru.drain_cpu(sc.cpu);
     lru.mglru_machine.walk.present = sc.reclaimer == Reclaimer::Proactive;
     if try_to_shrink(lru, world, lruvec, sc) {
-        memcg_lru::rotate(lru, lruvec, Rotation::Young);
+        memcg_rotate::rotate(lru, lruvec, Rotation::Young);
     }
     lru.mglru_machine.walk.present = false;
 }
@@ -149,7 +150,7 @@ pub(super) fn aging_due(lru: &Lru, lruvec: LruvecId, sc: &ScanControl, swappines
         AgingRule::SpareGeneration => {
             let min_seq = super::aging::evictable_min_seq(state.min_seq, swappiness);
             sc.priority != crate::reclaim::DEF_PRIORITY
-                && !lru.mglru.ablation.no_early_aging
+                && !lru.mglru.ablation.lacks(Part::EarlyAging)
                 && min_seq + MIN_NR_GENS as u64 == state.max_seq
         }
         AgingRule::Ratio | AgingRule::RatioByFile => {
@@ -159,7 +160,7 @@ pub(super) fn aging_due(lru: &Lru, lruvec: LruvecId, sc: &ScanControl, swappines
                 FolioType::Anon
             };
             state.min_seq[leading.index()] + MIN_NR_GENS as u64 == state.max_seq
-                && !lru.mglru.ablation.no_early_aging
+                && !lru.mglru.ablation.lacks(Part::EarlyAging)
                 && is_lopsided(state, swappiness)
         }
     }

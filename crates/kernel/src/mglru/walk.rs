@@ -10,6 +10,7 @@ use crate::lru::Lru;
 use crate::page_table::{PAGES_PER_PMD, PAGES_PER_PUD, Pmd, Pte, Vma};
 use crate::world::World;
 
+use super::ablation::Part;
 use super::aging::inc_max_seq;
 use super::control::history_slot;
 use super::look_around::{is_dense, note_dirty, promote, report_dirtied, sighted};
@@ -199,7 +200,7 @@ fn walk_table<W: World>(
     vma: Vma,
     start: u64,
 ) {
-    let blind = round.force_scan || lru.mglru.ablation.no_bloom;
+    let blind = round.force_scan || lru.mglru.ablation.lacks(Part::Bloom);
     if !blind && lru.mglru.uses_table_bits {
         if !world.pmd_young(mm, start) {
             return;

@@ -8,16 +8,20 @@ pub mod chosen;
 pub mod direct;
 pub mod kswapd;
 pub mod kswapd_zones;
+mod lruvec;
 pub mod memcg_limit;
 pub mod node;
 pub mod oom;
 pub(crate) mod references;
 pub mod scope;
 pub mod shrink_folios;
+mod state;
 pub mod throttle;
 pub mod tree;
 pub mod watermark;
 mod zone_facts;
+
+pub use state::{LruvecState, NodeState, TreeCursor};
 
 use crate::ids::{MemcgId, NodeId};
 
@@ -139,40 +143,6 @@ impl ScanControl {
     pub fn is_kswapd(&self) -> bool {
         self.reclaimer == Reclaimer::Kswapd
     }
-}
-
-/// What reclaim remembers of a node between calls (`pg_data_t`).
-#[derive(Clone, Debug, Default)]
-pub struct NodeState {
-    /// Runs of kswapd in a row that reclaimed nothing. At [`MAX_RECLAIM_RETRIES`] the node is
-    /// hopeless: kswapd stays asleep and direct reclaimers are not throttled.
-    pub kswapd_failures: u32,
-    /// Folios off their lists in other reclaimers' hands, in pages by type.
-    pub isolated_pages: [u64; 2],
-    /// Pages scanned since one was last freed here (`NR_PAGES_SCANNED`), with lists per zone.
-    pub scanned_since_free: u64,
-    /// The chunk in work, kept to save allocations.
-    pub(crate) chunk: Vec<crate::folio::Pfn>,
-}
-
-impl NodeState {
-    /// Whether kswapd has given up (`kswapd_failures >= MAX_RECLAIM_RETRIES`).
-    #[inline]
-    #[must_use]
-    pub fn is_hopeless(&self) -> bool {
-        self.kswapd_failures >= MAX_RECLAIM_RETRIES
-    }
-}
-
-/// What reclaim remembers of a lruvec between calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LruvecState {
-    /// Where the last partial walk of the cgroups below stopped.
-    pub cursor: tree::TreeCursor,
-    /// A cgroup reclaim saw nothing but folios under writeback (`LRUVEC_CGROUP_CONGESTED`).
-    pub cgroup_congested: bool,
-    /// kswapd saw the same (`LRUVEC_NODE_CONGESTED`).
-    pub node_congested: bool,
 }
 
 /// States of isolated folios, in pages (`sc->nr`).

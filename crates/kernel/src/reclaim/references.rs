@@ -6,6 +6,7 @@ use crate::folio::{Flag, Folio, FolioType, Pfn};
 use crate::ids::MemcgId;
 use crate::lru::Lru;
 use crate::mglru;
+use crate::mglru::ablation::Part;
 use crate::page_table::Pmd;
 use crate::reclaim::ScanControl;
 use crate::world::World;
@@ -53,7 +54,7 @@ pub(crate) fn accessed<W: World>(
         accessed.contended = true;
         return accessed;
     }
-    let look_around = lru.mode.is_multi_gen() && !lru.mglru.ablation.no_look_around;
+    let look_around = lru.mode.is_multi_gen() && !lru.mglru.ablation.lacks(Part::LookAround);
     let mut index = 0;
     while let Some(mapping) = world.mapping(pfn, index) {
         index += 1;

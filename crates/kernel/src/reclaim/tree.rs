@@ -4,25 +4,6 @@
 use crate::ids::{MemcgId, NodeId};
 use crate::lru::Lru;
 
-/// Where partial walks below a cgroup on a node have come to. Reclaimers share it: each goes on
-/// where the last one stopped, so that all cgroups bear the pressure in turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TreeCursor {
-    /// The cgroup visited last; [`MemcgId::NONE`] before the first.
-    position: MemcgId,
-    /// Times the walk reached the end.
-    round: u64,
-}
-
-impl Default for TreeCursor {
-    fn default() -> Self {
-        TreeCursor {
-            position: MemcgId::NONE,
-            round: 0,
-        }
-    }
-}
-
 /// A walk over a cgroup and its descendants, parents first, children in creation order.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeWalk {

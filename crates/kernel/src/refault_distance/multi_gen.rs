@@ -10,9 +10,8 @@
 //! which is kinder still. The controller counts refaults as before.
 
 use super::Rule;
-use crate::classic::List;
-use crate::classic::stats::Counts;
 use crate::classic::workingset::age_nonresident;
+use crate::classic::{Counts, List};
 use crate::folio::{Flag, FolioType, Pfn};
 use crate::ids::LruvecId;
 use crate::lru::Lru;
@@ -29,12 +28,6 @@ const AGE_BITS: u32 = crate::shadow::TOKEN_BITS - TOKEN_BITS;
 /// that would fill the memory with pages used once. Of a generation that is evicted, an eighth may
 /// come back promoted.
 const EVICTIONS_PER_PROMOTION: u64 = 8;
-
-/// Evictions, by type, that have not yet paid for a promotion; never more than a generation's worth.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PromotionCredit {
-    evicted_pages: [u64; 2],
-}
 
 /// Adds the count of evictions to a token, and counts this one.
 pub(crate) fn age(

@@ -4,11 +4,11 @@
 
 use agewise_kernel::folio::{Flag, FolioTable, FolioType, Pfn};
 use agewise_kernel::ids::{LruvecId, MemcgId, MmId, NodeId};
-use agewise_kernel::lru::{AddContext, Lru, LruConfig, Mode};
 use agewise_kernel::mglru;
 use agewise_kernel::page_table::{Mapping, PAGES_PER_PMD, Pmd, Pte, PteTable, Vma};
 use agewise_kernel::reclaim::memcg_limit::{CgroupRequest, try_to_free_mem_cgroup_pages};
 use agewise_kernel::world::{PageoutOutcome, Protection, Throttle, World, ZoneState};
+use agewise_kernel::{AddContext, Lru, LruConfig, Mode};
 
 use crate::trace::{Touch, Trace, Workload};
 

@@ -2,6 +2,7 @@
 //! Fault counts of the kernel: traces replayed in a cgroup of 32 MiB, against what Linux 6.12 and
 //! 7.2 counted on the same traces.
 
+use agewise_kernel::mglru::ablation::Part;
 use agewise_kernel::mglru::{Profile, Settings};
 
 use crate::machine::Machine;
@@ -165,7 +166,7 @@ fn each_feature_moves_the_count_of_a_loop() {
         machine.misses
     };
     let all = misses(|_| {});
-    assert!(misses(|s| s.ablation.no_fault_mark = true) > all * 5 / 4);
-    assert!(misses(|s| s.ablation.no_look_around = true) > all * 5 / 4);
-    assert!(misses(|s| s.ablation.no_protection = true) > all * 11 / 10);
+    assert!(misses(|s| s.ablation = Part::FaultMark.into()) > all * 5 / 4);
+    assert!(misses(|s| s.ablation = Part::LookAround.into()) > all * 5 / 4);
+    assert!(misses(|s| s.ablation = Part::Protection.into()) > all * 11 / 10);
 }

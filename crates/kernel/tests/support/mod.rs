@@ -11,12 +11,12 @@ pub mod trace;
 use agewise_kernel::classic;
 use agewise_kernel::folio::{Flag, FolioTable, FolioType, Pfn};
 use agewise_kernel::ids::{LruvecId, MemcgId, MmId, NodeId};
-use agewise_kernel::lru::{AddContext, Lru, LruConfig, Mode};
 use agewise_kernel::page_table::{Mapping, Pmd, Pte, PteTable, Vma};
 use agewise_kernel::reclaim::charge::{CHARGE_BATCH, ChargeRetry, ChargeStep};
 use agewise_kernel::reclaim::memcg_limit::{CgroupRequest, try_to_free_mem_cgroup_pages};
 use agewise_kernel::work::Events;
 use agewise_kernel::world::{PageoutOutcome, Protection, Throttle, World, ZoneState};
+use agewise_kernel::{AddContext, Lru, LruConfig, Mode};
 
 /// What a page of the process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,10 +4,10 @@
 use agewise_kernel::classic::Settings;
 use agewise_kernel::folio::{Flag, FolioTable, FolioType, Pfn};
 use agewise_kernel::ids::{MemcgId, MmId, NodeId};
-use agewise_kernel::lru::{AddContext, Lru, LruConfig, Mode};
 use agewise_kernel::mglru;
 use agewise_kernel::page_table::{Mapping, Pmd, Vma};
 use agewise_kernel::world::{PageoutOutcome, Protection, Throttle, World, ZoneState};
+use agewise_kernel::{AddContext, Lru, LruConfig, Mode};
 
 /// What the policies asked for, and the answers.
 #[derive(Default)]

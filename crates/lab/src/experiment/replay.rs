@@ -528,7 +528,7 @@ mod tests {
 
     use super::*;
     use agewise_trace::page_trace::{Header, PageTraceWriter};
-    use agewise_trace::{Input, ReadOptions, Request, format};
+    use agewise_trace::{Input, ReadOptions, Request, registry};
 
     fn recorded(order: Order, requests: &[Request]) -> Vec<u8> {
         let header = Header {
@@ -545,7 +545,7 @@ mod tests {
 
     fn replay(format: &str, bytes: &[u8], through: Option<Through>) -> Replay {
         let path = Path::new("t");
-        let format = format::by_name(format).unwrap();
+        let format = registry::by_name(format).unwrap();
         let input = Input::from_reader(path, Bytes::new(bytes.to_vec())).unwrap();
         let reader = (format.open)(input, &ReadOptions::default()).unwrap();
         let mut stream = AccessStream::new(path, format, reader);

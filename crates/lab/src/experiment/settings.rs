@@ -4,7 +4,7 @@
 use agewise_policy::units::size_bytes;
 use thiserror::Error;
 
-use agewise_kernel::mglru::ablation::Ablation;
+use agewise_kernel::mglru::ablation::{Ablation, Part};
 
 use crate::machine::config::MachineConfig;
 use crate::machine::device::DeviceKind;
@@ -74,22 +74,10 @@ fn zone_sizes(text: &str) -> Option<[u32; 4]> {
     Some(zones.map(Option::unwrap_or_default))
 }
 
-/// Parts of the multi-gen LRU that can be left out, by name.
+/// The parts of the multi-gen LRU that are left out.
 fn ablation(text: &str) -> Option<Ablation> {
-    let mut without = Ablation::default();
-    for name in text.split(',').filter(|name| *name != "none") {
-        *match name {
-            "bloom" => &mut without.no_bloom,
-            "protection" => &mut without.no_protection,
-            "look-around" => &mut without.no_look_around,
-            "restore" => &mut without.no_restore,
-            "fault-mark" => &mut without.no_fault_mark,
-            "refault-window" => &mut without.exact_refault_window,
-            "early-aging" => &mut without.no_early_aging,
-            _ => return None,
-        } = true;
-    }
-    Some(without)
+    let named = text.split(',').filter(|name| *name != "none");
+    named.map(Part::by_name).collect()
 }
 
 /// A price of the cost model.
@@ -434,9 +422,10 @@ mod tests {
         assert_eq!(config.file_device, DeviceKind::Hdd.model());
         apply(&mut config, "zones=dma=64K,normal=1M").unwrap();
         apply(&mut config, "without=bloom,look-around").unwrap();
-        assert!(config.ablation.no_bloom && config.ablation.no_look_around);
+        let both = [Part::Bloom, Part::LookAround].into_iter().collect();
+        assert_eq!(config.ablation, both);
         apply(&mut config, "without=none").unwrap();
-        assert_eq!(config.ablation, Ablation::default());
+        assert_eq!(config.ablation, Ablation::NONE);
         assert_eq!(config.zones, Some([16, 0, 256, 0]));
         for (bad, expected) in [
             ("swappiness", "key=value"),

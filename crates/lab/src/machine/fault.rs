@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Page faults: anonymous memory, swap, mapped files, copy on write.
 
+use agewise_kernel::AddContext;
 use agewise_kernel::folio::{Flag, FolioType, Pfn};
 use agewise_kernel::ids::{MemcgId, NodeId};
-use agewise_kernel::lru::AddContext;
 use agewise_kernel::mglru::profile::UsageCount;
 use agewise_kernel::page_table::{Mapping, PAGES_PER_PMD, Pte, Vma};
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Files: opening, reading and writing through descriptors, read-ahead.
 
+use agewise_kernel::AddContext;
 use agewise_kernel::folio::{Flag, FolioType, Pfn};
 use agewise_kernel::ids::MemcgId;
-use agewise_kernel::lru::AddContext;
 
 use super::address_space::Advice;
 use super::charge::{ChargeError, Effort};

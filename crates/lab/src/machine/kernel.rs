@@ -24,17 +24,6 @@ pub struct Kernel {
     pub sha256: Option<&'static str>,
 }
 
-/// Nothing is switched off.
-const WHOLE: Ablation = Ablation {
-    no_bloom: false,
-    no_protection: false,
-    no_look_around: false,
-    no_restore: false,
-    no_fault_mark: false,
-    exact_refault_window: false,
-    no_early_aging: false,
-};
-
 /// Every kernel, the newest first, which is the default.
 pub static KERNELS: [Kernel; 4] = [
     Kernel {
@@ -42,7 +31,7 @@ pub static KERNELS: [Kernel; 4] = [
         classic: classic::Settings::linux_7_2(),
         damon: DamonProfile::V7_2,
         stock_slots: 7,
-        ablation: WHOLE,
+        ablation: Ablation::NONE,
         sha256: None,
     },
     Kernel {
@@ -64,7 +53,7 @@ const OLD: Kernel = Kernel {
     classic: classic::Settings::linux_6_12(),
     damon: DamonProfile::V6_12,
     stock_slots: 7,
-    ablation: WHOLE,
+    ablation: Ablation::NONE,
     sha256: None,
 };
 

@@ -43,10 +43,10 @@ mod zram;
 
 use agewise_kernel::classic;
 use agewise_kernel::ids::{MemcgId, MmId, NodeId};
-use agewise_kernel::lru::{Lru, LruConfig};
 use agewise_kernel::mglru;
 use agewise_kernel::reclaim::kswapd::Kswapd;
 use agewise_kernel::work::Work;
+use agewise_kernel::{Lru, LruConfig};
 
 pub use cgroup::{CgroupError, Resize};
 pub use config::{Arrangement, MachineConfig, Policy, SwapConfig};
@@ -124,7 +124,7 @@ impl Machine {
             seed: config.seed,
             mglru: mglru::Settings {
                 profile: *kernel.mglru,
-                ablation: kernel.ablation.and(config.ablation),
+                ablation: kernel.ablation | config.ablation,
                 min_ttl_ms: config.min_ttl_ms,
                 reschedule_chance: config.reschedule_chance,
                 refault_distance: config.policy.refault_distance,

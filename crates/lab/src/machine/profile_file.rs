@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use agewise_kernel::mglru::ablation::Ablation;
+use agewise_kernel::mglru::ablation::{Ablation, Part};
 use agewise_kernel::mglru::profile::{
     AgingRule, DebugfsSyntax, FaultMark, MemcgOrder, Profile, ReclaimLoop, TypeChoice, UsageCount,
 };
@@ -60,13 +60,13 @@ struct Parts {
 }
 
 macro_rules! flag {
-    ($part:ident.$key:ident, $description:literal) => {
+    ($key:ident, $description:literal) => {
         Field {
             key: stringify!($key),
             description: $description,
             expected: "true or false",
             set: |parts, value| {
-                parts.$part.$key = value.as_bool()?;
+                parts.profile.$key = value.as_bool()?;
                 Some(())
             },
         }
@@ -90,17 +90,14 @@ macro_rules! choice {
     };
 }
 
-/// Every decision of a profile, then every feature that can be switched off.
+/// Every decision of a profile, and what can be left out.
 pub const FIELDS: &[Field] = &[
     choice!(usage, "which flag counts the second use", "workingset-second or workingset-last",
         "workingset-second" => UsageCount::WorkingsetSecond,
         "workingset-last" => UsageCount::WorkingsetLast),
     choice!(fault_mark, "what a fault does to the page it brings in", "activate or reference",
         "activate" => FaultMark::Activate, "reference" => FaultMark::Reference),
-    flag!(
-        profile.first_sighting_promotes,
-        "the first accessed bit promotes"
-    ),
+    flag!(first_sighting_promotes, "the first accessed bit promotes"),
     choice!(aging, "when eviction ages first", "ratio-by-file, ratio or spare-generation",
         "ratio-by-file" => AgingRule::RatioByFile,
         "ratio" => AgingRule::Ratio,
@@ -135,43 +132,34 @@ pub const FIELDS: &[Field] = &[
         },
     },
     flag!(
-        profile.file_may_lead,
+        file_may_lead,
         "file generations may run ahead of anonymous ones"
     ),
     flag!(
-        profile.protect_to_head,
+        protect_to_head,
         "protected pages go to the young end of the next generation"
     ),
-    flag!(profile.sorts_dirty, "dirty pages are moved up by sorting"),
+    flag!(sorts_dirty, "dirty pages are moved up by sorting"),
     flag!(
-        profile.isolation_needs_io,
+        isolation_needs_io,
         "who must not start I/O leaves pages that need it"
     ),
-    flag!(
-        profile.kswapd_writes_files,
-        "kswapd may write dirty file pages"
-    ),
-    flag!(
-        profile.flusher_per_batch,
-        "the flusher is woken after each batch"
-    ),
-    flag!(
-        profile.kswapd_ages_all,
-        "kswapd ages every cgroup before each pass"
-    ),
+    flag!(kswapd_writes_files, "kswapd may write dirty file pages"),
+    flag!(flusher_per_batch, "the flusher is woken after each batch"),
+    flag!(kswapd_ages_all, "kswapd ages every cgroup before each pass"),
     choice!(memcg_order, "the order of cgroups in global reclaim", "memcg-lru or cursor",
         "memcg-lru" => MemcgOrder::MemcgLru, "cursor" => MemcgOrder::Cursor),
     flag!(
-        profile.reparents_on_offline,
+        reparents_on_offline,
         "pages of a removed cgroup move to its parent at once"
     ),
     flag!(
-        profile.contended_table_is_dense,
+        contended_table_is_dense,
         "a table whose lock is contended counts as dense"
     ),
-    flag!(profile.has_swappiness_max, "swappiness 201 exists"),
+    flag!(has_swappiness_max, "swappiness 201 exists"),
     flag!(
-        profile.has_switching_state,
+        has_switching_state,
         "reclaim tries both structures while they are switched"
     ),
     Field {
@@ -184,29 +172,26 @@ pub const FIELDS: &[Field] = &[
         },
     },
     flag!(
-        profile.shadow_limit_counts_lists,
+        shadow_limit_counts_lists,
         "the limit of shadows sees the sizes of lists"
     ),
     choice!(debugfs, "syntax of the debugfs files", "patches, short-ids or long-ids",
         "patches" => DebugfsSyntax::Patches,
         "short-ids" => DebugfsSyntax::ShortIds,
         "long-ids" => DebugfsSyntax::LongIds),
-    flag!(
-        ablation.no_bloom,
-        "walks use neither the Bloom filter nor bits of tables"
-    ),
-    flag!(ablation.no_protection, "no tier is protected"),
-    flag!(ablation.no_look_around, "rmap looks at one entry only"),
-    flag!(ablation.no_restore, "refaults do not restore marks of uses"),
-    flag!(ablation.no_fault_mark, "a fault leaves no mark"),
-    flag!(
-        ablation.exact_refault_window,
-        "a refault is recent in the oldest generation only"
-    ),
-    flag!(
-        ablation.no_early_aging,
-        "aging only when no generation is spare"
-    ),
+    Field {
+        key: "without",
+        description: "parts that are left out",
+        expected: "a list of bloom, protection, look-around, restore, fault-mark, refault-window \
+                   or early-aging",
+        set: |parts, value| {
+            let named = value.as_array()?.iter();
+            parts.ablation = named
+                .map(|part| Part::by_name(part.as_str()?))
+                .collect::<Option<_>>()?;
+            Some(())
+        },
+    },
 ];
 
 fn whole(value: &Value, low: u64, high: u64) -> Option<u64> {
@@ -316,7 +301,7 @@ mod tests {
             .expected
             .split([' ', ','])
             .map(|word| format!("\"{word}\""));
-        let fixed = ["true", "false", "[5, 7]", "3", "20"].map(str::to_owned);
+        let fixed = ["true", "false", "[5, 7]", "3", "20", "['look-around']"].map(str::to_owned);
         let mut values = words.chain(fixed);
         values.find(|value| is_other(value)).expect("a value")
     }
@@ -350,26 +335,19 @@ mod tests {
             shadow_limit_counts_lists: _,
             debugfs: _,
         } = Profile::default();
-        let Ablation {
-            no_bloom: _,
-            no_protection: _,
-            no_look_around: _,
-            no_restore: _,
-            no_fault_mark: _,
-            exact_refault_window: _,
-            no_early_aging: _,
-        } = Ablation::default();
-        assert_eq!(FIELDS.len(), 23 + 7);
+        assert_eq!(FIELDS.len(), 23 + 1);
         let pages: Vec<u64> = (0..30_000u64).map(|n| n * n % 1009 + n % 300).collect();
         let trace = agewise_trace::DenseTrace::from_pages(&pages);
         let place = tempfile::tempdir().expect("a directory");
         for (base, of) in [("7.2", "mglru-7.2"), ("6.12", "mglru-6.12-mapped")] {
             let unchanged = crate::yardstick::by_name(of).unwrap().misses(&trace, 600);
-            for field in FIELDS {
-                let path = place.path().join(format!("{}-{base}.toml", field.key));
-                let value = other_value(field, base);
-                let text = format!("base = \"{base}\"\n{} = {value}\n", field.key);
-                std::fs::write(&path, text).expect("written");
+            let changes = FIELDS
+                .iter()
+                .map(|field| format!("{} = {}", field.key, other_value(field, base)));
+            let parts = Part::names().map(|part| format!("without = ['{part}']"));
+            for (number, change) in changes.chain(parts).enumerate() {
+                let path = place.path().join(format!("{number}-{base}.toml"));
+                std::fs::write(&path, format!("base = \"{base}\"\n{change}\n")).expect("written");
                 let name = format!("mglru:{}", path.display());
                 let policy = Policy::parse(&name).expect("a policy");
                 assert_eq!(policy.name(), name);
@@ -379,7 +357,7 @@ mod tests {
                 };
                 let yardstick = crate::yardstick::parse(&name).expect("a policy");
                 let misses = yardstick.misses(&trace, 600);
-                assert!(misses > 600 && misses < unchanged * 3, "{name}: {misses}");
+                assert!(misses > 600 && misses < unchanged * 3, "{change}: {misses}");
             }
         }
     }
@@ -397,7 +375,8 @@ mod tests {
                 "aging = 'often'",
                 "aging: \"often\" is not ratio-by-file, ratio or",
             ),
-            ("no_bloom = 1", "no_bloom: 1 is not true or false"),
+            ("sorts_dirty = 1", "sorts_dirty: 1 is not true or false"),
+            ("without = ['blom']", "is not a list of bloom, protection"),
             ("tier_gain = [0, 1]", "two numbers from 1"),
             ("anon_token_bits = -1", "16 to 36"),
             ("a b", "line 1"),

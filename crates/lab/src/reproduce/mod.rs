@@ -44,6 +44,7 @@
 
 mod damon_lru_sort;
 mod emulate;
+mod family;
 mod figure;
 mod interval;
 mod mglru;

@@ -21,7 +21,7 @@
 
 use agewise_kernel::ids::MemcgId;
 
-use super::refault_distance::Family;
+use super::family::Family;
 use super::{Benchmark, Case, Expectation, Figure, Measured, Pair};
 use crate::machine::address_space::Advice;
 use crate::machine::{Access, FileId, Limits, Machine, MachineConfig, Policy, ProcessId};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use agewise_trace::curve::{
     Curve, Point, SamplingPlan, SizeSpec, exact, read_samples, sampled, spread_sizes,
 };
-use agewise_trace::yardstick::Yardstick;
+use agewise_trace::yardstick::{Counts, Yardstick};
 use agewise_trace::{DenseTrace, Reading, short_name};
 
 use super::description::{CurveCell, Described, Origin};
@@ -74,12 +74,7 @@ impl Yardstick for Stoppable {
         self.policy.misses(trace, capacity)
     }
 
-    fn misses_among(
-        &self,
-        trace: &DenseTrace,
-        capacity: usize,
-        counts: &dyn Fn(usize) -> bool,
-    ) -> u64 {
+    fn misses_among(&self, trace: &DenseTrace, capacity: usize, counts: Counts<'_>) -> u64 {
         self.policy.misses_among(trace, capacity, counts)
     }
 

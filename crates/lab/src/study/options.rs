@@ -5,9 +5,9 @@
 
 use std::path::PathBuf;
 
-use agewise_trace::reader::csv::Column;
+use agewise_trace::reader::column::Column;
 use agewise_trace::suggest::nearest;
-use agewise_trace::{Reading, format};
+use agewise_trace::{Reading, registry};
 
 use super::error::StudyError;
 use super::setup::Setup;
@@ -124,7 +124,7 @@ pub fn from_text(text: &str, setup: &mut Setup, sight: &mut Sight) -> Result<(),
             "order" => setup.arrangement = choose("order", &value, &ORDERS)?,
             "sight" => *sight = choose("sight", &value, &SIGHTS)?,
             "trace_format" => {
-                reading.format = Some(format::by_name(&value).ok_or_else(wrong)?);
+                reading.format = Some(registry::by_name(&value).ok_or_else(wrong)?);
             }
             "page_shift" => {
                 let shift = value.parse().ok().filter(|shift| *shift < 64);

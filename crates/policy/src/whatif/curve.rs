@@ -60,6 +60,15 @@ impl Estimate {
         self.map2(other, |a, b| a + b)
     }
 
+    /// What is known exactly.
+    pub fn exact(value: f64) -> Estimate {
+        Estimate {
+            low: value,
+            likely: value,
+            high: value,
+        }
+    }
+
     /// So many times as much.
     pub fn times(self, factor: f64) -> Estimate {
         // Infinitely many faults that cost nothing are no time.
@@ -162,6 +171,26 @@ impl Curve {
 }
 
 impl Curves {
+    /// Of anonymous memory, with the same `faults` a second at a percentage for every decider;
+    /// nothing else was seen.
+    pub fn of_anon(full_bytes: u64, observed_ms: u64, faults: impl Fn(u16) -> Estimate) -> Curves {
+        let point = |percent| Point {
+            faults: [faults(percent), Estimate::default()],
+        };
+        Curves {
+            full_bytes,
+            observed_ms,
+            unknown_per_second: 0.0,
+            seen_per_second: 0.0,
+            uses_per_second: 0.0,
+            unused_bytes: 0,
+            beyond_bytes: 0,
+            curves: std::array::from_fn(|_| Curve {
+                points: PERCENTS.map(point),
+            }),
+        }
+    }
+
     /// The curve under one decider.
     pub fn of(&self, decider: Decider) -> &Curve {
         &self.curves[decider as usize]

@@ -2,7 +2,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::whatif::{Curve, Decider, PERCENTS, Point};
+use crate::whatif::Decider;
 
 const FULL: u64 = 1 << 30;
 const PRICES: Prices = Prices {
@@ -12,30 +12,9 @@ const PRICES: Prices = Prices {
 
 /// No faults from `knee` percent of the full size on, `steep` a second more for each percent below.
 fn curves(knee: f64, steep: f64) -> Curves {
-    let point = |percent: u16| {
-        let rate = (knee - f64::from(percent)).max(0.0) * steep;
-        let faults = Estimate {
-            low: rate,
-            likely: rate,
-            high: rate,
-        };
-        Point {
-            faults: [faults, Estimate::default()],
-        }
-    };
-    let curve = Curve {
-        points: PERCENTS.map(point),
-    };
-    Curves {
-        full_bytes: FULL,
-        observed_ms: 900_000,
-        unknown_per_second: 0.0,
-        seen_per_second: 0.0,
-        uses_per_second: 0.0,
-        unused_bytes: 0,
-        beyond_bytes: 0,
-        curves: [curve.clone(), curve],
-    }
+    Curves::of_anon(FULL, 900_000, |percent| {
+        Estimate::exact((knee - f64::from(percent)).max(0.0) * steep)
+    })
 }
 
 /// A cgroup that does what a curve says, whatever is believed of it.

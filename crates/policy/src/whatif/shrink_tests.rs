@@ -2,36 +2,19 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::whatif::{Curve, PERCENTS, Point};
 
 const FULL: u64 = 100 << 20;
 
 /// A curve without faults down to `knee` percent, and `steep` more a second for each percent below.
 fn curves(knee: f64, steep: f64) -> Curves {
-    let point = |percent: u16| {
+    Curves::of_anon(FULL, 60_000, |percent| {
         let likely = (knee - f64::from(percent)).max(0.0) * steep;
-        let faults = Estimate {
+        Estimate {
             low: likely * 0.9,
             likely,
             high: likely * 1.1,
-        };
-        Point {
-            faults: [faults, Estimate::default()],
         }
-    };
-    let curve = Curve {
-        points: PERCENTS.map(point),
-    };
-    Curves {
-        full_bytes: FULL,
-        observed_ms: 60_000,
-        unknown_per_second: 0.0,
-        seen_per_second: 0.0,
-        uses_per_second: 0.0,
-        unused_bytes: 0,
-        beyond_bytes: 0,
-        curves: [curve.clone(), curve],
-    }
+    })
 }
 
 fn terms(goal: Goal) -> Terms {

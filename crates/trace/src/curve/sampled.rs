@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use crate::curve::exact;
     use crate::yardstick;
-    use crate::{Input, ReadOptions, format};
+    use crate::{Input, ReadOptions, registry};
 
     /// A skewed trace: page `p` of 60,000 with probability falling in p.
     fn pages() -> Vec<u64> {
@@ -215,7 +215,7 @@ mod tests {
 
     fn samples(pages: &[u64], plan: SamplingPlan) -> Samples {
         let text: String = pages.iter().map(|page| format!("{page}\n")).collect();
-        let format = format::by_name("lirs").unwrap();
+        let format = registry::by_name("lirs").unwrap();
         let path = Path::new("test");
         let input = Input::from_reader(path, std::io::Cursor::new(text.into_bytes())).unwrap();
         let reader = (format.open)(input, &ReadOptions::default()).unwrap();

@@ -4,6 +4,7 @@
 pub mod adaptsize;
 pub mod arc;
 pub mod cache2k;
+pub mod column;
 pub mod corda;
 pub mod csv;
 pub mod damon;

@@ -45,13 +45,16 @@ pub trait Policy: Send {
     fn resident_pages(&self) -> usize;
 }
 
+/// Which accesses of a trace count, by their place in it.
+pub type Counts<'a> = &'a dyn Fn(usize) -> bool;
+
 /// How a policy is simulated.
 #[derive(Debug, Clone, Copy)]
 pub enum Simulation {
     /// Access by access; the argument is the capacity in pages, at least 1.
     Online(fn(usize) -> Box<dyn Policy>),
     /// Knows the future: misses of a trace for one capacity, of those accesses that count.
-    Offline(fn(&DenseTrace, usize, &dyn Fn(usize) -> bool) -> u64),
+    Offline(fn(&DenseTrace, usize, Counts<'_>) -> u64),
     /// As online, and the misses of all capacities come out of one pass.
     Stack(fn(usize) -> Box<dyn Policy>),
 }
@@ -75,16 +78,13 @@ pub trait Yardstick: Send + Sync + std::fmt::Debug {
     fn name(&self) -> &str;
 
     /// Misses of a whole trace with a pool of `capacity` pages (0 is taken for 1).
-    fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64;
+    fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
+        self.misses_among(trace, capacity, &|_| true)
+    }
 
     /// The same of those accesses only that `counts` chooses by their place in the trace. The
     /// policy decides over all of them.
-    fn misses_among(
-        &self,
-        trace: &DenseTrace,
-        capacity: usize,
-        counts: &dyn Fn(usize) -> bool,
-    ) -> u64;
+    fn misses_among(&self, trace: &DenseTrace, capacity: usize, counts: Counts<'_>) -> u64;
 
     /// Whether one pass over a trace gives the misses for every capacity.
     fn is_stack(&self) -> bool {
@@ -106,12 +106,7 @@ impl Yardstick for &PolicySpec {
         PolicySpec::misses(self, trace, capacity)
     }
 
-    fn misses_among(
-        &self,
-        trace: &DenseTrace,
-        capacity: usize,
-        counts: &dyn Fn(usize) -> bool,
-    ) -> u64 {
+    fn misses_among(&self, trace: &DenseTrace, capacity: usize, counts: Counts<'_>) -> u64 {
         match self.simulation {
             Simulation::Offline(misses) => misses(trace, capacity.max(1), counts),
             Simulation::Online(build) | Simulation::Stack(build) => {
@@ -134,12 +129,7 @@ impl<Y: Yardstick + ?Sized> Yardstick for std::sync::Arc<Y> {
         (**self).misses(trace, capacity)
     }
 
-    fn misses_among(
-        &self,
-        trace: &DenseTrace,
-        capacity: usize,
-        counts: &dyn Fn(usize) -> bool,
-    ) -> u64 {
+    fn misses_among(&self, trace: &DenseTrace, capacity: usize, counts: Counts<'_>) -> u64 {
         (**self).misses_among(trace, capacity, counts)
     }
 
@@ -169,7 +159,7 @@ pub fn count_misses(
 pub fn count_misses_among(
     trace: &DenseTrace,
     capacity: usize,
-    counts: &dyn Fn(usize) -> bool,
+    counts: Counts<'_>,
     build: impl Fn(usize) -> Box<dyn Policy>,
 ) -> u64 {
     let mut policy = build(capacity.max(1));

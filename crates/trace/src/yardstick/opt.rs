@@ -9,7 +9,7 @@
 //! bytes an access besides the trace, and one bit.
 
 use super::bit_tree::BitTree;
-use super::{PolicySpec, Simulation};
+use super::{Counts, PolicySpec, Simulation};
 use crate::{DenseTrace, NEVER};
 
 pub(super) static SPEC: PolicySpec = PolicySpec {
@@ -19,7 +19,7 @@ pub(super) static SPEC: PolicySpec = PolicySpec {
     simulation: Simulation::Offline(misses),
 };
 
-fn misses(trace: &DenseTrace, capacity: usize, counts: &dyn Fn(usize) -> bool) -> u64 {
+fn misses(trace: &DenseTrace, capacity: usize, counts: Counts<'_>) -> u64 {
     let next = trace.next_accesses();
     let mut coming_back = BitTree::new(next.len());
     let (mut resident, mut never_back, mut misses) = (0usize, 0usize, 0u64);

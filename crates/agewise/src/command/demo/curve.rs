@@ -7,7 +7,7 @@ use std::path::Path;
 use agewise_lab::plot;
 use agewise_lab::yardstick;
 use agewise_trace::curve::exact;
-use agewise_trace::{AccessStream, DenseTrace, Input, ReadOptions, format};
+use agewise_trace::{AccessStream, DenseTrace, Input, ReadOptions, registry};
 use anyhow::Context;
 
 use super::{heading, say};
@@ -23,7 +23,7 @@ const PERCENT: [usize; 10] = [5, 10, 15, 20, 30, 40, 50, 65, 80, 100];
 pub(super) fn show() -> anyhow::Result<()> {
     heading("How much memory a program needs (agewise lab curve traces/redis.pages)")?;
     let path = Path::new("traces/redis.pages");
-    let format = format::by_name("page").context("the page trace is a format")?;
+    let format = registry::by_name("page").context("the page trace is a format")?;
     let input = Input::from_reader(path, Cursor::new(TRACE))?;
     let reader = (format.open)(input, &ReadOptions::default())?;
     let mut stream = AccessStream::new(path, format, reader);

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use agewise_host::memory::MemInfo;
 use agewise_host::root::ProcRoot;
-use agewise_trace::reader::csv::Column;
-use agewise_trace::{EXPANSION_MAX, Format, ReadLimits, Reading, TraceSource, format};
+use agewise_trace::reader::column::Column;
+use agewise_trace::{EXPANSION_MAX, Format, ReadLimits, Reading, TraceSource, registry};
 
 use agewise_cli::units;
 
@@ -76,10 +76,10 @@ pub fn trace_memory_default() -> u64 {
 
 /// A format by its name.
 pub fn known_format(name: &str) -> Result<&'static Format, String> {
-    format::by_name(name).ok_or_else(|| {
+    registry::by_name(name).ok_or_else(|| {
         format!(
             "there is no trace format '{name}'; there are {}",
-            format::names()
+            registry::names()
         )
     })
 }

@@ -76,14 +76,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if recorded.is_err() && matches!(subject, Subject::Command(_)) {
         agewise_cli::note!("recording has ended, the command goes on");
     }
+    let seconds = began.elapsed().as_secs_f64();
+    // Whatever ended it: what was recorded until then is a whole trace.
+    let totals = recorder.finish()?;
     let status = subject.end();
-    let ended_by = recorded?;
     let summary = Summary {
         file: args.out.clone(),
-        seconds: began.elapsed().as_secs_f64(),
-        totals: recorder.finish()?,
+        seconds,
+        totals,
         dropped: source.dropped(),
-        ended_by,
+        ended_by: recorded?,
     };
     match args.command.is_empty() {
         true => print(&mut std::io::stdout().lock(), args.format, &summary)?,
@@ -104,7 +106,7 @@ impl Subject {
         if let Some(path) = &args.cgroup {
             let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
             let cgroup = observe::open_cgroup(&hierarchy, path)?;
-            watch_cgroup(&cgroup, source)?;
+            anyhow::ensure!(watch_cgroup(&cgroup, source)?, "cgroup {path} is gone");
             return Ok(Subject::Cgroup(cgroup));
         }
         let Some(pid) = args.pid else {
@@ -143,13 +145,17 @@ impl Subject {
     }
 }
 
-/// Watches the processes that are in a cgroup now, and what they start.
-fn watch_cgroup(cgroup: &Cgroup, source: &mut FileIoSource) -> anyhow::Result<()> {
+/// Watches the processes that are in a cgroup now, and what they start. False if it is gone.
+fn watch_cgroup(cgroup: &Cgroup, source: &mut FileIoSource) -> anyhow::Result<bool> {
     let own = std::process::id();
-    for pid in cgroup.procs(true)?.into_iter().filter(|pid| *pid != own) {
+    let pids = match cgroup.procs(true) {
+        Err(error) if error.is_gone() => return Ok(false),
+        pids => pids?,
+    };
+    for pid in pids.into_iter().filter(|pid| *pid != own) {
         source.watch(pid, Whose::WithChildren)?;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Takes what the ring holds, again and again. Says what ended that.
@@ -194,7 +200,9 @@ fn record<W: Write>(
             && Instant::now() >= next_processes
         {
             next_processes = Instant::now() + PROCESSES_EVERY;
-            watch_cgroup(cgroup, source)?;
+            if !watch_cgroup(cgroup, source)? {
+                return Ok("exit");
+            }
         }
     }
 }

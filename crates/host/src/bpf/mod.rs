@@ -2,6 +2,8 @@
 //! What programs in the kernel and this side share: maps as memory, and how a syscall program is
 //! run.
 
+pub(crate) mod watched;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
@@ -43,6 +45,21 @@ pub(crate) fn map_named(object: &Object, name: &str) -> libbpf_rs::Result<MapHan
     let found = object.maps().find(|map| map.name().to_str() == Some(name));
     let found = found.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
     MapHandle::try_from(&found)
+}
+
+/// The types that the running kernel describes itself by (BTF).
+pub(crate) struct KernelTypes(Vec<u8>);
+
+impl KernelTypes {
+    /// Of the running kernel; without BTF it has none.
+    pub fn read() -> Self {
+        KernelTypes(std::fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default())
+    }
+
+    /// Whether it has a tracepoint: the type of the function that is called there.
+    pub fn have_tracepoint(&self, name: &str) -> bool {
+        memchr::memmem::find(&self.0, format!("\0btf_trace_{name}\0").as_bytes()).is_some()
+    }
 }
 
 /// Runs a program of type `BPF_PROG_TYPE_SYSCALL` once.

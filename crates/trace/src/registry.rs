@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every trace format: one reader a file in `reader/`, one line here.
+
+use std::path::Path;
+
+use super::error::TraceError;
+use super::format::Format;
+use super::input::Input;
+use super::page_trace;
+use super::reader::{
+    adaptsize, arc, cache2k, corda, csv, damon, lackey, lirs, oracle_general, ucsd,
+};
+
+/// Every format. The order decides where several recognise a content: the stricter comes first.
+pub static FORMATS: &[&Format] = &[
+    &page_trace::FORMAT,
+    &damon::FORMAT,
+    &lackey::FORMAT,
+    &ucsd::FORMAT,
+    &arc::FORMAT,
+    &adaptsize::FORMAT,
+    &csv::FORMAT,
+    &lirs::FORMAT,
+    &oracle_general::FORMAT,
+    &corda::FORMAT,
+    &cache2k::FORMAT,
+];
+
+/// The format of this name (case and `-`, `_` do not matter).
+#[must_use]
+pub fn by_name(name: &str) -> Option<&'static Format> {
+    let wanted = plain(name);
+    FORMATS
+        .iter()
+        .copied()
+        .find(|format| plain(format.name) == wanted)
+}
+
+/// The names of all formats, for messages.
+#[must_use]
+pub fn names() -> String {
+    FORMATS
+        .iter()
+        .map(|format| format.name)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// The format a free-text description means, such as the `format` column of a manifest.
+#[must_use]
+pub fn by_description(description: &str) -> Option<&'static Format> {
+    if let Some(format) = by_name(description.trim()) {
+        return Some(format);
+    }
+    let text = description.to_lowercase();
+    let matches_any = |format: &&&Format| {
+        format
+            .description_hints
+            .iter()
+            .any(|words| words.iter().all(|word| text.contains(word)))
+    };
+    FORMATS.iter().find(matches_any).copied()
+}
+
+/// The format a file name hints at.
+#[must_use]
+pub fn by_file_name(path: &Path) -> Option<&'static Format> {
+    let name = path.file_name()?.to_string_lossy().to_lowercase();
+    FORMATS
+        .iter()
+        .find(|format| format.name_hints.iter().any(|hint| name.contains(hint)))
+        .copied()
+}
+
+/// The format the content shows, then the one the file name hints at.
+///
+/// # Errors
+/// [`TraceError::UnknownFormat`] when neither does.
+pub fn detect(input: &mut Input) -> Result<&'static Format, TraceError> {
+    let head = input.peek(4096).to_vec();
+    let by_content = || {
+        FORMATS
+            .iter()
+            .find(|format| (format.recognise)(&head))
+            .copied()
+    };
+    // A name that fits is believed unless the content is unmistakably of another format.
+    if let Some(format) = by_content().or_else(|| by_file_name(input.path())) {
+        return Ok(format);
+    }
+    let hint = if head.is_empty() {
+        "the file is empty".to_string()
+    } else {
+        format!("first bytes {:02x?}", &head[..head.len().min(8)])
+    };
+    Err(TraceError::UnknownFormat {
+        path: input.path().to_path_buf(),
+        hint,
+        known: names(),
+    })
+}
+
+fn plain(name: &str) -> String {
+    name.chars()
+        .filter(|c| !matches!(c, '-' | '_' | ' '))
+        .flat_map(char::to_lowercase)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        for format in FORMATS {
+            assert_eq!(by_name(format.name).unwrap().name, format.name);
+            assert_eq!(
+                by_name(&format.name.to_uppercase()).unwrap().name,
+                format.name
+            );
+        }
+        assert!(by_name("nonsense").is_none());
+    }
+
+    #[test]
+    fn descriptions_as_people_write_them() {
+        for (text, name) in [
+            (
+                "gzip text, one decimal block number per line; CRLF line ends",
+                "lirs",
+            ),
+            (
+                "zstd text, 4 columns: start_block count 0 request_no; expand",
+                "arc",
+            ),
+            (
+                "text: \"s|l 0xADDR n\" (store/load, hex byte address); page = ADDR>>12",
+                "ucsd",
+            ),
+            (
+                "uncompressed oracleGeneral: 24-byte little-endian records u32 time",
+                "oracleGeneral",
+            ),
+            ("gzip binary, big-endian int64 keys", "corda"),
+            ("xz binary, big-endian uint32 keys, no header", "cache2k"),
+            ("xz text: time id size", "adaptsize"),
+            ("valgrind --tool=lackey --trace-mem=yes", "lackey"),
+            ("csv with a header", "csv"),
+            ("agewise page trace", "page"),
+            ("CACHE2K", "cache2k"),
+        ] {
+            assert_eq!(
+                by_description(text).map(|format| format.name),
+                Some(name),
+                "{text}"
+            );
+        }
+        assert!(by_description("something else").is_none());
+    }
+
+    #[test]
+    fn content_tells_the_format() {
+        for (content, name) in [
+            (&b"0\r\n1\r\n2\r\n"[..], "lirs"),
+            (b"20\n*\n2877\n*\n", "lirs"),
+            (b"230027 8 0 0\n1842745 64 0 1\n", "arc"),
+            (b"s 0x1fffff50 1\nl 0x1fffff58 1\n", "ucsd"),
+            (b"1 0 68\n2 1 7454\n", "adaptsize"),
+            (b"==12== Lackey\nI  04000000,3\n L 1ffeffe7e0,8\n", "lackey"),
+            (b"time,page,op\n1,2,r\n", "csv"),
+        ] {
+            let found = FORMATS.iter().find(|format| (format.recognise)(content));
+            assert_eq!(found.map(|format| format.name), Some(name));
+        }
+    }
+}
