@@ -107,6 +107,7 @@ impl Daemon {
             hub,
             chooser: Chooser::new(Limits {
                 subjects_max: 50,
+                containers_max: 50,
                 depth_max: 3,
             }),
             protector: Protector::new(&config.protect, ProcRoot::default(), None).unwrap(),
@@ -127,6 +128,7 @@ impl Daemon {
                 at,
                 key: (Arc::clone(&view.name), view.id),
                 cgroup: None,
+                container: None,
                 pids: vec![4000 + at as u32],
             })
             .collect();

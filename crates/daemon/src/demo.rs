@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use agewise_host::container::Container;
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
@@ -75,6 +76,38 @@ pub fn settings() -> Settings {
         intervals: NODES.map(|node| (node, intervals())).into(),
         reports: [node(0), node(1), web].map(|scope| (scope, setting)).into(),
     }
+}
+
+/// Containers of a machine of a fleet.
+pub const CONTAINERS: u16 = 50;
+const NAMESPACES: [&str; 5] = ["cart", "mail", "pay", "search", "shop"];
+
+/// One machine of a fleet, with containers of Kubernetes besides.
+pub fn snapshot_of_host(host: u16, sequence: u64, time_ms: u64) -> Snapshot {
+    let mut snapshot = snapshot(sequence, time_ms);
+    let containers = (0..CONTAINERS).map(|number| {
+        let id = u64::from(host) * u64::from(CONTAINERS) + u64::from(number);
+        let size_mib = 64 + id * 37 % 500;
+        let part = cgroup("", 4, size_mib, 20_000 + id * 7919 % 1_000_000);
+        let container = Container {
+            namespace: Some(NAMESPACES[id as usize % NAMESPACES.len()].into()),
+            pod: Some(format!("web-{id}").into()),
+            container: Some("web".into()),
+            container_id: Some(format!("{id:064x}").into()),
+            image: Some("localhost/web:1".into()),
+        };
+        SubjectView {
+            name: format!("/kubepods/burstable/pod{id:032x}/{id:064x}").into(),
+            container: Some(container),
+            ..subject(&part, 1000 + id, time_ms, &snapshot.intervals)
+        }
+    });
+    let containers: Vec<SubjectView> = containers.collect();
+    let after = |view: &SubjectView| !view.is_cgroup || &*view.name > "/kubepods";
+    let at = snapshot.subjects.iter().position(after);
+    let at = at.unwrap_or(snapshot.subjects.len());
+    snapshot.subjects.splice(at..at, containers);
+    snapshot
 }
 
 /// The machine `time_ms` after its start. The same arguments give the same snapshot.
@@ -151,6 +184,12 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
     SubjectView {
         name: Arc::from(part.name),
         is_cgroup: part.is_cgroup,
+        container: part.name.strip_prefix("/batch/").map(|pod| Container {
+            namespace: Some("batch".into()),
+            pod: Some(pod.into()),
+            container: Some("job".into()),
+            ..Container::default()
+        }),
         depth: part.depth,
         id,
         policy,
@@ -229,6 +268,24 @@ fn psi(time_ms: u64) -> Psi {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn machines_of_a_fleet_have_containers_of_their_own() {
+        let hosts = [0, 1].map(|host| snapshot_of_host(host, 1, 10_000));
+        let names = hosts.each_ref().map(|host| {
+            let containers = host
+                .subjects
+                .iter()
+                .filter(|subject| subject.is_container());
+            containers
+                .map(|one| one.name.to_string())
+                .collect::<Vec<_>>()
+        });
+        assert_eq!(names.each_ref().map(Vec::len), [usize::from(CONTAINERS); 2]);
+        assert!(names[0].iter().all(|name| !names[1].contains(name)));
+        let cgroups = hosts[0].subjects.iter().filter(|subject| subject.is_cgroup);
+        assert!(cgroups.map(|subject| &subject.name).is_sorted());
+    }
 
     #[test]
     fn the_machine_is_of_one_piece() {

@@ -35,6 +35,7 @@ thread_local! {
         HUB.with(Hub::clone),
         Limits {
             subjects_max: 10,
+            containers_max: 10,
             depth_max: 4,
         },
     ));

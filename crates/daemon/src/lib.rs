@@ -40,5 +40,7 @@ pub mod service;
 pub mod showcase;
 pub mod shrinkers;
 pub mod state;
+#[cfg(feature = "web")]
+pub mod textfile;
 pub mod timeline;
 pub mod world;

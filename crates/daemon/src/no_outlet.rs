@@ -14,7 +14,7 @@ pub struct Outlet(());
 /// The configuration asks for what this build lacks.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "this agewise was built without the feature `web`: set `enabled = false` in [metrics], or build \
+    "this agewise was built without the feature `web`: set `enabled = false` and no `textfile` in [metrics], or build \
      it with `--features web`"
 )]
 pub struct NotBuilt;
@@ -30,7 +30,7 @@ impl Outlet {
     /// # Errors
     /// [`NotBuilt`] if it enables them.
     pub fn follow(&mut self, config: &Metrics, _hub: &Hub) -> Result<(), NotBuilt> {
-        match config.enabled {
+        match config.enabled || config.textfile.is_some() {
             true => Err(NotBuilt),
             false => Ok(()),
         }

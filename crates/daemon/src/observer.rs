@@ -2,10 +2,12 @@
 //! From what the agent knows after a tick to what a snapshot shows.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use agewise_host::agent::{Agent, SubjectReport};
 use agewise_host::cgroup::Cgroup;
+use agewise_host::container::{Container, Containers};
 use agewise_policy::workingset::Intervals;
 
 use super::actor::Actor;
@@ -28,13 +30,15 @@ pub struct Seen {
     pub key: Key,
     /// The cgroup, if it is one.
     pub cgroup: Option<Cgroup>,
+    /// The container or pod that the cgroup is.
+    pub container: Option<Container>,
     /// Its processes.
     pub pids: Vec<u32>,
 }
 
 /// The subjects that exist after a tick.
-pub fn subjects(agent: &Agent) -> Vec<Seen> {
-    agent
+pub fn subjects(agent: &Agent, containers: &mut Containers) -> Vec<Seen> {
+    let mut all: Vec<Seen> = agent
         .subjects()
         .enumerate()
         .filter(|(_, (subject, _))| subject.gone.is_none())
@@ -54,10 +58,21 @@ pub fn subjects(agent: &Agent) -> Vec<Seen> {
                     id,
                 ),
                 cgroup: subject.cgroup.clone(),
+                container: None,
                 pids,
             }
         })
-        .collect()
+        .collect();
+    let mut cgroups: Vec<&mut Seen> = all.iter_mut().filter(|s| s.cgroup.is_some()).collect();
+    let paths: Vec<_> = cgroups
+        .iter()
+        .filter_map(|seen| Some(seen.cgroup.as_ref()?.path().to_owned()))
+        .collect();
+    let found = containers.look(paths.iter().map(PathBuf::as_path));
+    for (seen, container) in cgroups.iter_mut().zip(found) {
+        seen.container = container;
+    }
+    all
 }
 
 /// Counters of cgroups, to tell what changed.
@@ -119,6 +134,7 @@ fn view(seen: &Seen, ages: &SubjectReport, reports: &SubjectReport) -> SubjectVi
     SubjectView {
         name: Arc::clone(name),
         is_cgroup: seen.cgroup.is_some(),
+        container: seen.container.clone(),
         depth: match &seen.cgroup {
             Some(cgroup) if !cgroup.is_root() => name.matches('/').count(),
             _ => 0,

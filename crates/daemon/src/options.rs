@@ -22,6 +22,8 @@ pub struct Options {
     pub ticks: Option<u64>,
     /// Show a machine that is made up.
     pub demo: bool,
+    /// Show so many of them, each at a port of its own; 0 is 1.
+    pub hosts: u16,
     /// Where the ledger is; none: [`state_directory`].
     pub state: Option<PathBuf>,
 }

@@ -11,12 +11,14 @@ use super::noted::Noted;
 use super::page::Pages;
 use super::serve::Apart;
 use super::state::Hub;
+use super::textfile::Textfile;
 
 /// The server, if there is to be one.
 #[derive(Debug, Default)]
 pub struct Outlet {
     config: Option<Metrics>,
     server: Option<Open>,
+    textfile: Option<Textfile>,
     ledger: Option<Ledger>,
     is_apart: bool,
 }
@@ -50,10 +52,27 @@ impl Outlet {
 
     /// Hands on what there is after a tick. Returns what is to be said of who serves.
     pub fn publish(&mut self, hub: &Hub) -> Option<String> {
-        match &mut self.server.as_mut()?.door {
-            Door::Here(_) => None,
-            Door::Apart(apart) => apart.publish(hub),
+        let file = self.textfile.as_mut();
+        let file = file.and_then(|textfile| textfile.publish(hub));
+        let server = match self.server.as_mut().map(|open| &mut open.door) {
+            Some(Door::Apart(apart)) => apart.publish(hub),
+            Some(Door::Here(_)) | None => None,
+        };
+        match (file, server) {
+            (Some(file), Some(server)) => Some(format!("{file}; {server}")),
+            (file, server) => file.or(server),
         }
+    }
+
+    /// Goes by this configuration from now on. A file of the same name is replaced by the next one.
+    fn keep(&mut self, config: &Metrics) {
+        let path = config.textfile.as_deref();
+        let new = path.map(|path| Textfile::new(path, limits(config)));
+        self.textfile = match (self.textfile.take(), new) {
+            (Some(old), Some(new)) => Some(old.replaced_by(new)),
+            (_, new) => new,
+        };
+        self.config = Some(config.clone());
     }
 
     /// Does as the configuration says. One that is open and meant to be as it is stays so.
@@ -65,7 +84,7 @@ impl Outlet {
             return Ok(());
         }
         if !config.enabled {
-            self.config = Some(config.clone());
+            self.keep(config);
             self.server = None;
             return Ok(());
         }
@@ -82,7 +101,7 @@ impl Outlet {
         };
         match self.serve(config, hub) {
             Ok(server) => {
-                self.config = Some(config.clone());
+                self.keep(config);
                 self.server = Some(server);
                 Ok(())
             }
@@ -121,10 +140,7 @@ impl Outlet {
             any: matches!(config.listen, Listen::Unix(_)),
             names: config.hosts.clone(),
         };
-        let limits = Limits {
-            subjects_max: usize::try_from(config.cgroups_max.0).unwrap_or(usize::MAX),
-            depth_max: usize::try_from(config.depth_max.0).unwrap_or(usize::MAX),
-        };
+        let limits = limits(config);
         let started = if self.is_apart {
             Apart::start(listener, hosts, limits).map(|apart| Door::Apart(Box::new(apart)))
         } else {
@@ -138,6 +154,14 @@ impl Outlet {
             door,
             _noted: noted,
         })
+    }
+}
+
+fn limits(config: &Metrics) -> Limits {
+    Limits {
+        subjects_max: usize::try_from(config.cgroups_max.0).unwrap_or(usize::MAX),
+        containers_max: usize::try_from(config.containers_max.0).unwrap_or(usize::MAX),
+        depth_max: usize::try_from(config.depth_max.0).unwrap_or(usize::MAX),
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a line of the journal says, besides its time and name.
 
+use agewise_host::container::Container;
 use agewise_policy::proactive::Decision;
 use serde::Serialize;
 
@@ -23,6 +24,8 @@ pub(super) struct Started<'a> {
 pub(super) struct Acted<'a> {
     pub(super) phase: &'a str,
     pub(super) subject: &'a str,
+    #[serde(flatten)]
+    pub(super) container: Option<&'a Container>,
     pub(super) policy: &'a str,
     pub(super) dry_run: bool,
     pub(super) resident_bytes: u64,
@@ -123,6 +126,8 @@ pub(super) struct Message {
 #[derive(Serialize)]
 pub(super) struct Change<'a> {
     pub(super) subject: &'a str,
+    #[serde(flatten)]
+    pub(super) container: Option<&'a Container>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) policy: Option<&'a str>,
 }

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::config::{Listen, Metrics};
 use super::demo;
 use super::journal::unix_ms;
 use super::options::Options;
@@ -31,6 +32,9 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let config = options.read()?;
     let stop = Stop::install()?;
     let tick_ms = observe::millis(config.observe.tick.0);
+    if options.hosts > 1 {
+        return fleet(options, &config.metrics, tick_ms, &stop);
+    }
     let hub = Hub::new(demo::settings());
     let mut metrics = config.metrics;
     metrics.enabled = true;
@@ -56,6 +60,55 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
             break;
         }
         hub.publish(look(sequence, tick_ms, first_unix_ms));
+    }
+    Ok(stop.requested())
+}
+
+/// Many machines, each at a port of its own.
+fn fleet(
+    options: &Options,
+    metrics: &Metrics,
+    tick_ms: u64,
+    stop: &Stop,
+) -> anyhow::Result<Option<i32>> {
+    let Listen::Tcp(first) = &metrics.listen else {
+        anyhow::bail!("--hosts takes ports: set metrics.listen to ADDRESS:PORT");
+    };
+    let mut hosts = Vec::new();
+    for host in 0..options.hosts {
+        let Some(port) = first.port().checked_add(host) else {
+            anyhow::bail!(
+                "no {} ports from {} on: choose a lower one",
+                options.hosts,
+                first.port()
+            );
+        };
+        let address = std::net::SocketAddr::new(first.ip(), port);
+        let metrics = Metrics {
+            enabled: true,
+            listen: Listen::Tcp(address),
+            textfile: None,
+            ..metrics.clone()
+        };
+        let (hub, mut outlet) = (Hub::new(demo::settings()), Outlet::default());
+        outlet.follow(&metrics, &hub)?;
+        hosts.push((host, hub, outlet));
+    }
+    let count = hosts.len();
+    agewise_cli::note!("{count} made-up machines: metrics at ports from {first} on");
+    let mut next = Instant::now();
+    for sequence in 1.. {
+        let time_ms = sequence * tick_ms;
+        for (host, hub, _) in &hosts {
+            hub.publish(Snapshot {
+                unix_ms: unix_ms(),
+                ..demo::snapshot_of_host(*host, sequence, time_ms)
+            });
+        }
+        next += Duration::from_millis(tick_ms);
+        if options.ticks.is_some_and(|most| sequence >= most) || stop.wait_until(next) {
+            break;
+        }
     }
     Ok(stop.requested())
 }

@@ -12,6 +12,7 @@ pub mod cgroup;
 pub mod clear;
 pub mod clock;
 mod complaints;
+pub mod container;
 pub mod damon;
 pub mod error;
 pub mod faults;

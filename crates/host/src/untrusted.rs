@@ -148,21 +148,20 @@ fn push_hidden(c: char, put: impl FnMut(char)) {
 
 /// Whether what follows a backslash makes it read as one of our escapes.
 fn reads_as_escape(rest: &[u8]) -> bool {
-    match rest {
-        [b'u', b'{', ..] => true,
-        [b'x', high, low, ..] => {
-            let digit = |byte: &u8| match byte {
-                b'0'..=b'9' => Some(byte - b'0'),
-                b'a'..=b'f' => Some(byte - b'a' + 10),
-                _ => None,
-            };
-            match (digit(high), digit(low)) {
-                (Some(high), Some(low)) => matches!(high << 4 | low, ..0x20 | b'\\' | 0x7f..),
-                _ => false,
-            }
-        }
-        _ => false,
-    }
+    rest.starts_with(b"u{") || matches!(escaped_byte(rest), Some(..0x20 | b'\\' | 0x7f..))
+}
+
+/// The byte that `xff` after a backslash stands for.
+fn escaped_byte(rest: &[u8]) -> Option<u8> {
+    let [b'x', high, low, ..] = rest else {
+        return None;
+    };
+    let digit = |byte: &u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    Some(digit(high)? << 4 | digit(low)?)
 }
 
 impl Escaped<'_> {
@@ -236,6 +235,22 @@ impl fmt::Debug for Untrusted {
 impl serde::Serialize for Untrusted {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.escaped(Form::Text).text())
+    }
+}
+
+/// What [`Serialize`](serde::Serialize) wrote, byte for byte.
+impl<'de> serde::Deserialize<'de> for Untrusted {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let mut rest = text.as_bytes();
+        let mut bytes = Vec::with_capacity(rest.len());
+        while let Some((first, after)) = rest.split_first() {
+            let escaped = escaped_byte(after).filter(|_| *first == b'\\');
+            let escaped = escaped.filter(|byte| matches!(byte, b'\\' | 0x80..));
+            bytes.push(escaped.unwrap_or(*first));
+            rest = if escaped.is_some() { &rest[4..] } else { after };
+        }
+        Ok(Untrusted(bytes.into()))
     }
 }
 

@@ -74,6 +74,13 @@ fn names() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
+    fn what_was_written_is_read_back(name in names()) {
+        let name = Untrusted::from(&*name);
+        let value = serde_json::to_value(&name).unwrap();
+        prop_assert_eq!(serde_json::from_value::<Untrusted>(value).unwrap(), name);
+    }
+
+    #[test]
     fn nothing_hidden_comes_out(name in names()) {
         for text in forms(&Untrusted::from(&*name)) {
             prop_assert!(!text.chars().any(is_hidden), "{:?}", text);

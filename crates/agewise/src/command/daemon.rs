@@ -52,6 +52,12 @@ pub struct Args {
     #[arg(long, conflicts_with = "dry_run")]
     demo: bool,
 
+    /// With --demo: so many made-up machines with 50 containers each, at as many ports from that of
+    /// metrics.listen on, to try out a Prometheus and its rules with a fleet.
+    #[arg(long, value_name = "N", requires = "demo")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
+    hosts: Option<u16>,
+
     /// Serve what comes in at standard input: how the daemon starts the process that serves.
     #[arg(long, hide = true, exclusive = true)]
     server: bool,
@@ -71,6 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         dry_run: args.dry_run,
         ticks: args.ticks,
         demo: args.demo,
+        hosts: args.hosts.unwrap_or(1),
         state: args.state_dir.clone(),
     };
     if args.server {

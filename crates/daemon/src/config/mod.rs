@@ -179,10 +179,16 @@ pub struct Metrics {
     pub hosts: Vec<String>,
     /// Who may use the socket of `unix:PATH`: its mode.
     pub socket_mode: SocketMode,
-    /// Cgroups shown: the largest.
+    /// Cgroups and processes shown that are no containers: the largest.
     pub cgroups_max: Count<4096>,
+    /// Containers shown, however deep they lie: the largest.
+    pub containers_max: Count<4096>,
     /// Levels of cgroups shown.
     pub depth_max: Depth,
+    /// A file that is written anew at each look, for the textfile collector of node_exporter: an
+    /// absolute path that ends with `.prom`. Written whether anything is served or not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub textfile: Option<PathBuf>,
 }
 
 fn yes() -> bool {
@@ -195,7 +201,7 @@ impl Default for Observe {
             cgroups: vec![PathGlob::new("/**").expect("a pattern")],
             pids: BTreeSet::new(),
             depth_max: Count(8),
-            cgroups_max: Count(1024),
+            cgroups_max: Count(4096),
             tick: Span(Duration::from_secs(5)),
             cpu_percent: Percent(1.0),
             intervals: Bounds("1s,5s,30s,2m,10m".parse().expect("a list of ages")),
@@ -246,7 +252,9 @@ impl Default for Metrics {
             hosts: Vec::new(),
             socket_mode: SocketMode(0o600),
             cgroups_max: Count(50),
+            containers_max: Count(1000),
             depth_max: Depth(3),
+            textfile: None,
         }
     }
 }
@@ -358,6 +366,16 @@ impl Config {
         if let Some(path) = self.protect.ledger.as_ref().filter(no_file) {
             return Err(format!(
                 "protect.ledger: {} is no absolute path of a file",
+                path.display()
+            ));
+        }
+        let is_prom = |path: &&PathBuf| {
+            path.is_absolute() && path.extension().is_some_and(|end| end == "prom")
+        };
+        if let Some(path) = self.metrics.textfile.as_ref().filter(|path| !is_prom(path)) {
+            return Err(format!(
+                "metrics.textfile: {} is no absolute path that ends with .prom, which is what \
+                 node_exporter reads",
                 path.display()
             ));
         }

@@ -9,7 +9,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, fchmod};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with};
 
 use super::ServeError;
 use crate::config::Listen;
@@ -73,7 +74,7 @@ impl Listener {
     /// Listens at a socket that was opened by somebody else, who removes it as well.
     pub fn given(socket: OwnedFd) -> Self {
         Listener(Kind::Unix {
-            // Either kind accepts alike.
+            // It may be a port as well: either is waited for and accepted from alike.
             listener: UnixListener::from(socket),
             path: PathBuf::new(),
             id: None,
@@ -90,24 +91,13 @@ impl Listener {
 
     /// The next connection, if one waits.
     pub(super) fn accept(&self) -> io::Result<Option<OwnedFd>> {
-        let accepted = match &self.0 {
-            Kind::Tcp(listener, _) => listener.accept().map(|(stream, _)| OwnedFd::from(stream)),
-            Kind::Unix { listener, .. } => {
-                listener.accept().map(|(stream, _)| OwnedFd::from(stream))
-            }
-        };
-        match accepted {
-            Ok(socket) => {
-                rustix::io::ioctl_fionbio(&socket, true)?;
-                Ok(Some(socket))
-            }
-            Err(error) => match error.kind() {
-                // Who knocked may have gone again.
-                io::ErrorKind::WouldBlock
-                | io::ErrorKind::Interrupted
-                | io::ErrorKind::ConnectionAborted => Ok(None),
-                _ => Err(error),
-            },
+        // Not by the types of the standard library: one that was given is of either family, and
+        // they take connections of their own only.
+        match accept_with(self, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => Ok(Some(socket)),
+            // Who knocked may have gone again.
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -172,4 +162,37 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    fn accepts_soon(listener: &Listener) {
+        let began = std::time::Instant::now();
+        while listener.accept().unwrap().is_none() {
+            assert!(began.elapsed().as_secs() < 30, "nobody was accepted");
+        }
+    }
+
+    #[test]
+    fn one_that_was_given_accepts_from_a_port_and_from_a_socket() {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap();
+        port.set_nonblocking(true).unwrap();
+        let address = port.local_addr().unwrap();
+        let given = Listener::given(port.into());
+        assert!(given.accept().unwrap().is_none());
+        let _caller = TcpStream::connect(address).unwrap();
+        accepts_soon(&given);
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let socket = UnixListener::bind(&path).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let given = Listener::given(socket.into());
+        let _caller = UnixStream::connect(&path).unwrap();
+        accepts_soon(&given);
+    }
 }

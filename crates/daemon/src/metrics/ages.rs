@@ -47,7 +47,7 @@ pub(super) fn families(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
             }
             for (at, (page_type, sum)) in PageType::ALL.into_iter().zip(sum).enumerate() {
                 let node = ("node", node.to_string());
-                let labels = vec![row.label.clone(), node, type_label(page_type)];
+                let labels = [&row.labels[..], &[node, type_label(page_type)]].concat();
                 for bin in histogram.bins() {
                     let upper = ("upper_ms", upper_text(bin.upper_ms));
                     ages.add(with(&labels, upper), bin.amounts[at]);
@@ -57,7 +57,7 @@ pub(super) fn families(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
             whole.add(&histogram);
         }
         for (at, page_type) in PageType::ALL.into_iter().enumerate() {
-            let labels = vec![row.label.clone(), type_label(page_type)];
+            let labels = with(&row.labels, type_label(page_type));
             let mut below = 0u64;
             for bin in whole.bins() {
                 below = below.saturating_add(bin.amounts[at]);

@@ -6,8 +6,8 @@
 
 use super::ages;
 use super::family::{Family, Labels, Unit, counter, gauge};
-use super::rows::{Row, rows};
-use super::shown::{OTHER, Shown};
+use super::rows::{Row, containers, rows};
+use super::shown::Shown;
 use crate::state::{Psi, Reason, Snapshot, SubjectView};
 
 fn seconds(ms: f64) -> f64 {
@@ -23,6 +23,7 @@ pub fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
     all.extend(state(snapshot, &rows));
     all.extend(machine(snapshot));
     all.extend(own(snapshot, shown));
+    all.push(containers(snapshot, shown));
     all.extend(super::held::families(snapshot, shown));
     all.extend(super::whatif::families(snapshot, shown));
     all.retain(|family| !family.samples.is_empty());
@@ -44,7 +45,7 @@ fn memory(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
             let is_known = !known.is_empty() || row.subjects.is_empty();
             is_known.then(|| known.iter().fold(0u64, |sum, b| sum.saturating_add(*b)))
         };
-        let labels = vec![row.label.clone()];
+        let labels = row.labels.clone();
         if let Some(bytes) = sum(&|subject| Some(subject.swapped_bytes)) {
             swapped.add(labels.clone(), bytes);
         }
@@ -79,7 +80,7 @@ fn flows(rows: &[Row]) -> Vec<Family> {
         "What would have left memory, had it not been a rehearsal (dry_run)",
     );
     for row in rows {
-        let labels = vec![row.label.clone()];
+        let labels = row.labels.clone();
         refaulted.add(labels.clone(), row.counts.refaulted_bytes);
         rehearsed.add(labels.clone(), row.counts.rehearsed_bytes);
         of_files.add(labels.clone(), row.counts.reclaimed.file_bytes);
@@ -116,10 +117,10 @@ fn state(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
         "Always 1; by its labels: the policy that acts on it, and whether that only rehearses",
     );
     for row in rows {
-        let labels = vec![row.label.clone()];
+        let labels = row.labels.clone();
         let total = row.subjects.iter().map(|s| s.processes as u64).sum::<u64>();
         processes.add(labels.clone(), total);
-        if row.label.1 == OTHER {
+        if row.is_rest() {
             continue;
         }
         for subject in &row.subjects {
@@ -137,12 +138,8 @@ fn state(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
     }
     let named = rows
         .iter()
-        .filter(|row| row.label.1 != OTHER)
-        .flat_map(|row| {
-            row.subjects
-                .iter()
-                .map(|s| (vec![row.label.clone()], s.psi))
-        });
+        .filter(|row| !row.is_rest())
+        .flat_map(|row| row.subjects.iter().map(|s| (row.labels.clone(), s.psi)));
     let mut all = vec![processes, observed, unseen, reclaim, policy];
     all.extend(pressure(["psi_avg10", "psi_avg60", "psi_stalled"], named));
     all
@@ -237,7 +234,7 @@ fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
         gauge(
             "subjects_cut",
             Unit::None,
-            "Cgroups and processes that are not shown by name (cgroups_max and depth_max of metrics)",
+            "Cgroups and processes that are not shown by name (cgroups_max, containers_max and depth_max of metrics)",
         )
         .single(shown.cut as u64),
         gauge(

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the budgets that are held are worth, as metrics.
 
-use agewise_host::untrusted::Untrusted;
 use agewise_policy::budget::Verdict;
 
 use super::family::{Family, Unit, gauge};
+use super::rows::labels_of;
 use super::shown::Shown;
 use crate::state::Snapshot;
 
@@ -48,13 +48,7 @@ pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
         let Some(gain) = &subject.budget_gain else {
             continue;
         };
-        let kind = if subject.is_cgroup {
-            "cgroup"
-        } else {
-            "process"
-        };
-        let name = Untrusted::from(&*subject.name).terminal().to_string();
-        let labels = vec![(kind, name)];
+        let labels = labels_of(subject);
         back.add(labels.clone(), gain.verdict == Verdict::Back);
         pairs.add(labels.clone(), gain.pairs as u64);
         let values = [gain.faults_change, gain.cpu_change]

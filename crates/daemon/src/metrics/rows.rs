@@ -1,20 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whom metrics are about.
 
+use agewise_host::container::Container;
 use agewise_host::untrusted::Untrusted;
 
+use super::family::{Family, Labels, Unit, gauge};
 use super::shown::{Counts, OTHER, Shown};
 use crate::state::{Snapshot, SubjectView};
 
 /// A row: a subject, or all that are not shown.
 pub(super) struct Row<'a> {
-    pub(super) label: (&'static str, String),
+    pub(super) labels: Labels,
     pub(super) subjects: Vec<&'a SubjectView>,
     pub(super) counts: Counts,
 }
 
-fn label_of(is_cgroup: bool) -> &'static str {
-    if is_cgroup { "cgroup" } else { "process" }
+impl Row<'_> {
+    /// All that are not shown.
+    pub(super) fn is_rest(&self) -> bool {
+        self.labels.first().is_some_and(|(_, value)| value == OTHER)
+    }
+}
+
+/// What tells a subject apart, and the names of its container or pod that stay when that is
+/// restarted.
+pub(super) fn labels_of(subject: &SubjectView) -> Labels {
+    let kind = if subject.is_cgroup {
+        "cgroup"
+    } else {
+        "process"
+    };
+    let name = Untrusted::from(&*subject.name).terminal().to_string();
+    let mut labels = vec![(kind, name)];
+    labels.extend(names(subject, STABLE));
+    labels
+}
+
+/// Of the names of a container those that stay when it is restarted: the first of them.
+const STABLE: usize = 3;
+
+/// What is known of the first `count` fields of its container or pod.
+fn names(subject: &SubjectView, count: usize) -> impl Iterator<Item = (&'static str, String)> {
+    let fields = subject.container.iter().flat_map(move |container| {
+        let fields = Container::NAMES.into_iter().zip(container.fields());
+        fields.take(count)
+    });
+    fields.filter_map(|(name, value)| Some((name, value?.terminal().to_string())))
+}
+
+/// Which containers there are, with what changes when one is restarted.
+pub(super) fn containers(snapshot: &Snapshot, shown: &Shown) -> Family {
+    let mut info = gauge(
+        "container_info",
+        Unit::None,
+        "Always 1; by its labels: the container that a cgroup is, its id and its image",
+    );
+    let subjects = shown.subjects.iter().map(|at| &snapshot.subjects[*at]);
+    for subject in subjects.filter(|subject| subject.is_container()) {
+        let mut labels = labels_of(subject);
+        labels.truncate(1);
+        labels.extend(names(subject, Container::NAMES.len()));
+        info.add(labels, 1u64);
+    }
+    info
 }
 
 /// Those shown by name, then the rest.
@@ -25,10 +73,7 @@ pub(super) fn rows<'a>(snapshot: &'a Snapshot, shown: &Shown) -> Vec<Row<'a>> {
         .map(|at| {
             let subject = &snapshot.subjects[*at];
             Row {
-                label: (
-                    label_of(subject.is_cgroup),
-                    Untrusted::from(&*subject.name).terminal().to_string(),
-                ),
+                labels: labels_of(subject),
                 subjects: vec![subject],
                 counts: Counts {
                     refaulted_bytes: subject.refaulted_bytes,
@@ -41,7 +86,7 @@ pub(super) fn rows<'a>(snapshot: &'a Snapshot, shown: &Shown) -> Vec<Row<'a>> {
     // Once there was one, its counters have to stay.
     if !shown.others.is_empty() || shown.other_counts != Counts::default() {
         rows.push(Row {
-            label: ("cgroup", OTHER.to_owned()),
+            labels: vec![("cgroup", OTHER.to_owned())],
             subjects: shown
                 .others
                 .iter()

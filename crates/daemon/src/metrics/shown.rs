@@ -16,9 +16,11 @@ const STAY: f64 = 1.1;
 /// Limits of what is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Subjects: the largest.
+    /// Subjects that are no containers: the largest.
     pub subjects_max: usize,
-    /// Levels below the root; what is deeper counts for those above it.
+    /// Containers, however deep: the largest.
+    pub containers_max: usize,
+    /// Levels below the root; what is deeper and no container counts for those above it.
     pub depth_max: usize,
 }
 
@@ -144,12 +146,15 @@ impl Chooser {
         Arc::clone(&self.last)
     }
 
-    fn place(&self, snapshot: &Snapshot) -> Shown {
-        let subjects = &snapshot.subjects;
-        let mut ranked: Vec<(u64, usize)> = subjects
-            .iter()
-            .enumerate()
-            .filter(|(_, subject)| subject.depth <= self.limits.depth_max)
+    /// The largest of a kind.
+    fn largest(
+        &self,
+        subjects: &[SubjectView],
+        most: usize,
+        is_one: impl Fn(&SubjectView) -> bool,
+    ) -> Vec<usize> {
+        let ranked = subjects.iter().enumerate().filter(|(_, one)| is_one(one));
+        let mut ranked: Vec<(u64, usize)> = ranked
             .map(|(at, subject)| {
                 let stays = !self.shown.is_empty() && self.shown.contains(&key(subject));
                 let weight = size_bytes(subject) as f64 * if stays { STAY } else { 1.0 };
@@ -157,8 +162,17 @@ impl Chooser {
             })
             .collect();
         ranked.sort_by_key(|(weight, at)| (std::cmp::Reverse(*weight), *at));
-        ranked.truncate(self.limits.subjects_max);
-        let mut by_name: Vec<usize> = ranked.into_iter().map(|(_, at)| at).collect();
+        ranked.truncate(most);
+        ranked.into_iter().map(|(_, at)| at).collect()
+    }
+
+    fn place(&self, snapshot: &Snapshot) -> Shown {
+        let subjects = &snapshot.subjects;
+        let limits = self.limits;
+        let mut by_name = self.largest(subjects, limits.containers_max, SubjectView::is_container);
+        by_name.extend(self.largest(subjects, limits.subjects_max, |subject| {
+            !subject.is_container() && subject.depth <= limits.depth_max
+        }));
         by_name.sort_unstable();
         let mut others = Vec::new();
         // Those above the one looked at, each with whether it is among the others.
@@ -195,14 +209,55 @@ impl Chooser {
 mod tests {
     use proptest::prelude::*;
 
+    use agewise_host::container::Container;
+
     use super::*;
     use crate::demo;
 
     fn limits(subjects_max: usize, depth_max: usize) -> Limits {
         Limits {
             subjects_max,
+            containers_max: 50,
             depth_max,
         }
+    }
+
+    /// A container of this size, so many levels down.
+    fn container(snapshot: &Snapshot, name: &str, depth: usize) -> SubjectView {
+        let container = Container {
+            container_id: Some(name.into()),
+            ..Container::default()
+        };
+        SubjectView {
+            name: name.into(),
+            container: Some(container),
+            depth,
+            ..snapshot.subjects[2].clone()
+        }
+    }
+
+    #[test]
+    fn containers_are_shown_however_deep_and_take_nobodys_place() {
+        let mut snapshot = demo::snapshot(1, 100_000);
+        let pod = ["/batch/job-1/pod/a", "/batch/job-1/pod/b"];
+        let containers = pod.map(|name| container(&snapshot, name, 4));
+        snapshot.subjects.splice(3..3, containers);
+        let of = |subjects_max, containers_max| {
+            let limits = Limits {
+                containers_max,
+                ..limits(subjects_max, 1)
+            };
+            Chooser::new(limits).choose(&snapshot)
+        };
+        let all = of(1, 50);
+        assert_eq!(names(&snapshot, &all.subjects), ["/", pod[0], pod[1]]);
+        let one = of(1, 1);
+        assert_eq!(names(&snapshot, &one.subjects), ["/", pod[0]]);
+        assert_eq!(
+            (one.others.clone(), one.cut),
+            (all.others.clone(), all.cut + 1)
+        );
+        assert_eq!(names(&snapshot, &of(1, 0).subjects), ["/"]);
     }
 
     fn names<'a>(snapshot: &'a Snapshot, at: &[usize]) -> Vec<&'a str> {

@@ -2,6 +2,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use agewise_host::container::Container;
 use agewise_host::untrusted::Untrusted;
 use agewise_policy::budget::{Gain, Verdict};
 use agewise_policy::statistics::Change;
@@ -15,6 +16,7 @@ use crate::state::Snapshot;
 
 const ALL: Limits = Limits {
     subjects_max: 50,
+    containers_max: 50,
     depth_max: 3,
 };
 
@@ -142,6 +144,36 @@ fn both_formats_are_well_formed_and_say_the_same() {
 }
 
 #[test]
+fn containers_have_names_that_stay_and_one_series_with_those_that_do_not() {
+    let mut snapshot = demo::snapshot(9, 100_000);
+    let container = Container {
+        namespace: Some("shop".into()),
+        pod: Some("web-0".into()),
+        container: Some("a\"\n\u{202e},}\\".into()),
+        container_id: Some("0123".into()),
+        image: Some("web:1".into()),
+    };
+    let shown = container.container.clone().unwrap().terminal().to_string();
+    snapshot.subjects[2].container = Some(container);
+    let series = parse(
+        &text_of(&snapshot, ALL, Syntax::OpenMetrics),
+        Syntax::OpenMetrics,
+    );
+    let stay = [
+        ("namespace", "shop"),
+        ("pod", "web-0"),
+        ("container", &shown),
+    ];
+    let named = sum(&series, "agewise_resident_bytes", &stay);
+    let whole = snapshot.subjects[2].resident_bytes().iter().sum::<u64>();
+    assert_eq!(named, whole as f64);
+    let all = [&stay[..], &[("container_id", "0123"), ("image", "web:1")]].concat();
+    assert_eq!(sum(&series, "agewise_container_info", &all), 1.0);
+    let with_id = |((_, labels), _): &(&(String, BTreeMap<_, _>), _)| labels.contains_key("image");
+    assert_eq!(series.iter().filter(with_id).count(), 1);
+}
+
+#[test]
 fn the_bins_are_resident_memory_and_values_those_of_the_snapshot() {
     let snapshot = demo::snapshot(9, 100_000);
     let series = parse(
@@ -190,7 +222,7 @@ fn the_rest_is_summed_once() {
     let snapshot = demo::snapshot(9, 100_000);
     let limits = Limits {
         subjects_max: 2,
-        depth_max: 3,
+        ..ALL
     };
     let series = parse(
         &text_of(&snapshot, limits, Syntax::OpenMetrics),

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What less memory would cost, as metrics: five sizes a subject.
 
-use agewise_host::untrusted::Untrusted;
-
 use super::family::{Family, Labels, Unit, gauge};
+use super::rows::labels_of;
 use super::shown::Shown;
 use crate::state::Snapshot;
 
@@ -61,18 +60,13 @@ pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
     );
     for at in &shown.subjects {
         let subject = &snapshot.subjects[*at];
-        let kind = if subject.is_cgroup {
-            "cgroup"
-        } else {
-            "process"
-        };
-        let name = Untrusted::from(&*subject.name).terminal().to_string();
+        let own = labels_of(subject);
         if let Some(bytes) = subject.shrink_limit_bytes {
-            limit.add(vec![(kind, name.clone())], bytes);
+            limit.add(own.clone(), bytes);
         }
         for less in &subject.less {
             let size = f64::from(less.percent) / 100.0;
-            let labels: Labels = vec![(kind, name.clone()), ("size_ratio", size.to_string())];
+            let labels: Labels = [&own[..], &[("size_ratio", size.to_string())]].concat();
             let values = [
                 less.faults_per_second,
                 less.faults_high.unwrap_or(f64::INFINITY),
@@ -85,7 +79,7 @@ pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
             if less.percent == 100 {
                 for (family, bytes) in sizes.iter_mut().zip([less.memory_bytes, less.beyond_bytes])
                 {
-                    family.add(vec![(kind, name.clone())], bytes);
+                    family.add(own.clone(), bytes);
                 }
             }
         }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use agewise_host::container::Container;
 use serde::Serialize;
 
 use crate::metrics::shown::{OTHER, Shown};
@@ -28,6 +29,8 @@ struct SnapshotRecord<'a> {
 struct Target<'a> {
     target: &'a str,
     kind: &'static str,
+    #[serde(flatten)]
+    container: Option<&'a Container>,
     depth: usize,
     policy: Option<&'static str>,
     dry_run: bool,
@@ -125,6 +128,7 @@ fn target<'a>(subject: &'a SubjectView) -> Target<'a> {
         } else {
             "process"
         },
+        container: subject.container.as_ref(),
         depth: subject.depth,
         policy: subject.policy.map(Reason::name),
         dry_run: subject.is_rehearsal,
@@ -180,6 +184,7 @@ fn other<'a>(snapshot: &Snapshot, shown: &Shown) -> Option<Target<'a>> {
     Some(Target {
         target: OTHER,
         kind: OTHER,
+        container: None,
         depth: 0,
         policy: None,
         dry_run: false,

@@ -107,12 +107,21 @@ function grown(target, field) {
   return old ? Math.max(0, target[field] - old[field]) : 0;
 }
 
+// A container below its pod goes by its own name. The sandbox that holds the pod's namespaces has none.
+function containerName(target) {
+  const isPod = t => t.pod === target.pod && t.namespace === target.namespace && !t.container_id;
+  const own = target.container || (target.container_id ? "(sandbox)" : "");
+  if (own && target.pod && snapshot.targets.some(isPod)) return own;
+  return [target.namespace, target.pod, own].filter(Boolean).join("/");
+}
+
 // A cgroup below one that is shown has that one's path left out; of a long path the end is what tells.
 const NAME_MAX = 34;
 function shortPath(target) {
   if (target.kind === "other") return "all others";
   let name = target.target;
-  if (target.kind === "cgroup") {
+  if (target.pod || target.container) name = containerName(target);
+  else if (target.kind === "cgroup") {
     const above = snapshot.targets.map(t => t.target).filter(t => t !== "/" && name.startsWith(t + "/"));
     const longest = above.reduce((a, b) => b.length > a.length ? b : a, "");
     if (longest) name = name.slice(longest.length + 1);
@@ -132,7 +141,8 @@ function count(target, field, kind, label) {
 
 function row(target, largest) {
   const all = bins(target), bounds = boundsOf(target), sum = target.resident_bytes || 1;
-  const name = element("button", { type: "button", title: target.target, "aria-label": target.target,
+  const image = target.image ? "\nimage " + target.image : "";
+  const name = element("button", { type: "button", title: target.target + image, "aria-label": target.target,
     "aria-pressed": String(target.target === chosen) }, shortPath(target));
   const cell = element("td", {}, name);
   cell.style.paddingLeft = 0.5 + Math.min(target.depth, 8) * 0.9 + "rem";

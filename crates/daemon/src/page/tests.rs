@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+use agewise_host::container::Container;
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -8,6 +9,7 @@ use crate::health::Part;
 
 const LIMITS: Limits = Limits {
     subjects_max: 50,
+    containers_max: 50,
     depth_max: 3,
 };
 
@@ -74,6 +76,7 @@ fn a_snapshot_has_the_field_names_of_reports() {
         (&web["target"], &web["kind"]),
         (&"/web".into(), &"cgroup".into())
     );
+    assert_eq!((web.get("pod"), web.get("image")), (None, None));
     let bins = web["nodes"][0]["bins"].as_array().unwrap();
     assert_eq!((bins.len(), &bins[0]["upper_ms"]), (6, &1000.into()));
     let sum: u64 = web["nodes"]
@@ -104,6 +107,23 @@ fn a_snapshot_has_the_field_names_of_reports() {
     };
     let rest = size("/batch") + size("4711 (redis-server)");
     assert_eq!(targets[2]["resident_bytes"], rest);
+}
+
+#[test]
+fn a_container_has_its_names_beside_the_path() {
+    let hub = hub();
+    let mut snapshot = demo::snapshot(21, 105_000);
+    snapshot.subjects[2].container = Some(Container {
+        pod: Some("web-0".into()),
+        container: Some("web".into()),
+        ..Container::default()
+    });
+    hub.publish(snapshot);
+    let record = json(&ask(&mut Pages::new(hub, LIMITS), "/api/snapshot", ""));
+    let job = &record["targets"][2];
+    let said = ["target", "pod", "container"].map(|field| job[field].as_str().unwrap());
+    assert_eq!(said, ["/batch/job-1", "web-0", "web"]);
+    assert_eq!(job.get("namespace"), None);
 }
 
 #[test]

@@ -33,6 +33,7 @@ fn machine(paths: &[&str]) -> (Vec<Seen>, Vec<SubjectView>) {
             at,
             key: (Arc::clone(&view.name), view.id),
             cgroup: None,
+            container: None,
             pids: views
                 .iter()
                 .filter(|other| is_within(&other.name, &view.name))

@@ -27,6 +27,7 @@ pub fn run() -> io::Result<()> {
     let hub = Hub::new(Settings::default());
     let limits = Limits {
         subjects_max: setup.subjects_max,
+        containers_max: setup.containers_max,
         depth_max: setup.depth_max,
     };
     let hosts = Hosts {

@@ -52,6 +52,7 @@ struct Setup {
     any_host: bool,
     hosts: Vec<String>,
     subjects_max: usize,
+    containers_max: usize,
     depth_max: usize,
 }
 
@@ -113,6 +114,7 @@ impl Apart {
                 any_host: hosts.any,
                 hosts: hosts.names,
                 subjects_max: limits.subjects_max,
+                containers_max: limits.containers_max,
                 depth_max: limits.depth_max,
             },
             running: None,

@@ -13,6 +13,7 @@ fn apart(dir: &tempfile::TempDir, script: &str) -> Apart {
     let program = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
     let limits = Limits {
         subjects_max: 10,
+        containers_max: 10,
         depth_max: 3,
     };
     Apart::start_program(program, listener(dir), Hosts::default(), limits).unwrap()

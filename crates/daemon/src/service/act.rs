@@ -162,6 +162,7 @@ impl Daemon {
         let mut line = Acted {
             phase: "before",
             subject: &seen.key.0,
+            container: seen.container.as_ref(),
             policy: actor.reason.name(),
             dry_run: actor.dry_run,
             resident_bytes: resident[0].saturating_add(resident[1]),

@@ -10,6 +10,7 @@ use agewise_host::agent::{Agent, AgentConfig, PathFilter, SCAN_INTERVAL_MIN_MS, 
 use agewise_host::cgroup::{CgroupError, Hierarchy, TreeLimits};
 use agewise_host::clear::{ClearPolicy, Means};
 use agewise_host::clock;
+use agewise_host::container::Containers;
 use agewise_host::mover;
 use agewise_host::process::Bound;
 use agewise_host::root::ProcRoot;
@@ -47,6 +48,7 @@ pub struct Daemon {
     pub(super) dry_run: bool,
     pub(super) around: Surroundings,
     pub(super) agent: Agent,
+    containers: Containers,
     pub(super) hub: Hub,
     pub(super) journal: Journal,
     pub(super) pace: Pace,
@@ -237,6 +239,7 @@ impl Daemon {
             pids,
             dry_run,
             agent,
+            containers: Containers::new(&around.roots.proc),
             hub,
             journal,
             pace,
@@ -348,7 +351,7 @@ impl Daemon {
         self.settle();
         let cpu_before = clock::process_cpu();
         let tick = self.curves.tick(&mut self.agent)?;
-        let seen = observer::subjects(&self.agent);
+        let seen = observer::subjects(&self.agent, &mut self.containers);
         self.follow(&seen);
         self.curves.take(&self.agent, &seen, &tick);
         self.publish(&seen, &tick, began_ms, cpu_before);
@@ -407,6 +410,7 @@ impl Daemon {
             self.actors.remove(&key);
             let change = Change {
                 subject: &key.0,
+                container: None,
                 policy: None,
             };
             self.journal.write("gone", &change);
@@ -430,6 +434,7 @@ impl Daemon {
             actor.files = act.files;
             let change = Change {
                 subject: &seen.key.0,
+                container: seen.container.as_ref(),
                 policy: Some(actor.reason.name()),
             };
             self.journal.write("follow", &change);

@@ -15,6 +15,7 @@
 
 use std::sync::Arc;
 
+use agewise_host::container::Container;
 use agewise_policy::budget::Gain;
 use agewise_policy::generations::ByType;
 use agewise_policy::proactive::{POLICIES, Spec};
@@ -152,6 +153,8 @@ pub struct SubjectView {
     pub name: Arc<str>,
     /// It is a cgroup.
     pub is_cgroup: bool,
+    /// The container or pod that the cgroup is.
+    pub container: Option<Container>,
     /// Levels below the root: 0 for the root and for processes.
     pub depth: usize,
     /// The inode of the cgroup's directory, which tells one from the next of the same name; the
@@ -203,6 +206,12 @@ impl SubjectView {
                 sum[1].saturating_add(node.resident_bytes[1]),
             ]
         })
+    }
+
+    /// It is a container, rather than a pod or any other cgroup.
+    pub fn is_container(&self) -> bool {
+        let container = self.container.as_ref();
+        container.is_some_and(|container| container.container_id.is_some())
     }
 
     /// Its memory on one node.

@@ -2,9 +2,12 @@
 //! How reports are printed.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use agewise_host::agent::{CostReport, SubjectReport};
+use agewise_host::container::{Container, Containers};
+use agewise_host::root::ProcRoot;
 use agewise_host::untrusted::Untrusted;
 use serde::Serialize;
 
@@ -13,10 +16,14 @@ use super::text;
 use agewise_cli::output::{self, Format};
 use agewise_cli::units::{bytes_text, duration_text};
 
+/// A report, and the container or pod that it is about.
+type Named<'r> = (&'r SubjectReport, Option<Container>);
+
 /// Prints reports, one set after the other.
 pub struct Printer<W> {
     out: W,
     format: Format,
+    containers: Containers,
     /// The wall clock, ms since 1970.
     now_ms: fn() -> u64,
     printed: bool,
@@ -39,6 +46,8 @@ struct AgesRecord<'a> {
     time_ms: u64,
     target: &'a Untrusted,
     kind: &'static str,
+    #[serde(flatten)]
+    container: Option<&'a Container>,
     processes: Option<usize>,
     nodes: Vec<NodeRecord>,
     resident_bytes: u64,
@@ -125,6 +134,7 @@ impl<W: Write> Printer<W> {
         Printer {
             out,
             format,
+            containers: Containers::new(&ProcRoot::default()),
             now_ms: wall_clock_ms,
             printed: false,
         }
@@ -143,28 +153,38 @@ impl<W: Write> Printer<W> {
         truncated: bool,
     ) -> io::Result<()> {
         let time_ms = (self.now_ms)();
+        let reports = self.with_containers(reports);
         match self.format {
-            Format::Text => self.text(reports, cost, cut, truncated)?,
-            Format::Json => self.json(reports, cost, cut, truncated, time_ms)?,
-            Format::Csv => self.csv(reports, Knows::Agent, time_ms)?,
+            Format::Text => self.text(&reports, cost, cut, truncated)?,
+            Format::Json => self.json(&reports, cost, cut, truncated, time_ms)?,
+            Format::Csv => self.csv(&reports, Knows::Agent, time_ms)?,
         }
         self.printed = true;
         self.out.flush()
     }
 
+    /// Reports with the containers that they are about.
+    fn with_containers<'r>(&mut self, reports: &'r [SubjectReport]) -> Vec<Named<'r>> {
+        let names = reports
+            .iter()
+            .map(|report| Path::new(report.name.as_os_str()));
+        let containers = self.containers.look(names);
+        reports.iter().zip(containers).collect()
+    }
+
     fn text(
         &mut self,
-        reports: &[SubjectReport],
+        reports: &[Named<'_>],
         cost: &CostReport,
         cut: usize,
         truncated: bool,
     ) -> io::Result<()> {
-        for report in reports {
+        for (report, container) in reports {
             if self.printed {
                 writeln!(self.out)?;
             }
             self.printed = true;
-            text::subject(&mut self.out, report, Knows::Agent)?;
+            text::subject(&mut self.out, report, container.as_ref(), Knows::Agent)?;
         }
         self.text_of_limits(cut, truncated)?;
         self.text_of_unseen(cost)?;
@@ -247,14 +267,15 @@ impl<W: Write> Printer<W> {
         cut: usize,
     ) -> io::Result<()> {
         let time_ms = (self.now_ms)();
+        let reports = self.with_containers(reports);
         match self.format {
             Format::Text => {
-                for report in reports {
+                for (report, container) in &reports {
                     if self.printed {
                         writeln!(self.out)?;
                     }
                     self.printed = true;
-                    text::subject(&mut self.out, report, look.knows)?;
+                    text::subject(&mut self.out, report, container.as_ref(), look.knows)?;
                 }
                 self.text_of_limits(cut, false)?;
                 for caveat in look.caveats {
@@ -267,11 +288,9 @@ impl<W: Write> Printer<W> {
                 )?;
             }
             Format::Json => {
-                for report in reports {
-                    output::json_line(
-                        &mut self.out,
-                        &AgesRecord::new(report, look.knows, time_ms),
-                    )?;
+                for named in &reports {
+                    let record = AgesRecord::new(named, look.knows, time_ms);
+                    output::json_line(&mut self.out, &record)?;
                 }
                 let record = KernelCostRecord {
                     record: "cost",
@@ -281,7 +300,7 @@ impl<W: Write> Printer<W> {
                 };
                 output::json_line(&mut self.out, &record)?;
             }
-            Format::Csv => self.csv(reports, look.knows, time_ms)?,
+            Format::Csv => self.csv(&reports, look.knows, time_ms)?,
         }
         self.printed = true;
         self.out.flush()
@@ -289,17 +308,15 @@ impl<W: Write> Printer<W> {
 
     fn json(
         &mut self,
-        reports: &[SubjectReport],
+        reports: &[Named<'_>],
         cost: &CostReport,
         cut: usize,
         truncated: bool,
         time_ms: u64,
     ) -> io::Result<()> {
-        for report in reports {
-            output::json_line(
-                &mut self.out,
-                &AgesRecord::new(report, Knows::Agent, time_ms),
-            )?;
+        for named in reports {
+            let record = AgesRecord::new(named, Knows::Agent, time_ms);
+            output::json_line(&mut self.out, &record)?;
         }
         let record = CostRecord {
             record: "cost",
@@ -311,21 +328,27 @@ impl<W: Write> Printer<W> {
         output::json_line(&mut self.out, &record)
     }
 
-    fn csv(&mut self, reports: &[SubjectReport], knows: Knows, time_ms: u64) -> io::Result<()> {
+    fn csv(&mut self, reports: &[Named<'_>], knows: Knows, time_ms: u64) -> io::Result<()> {
         let optional = |bytes: Option<u64>| bytes.map_or(String::new(), |b| b.to_string());
         if !self.printed {
             writeln!(
                 self.out,
                 "time_ms,target,kind,node,upper_ms,anon_bytes,file_bytes,resident_bytes,\
-                 swapped_bytes,unmapped_cache_bytes,shmem_bytes"
+                 swapped_bytes,unmapped_cache_bytes,shmem_bytes,{}",
+                Container::NAMES.join(",")
             )?;
         }
-        for report in reports {
+        for (report, container) in reports {
+            let fields = container
+                .as_ref()
+                .map(Container::fields)
+                .unwrap_or_default();
+            let fields = fields.map(|field| field.map_or(String::new(), |f| f.csv().to_string()));
             for (node, histogram) in &report.nodes {
                 for bin in histogram.bins() {
                     writeln!(
                         self.out,
-                        "{time_ms},{},{},{node},{},{},{},{},{},{},{}",
+                        "{time_ms},{},{},{node},{},{},{},{},{},{},{},{}",
                         report.name.csv(),
                         kind(report),
                         bin.upper_ms,
@@ -335,6 +358,7 @@ impl<W: Write> Printer<W> {
                         optional(knows.swapped_bytes(report)),
                         optional(report.unmapped_cache_bytes),
                         optional(report.shmem_bytes),
+                        fields.join(","),
                     )?;
                 }
             }
@@ -344,7 +368,7 @@ impl<W: Write> Printer<W> {
 }
 
 impl<'a> AgesRecord<'a> {
-    fn new(report: &'a SubjectReport, knows: Knows, time_ms: u64) -> Self {
+    fn new((report, container): &'a Named<'_>, knows: Knows, time_ms: u64) -> Self {
         let [anon_bytes, file_bytes] = report.resident_bytes;
         let bin = |(number, bin): (usize, &agewise_policy::workingset::Bin)| BinRecord {
             upper_ms: bin.upper_ms,
@@ -365,6 +389,7 @@ impl<'a> AgesRecord<'a> {
             time_ms,
             target: &report.name,
             kind: kind(report),
+            container: container.as_ref(),
             processes: knows.processes(report),
             nodes: report
                 .nodes

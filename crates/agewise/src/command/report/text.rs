@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use agewise_host::agent::SubjectReport;
+use agewise_host::container::Container;
 use agewise_host::untrusted::clean;
 
 use super::knows::{Knows, kind};
@@ -17,10 +18,12 @@ const TROUBLES_SHOWN: usize = 5;
 pub(super) fn subject(
     out: &mut impl Write,
     report: &SubjectReport,
+    container: Option<&Container>,
     knows: Knows,
 ) -> io::Result<()> {
     let [anon, file] = report.resident_bytes;
     writeln!(out, "# {} {}", kind(report), report.name.terminal())?;
+    text_of_container(out, container)?;
     if let Some(gone) = &report.gone {
         return writeln!(out, "# gone: {}", clean(gone));
     }
@@ -77,6 +80,23 @@ pub(super) fn subject(
         )?;
     }
     Ok(())
+}
+
+/// The names of a container or pod, as far as they are known.
+fn text_of_container(out: &mut impl Write, container: Option<&Container>) -> io::Result<()> {
+    let Some((container, title)) = container.and_then(|of| Some((of, of.title()?))) else {
+        return Ok(());
+    };
+    let kind = match container.container_id {
+        Some(_) if container.container.is_none() => "sandbox of pod",
+        Some(_) => "container",
+        None => "pod",
+    };
+    write!(out, "# {kind} {}", title.terminal())?;
+    match &container.image {
+        Some(image) => writeln!(out, ", image {}", image.terminal()),
+        None => writeln!(out),
+    }
 }
 
 /// Where the page cache is in the lines above, and where not.
