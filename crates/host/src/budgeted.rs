@@ -34,7 +34,13 @@ pub struct Budgeted {
     maps: MapsReader,
     clearer: Clearer,
     ranges: Vec<AddressRange>,
+    moves: u64,
+    /// Of what was passed to the kernel, so much left when that was verified last.
+    left_share: f64,
 }
+
+/// Every so many moves it is verified what left.
+const VERIFIED_PART: u64 = 16;
 
 impl Budgeted {
     /// Begins with nothing known.
@@ -55,6 +61,8 @@ impl Budgeted {
             vmas: VmaTable::new(),
             maps: MapsReader::new(),
             ranges: Vec::new(),
+            moves: 0,
+            left_share: 1.0,
         })
     }
 
@@ -86,7 +94,8 @@ impl Budgeted {
     }
 
     /// Moves out what `choose` chooses of `runs` (page numbers, ascending). `rehearse`: everything
-    /// but the move.
+    /// but the move. How much left is verified in one move of sixteen, and taken to be the same
+    /// share in the others.
     ///
     /// # Errors
     /// The process may not be touched. That it is gone is none.
@@ -105,8 +114,10 @@ impl Budgeted {
         let mut mover = ProcessMover::with(process, pagemap);
         let limits = PageoutLimits {
             rehearse,
+            unverified: !self.moves.is_multiple_of(VERIFIED_PART),
             ..PageoutLimits::default()
         };
+        self.moves += 1;
         let mut recheck = |there: &RunSet| {
             let ranges: Vec<AddressRange> = there.ranges().collect();
             let chosen = choose(&gather(process, source, &ranges, clearer, false)?);
@@ -121,11 +132,16 @@ impl Budgeted {
             |_| {},
         );
         self.pagemap = Some(mover.into_pagemap());
+        let (report, left_bytes) = (&moved.report, moved.report.left_bytes);
+        let passed_bytes = left_bytes + report.kept_bytes;
+        if !limits.unverified && passed_bytes > 0 {
+            self.left_share = left_bytes as f64 / passed_bytes as f64;
+        }
         match moved.error {
             Some(error) => Err(error),
             None => Ok(Gone {
-                left_pages: moved.report.left_bytes / PAGE_BYTES,
-                calls: moved.report.calls,
+                left_pages: (passed_bytes as f64 * self.left_share) as u64 / PAGE_BYTES,
+                calls: report.calls,
             }),
         }
     }

@@ -136,7 +136,7 @@ fn a_budget_is_held_by_the_pacer_in_slices() {
         stats.looks
     );
     assert!(stats.slices > stats.moves, "{stats:?}");
-    // One slice of 8 pages each 0.5 ms is 16 pages a ms; late ones and large moves take more.
+    // Slices of 8 to 32 pages are 16 pages a ms; late ones and large moves take more.
     assert!(stats.tried_pages < stats.slices * 64, "{stats:?}");
     assert!(
         stats.left_pages[0] > 0 && stats.left_pages[1] == 0,

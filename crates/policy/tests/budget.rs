@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use agewise_policy::budget::{
-    Gone, LATE_SLICES_MAX, Moved, NEWCOMERS_OF_MOVES_PERCENT, Order, PAGE_BYTES, Pacer, PageQueue,
-    QUEUE_MAX_PAGES, QUEUE_MIN_PAGES, QUEUE_TIERS, REFILL_PERCENT, REHEARSAL_US, SCAN_MAX_MS,
-    SCAN_OF_MOVES_PERCENT, SCAN_PERCENT, SLICE_PAGES, SLICE_US, SLICES_BEHIND, Scanned, Seen, Step,
-    World, YOUNG_AGAIN_NS,
+    Gone, LATE_SLICES_MAX, MOVE_BEHIND_US, MOVE_MAX_US, Moved, NEWCOMERS_OF_MOVES_PERCENT, Order,
+    PAGE_BYTES, Pacer, PageQueue, QUEUE_MAX_PAGES, QUEUE_MIN_PAGES, QUEUE_TIERS, REFILL_PERCENT,
+    REHEARSAL_US, SCAN_MAX_MS, SCAN_OF_MOVES_PERCENT, SCAN_PERCENT, SLICE_MAX_US, SLICE_MIN_US,
+    SLICE_PAGES, SLICES_A_STEP, Scanned, Seen, Step, World, YOUNG_AGAIN_NS,
 };
 use agewise_policy::proactive::{Backend, Decision, Facts, Hands, Reason, Spec, SwapRoom};
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
@@ -369,11 +369,16 @@ fn the_queue_follows_what_goes() {
     assert_eq!(world.queues.last().copied(), Some(QUEUE_MIN_PAGES));
 }
 
-/// A move is divided into slices of 0.1 ms of work; larger ones only where it would take too long.
+/// Pages of a slice of so many us.
+fn slice_pages(slice_us: u64) -> u64 {
+    SLICE_PAGES * slice_us / SLICE_MIN_US
+}
+
+/// A move is divided into slices of half a ms of work; larger ones where it would take too long.
 #[test]
 fn a_move_goes_in_slices_and_late_ones_take_more() {
     let mut world = Model::new(26_000, 26_000);
-    let mut pacer = Pacer::new(&spec("budget:100M"), false);
+    let mut pacer = Pacer::new(&spec("budget:100M,step=40ms"), false);
     world.run(&mut pacer, 100, 0);
     let moved = |decision: &Decision| decision.action.bytes() / PAGE_BYTES;
     let first = world
@@ -382,13 +387,13 @@ fn a_move_goes_in_slices_and_late_ones_take_more() {
         .map(|(_, d)| moved(d))
         .find(|pages| *pages > 0)
         .unwrap();
-    // In the 8 ms until the policy is asked again.
-    let slice = (first / (8_000 / SLICE_US)).max(SLICE_PAGES);
+    // Long before the policy is asked again.
+    let slice = (first / (MOVE_MAX_US / SLICE_MAX_US)).max(slice_pages(SLICE_MAX_US));
     assert_eq!(world.slices[0], slice);
     assert!(world.slices.len() as u64 >= first / slice);
     let mut late = Model::new(26_000, 26_000);
-    let mut pacer = Pacer::new(&spec("budget:100M"), false);
-    late.run(&mut pacer, 100, 10 * SLICE_US);
+    let mut pacer = Pacer::new(&spec("budget:100M,step=40ms"), false);
+    late.run(&mut pacer, 100, 10 * SLICE_MAX_US);
     let most = late.slices.iter().max().unwrap();
     assert!(*most <= LATE_SLICES_MAX * slice, "{most}");
     assert_eq!(*most, LATE_SLICES_MAX * slice);
@@ -410,9 +415,12 @@ fn it_catches_up_in_larger_slices_and_steps_back() {
         .find(is_behind)
         .expect("growth outruns it");
     let pages = behind.1.action.bytes() / PAGE_BYTES;
+    let until_us = behind.1.next_ms * 1_000 - behind.0;
+    let slice_us = (until_us / SLICES_A_STEP).clamp(SLICE_MIN_US, SLICE_MAX_US);
+    assert_eq!(slice_us, SLICE_MIN_US, "fast growth");
     assert!(
-        world.slices.contains(&(pages / SLICES_BEHIND)),
-        "{pages} in eight slices"
+        world.slices.contains(&(pages * slice_us / MOVE_BEHIND_US)),
+        "{pages} in {MOVE_BEHIND_US} us"
     );
     world.grows_pages_per_ms = 1;
     world.run(&mut pacer, 8_000, 0);
@@ -420,7 +428,10 @@ fn it_catches_up_in_larger_slices_and_steps_back() {
     world.run(&mut pacer, 1_000, 0);
     let since = &world.slices[from..];
     assert!(
-        !since.is_empty() && since.iter().all(|pages| *pages <= 2 * SLICE_PAGES),
+        !since.is_empty()
+            && since
+                .iter()
+                .all(|pages| *pages <= slice_pages(SLICE_MAX_US)),
         "{since:?}"
     );
 }

@@ -11,6 +11,7 @@ pub(crate) mod group;
 pub(crate) mod keys;
 pub(crate) mod program;
 mod run;
+mod self_measured;
 
 use std::io::Write;
 use std::path::Path;
@@ -26,6 +27,7 @@ use agewise_cli::signal::Stop;
 pub use beside::Beside;
 pub use program::Program;
 use run::{Bench, Run};
+use self_measured::SelfMeasured;
 
 /// What runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
@@ -141,6 +143,12 @@ pub(super) fn measure(program: &Path, args: &ReclaimArgs, stop: &Stop) -> anyhow
         for policy in policies.iter().skip(1) {
             let verdict = judge(&runs, *load, policy, args.beside);
             print_verdict(&mut out, args.format, &verdict)?;
+            if *load == Load::Budget && args.self_measured.is_some() {
+                let run = bench.run(*load, run::MEASURING, 0)?;
+                print_run(&mut out, args.format, &run)?;
+                let beside = SelfMeasured::of(run.measured, verdict.pairs);
+                beside.print(&mut out, args.format)?;
+            }
         }
     }
     device.remove()?;

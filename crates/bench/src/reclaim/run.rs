@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use agewise_host::process::Process;
+use agewise_policy::budget::Gain;
 use serde::Serialize;
 use tempfile::TempDir;
 
@@ -22,6 +23,8 @@ use agewise_cli::signal::Stop;
 const COLD_SHARE: f64 = 0.6;
 /// The limit as a share of what the program takes without one.
 const LIMIT_SHARE: f64 = 0.55;
+/// A budget that measures itself, in place of one that does not.
+pub const MEASURING: &str = "budget,measure=on";
 /// Time between two samples of resident memory.
 const SAMPLE: Duration = Duration::from_millis(200);
 
@@ -52,6 +55,9 @@ pub struct Run {
     pub p50_us: f64,
     pub p99_us: f64,
     pub p999_us: f64,
+    /// What the daemon says of its own gain, if it measured that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Gain>,
 }
 
 /// What all runs have in common.
@@ -120,6 +126,15 @@ impl Daemon {
         std::fs::write(directory.path().join(service::CONFIG), text)?;
         let service = Service::start(program, directory.path())?;
         Ok(Daemon { service, directory })
+    }
+
+    /// What it found out last of what holding the budget is worth.
+    fn measured(&self) -> Option<Gain> {
+        let journal = std::fs::read_to_string(self.directory.path().join("journal")).ok()?;
+        let lines = journal.lines().rev();
+        lines
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .next()
     }
 
     /// Keeps the journal for whoever wants to know why.
@@ -228,7 +243,8 @@ impl<'a> Bench<'a> {
                 let began = Instant::now();
                 let before = (counters(server.pid()), of_daemon(&mut daemon)?);
                 let hits = group.limit_hits();
-                let phase = keys.run(self.args.operations, range, choice, self.stop.flag())?;
+                let operations = self.operations(policy);
+                let phase = keys.run(operations, range, choice, self.stop.flag())?;
                 let hits = group.limit_hits().saturating_sub(hits);
                 let after = (counters(server.pid()), of_daemon(&mut daemon)?);
                 anyhow::Ok((began, before, phase, after, hits))
@@ -265,8 +281,17 @@ impl<'a> Bench<'a> {
                 p50_us: us(0.5),
                 p99_us: us(0.99),
                 p999_us: us(0.999),
+                measured: daemon.and_then(|daemon| daemon.measured()),
             })
         })
+    }
+
+    /// How many are measured.
+    fn operations(&self, policy: &str) -> u64 {
+        match policy {
+            MEASURING => self.args.self_measured.unwrap_or(0),
+            _ => self.args.operations,
+        }
     }
 
     /// Sets a limit if there is one, and starts the daemon if there is a policy.
@@ -278,7 +303,8 @@ impl<'a> Bench<'a> {
         let start = |spec: &str| Daemon::start(self.program, group, spec).map(Some);
         match policy {
             "none" => Ok(None),
-            "budget" => start(&format!("budget:{bytes}{options}")),
+            "budget" => start(&format!("budget:{bytes}{options},measure=off")),
+            MEASURING => start(&format!("budget:{bytes}{options},measure=on")),
             policy => start(policy),
         }
     }
@@ -326,6 +352,7 @@ impl<'a> Bench<'a> {
                 p50_us: 0.0,
                 p99_us: 0.0,
                 p999_us: 0.0,
+                measured: None,
             })
         })
     }

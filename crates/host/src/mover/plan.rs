@@ -133,6 +133,10 @@ pub struct PageoutLimits {
     pub floor_bytes: u64,
     /// Look, but do not touch.
     pub rehearse: bool,
+    /// Pages that the second look names are taken to be there, to be anonymous and to leave: each
+    /// would be looked at once more before and after, for a tenth of what a move costs. For whoever
+    /// moves a little and often, and verifies now and then. Which pages left is not kept.
+    pub unverified: bool,
 }
 
 impl Default for PageoutLimits {
@@ -144,6 +148,7 @@ impl Default for PageoutLimits {
             rate_bytes_per_s: None,
             floor_bytes: 0,
             rehearse: false,
+            unverified: false,
         }
     }
 }

@@ -79,18 +79,27 @@ pub const REFILL_PERCENT: f64 = 25.0;
 /// by scans that clear nothing, for this share of what moving takes, percent.
 pub const NEWCOMERS_OF_MOVES_PERCENT: f64 = 10.0;
 
-/// So much moves at once, pages (0.1 ms of work), unless a move would take too long in all: the
-/// program does not run meanwhile, and requests that arrive wait for it.
+/// A move goes in slices, this long apart, us: a program that shares the CPU waits for one at most.
+/// To wake up, look again and read clocks costs as much as some pages, so they are this far apart
+/// where memory grows slowly,
+pub const SLICE_MAX_US: u64 = 2_000;
+
+/// and this far where it grows fast.
+pub const SLICE_MIN_US: u64 = 500;
+
+/// Slices from one decision to the next, within those bounds: where memory grows fast, decisions
+/// come sooner.
+pub const SLICES_A_STEP: u64 = 4;
+
+/// So much goes in a slice, pages, for each [`SLICE_MIN_US`] of it (0.1 to 0.2 ms of work), unless
+/// a move would take too long in all.
 pub const SLICE_PAGES: u64 = 8;
 
-/// Slices in which a move is done at most.
-pub const SLICES: u64 = 32;
+/// A move takes at most so long, us.
+pub const MOVE_MAX_US: u64 = 16_000;
 
 /// The same while memory grows faster than it is moved: the kernel's own reclaim would be dearer.
-pub const SLICES_BEHIND: u64 = 8;
-
-/// Time from one slice to the next, us.
-pub const SLICE_US: u64 = 500;
+pub const MOVE_BEHIND_US: u64 = 4_000;
 
 /// A slice that comes late takes what it would have taken meanwhile, up to so many slices.
 pub const LATE_SLICES_MAX: u64 = 4;

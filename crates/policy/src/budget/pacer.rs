@@ -2,10 +2,11 @@
 //! When to scan, decide and move: a state machine without a clock of its own.
 
 use super::{
-    Epochs, Holder, LATE_SLICES_MAX, Moved, NEWCOMERS_OF_MOVES_PERCENT, PAGE_BYTES, QUEUE_FACTOR,
-    QUEUE_MAX_PAGES, QUEUE_MIN_PAGES, REFILL_FACTOR, REFILL_PERCENT, REHEARSAL_US, RETRY_US,
-    SCAN_DEFAULT_MS, SCAN_MAX_MS, SCAN_OF_MOVES_PERCENT, SCAN_PERCENT, SLICE_PAGES, SLICE_US,
-    SLICES, SLICES_BEHIND, Scanned, World, YOUNG_AGAIN_NS, YOUNG_SHARE,
+    Epochs, Holder, LATE_SLICES_MAX, MOVE_BEHIND_US, MOVE_MAX_US, Moved,
+    NEWCOMERS_OF_MOVES_PERCENT, PAGE_BYTES, QUEUE_FACTOR, QUEUE_MAX_PAGES, QUEUE_MIN_PAGES,
+    REFILL_FACTOR, REFILL_PERCENT, REHEARSAL_US, RETRY_US, SCAN_DEFAULT_MS, SCAN_MAX_MS,
+    SCAN_OF_MOVES_PERCENT, SCAN_PERCENT, SLICE_MAX_US, SLICE_MIN_US, SLICE_PAGES, SLICES_A_STEP,
+    Scanned, World, YOUNG_AGAIN_NS, YOUNG_SHARE,
 };
 use crate::proactive::{
     Action, Controller, Decision, Facts, Hold, KERNEL_SLACK_PART, Outcome, Reason, Spec,
@@ -58,6 +59,7 @@ pub struct Pacer {
     /// Decided and not moved yet, and in which slices it goes.
     backlog_pages: u64,
     slice_pages: u64,
+    slice_us: u64,
     slice: Option<Slice>,
     /// When the policy wants to be asked again, once all of its decision went.
     decide_us: u64,
@@ -103,6 +105,7 @@ impl Pacer {
             due_us: None,
             backlog_pages: 0,
             slice_pages: 0,
+            slice_us: SLICE_MIN_US,
             slice: None,
             decide_us: 0,
             done: Moved::default(),
@@ -228,7 +231,7 @@ impl Pacer {
         if self.backlog_pages == 0 {
             return Step::Decide;
         }
-        let slices = (1 + (now_us - due_us) / SLICE_US).min(LATE_SLICES_MAX);
+        let slices = (1 + (now_us - due_us) / self.slice_us).min(LATE_SLICES_MAX);
         let pages = slices
             .saturating_mul(self.slice_pages)
             .min(self.backlog_pages);
@@ -330,12 +333,14 @@ impl Pacer {
         }
         let behind = matches!(decision.reason, Reason::OverBudget { behind: true, .. });
         // All of it is to have gone when the policy is asked again.
-        let until_us = self.decide_us.saturating_sub(now_us);
-        let slices = match behind {
-            true => SLICES_BEHIND,
-            false => (until_us / SLICE_US).clamp(SLICES_BEHIND, SLICES),
+        let until_us = self.decide_us.saturating_sub(facts.time_ms * 1000);
+        let move_us = match behind {
+            true => MOVE_BEHIND_US,
+            false => until_us.clamp(MOVE_BEHIND_US, MOVE_MAX_US),
         };
-        self.slice_pages = SLICE_PAGES.max(self.backlog_pages / slices);
+        self.slice_us = (until_us / SLICES_A_STEP).clamp(SLICE_MIN_US, SLICE_MAX_US);
+        self.slice_pages = (SLICE_PAGES * self.slice_us / SLICE_MIN_US)
+            .max(self.backlog_pages * self.slice_us / move_us);
         // The first slice goes at once; if the decision came late, so does the slice.
         self.due_us = Some(self.due_us.unwrap_or(now_us));
         decision
@@ -375,7 +380,7 @@ impl Pacer {
             self.due_us = Some(began_us.saturating_add(REHEARSAL_US));
             return;
         }
-        let next_us = began_us.saturating_add(SLICE_US);
+        let next_us = began_us.saturating_add(self.slice_us);
         if is_short {
             // The rest is dropped. Where even a refill found nothing idle, the policy is asked
             // again in its own time; else as soon as the queue may be filled.

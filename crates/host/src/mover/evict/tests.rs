@@ -71,6 +71,41 @@ fn cold_pages_leave_and_are_remembered() {
     );
 }
 
+/// What was passed is what left, as far as it is known; what was not passed is skipped as ever, and
+/// another address space is noticed.
+#[test]
+fn unverified_pages_are_passed_and_not_looked_at() {
+    let limits = PageoutLimits {
+        unverified: true,
+        ..Default::default()
+    };
+    let plan = Plan::of_base([run_of(0, 3), run_of(5, 20)]);
+    let mut mover = cold(30);
+    mover.pages[7].sticky = true;
+    (mover.pages[10].locked, mover.pages[10].mapping) = (true, 2);
+    mover.swap_free_bytes = 100 * PAGE;
+    let (result, report, evicted) = evict(&mut mover, &plan, limits);
+    result.unwrap();
+    let skipped_bytes = report.skipped_bytes.bytes(SkipReason::Unevictable);
+    assert_eq!((report.left_bytes, skipped_bytes), (22 * PAGE, PAGE));
+    assert_eq!(
+        mover.pages.iter().filter(|page| page.processed > 0).count(),
+        22
+    );
+    assert_eq!(evicted, Evicted::default());
+
+    let mut mover = cold(30);
+    mover.swap_free_bytes = 7 * PAGE;
+    let (_, report, _) = evict(&mut mover, &plan, limits);
+    assert_eq!(report.left_bytes, 7 * PAGE);
+    assert_eq!(report.skipped_bytes.bytes(SkipReason::NoSwap), 16 * PAGE);
+
+    let mut mover = cold(30);
+    mover.exited_before_call = Some(0);
+    let (_, report, _) = evict(&mut mover, &plan, limits);
+    assert_eq!((report.left_bytes, mover.calls), (0, 0));
+}
+
 #[test]
 fn mlocked_memory_in_the_middle_is_skipped_and_the_rest_goes() {
     let mut mover = cold(30);
