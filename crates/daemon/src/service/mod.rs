@@ -9,7 +9,7 @@ use agewise_host::throttle::{Ledger, Undo};
 use anyhow::Context;
 
 use super::config::Config;
-use super::files::{Files, FilesConfig};
+use super::files::{FilesConfig, Shop};
 use super::noted::Noted;
 use super::options::Options;
 use super::outlet::Outlet;
@@ -68,10 +68,9 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let ledger = found.ledger().ok().cloned();
     // Dropped after the files: then there is nothing left to undo.
     let _noted = note_files(&config, ledger.as_ref())?;
-    let files = if config.files.enabled {
-        Some(Files::start(&hub, &files_config(&config), Agent::now_ms)?)
-    } else {
-        None
+    let mut files = match config.files.enabled {
+        true => Some(Shop::open(&hub, &files_config(&config), Agent::now_ms)?),
+        false => None,
     };
     let mut daemon = Daemon::open(
         config,
@@ -100,7 +99,11 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
         }
         hub.take_wake();
         let next_ms = look(&mut daemon, &stop, &mut troubles);
-        if let Some(said) = outlet.publish(&hub) {
+        let said = [
+            outlet.publish(&hub),
+            files.as_mut().and_then(|files| files.publish(&hub)),
+        ];
+        for said in said.into_iter().flatten() {
             daemon.say("serve", said);
         }
         notify(&[sd_notify::NotifyState::Watchdog]);
@@ -141,7 +144,10 @@ fn look(daemon: &mut Daemon, stop: &Stop, said: &mut Option<String>) -> u64 {
 fn needed_besides(config: &Config) -> Vec<caps::Capability> {
     let sets = [
         (protect::acts_by_kill(&config.protect), privileges::TO_KILL),
-        (config.metrics.enabled, privileges::TO_SERVE),
+        (
+            config.metrics.enabled || config.files.enabled,
+            privileges::TO_SERVE,
+        ),
     ];
     let needed = sets.into_iter().filter(|(is_needed, _)| *is_needed);
     needed.flat_map(|(_, set)| set).copied().collect()
