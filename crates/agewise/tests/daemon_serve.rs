@@ -20,7 +20,12 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
-        Self::serving(|at| format!("[metrics]\nenabled = true\nlisten = 'unix:{}'\n", at("socket")))
+        Self::serving(|at| {
+            format!(
+                "[metrics]\nenabled = true\nlisten = 'unix:{}'\n",
+                at("socket")
+            )
+        })
     }
 
     fn serving(what: impl Fn(&dyn Fn(&str) -> String) -> String) -> Self {

@@ -144,8 +144,8 @@ enum What {
     /// the journal and the ledger is full, a configuration is broken, the daemon is stopped,
     /// clients hang, its servers are killed, cgroups are made by the hundred, programs fork,
     /// execute others and end. Prints a line a minute and the verdict, with exit status 1 unless
-    /// it holds: memory grew by at most 1 % or 1 MiB and descriptors by none from the second
-    /// quarter of the time to the last, CPU time is at most 2 % above what is granted with the
+    /// it holds: memory grew by at most 1 % or 1 MiB, descriptors by 2 % (there is one for each
+    /// process) and threads by none from the second quarter of the time to the last, CPU time is at most 2 % above what is granted with the
     /// minute that may have been saved up before, the daemon lived and left nothing. Needs root.
     Soak(daemon::soak::Args),
     /// What `agewise whatif` says beside what then happens.

@@ -82,6 +82,14 @@ impl Outlet {
         }
     }
 
+    /// Starts who serves again if it has ended. Returns what is to be said of that.
+    pub fn tend(&mut self, hub: &Hub) -> Option<String> {
+        match &mut self.server.as_mut()?.door {
+            Door::Here(_) => None,
+            Door::Apart(apart) => apart.tend(hub),
+        }
+    }
+
     /// Does as the configuration says. One that is open and meant to be as it is stays so.
     ///
     /// # Errors

@@ -129,6 +129,12 @@ pub enum FilesError {
         /// The directory.
         dir: PathBuf,
     },
+    /// A directory there is a cgroup.
+    #[error("{} is in a cgroup file system, where a directory is a cgroup: give another one", dir.display())]
+    Cgroup {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// The directory cannot be used.
     #[error("cannot {what} {}: {source}", dir.display())]
     Directory {
@@ -185,6 +191,16 @@ impl Shop {
         match self {
             #[cfg(feature = "fuse")]
             Shop::Apart(apart) => apart.publish(hub),
+            Shop::Here(_) => None,
+        }
+    }
+
+    /// Starts who serves again if it has ended. Returns what is to be said of that.
+    #[cfg_attr(not(feature = "fuse"), expect(unused_variables))]
+    pub fn tend(&mut self, hub: &Hub) -> Option<String> {
+        match self {
+            #[cfg(feature = "fuse")]
+            Shop::Apart(apart) => apart.tend(hub),
             Shop::Here(_) => None,
         }
     }

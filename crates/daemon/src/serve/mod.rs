@@ -174,31 +174,36 @@ impl<S: Stall> Apart<S> {
         &self.stall
     }
 
-    /// Tells the process what there is after a tick, and starts it if it is not there. Returns what
-    /// is to be said of that.
+    /// Tells the process what there is after a tick. Returns what is to be said of it.
     pub fn publish(&mut self, hub: &Hub) -> Option<String> {
+        let said = self.tend(hub);
+        self.tell(hub).or(said)
+    }
+
+    /// Starts the process again if it has ended, and the pause is over. Returns what is to be said
+    /// of that.
+    pub fn tend(&mut self, hub: &Hub) -> Option<String> {
         let ended = self.reap();
-        let mut started = None;
-        if self.running.is_none() && Instant::now() >= self.again {
-            started = match self.spawn() {
-                Ok(running) => {
-                    self.running = Some(running);
-                    Some("the process that serves was started again".to_owned())
-                }
-                Err(error) => Some(self.failed(&error.to_string())),
-            };
+        if self.running.is_some() || Instant::now() < self.again {
+            return ended;
         }
-        let broken = match &mut self.running {
-            Some(running) => running.tell(hub, &mut self.stall).err(),
-            None => None,
-        };
-        if let Some(error) = broken {
-            if let Some(running) = self.running.take() {
-                running.end();
+        Some(match self.spawn() {
+            Ok(running) => {
+                self.running = Some(running);
+                let broken = self.tell(hub);
+                broken.unwrap_or_else(|| "the process that serves was started again".to_owned())
             }
-            return Some(self.failed(&error.to_string()));
+            Err(error) => self.failed(&error.to_string()),
+        })
+    }
+
+    fn tell(&mut self, hub: &Hub) -> Option<String> {
+        let running = self.running.as_mut()?;
+        let error = running.tell(hub, &mut self.stall).err()?;
+        if let Some(running) = self.running.take() {
+            running.end();
         }
-        ended.or(started)
+        Some(self.failed(&error.to_string()))
     }
 
     /// Finds out whether it has ended.

@@ -68,7 +68,7 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let ledger = found.ledger().ok().cloned();
     // Dropped after the files: then there is nothing left to undo.
     let _noted = note_files(&config, ledger.as_ref())?;
-    let mut files = match config.files.enabled {
+    let files = match config.files.enabled {
         true => Some(Shop::open(&hub, &files_config(&config), Agent::now_ms)?),
         false => None,
     };
@@ -85,9 +85,12 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     if let Some(files) = &files {
         daemon.say("files", files.describe());
     }
-    let mut outlet = Outlet::apart(ledger);
-    outlet.follow(&daemon.config.metrics, &hub)?;
-    if let Some(place) = outlet.describe() {
+    let mut shown = Shown {
+        outlet: Outlet::apart(ledger),
+        files,
+    };
+    shown.outlet.follow(&daemon.config.metrics, &hub)?;
+    if let Some(place) = shown.outlet.describe() {
         daemon.say("serve", place);
     }
     notify(&[sd_notify::NotifyState::Ready]);
@@ -95,23 +98,17 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let mut ticks = 0;
     while stop.requested().is_none() {
         if stop.take_reload() {
-            reload(&mut daemon, &mut outlet, options);
+            reload(&mut daemon, &mut shown.outlet, options);
         }
         hub.take_wake();
         let next_ms = look(&mut daemon, &stop, &mut troubles);
-        let said = [
-            outlet.publish(&hub),
-            files.as_mut().and_then(|files| files.publish(&hub)),
-        ];
-        for said in said.into_iter().flatten() {
-            daemon.say("serve", said);
-        }
+        shown.publish(&mut daemon);
         notify(&[sd_notify::NotifyState::Watchdog]);
         ticks += 1;
         if options.ticks.is_some_and(|most| ticks >= most) {
             break;
         }
-        wait(&stop, &mut daemon, next_ms);
+        wait(&stop, &mut daemon, &mut shown, next_ms);
     }
     notify(&[sd_notify::NotifyState::Stopping]);
     let signal = stop.requested();
@@ -120,6 +117,40 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
         None => "as many ticks as asked for",
     });
     Ok(signal)
+}
+
+/// Where what the daemon knows is shown.
+struct Shown {
+    outlet: Outlet,
+    files: Option<Shop>,
+}
+
+impl Shown {
+    /// Hands on what there is after a tick.
+    fn publish(&mut self, daemon: &mut Daemon) {
+        let hub = daemon.hub.clone();
+        let files = self.files.as_mut();
+        let said = [
+            self.outlet.publish(&hub),
+            files.and_then(|files| files.publish(&hub)),
+        ];
+        for said in said.into_iter().flatten() {
+            daemon.say("serve", said);
+        }
+    }
+
+    /// Starts again who serves and has ended.
+    fn tend(&mut self, daemon: &mut Daemon) {
+        let hub = daemon.hub.clone();
+        let files = self.files.as_mut();
+        let said = [
+            self.outlet.tend(&hub),
+            files.and_then(|files| files.tend(&hub)),
+        ];
+        for said in said.into_iter().flatten() {
+            daemon.say("serve", said);
+        }
+    }
 }
 
 /// A tick. Returns when the next one is due; a trouble is said once.
@@ -170,7 +201,7 @@ fn files_config(config: &Config) -> FilesConfig {
 }
 
 /// Waits for the next tick. A reader may bring it forward, but not beyond the budget.
-fn wait(stop: &Stop, daemon: &mut Daemon, next_ms: u64) {
+fn wait(stop: &Stop, daemon: &mut Daemon, shown: &mut Shown, next_ms: u64) {
     /// A sleeping daemon answers its watchdog.
     const ALIVE_EVERY: Duration = Duration::from_secs(5);
     let mut next_ms = next_ms;
@@ -193,7 +224,11 @@ fn wait(stop: &Stop, daemon: &mut Daemon, next_ms: u64) {
                 let affordable_ms = Agent::now_ms() + daemon.pace.debt_ms();
                 next_ms = next_ms.min(earliest_ms.max(affordable_ms));
             }
-            Woken::Time => notify(&[sd_notify::NotifyState::Watchdog]),
+            Woken::Time => {
+                notify(&[sd_notify::NotifyState::Watchdog]);
+                // The next look may be far away.
+                shown.tend(daemon);
+            }
         }
     }
 }

@@ -29,6 +29,8 @@ const SAVED_UP: Duration = Duration::from_secs(60);
 /// How far memory may grow: by this share or so many bytes.
 const GROWTH_RATIO_MAX: f64 = 0.01;
 const GROWTH_BYTES_MAX: f64 = 1048576.0;
+/// How far descriptors may: there is one for each process that is followed, and those change.
+const DESCRIPTORS_GROWTH_MAX: f64 = 0.02;
 /// How far the budget may be exceeded.
 const EXCESS_MAX: f64 = 0.02;
 /// The disk of journal and ledger.
@@ -367,9 +369,14 @@ impl Soaked {
     fn judge(&mut self) {
         let before = self.resident_bytes - self.growth_bytes;
         let allowed = (before * GROWTH_RATIO_MAX).max(GROWTH_BYTES_MAX);
+        let descriptors_allowed =
+            (self.descriptors - self.descriptors_growth) * DESCRIPTORS_GROWTH_MAX;
         let bars = [
             ("memory", self.growth_bytes <= allowed),
-            ("descriptors", self.descriptors_growth <= 0.0),
+            (
+                "descriptors",
+                self.descriptors_growth <= descriptors_allowed,
+            ),
             ("threads", self.threads_growth <= 0.0),
             ("budget", self.excess_ratio <= EXCESS_MAX),
             ("left_behind", self.left_behind == 0),
@@ -421,7 +428,7 @@ mod tests {
         };
         assert_eq!(judged(|_| {}), "");
         assert_eq!(judged(|s| s.growth_bytes = 2e6), "memory");
-        assert_eq!(judged(|s| s.descriptors_growth = 1.0), "descriptors");
+        assert_eq!(judged(|s| s.descriptors_growth = 2.0), "descriptors");
         assert_eq!(judged(|s| s.threads_growth = 1.0), "threads");
         assert_eq!(judged(|s| s.excess_ratio = 0.021), "budget");
         assert_eq!(judged(|s| s.left_behind = 1), "left_behind");
