@@ -21,7 +21,7 @@ pub const NEEDED: [(Capability, &str); 6] = [
 
 /// What it needs besides where its configuration lets it kill, with cgroup v1.
 pub const TO_KILL: &[Capability] = &[Capability::CAP_KILL];
-/// With which the processes that serve get a user of their own, where the daemon has them (as root).
+/// With which the processes that serve get a user of their own, where the daemon has them (root).
 pub const TO_SERVE: &[Capability] = &[Capability::CAP_SETUID, Capability::CAP_SETGID];
 
 /// Whether it may kill processes of others.

@@ -8,18 +8,21 @@ use agewise_cli::signal::Stop;
 use agewise_cli::units;
 use agewise_host::cgroup::OwnCgroup;
 use anyhow::{Context, ensure};
+use clap::value_parser;
 
 use super::super::{PAGE_BYTES, own_cgroup, share};
 use super::nest::Nest;
 
 /// How many, how large, how long they live; and what the daemon is granted.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct CrowdArgs {
     /// Processes at a time.
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=30_000))]
+    #[arg(long, value_name = "N", default_value_t = 2000)]
+    #[arg(value_parser = value_parser!(u64).range(1..=30_000))]
     pub processes: u64,
     /// Cgroups at a time.
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=4000))]
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(value_parser = value_parser!(u64).range(1..=4000))]
     pub cgroups: u64,
     /// Memory that they map, all together.
     #[arg(long, value_name = "SIZE", default_value = "16G", value_parser = units::positive_size)]
@@ -63,7 +66,7 @@ impl Crowd {
     ///
     /// # Errors
     /// No cgroup can be made, or the kernel refused a process.
-    pub fn start(program: &Path, args: &Args, stop: &Stop) -> anyhow::Result<Self> {
+    pub fn start(program: &Path, args: &CrowdArgs, stop: &Stop) -> anyhow::Result<Self> {
         ensure!(
             args.processes >= args.cgroups,
             "there must be a process for each cgroup"

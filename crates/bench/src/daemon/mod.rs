@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use agewise_cli::units;
 use agewise_host::process::Process;
 use anyhow::{Context, ensure};
-use crowd::Crowd;
+use crowd::{Crowd, CrowdArgs};
 use serde::Serialize;
 
 use super::service::{self, Service};
@@ -31,9 +31,10 @@ const BYTES_PER_PAGE: f64 = 1.1;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    crowd: crowd::Args,
+    crowd: CrowdArgs,
     /// How long it is measured.
-    #[arg(long, value_name = "DURATION", default_value = "3m", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "3m")]
+    #[arg(value_parser = units::positive_duration)]
     time: Duration,
     /// How to print.
     #[arg(long, value_enum, default_value_t)]

@@ -130,7 +130,7 @@ pub enum FilesError {
         dir: PathBuf,
     },
     /// A directory there is a cgroup.
-    #[error("{} is in a cgroup file system, where a directory is a cgroup: give another one", dir.display())]
+    #[error("{} would be a cgroup: give another directory", dir.display())]
     Cgroup {
         /// The directory.
         dir: PathBuf,

@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::super::service::{self, Service};
 use super::super::statistics::median;
 use super::super::{Format, print};
-use super::crowd::{self, Crowd};
+use super::crowd::{Crowd, CrowdArgs};
 use super::left_behind;
 
 /// Before anything is measured: the first looks find everything new.
@@ -40,12 +40,14 @@ const DISK_OPTIONS: &str = "size=32m,mode=0700";
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    crowd: crowd::Args,
+    crowd: CrowdArgs,
     /// How long it is measured; a signal ends it earlier, with the verdict of what there was.
-    #[arg(long, value_name = "DURATION", default_value = "2h", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2h")]
+    #[arg(value_parser = units::positive_duration)]
     time: Duration,
     /// Time from one fault to the next.
-    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "20s")]
+    #[arg(value_parser = units::positive_duration)]
     fault_every: Duration,
     /// How to print; csv has the verdict alone.
     #[arg(long, value_enum, default_value_t)]
@@ -87,13 +89,14 @@ struct Soaked {
     /// CPU time above what is granted for the time and the minute saved up before, as a share of
     /// that; below 0 when it took less.
     excess_ratio: f64,
-    /// Medians of the last quarter of the time.
+    /// Median of the last quarter of the time, and by how much it is above that of the second.
     resident_bytes: f64,
-    descriptors: f64,
-    threads: f64,
-    /// By how much they are above those of the second quarter.
     growth_bytes: f64,
+    /// Most of the last quarter, and by how much that is above the second: there are fewer while
+    /// processes that came have not been looked at, or a server is missing.
+    descriptors: f64,
     descriptors_growth: f64,
+    threads: f64,
     threads_growth: f64,
     resident_max_bytes: u64,
     servers_resident_max_bytes: u64,
@@ -329,12 +332,13 @@ impl Soak {
     }
 
     fn verdict(&self, args: &Args, crowd: &Crowd, seconds: f64, cpu_s: f64) -> Soaked {
-        let quarter = |number: usize, of: fn(&Sample) -> u64| {
+        let quarter = |number: usize, of: fn(&Sample) -> u64| -> Vec<f64> {
             let length = self.samples.len() / 4;
             let samples = self.samples.iter().skip(number * length).take(length);
-            median(&samples.map(|sample| of(sample) as f64).collect::<Vec<_>>())
+            samples.map(|sample| of(sample) as f64).collect()
         };
-        let growth = |of| quarter(3, of) - quarter(1, of);
+        let middle = |number| median(&quarter(number, |s| s.resident_bytes));
+        let peak = |number, of| quarter(number, of).into_iter().fold(0.0, f64::max);
         let most = |of: fn(&Sample) -> u64| self.samples.iter().map(of).max().unwrap_or(0);
         let granted_ratio = args.crowd.cpu_percent / 100.0;
         let granted_s = granted_ratio * (seconds + SAVED_UP.as_secs_f64());
@@ -349,12 +353,12 @@ impl Soak {
             cpu_ratio: cpu_s / seconds,
             granted_ratio,
             excess_ratio: cpu_s / granted_s - 1.0,
-            resident_bytes: quarter(3, |s| s.resident_bytes),
-            descriptors: quarter(3, |s| s.descriptors),
-            threads: quarter(3, |s| s.threads),
-            growth_bytes: growth(|s| s.resident_bytes),
-            descriptors_growth: growth(|s| s.descriptors),
-            threads_growth: growth(|s| s.threads),
+            resident_bytes: middle(3),
+            growth_bytes: middle(3) - middle(1),
+            descriptors: peak(3, |s| s.descriptors),
+            descriptors_growth: peak(3, |s| s.descriptors) - peak(1, |s| s.descriptors),
+            threads: peak(3, |s| s.threads),
+            threads_growth: peak(3, |s| s.threads) - peak(1, |s| s.threads),
             resident_max_bytes: most(|s| s.resident_bytes),
             servers_resident_max_bytes: most(|s| s.servers_resident_bytes),
             servers_descriptors_max: most(|s| s.servers_descriptors),
