@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A process of its own serves the page: it holds no rights, is replaced when it ends, and ends
-//! with the daemon.
+//! Processes of their own serve the page and the report files: they hold no rights, are replaced
+//! when they end, and end with the daemon.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -8,6 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
 
 const AGEWISE: &str = env!("CARGO_BIN_EXE_agewise");
 
@@ -18,14 +20,23 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
+        Self::serving(|at| {
+            format!(
+                "[metrics]\nenabled = true\nlisten = 'unix:{}'\n",
+                at("socket")
+            )
+        })
+    }
+
+    fn serving(what: impl Fn(&dyn Fn(&str) -> String) -> String) -> Self {
         let top = tempfile::tempdir().unwrap();
         let at = |name: &str| top.path().join(name).display().to_string();
         let config = format!(
             "journal.file = '{}'\n[observe]\npids = [{}]\ncgroups = []\ntick = '200ms'\n\
-             cpu_percent = 50\n[metrics]\nenabled = true\nlisten = 'unix:{}'\n",
+             cpu_percent = 50\n{}",
             at("journal"),
             std::process::id(),
-            at("socket"),
+            what(&at),
         );
         fs::write(at("agewise.toml"), config).unwrap();
         let child = Command::new(AGEWISE)
@@ -56,6 +67,10 @@ impl Daemon {
             let answer = self.get("/metrics")?;
             answer.contains("agewise_").then_some(())
         });
+        self.only_child()
+    }
+
+    fn only_child(&self) -> u32 {
         wait_for("the process that serves", || {
             let children = format!("/proc/{0}/task/{0}/children", self.child.id());
             let children = fs::read_to_string(children).ok()?;
@@ -63,6 +78,11 @@ impl Daemon {
                 .split_ascii_whitespace()
                 .find_map(|pid| pid.parse().ok())
         })
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
     }
 }
 
@@ -94,10 +114,7 @@ fn status(pid: u32, key: &str) -> String {
         .to_owned()
 }
 
-#[test]
-fn who_serves_holds_no_rights_and_is_replaced_and_ends_with_the_daemon() {
-    let mut daemon = Daemon::start();
-    let server = daemon.server();
+fn assert_holds_no_rights(server: u32) {
     for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
         assert_eq!(status(server, set), "0000000000000000", "{set}");
     }
@@ -107,6 +124,18 @@ fn who_serves_holds_no_rights_and_is_replaced_and_ends_with_the_daemon() {
         assert_eq!(status(server, "Uid"), "65534\t65534\t65534\t65534");
         assert_eq!(status(server, "Groups"), "");
     }
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+}
+
+#[test]
+fn who_serves_holds_no_rights_and_is_replaced_and_ends_with_the_daemon() {
+    let mut daemon = Daemon::start();
+    let server = daemon.server();
+    assert_holds_no_rights(server);
     let files = fs::read_dir(format!("/proc/{server}/fd")).map_or(0, Iterator::count);
     assert!(files < 12, "{files} descriptors");
     assert!(
@@ -116,8 +145,7 @@ fn who_serves_holds_no_rights_and_is_replaced_and_ends_with_the_daemon() {
     );
 
     // Ended from outside, as by the OOM killer.
-    let pid = rustix::process::Pid::from_raw(server.cast_signed()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    kill(server);
     wait_for("line of the journal", || {
         let journal = fs::read_to_string(daemon.at("journal")).ok()?;
         journal
@@ -137,8 +165,7 @@ fn who_serves_holds_no_rights_and_is_replaced_and_ends_with_the_daemon() {
 fn an_orderly_end_does_not_wait_for_who_serves() {
     let mut daemon = Daemon::start();
     let server = daemon.server();
-    let pid = rustix::process::Pid::from_raw(daemon.child.id().cast_signed()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    daemon.signal(Signal::TERM);
     let status = wait_for("end of the daemon", || daemon.child.try_wait().unwrap());
     assert!(status.success() && !daemon.at("socket").exists());
     wait_for_end(server);
@@ -148,4 +175,80 @@ fn wait_for_end(pid: u32) {
     wait_for("end of the process that serves", || {
         (!Path::new(&format!("/proc/{pid}/stat")).exists()).then_some(())
     });
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    mounts.contains(&format!(" {} ", dir.display()))
+}
+
+/// Does something that might never end.
+fn in_time<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(act()));
+    done.recv_timeout(Duration::from_secs(60))
+        .unwrap_or_else(|_| panic!("{what} hangs"))
+}
+
+/// A stopped daemon used to hang `df`, and whoever read the files.
+#[cfg(feature = "fuse")]
+#[test]
+fn report_files_are_answered_for_without_rights_and_without_the_daemon() {
+    let mut daemon = Daemon::serving(|at| {
+        let directory = at("files");
+        format!("[files]\nenabled = true\ndirectory = '{directory}'\n")
+    });
+    let described = wait_for("line of the journal", || {
+        let journal = fs::read_to_string(daemon.at("journal")).ok()?;
+        let line = journal.lines().find(|line| line.contains("\"files\""))?;
+        Some(line.to_owned())
+    });
+    if !described.contains("without privileges") {
+        println!("SKIPPED: the daemon may not mount a FUSE file system here");
+        return;
+    }
+    let files = daemon.at("files");
+    let interval = files.join("node0/workingset_report/refresh_interval");
+    let read = |path: &Path| {
+        let path = path.to_owned();
+        in_time("a read", move || fs::read_to_string(path))
+    };
+    wait_for("a node", || interval.exists().then_some(()));
+    let server = daemon.only_child();
+    assert_holds_no_rights(server);
+    assert!(is_mounted(&files));
+    fs::write(&interval, "700").unwrap();
+    assert_eq!(read(&interval).unwrap(), "700\n");
+    let bounds = files.join("node0/workingset_report/page_age_intervals");
+    fs::write(&bounds, "1000,5000").unwrap();
+    let page_age = files.join("node0/workingset_report/page_age");
+    wait_for("histogram", || {
+        let text = read(&page_age).ok()?;
+        (text.lines().count() == 3).then_some(())
+    });
+
+    daemon.signal(Signal::STOP);
+    let place = files.clone();
+    in_time("statfs", move || rustix::fs::statfs(place)).unwrap();
+    assert_eq!(read(&interval).unwrap(), "700\n");
+    assert_eq!(read(&page_age).unwrap().lines().count(), 3);
+    fs::write(&interval, "900").unwrap();
+    daemon.signal(Signal::CONT);
+
+    // What was written while it stood still reached the daemon: it gives it to the next process.
+    std::thread::sleep(Duration::from_secs(1));
+    kill(server);
+    wait_for("another process", || {
+        (daemon.only_child() != server).then_some(())
+    });
+    wait_for("what was set", || {
+        (read(&interval).ok()? == "900\n").then_some(())
+    });
+    let second = daemon.only_child();
+    assert_holds_no_rights(second);
+
+    daemon.signal(Signal::TERM);
+    let status = wait_for("end of the daemon", || daemon.child.try_wait().unwrap());
+    assert!(status.success() && !is_mounted(&files));
+    wait_for_end(second);
 }

@@ -137,7 +137,17 @@ enum What {
     /// starts it again. Bars: cpu_ratio at most granted_ratio (a minute of that may have been saved
     /// up before: measure for minutes), resident_max_bytes at most granted_bytes, growth_bytes
     /// about 0, left_behind 0. Takes mapped times touched of memory.
-    Daemon(DaemonArgs),
+    Daemon(daemon::Args),
+    /// Whether the daemon stays as it is for hours of faults, beside processes that come and go.
+    ///
+    /// The load is that of `bench daemon`. Every --fault-every something goes wrong: the disk of
+    /// the journal and the ledger is full, a configuration is broken, the daemon is stopped,
+    /// clients hang, its servers are killed, cgroups are made by the hundred, programs fork,
+    /// execute others and end. Prints a line a minute and the verdict, with exit status 1 unless
+    /// it holds: memory grew by at most 1 % or 1 MiB, descriptors by 2 % (there is one for each
+    /// process) and threads by none from the second quarter of the time to the last, CPU time is at most 2 % above what is granted with the
+    /// minute that may have been saved up before, the daemon lived and left nothing. Needs root.
+    Soak(daemon::soak::Args),
     /// What `agewise whatif` says beside what then happens.
     ///
     /// An exerciser runs in a memory cgroup of its own with a zram device, is watched, and is then
@@ -161,37 +171,6 @@ enum What {
     /// Many processes, at the command of `bench daemon`.
     #[command(hide = true)]
     Nest,
-}
-
-#[derive(Debug, clap::Args)]
-struct DaemonArgs {
-    /// Processes at a time.
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=30_000))]
-    processes: u64,
-    /// Cgroups at a time.
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=4000))]
-    cgroups: u64,
-    /// Memory that they map, all together.
-    #[arg(long, value_name = "SIZE", default_value = "16G", value_parser = units::positive_size)]
-    mapped: u64,
-    /// How much of that they touch, so that it takes memory.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.25, value_parser = share)]
-    touched: f64,
-    /// How long it is measured.
-    #[arg(long, value_name = "DURATION", default_value = "3m", value_parser = units::positive_duration)]
-    time: Duration,
-    /// Processes replaced a minute, besides those that go with their cgroup.
-    #[arg(long, value_name = "N", default_value_t = 3000.0)]
-    processes_per_minute: f64,
-    /// Cgroups replaced a minute.
-    #[arg(long, value_name = "N", default_value_t = 120.0)]
-    cgroups_per_minute: f64,
-    /// observe.cpu_percent of the daemon.
-    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
-    cpu_percent: f64,
-    /// How to print.
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
 }
 
 /// A cgroup of our own below the root, for one measurement; removed when dropped.
@@ -390,6 +369,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         What::Sort(args) => sort::measure(&program, args, &stop)
             .and_then(|record| print("sort", args.format, &record)),
         What::Lab(args) => lab::measure(args).and_then(|record| print("lab", args.format, &record)),
+        What::Soak(args) => {
+            // The verdict is its status.
+            let verdict = daemon::soak::measure(&program, args, &stop);
+            return finish(&stop, verdict);
+        }
         What::Daemon(args) => daemon::measure(&program, args, &stop)
             .and_then(|record| print("daemon", args.format, &record)),
         What::Whatif(args) => whatif::measure(&program, args, &stop),
@@ -398,12 +382,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         What::Nest | What::Sea => Ok(()),
     };
+    finish(&stop, done.map(|()| ExitCode::SUCCESS))
+}
+
+/// The exit status, unless a signal came between.
+fn finish(stop: &Stop, done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     match stop.requested() {
         Some(signal) => {
             agewise_cli::note!("interrupted; nothing was measured to the end");
             Ok(ExitCode::from(Stop::exit_code(signal)))
         }
-        None => done.map(|()| ExitCode::SUCCESS),
+        None => done,
     }
 }
 

@@ -67,3 +67,24 @@ pub fn files(bytes: &[u8]) {
 pub fn snapshots(bytes: &[u8]) {
     crate::serve::fuzzed_line(bytes);
 }
+
+/// Wishes of the process that serves the report files: settings stay within what there is.
+#[cfg(feature = "fuse")]
+pub fn wishes(bytes: &[u8]) {
+    let hub = Hub::new(demo::settings());
+    hub.publish(demo::snapshot(1, 10_000));
+    for line in bytes.split(|byte| *byte == b'\n') {
+        if let Ok(wish) = serde_json::from_slice(line) {
+            crate::serve::wish::grant(wish, &hub);
+        }
+    }
+    let (settings, snapshot) = (hub.settings(), hub.snapshot());
+    let scopes = snapshot.nodes.len() * (snapshot.subjects.len() + 1);
+    assert!(settings.intervals.len() <= snapshot.nodes.len() + demo::settings().intervals.len());
+    assert!(settings.reports.len() <= scopes + demo::settings().reports.len());
+    let source = Source::new(hub, || 10_000, Duration::ZERO);
+    for node in source.nodes() {
+        let read = source.read(&File::Node(node, NodeFile::PageAge));
+        assert!(read.is_ok(), "{read:?}");
+    }
+}

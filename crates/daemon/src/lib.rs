@@ -34,7 +34,7 @@ pub mod page;
 pub mod privileges;
 pub mod protect;
 mod record;
-#[cfg(feature = "web")]
+#[cfg(any(feature = "fuse", feature = "web"))]
 pub mod serve;
 pub mod service;
 pub mod showcase;

@@ -41,6 +41,11 @@ impl Outlet {
         None
     }
 
+    /// Nobody to look after.
+    pub fn tend(&mut self, _hub: &Hub) -> Option<String> {
+        None
+    }
+
     /// Nothing is served.
     pub fn describe(&self) -> Option<String> {
         None

@@ -2,6 +2,9 @@
 //! Where the daemon is read over HTTP, as its configuration says: opened, moved, closed, and served
 //! by a process of its own.
 
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
 use agewise_host::throttle::{Ledger, Undo};
 
 use super::config::{Listen, Metrics};
@@ -9,7 +12,7 @@ use super::http::{Hosts, Listener, ServeError, Server};
 use super::metrics::shown::Limits;
 use super::noted::Noted;
 use super::page::Pages;
-use super::serve::Apart;
+use super::serve::{Apart, Stall, Task};
 use super::state::Hub;
 use super::textfile::Textfile;
 
@@ -36,7 +39,31 @@ enum Door {
     /// A thread of this process.
     Here(Server),
     /// A process without privileges.
-    Apart(Box<Apart>),
+    Apart(Box<Apart<Web>>),
+}
+
+/// A port or socket, and what is shown there.
+#[derive(Debug)]
+struct Web {
+    listener: Listener,
+    hosts: Hosts,
+    limits: Limits,
+}
+
+impl Stall for Web {
+    fn task(&self) -> Task {
+        Task::Web {
+            any_host: self.hosts.any,
+            hosts: self.hosts.names.clone(),
+            subjects_max: self.limits.subjects_max,
+            containers_max: self.limits.containers_max,
+            depth_max: self.limits.depth_max,
+        }
+    }
+
+    fn open(&mut self) -> io::Result<OwnedFd> {
+        self.listener.as_fd().try_clone_to_owned()
+    }
 }
 
 impl Outlet {
@@ -73,6 +100,14 @@ impl Outlet {
             (_, new) => new,
         };
         self.config = Some(config.clone());
+    }
+
+    /// Starts who serves again if it has ended. Returns what is to be said of that.
+    pub fn tend(&mut self, hub: &Hub) -> Option<String> {
+        match &mut self.server.as_mut()?.door {
+            Door::Here(_) => None,
+            Door::Apart(apart) => apart.tend(hub),
+        }
     }
 
     /// Does as the configuration says. One that is open and meant to be as it is stays so.
@@ -120,7 +155,7 @@ impl Outlet {
         let config = self.config.as_ref().filter(|_| self.server.is_some())?;
         let address = match &self.server.as_ref()?.door {
             Door::Here(server) => server.address(),
-            Door::Apart(apart) => apart.listener().address(),
+            Door::Apart(apart) => apart.stall().listener.address(),
         };
         Some(match address {
             Some(address) => format!("the page at http://{address}/, metrics at /metrics"),
@@ -142,7 +177,12 @@ impl Outlet {
         };
         let limits = limits(config);
         let started = if self.is_apart {
-            Apart::start(listener, hosts, limits).map(|apart| Door::Apart(Box::new(apart)))
+            let web = Web {
+                listener,
+                hosts,
+                limits,
+            };
+            Apart::start(web).map(|apart| Door::Apart(Box::new(apart)))
         } else {
             Server::start(listener, hosts, Pages::new(hub.clone(), limits)).map(Door::Here)
         };

@@ -21,12 +21,18 @@ pub const NEEDED: [(Capability, &str); 6] = [
 
 /// What it needs besides where its configuration lets it kill, with cgroup v1.
 pub const TO_KILL: &[Capability] = &[Capability::CAP_KILL];
-/// With which the process that serves gets a user of its own, where the daemon has them (as root).
+/// With which the processes that serve get a user of their own, where the daemon has them (root).
 pub const TO_SERVE: &[Capability] = &[Capability::CAP_SETUID, Capability::CAP_SETGID];
 
 /// Whether it may kill processes of others.
 pub fn can_kill() -> bool {
     caps::has_cap(None, CapSet::Effective, TO_KILL[0]).unwrap_or(false)
+}
+
+/// Whether it may mount file systems.
+#[cfg(feature = "fuse")]
+pub fn can_mount() -> bool {
+    caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false)
 }
 
 /// Keeps of the capabilities this process has only those it needs and `extra`, for good: they are

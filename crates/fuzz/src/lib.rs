@@ -69,6 +69,10 @@ pub const TARGETS: &[Target] = &[
         name: "trace",
         run: trace,
     },
+    Target {
+        name: "wishes",
+        run: agewise_daemon::fuzz::wishes,
+    },
 ];
 
 /// The target of a name.

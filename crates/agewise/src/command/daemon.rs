@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         state: args.state_dir.clone(),
     };
     if args.server {
-        #[cfg(feature = "web")]
+        #[cfg(any(feature = "fuse", feature = "web"))]
         agewise_daemon::serve::run_child()?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -2,21 +2,22 @@
 //! `agewise bench daemon`: what the daemon takes on a machine with many processes that come and go,
 //! and what it leaves when it is killed.
 
+mod crowd;
 pub mod nest;
+pub mod soak;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use agewise_host::cgroup::OwnCgroup;
+use agewise_cli::units;
 use agewise_host::process::Process;
 use anyhow::{Context, ensure};
-use nest::Nest;
+use crowd::{Crowd, CrowdArgs};
 use serde::Serialize;
 
-use super::own_cgroup;
 use super::service::{self, Service};
 use super::statistics::median;
-use super::{DaemonArgs, PAGE_BYTES};
+use super::{Format, PAGE_BYTES};
 use agewise_cli::signal::Stop;
 
 /// Before anything is measured: the first looks find everything new.
@@ -25,6 +26,20 @@ const WARM_UP: Duration = Duration::from_secs(10);
 const FIXED_BYTES: u64 = 64 << 20;
 /// And for each page that is mapped.
 const BYTES_PER_PAGE: f64 = 1.1;
+
+/// Options of `bench daemon`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    crowd: CrowdArgs,
+    /// How long it is measured.
+    #[arg(long, value_name = "DURATION", default_value = "3m")]
+    #[arg(value_parser = units::positive_duration)]
+    time: Duration,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) format: Format,
+}
 
 /// What came of it.
 #[derive(Clone, Debug, Serialize)]
@@ -67,108 +82,6 @@ pub struct Daemonized {
     left_behind: u64,
 }
 
-/// Processes in cgroups that come and go.
-struct Crowd {
-    // Its processes end before the cgroups go.
-    nest: Nest,
-    cgroups: Vec<PathBuf>,
-    pids: Vec<u32>,
-    mapped: u64,
-    touched: u64,
-    next: usize,
-    came: u64,
-    cgroups_came: u64,
-    top: OwnCgroup,
-}
-
-impl Crowd {
-    fn start(program: &Path, args: &DaemonArgs, stop: &Stop) -> anyhow::Result<Self> {
-        let top = own_cgroup("daemon")?;
-        let mut crowd = Crowd {
-            nest: Nest::start(program)?,
-            cgroups: Vec::new(),
-            pids: Vec::new(),
-            mapped: args.mapped / args.processes / PAGE_BYTES * PAGE_BYTES,
-            touched: 0,
-            next: 0,
-            came: 0,
-            cgroups_came: 0,
-            top,
-        };
-        crowd.touched = (crowd.mapped as f64 * args.touched) as u64 / PAGE_BYTES * PAGE_BYTES;
-        for number in 0..args.cgroups {
-            let dir = crowd.top.cgroup().dir().join(number.to_string());
-            std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-            crowd.cgroups.push(dir);
-        }
-        for number in 0..args.processes {
-            ensure!(stop.requested().is_none(), "interrupted");
-            let pid = crowd.spawn(usize::try_from(number)?)?;
-            crowd.pids.push(pid);
-        }
-        crowd.came = 0;
-        Ok(crowd)
-    }
-
-    /// The processes of a cgroup have every n-th number.
-    fn spawn(&mut self, number: usize) -> anyhow::Result<u32> {
-        let procs = self.cgroups[number % self.cgroups.len()].join("cgroup.procs");
-        self.came += 1;
-        self.nest.spawn(&procs, self.mapped, self.touched)
-    }
-
-    /// One process ends, and another comes in its place.
-    fn replace_process(&mut self) -> anyhow::Result<()> {
-        self.next = (self.next + 7) % self.pids.len();
-        self.nest.end(self.pids[self.next])?;
-        self.pids[self.next] = self.spawn(self.next)?;
-        Ok(())
-    }
-
-    /// A cgroup goes with its processes, and another comes in its place, under another name or,
-    /// every second time, under the same.
-    fn replace_cgroup(&mut self) -> anyhow::Result<()> {
-        let place = usize::try_from(self.cgroups_came).unwrap_or(0) % self.cgroups.len();
-        self.cgroups_came += 1;
-        let numbers = (place..self.pids.len()).step_by(self.cgroups.len());
-        for number in numbers.clone() {
-            self.nest.end(self.pids[number])?;
-        }
-        let old = &self.cgroups[place];
-        std::fs::remove_dir(old).with_context(|| format!("cannot remove {}", old.display()))?;
-        if self.cgroups_came.is_multiple_of(2) {
-            self.cgroups[place] = self
-                .top
-                .cgroup()
-                .dir()
-                .join(format!("again-{}", self.cgroups_came));
-        }
-        std::fs::create_dir(&self.cgroups[place])?;
-        for number in numbers {
-            self.pids[number] = self.spawn(number)?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Crowd {
-    fn drop(&mut self) {
-        for pid in std::mem::take(&mut self.pids) {
-            let _ = self.nest.end(pid);
-        }
-        for dir in &self.cgroups {
-            let mut tries = 0..50;
-            while let Err(error) = std::fs::remove_dir(dir) {
-                if tries.next().is_none() {
-                    agewise_cli::note!("cannot remove {}: {error}", dir.display());
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-    }
-}
-
 /// What a daemon must not leave.
 fn left_behind(directory: &Path) -> u64 {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -186,19 +99,9 @@ fn left_behind(directory: &Path) -> u64 {
 }
 
 /// Measures.
-pub(super) fn measure(
-    program: &Path,
-    args: &DaemonArgs,
-    stop: &Stop,
-) -> anyhow::Result<Daemonized> {
-    ensure!(
-        args.processes >= args.cgroups,
-        "there must be a process for each cgroup"
-    );
-    let mut crowd = Crowd::start(program, args, stop)?;
+pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Result<Daemonized> {
+    let mut crowd = Crowd::start(program, &args.crowd, stop)?;
     let directory = tempfile::tempdir()?;
-    let dir = crowd.top.cgroup().dir();
-    let name = dir.file_name().and_then(|name| name.to_str());
     let at = |name: &str| directory.path().join(name).display().to_string();
     let config = format!(
         "journal.file = '{}'\n[observe]\ncgroups = ['/{1}', '/{1}/*']\ncgroups_max = 8192\n\
@@ -206,8 +109,8 @@ pub(super) fn measure(
          [files]\nenabled = true\ndirectory = '{3}'\n[metrics]\nenabled = true\n\
          listen = 'unix:{4}'\n",
         at("journal"),
-        name.context("a name that is text")?,
-        args.cpu_percent,
+        crowd.name()?,
+        args.crowd.cpu_percent,
         at("files"),
         at("socket"),
     );
@@ -224,13 +127,7 @@ pub(super) fn measure(
     let mut sampled = began;
     while began.elapsed() < args.time {
         ensure!(stop.requested().is_none(), "interrupted");
-        let passed = began.elapsed().as_secs_f64() / 60.0;
-        // Cgroups take their processes with them; those count as well.
-        if (crowd.cgroups_came as f64) < passed * args.cgroups_per_minute {
-            crowd.replace_cgroup()?;
-        } else if (crowd.came as f64) < passed * args.processes_per_minute {
-            crowd.replace_process()?;
-        } else {
+        if !crowd.turn(began.elapsed())? {
             std::thread::sleep(Duration::from_millis(2));
         }
         if sampled.elapsed() >= Duration::from_secs(1) {
@@ -260,17 +157,17 @@ pub(super) fn measure(
     let restart_ms = restarted.elapsed().as_secs_f64() * 1e3;
     daemon.end()?;
     let per_minute = |count: u64| count as f64 * 60.0 / seconds;
-    let mapped_bytes = own_mapped * args.processes;
+    let mapped_bytes = own_mapped * args.crowd.processes;
     Ok(Daemonized {
-        processes: args.processes,
-        cgroups: args.cgroups,
+        processes: args.crowd.processes,
+        cgroups: args.crowd.cgroups,
         mapped_bytes,
-        touched_bytes: crowd.touched * args.processes,
+        touched_bytes: crowd.touched * args.crowd.processes,
         seconds,
         processes_per_minute: per_minute(crowd.came),
         cgroups_per_minute: per_minute(crowd.cgroups_came),
         cpu_ratio,
-        granted_ratio: args.cpu_percent / 100.0,
+        granted_ratio: args.crowd.cpu_percent / 100.0,
         look_ms_max,
         looks: looks_after.unwrap_or(0) - looks_before.unwrap_or(0),
         ages_bytes: last["own"]["ages_bytes"].as_u64().unwrap_or(0),

@@ -3,9 +3,12 @@
 //! unchanged: `DIR/nodeX/workingset_report/…` and `DIR/cgroup/PATH/memory.workingset.…`, with the
 //! formats, ranges and errors of the document; readable, writable, and pollable.
 //!
-//! The directory is a FUSE file system; where there is no FUSE, plain files that are rewritten, and
-//! a socket for writing and waiting. Nothing in it leads to memory being moved.
+//! The directory is a FUSE file system, for which a process without privileges answers where this
+//! one may mount; where there is no FUSE, plain files that are rewritten, and a socket for writing
+//! and waiting. Nothing in it leads to memory being moved.
 
+#[cfg(feature = "fuse")]
+mod apart;
 #[cfg(feature = "fuse")]
 mod fuse;
 mod handles;
@@ -49,7 +52,7 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 /// Who may read and write the files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Access {
     /// Owner.
     pub uid: u32,
@@ -126,6 +129,12 @@ pub enum FilesError {
         /// The directory.
         dir: PathBuf,
     },
+    /// A directory there is a cgroup.
+    #[error("{} would be a cgroup: give another directory", dir.display())]
+    Cgroup {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// The directory cannot be used.
     #[error("cannot {what} {}: {source}", dir.display())]
     Directory {
@@ -148,6 +157,93 @@ pub enum FilesError {
     /// No thread or no subscription could be had.
     #[error("cannot start serving files: {0}")]
     Start(io::Error),
+}
+
+/// The files of a daemon: served by a process of their own, or by threads of this one.
+pub enum Shop {
+    /// A file system that this process mounted.
+    #[cfg(feature = "fuse")]
+    Apart(crate::serve::Apart<apart::Place>),
+    /// A file system that another program mounts for it, or plain files.
+    Here(Files),
+}
+
+impl Shop {
+    /// Serves what the hub knows, by a process of its own where this one may mount.
+    ///
+    /// # Errors
+    /// [`FilesError`]; nothing is left behind then.
+    pub fn open(hub: &Hub, config: &FilesConfig, clock: fn() -> u64) -> Result<Self, FilesError> {
+        #[cfg(feature = "fuse")]
+        if config.means != Means::Plain && crate::privileges::can_mount() {
+            let dir = mount::prepare(&config.dir)?;
+            let place = apart::Place::new(dir, config.access, hub).map_err(FilesError::Start)?;
+            if let Ok(apart) = crate::serve::Apart::start(place) {
+                return Ok(Shop::Apart(apart));
+            }
+        }
+        Files::start(hub, config, clock).map(Shop::Here)
+    }
+
+    /// Hands on what there is after a tick. Returns what is to be said of who serves.
+    #[cfg_attr(not(feature = "fuse"), expect(unused_variables))]
+    pub fn publish(&mut self, hub: &Hub) -> Option<String> {
+        match self {
+            #[cfg(feature = "fuse")]
+            Shop::Apart(apart) => apart.publish(hub),
+            Shop::Here(_) => None,
+        }
+    }
+
+    /// Starts who serves again if it has ended. Returns what is to be said of that.
+    #[cfg_attr(not(feature = "fuse"), expect(unused_variables))]
+    pub fn tend(&mut self, hub: &Hub) -> Option<String> {
+        match self {
+            #[cfg(feature = "fuse")]
+            Shop::Apart(apart) => apart.tend(hub),
+            Shop::Here(_) => None,
+        }
+    }
+
+    /// One line for people: where the files are and by which means.
+    pub fn describe(&self) -> String {
+        match self {
+            #[cfg(feature = "fuse")]
+            Shop::Apart(apart) => {
+                let dir = apart.stall().dir().display();
+                format!("working-set reports in {dir} (FUSE, by a process without privileges)")
+            }
+            Shop::Here(files) => files.describe(),
+        }
+    }
+}
+
+/// Answers for a file system that was mounted by somebody else, from threads that have all been
+/// started when this returns, until the process ends.
+///
+/// # Errors
+/// The device is none, or no longer mounted.
+#[cfg(feature = "fuse")]
+pub(crate) fn serve_mounted(
+    hub: &Hub,
+    device: std::os::fd::OwnedFd,
+    access: Access,
+) -> io::Result<()> {
+    let clock = agewise_host::agent::Agent::now_ms;
+    let source = Arc::new(Source::new(hub.clone(), clock, LOOK_TIMEOUT));
+    let server = Server::Fuse(Mounted::given(device, &source, access)?);
+    let events = hub.subscribe();
+    let mut keeper = Keeper {
+        source,
+        server,
+        events: events.ok_or_else(|| io::Error::other("too many subscribers"))?,
+        is_stopped: Arc::default(),
+        dir: PathBuf::new(),
+    };
+    std::thread::Builder::new()
+        .name("files".to_owned())
+        .spawn(move || keeper.keep())?;
+    Ok(())
 }
 
 enum Server {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 pub use agewise_host::throttle::stale::{CONTROL, MARKER, detach, remove_contents};
 use agewise_host::throttle::stale::{canonical, is_abandoned, mounted_at};
+use rustix::fs::{FsWord, statfs};
 
 use super::FilesError;
 
@@ -22,6 +23,11 @@ pub fn prepare(dir: &Path) -> Result<PathBuf, FilesError> {
         let dir = dir.to_owned();
         move |source| FilesError::Directory { what, dir, source }
     };
+    if is_below_cgroups(dir) {
+        return Err(FilesError::Cgroup {
+            dir: dir.to_owned(),
+        });
+    }
     if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         fs::create_dir_all(parent).map_err(failed("make the directory above"))?;
     }
@@ -55,6 +61,16 @@ pub fn prepare(dir: &Path) -> Result<PathBuf, FilesError> {
     Ok(path)
 }
 
+/// Whether making it would make a cgroup, which nobody would remove.
+fn is_below_cgroups(dir: &Path) -> bool {
+    const CGROUP: FsWord = 0x0027_e0eb;
+    const CGROUP2: FsWord = 0x6367_7270;
+    let path = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    // The directory itself may be a mount that does not answer.
+    let known = path.ancestors().skip(1).find_map(|path| statfs(path).ok());
+    known.is_some_and(|found| [CGROUP, CGROUP2].contains(&found.f_type))
+}
+
 /// Removes plain files of a killed daemon; refuses anything else.
 fn clear_leftovers(dir: &Path) -> Result<(), FilesError> {
     let failed = |source| FilesError::Directory {
@@ -82,6 +98,29 @@ fn clear_leftovers(dir: &Path) -> Result<(), FilesError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_cgroup_is_made_for_them() {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let place = mounts.lines().find_map(|line| {
+            let mut words = line.split(' ').skip(1);
+            let place = words.next()?;
+            words.next()?.starts_with("cgroup").then_some(place)
+        });
+        let Some(place) = place else {
+            println!("SKIPPED: no cgroup file system is mounted");
+            return;
+        };
+        for below in ["agewise-files", "agewise-files/deeper"] {
+            let dir = Path::new(place).join(below);
+            let refused = prepare(&dir);
+            assert!(
+                matches!(refused, Err(FilesError::Cgroup { .. })),
+                "{refused:?}"
+            );
+        }
+        assert!(!Path::new(place).join("agewise-files").exists());
+    }
 
     #[test]
     fn a_directory_with_something_in_it_is_refused() {

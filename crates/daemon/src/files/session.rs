@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The FUSE session: mounted, notified, unmounted.
 
+use std::ffi::CString;
+use std::fs::OpenOptions;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use agewise_host::throttle::stale::SOURCE;
 use fuser::{BackgroundSession, Config, MountOption, Notifier, Session, SessionACL};
+use rustix::mount::MountFlags;
 
 use super::fuse::{Polled, Tree, notify};
 use super::source::{ReportFile, Source};
@@ -14,6 +19,8 @@ use super::{Access, mount};
 
 /// Threads that answer: one that waits for a scan does not hold up the others.
 const THREADS: usize = 4;
+/// How long they may take to start.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A mounted file system.
 pub struct Mounted {
@@ -41,7 +48,36 @@ impl Mounted {
         config.acl = acl(access);
         config.n_threads = Some(THREADS);
         let (tree, polled) = Tree::new(Arc::clone(source), access);
-        let session = Session::new(tree, dir, &config)?.spawn()?;
+        Self::spawn(Session::new(tree, dir, &config)?, polled)
+    }
+
+    /// Answers for a tree that was mounted by [`mount_device`]. All its threads have been started
+    /// when this returns.
+    ///
+    /// # Errors
+    /// It is no such device, or is no longer mounted.
+    pub fn given(device: OwnedFd, source: &Arc<Source>, access: Access) -> io::Result<Self> {
+        let mut config = Config::default();
+        config.n_threads = Some(THREADS);
+        // The kernel compares users with the modes of files.
+        config.acl = SessionACL::All;
+        let (tree, polled) = Tree::new(Arc::clone(source), access);
+        let session = Session::from_fd(tree, device, SessionACL::All, config)?;
+        let before = threads()?;
+        let mounted = Self::spawn(session, polled)?;
+        let deadline = Instant::now() + PATIENCE;
+        // One that starts the others, and waits for them.
+        while threads()? < before + 1 + THREADS {
+            if Instant::now() > deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(mounted)
+    }
+
+    fn spawn(session: Session<Tree>, polled: Polled) -> io::Result<Self> {
+        let session = session.spawn()?;
         Ok(Mounted {
             notifier: session.notifier(),
             session: Some(session),
@@ -64,6 +100,41 @@ impl Mounted {
             Err(error) => agewise_cli::note!("cannot unmount {}: {error}", dir.display()),
         }
     }
+}
+
+/// Mounts a file system for which whoever holds the device answers. Once nobody does, it is gone
+/// for its clients, but still mounted.
+///
+/// # Errors
+/// There is no FUSE here, or it may not be used.
+pub fn mount_device(dir: &Path) -> io::Result<OwnedFd> {
+    let device = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")?;
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    // With default_permissions others get as far as the modes of files let them; without
+    // allow_other not even root would.
+    let options = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other",
+        device.as_raw_fd(),
+        user.as_raw(),
+        group.as_raw()
+    );
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
+    let kind = format!("fuse.{SOURCE}");
+    rustix::mount::mount(
+        SOURCE,
+        dir,
+        kind,
+        flags,
+        Some(CString::new(options)?.as_c_str()),
+    )?;
+    Ok(device.into())
+}
+
+fn threads() -> io::Result<usize> {
+    Ok(std::fs::read_dir("/proc/self/task")?.count())
 }
 
 /// FUSE admits only the user who mounted, unless others may read or write the files.

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process that serves: lines come in at standard input, connections at standard output, which
-//! is the socket that the daemon opened.
+//! A process that serves: lines come in at standard input, clients at standard output, which is
+//! what the daemon opened.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::AsFd;
 
-use super::{Heard, LINE_MAX_BYTES, Setup, sandbox};
-use crate::http::{Hosts, Listener, Server};
-use crate::metrics::shown::Limits;
-use crate::page::Pages;
+use super::{Heard, LINE_MAX_BYTES, Setup, Task, sandbox};
 use crate::state::{Hub, Settings};
 
 /// Serves until standard input ends.
@@ -25,30 +22,79 @@ pub fn run() -> io::Result<()> {
     let setup: Setup = read(&mut lines)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     sandbox::give_up_rights(setup.parent)?;
     let hub = Hub::new(Settings::default());
-    let limits = Limits {
-        subjects_max: setup.subjects_max,
-        containers_max: setup.containers_max,
-        depth_max: setup.depth_max,
+    let clients = io::stdout().as_fd().try_clone_to_owned()?;
+    let served = match setup.task {
+        #[cfg(feature = "web")]
+        Task::Web {
+            any_host,
+            hosts,
+            subjects_max,
+            containers_max,
+            depth_max,
+        } => {
+            use crate::http::{Hosts, Listener, Server};
+            let limits = crate::metrics::shown::Limits {
+                subjects_max,
+                containers_max,
+                depth_max,
+            };
+            let hosts = Hosts {
+                any: any_host,
+                names: hosts,
+            };
+            let pages = crate::page::Pages::new(hub.clone(), limits);
+            Served::Web(Server::start(Listener::given(clients), hosts, pages)?)
+        }
+        #[cfg(feature = "fuse")]
+        Task::Files { access } => {
+            let asking = super::wish::Asking::new(hub.clone());
+            crate::files::serve_mounted(&hub, clients, access)?;
+            let daemon = std::fs::File::from(io::stdin().as_fd().try_clone_to_owned()?);
+            let asks = asking.clone();
+            // It ends with the daemon, as all of this process does.
+            std::thread::spawn(move || asks.ask(daemon));
+            Served::Files(asking)
+        }
     };
-    let hosts = Hosts {
-        any: setup.any_host,
-        names: setup.hosts,
-    };
-    let listener = Listener::given(io::stdout().as_fd().try_clone_to_owned()?);
-    let _server = Server::start(listener, hosts, Pages::new(hub.clone(), limits))?;
     if let Err(error) = sandbox::lock_in() {
         agewise_cli::note!(
-            "the process that serves has no privileges, but may make any system call ({error}): \
+            "a process that serves has no privileges, but may make any system call ({error}): \
              this kernel has no seccomp filters, or a filter of systemd forbids them"
         );
     }
     while let Some(heard) = read::<Heard>(&mut lines)? {
+        served.hear(&hub, heard);
+    }
+    Ok(())
+}
+
+/// Who answers.
+enum Served {
+    #[cfg(feature = "web")]
+    Web(#[expect(dead_code, reason = "it serves as long as it is there")] crate::http::Server),
+    #[cfg(feature = "fuse")]
+    Files(super::wish::Asking),
+}
+
+impl Served {
+    fn hear(&self, hub: &Hub, heard: Heard) {
         hub.health().replace(heard.troubles);
+        #[cfg(feature = "fuse")]
+        let files = match (self, heard.files) {
+            (Served::Files(asking), Some(files)) => {
+                asking.hear(files.taken, files.settings);
+                files.pressed
+            }
+            _ => Vec::new(),
+        };
         if heard.snapshot.sequence != hub.snapshot().sequence {
             hub.publish(heard.snapshot);
         }
+        #[cfg(feature = "fuse")]
+        for place in files {
+            hub.tell(crate::state::Event::Pressure(place.into()));
+        }
     }
-    Ok(())
 }
 
 /// The next line; `None` at the end.

@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page and metrics are served by a process of their own, which holds no privileges.
+//! The page and metrics, and the report files, are each served by a process of their own, which
+//! holds no privileges.
 //!
-//! The daemon opens the port or socket, starts this program again, and writes a line of JSON into a
-//! pipe at each tick. The pipe leads one way: nothing that a client sends, and nothing that the
-//! process does, reaches the daemon, which reads no byte of either. A process that ends is started
-//! again.
+//! The daemon opens the port or socket, or mounts the file system, starts this program again, and
+//! writes a line of JSON at each tick. To the server of the page that is through a pipe, which
+//! leads one way: nothing that a client sends, and nothing that the process does, reaches the
+//! daemon, which reads no byte of either. The server of the files can answer with wishes (`wish`),
+//! which say no more than whoever may write to the files. A process that ends is started again.
 
 mod child;
 mod sandbox;
-#[cfg(test)]
+#[cfg(all(test, feature = "web"))]
 mod tests;
+#[cfg(feature = "fuse")]
+pub(crate) mod wish;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,8 +29,6 @@ use serde::{Deserialize, Serialize};
 
 pub use child::run as run_child;
 
-use super::http::{Hosts, Listener};
-use super::metrics::shown::Limits;
 use super::state::{Hub, Snapshot};
 
 /// Longest line: a snapshot of all the cgroups and processes that the daemon may follow.
@@ -45,15 +47,36 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// `nobody` and `nogroup`.
 const NOBODY: u32 = 65_534;
 
-/// The first message to the process.
+/// The first message to a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Setup {
     parent: u32,
-    any_host: bool,
-    hosts: Vec<String>,
-    subjects_max: usize,
-    containers_max: usize,
-    depth_max: usize,
+    task: Task,
+}
+
+/// What a process serves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Task {
+    /// Page and metrics, to connections that come to its standard output.
+    #[cfg(feature = "web")]
+    Web {
+        /// Requests for any host are answered.
+        any_host: bool,
+        /// Else for these, `localhost` and bare addresses.
+        hosts: Vec<String>,
+        /// Subjects shown.
+        subjects_max: usize,
+        /// Containers shown.
+        containers_max: usize,
+        /// Levels shown.
+        depth_max: usize,
+    },
+    /// Report files, to requests that come to its standard output, a FUSE device.
+    #[cfg(feature = "fuse")]
+    Files {
+        /// Who may use them.
+        access: super::files::Access,
+    },
 }
 
 /// The message of each tick.
@@ -61,6 +84,9 @@ struct Setup {
 struct News<'a> {
     snapshot: &'a Snapshot,
     troubles: Vec<String>,
+    #[cfg(feature = "fuse")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files: Option<wish::FilesNews>,
 }
 
 /// The same as it is read.
@@ -68,15 +94,48 @@ struct News<'a> {
 struct Heard {
     snapshot: Snapshot,
     troubles: Vec<String>,
+    #[cfg(feature = "fuse")]
+    #[serde(default)]
+    files: Option<wish::FilesNews>,
 }
 
-/// The process that serves, started again whenever it ends. Dropped, it ends.
+/// What the daemon opens for a process, and keeps while the process is replaced.
+pub trait Stall {
+    /// What the process serves.
+    fn task(&self) -> Task;
+
+    /// What clients come to, which becomes its standard output.
+    ///
+    /// # Errors
+    /// The system's.
+    fn open(&mut self) -> io::Result<OwnedFd>;
+
+    /// Both ends of what the process hears through: ours, and its standard input.
+    ///
+    /// # Errors
+    /// The system's.
+    fn channel(&mut self) -> io::Result<(OwnedFd, OwnedFd)> {
+        let (reads, pipe) = io::pipe()?;
+        // A smaller pipe takes more ticks.
+        // SAFETY: no pointers; the descriptor is open.
+        unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES) };
+        Ok((pipe.into(), reads.into()))
+    }
+
+    /// What a process that serves files is told besides.
+    #[cfg(feature = "fuse")]
+    fn news(&mut self, _hub: &Hub) -> Option<wish::FilesNews> {
+        None
+    }
+}
+
+/// A process that serves, started again whenever it ends. Dropped, it ends.
 #[derive(Debug)]
-pub struct Apart {
+pub struct Apart<S: Stall> {
     program: Vec<String>,
-    listener: Listener,
-    setup: Setup,
+    // Ends before what it serves goes.
     running: Option<Running>,
+    stall: S,
     failures: u32,
     again: Instant,
 }
@@ -90,34 +149,21 @@ struct Running {
     waiting: VecDeque<u8>,
 }
 
-impl Apart {
-    /// Starts it. Connections come to `listener`, which stays open while the process is replaced.
+impl<S: Stall> Apart<S> {
+    /// Starts it.
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn start(listener: Listener, hosts: Hosts, limits: Limits) -> io::Result<Self> {
+    pub fn start(stall: S) -> io::Result<Self> {
         let program = ["/proc/self/exe", "daemon", "--server"].map(str::to_owned);
-        Self::start_program(program.to_vec(), listener, hosts, limits)
+        Self::start_program(program.to_vec(), stall)
     }
 
-    fn start_program(
-        program: Vec<String>,
-        listener: Listener,
-        hosts: Hosts,
-        limits: Limits,
-    ) -> io::Result<Self> {
+    fn start_program(program: Vec<String>, stall: S) -> io::Result<Self> {
         let mut apart = Apart {
             program,
-            listener,
-            setup: Setup {
-                parent: std::process::id(),
-                any_host: hosts.any,
-                hosts: hosts.names,
-                subjects_max: limits.subjects_max,
-                containers_max: limits.containers_max,
-                depth_max: limits.depth_max,
-            },
             running: None,
+            stall,
             failures: 0,
             again: Instant::now(),
         };
@@ -125,36 +171,41 @@ impl Apart {
         Ok(apart)
     }
 
-    /// Where connections come to.
-    pub fn listener(&self) -> &Listener {
-        &self.listener
+    /// What it serves.
+    pub fn stall(&self) -> &S {
+        &self.stall
     }
 
-    /// Tells the process what there is after a tick, and starts it if it is not there. Returns what
-    /// is to be said of that.
+    /// Tells the process what there is after a tick. Returns what is to be said of it.
     pub fn publish(&mut self, hub: &Hub) -> Option<String> {
+        let said = self.tend(hub);
+        self.tell(hub).or(said)
+    }
+
+    /// Starts the process again if it has ended, and the pause is over. Returns what is to be said
+    /// of that.
+    pub fn tend(&mut self, hub: &Hub) -> Option<String> {
         let ended = self.reap();
-        let mut started = None;
-        if self.running.is_none() && Instant::now() >= self.again {
-            started = match self.spawn() {
-                Ok(running) => {
-                    self.running = Some(running);
-                    Some("the process that serves was started again".to_owned())
-                }
-                Err(error) => Some(self.failed(&error.to_string())),
-            };
+        if self.running.is_some() || Instant::now() < self.again {
+            return ended;
         }
-        let broken = match &mut self.running {
-            Some(running) => running.tell(hub).err(),
-            None => None,
-        };
-        if let Some(error) = broken {
-            if let Some(running) = self.running.take() {
-                running.end();
+        Some(match self.spawn() {
+            Ok(running) => {
+                self.running = Some(running);
+                let broken = self.tell(hub);
+                broken.unwrap_or_else(|| "the process that serves was started again".to_owned())
             }
-            return Some(self.failed(&error.to_string()));
+            Err(error) => self.failed(&error.to_string()),
+        })
+    }
+
+    fn tell(&mut self, hub: &Hub) -> Option<String> {
+        let running = self.running.as_mut()?;
+        let error = running.tell(hub, &mut self.stall).err()?;
+        if let Some(running) = self.running.take() {
+            running.end();
         }
-        ended.or(started)
+        Some(self.failed(&error.to_string()))
     }
 
     /// Finds out whether it has ended.
@@ -180,12 +231,10 @@ impl Apart {
         )
     }
 
-    fn spawn(&self) -> io::Result<Running> {
-        let (reads, pipe) = io::pipe()?;
-        // A smaller pipe takes more ticks.
-        // SAFETY: no pointers; the descriptor is open.
-        unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES) };
+    fn spawn(&mut self) -> io::Result<Running> {
+        let (pipe, reads) = self.stall.channel()?;
         rustix::io::ioctl_fionbio(&pipe, true)?;
+        let clients = self.stall.open()?;
         let spawn = |user: Option<u32>| {
             let mut command = Command::new(&self.program[0]);
             command
@@ -193,7 +242,7 @@ impl Apart {
                 .env_clear()
                 .current_dir("/")
                 .stdin(Stdio::from(reads.try_clone()?))
-                .stdout(Stdio::from(self.listener.as_fd().try_clone_to_owned()?));
+                .stdout(Stdio::from(clients.try_clone()?));
             if let Some(user) = user {
                 command.uid(user).gid(user);
             }
@@ -206,16 +255,19 @@ impl Apart {
         };
         let mut running = Running {
             child: child?,
-            pipe: pipe.into(),
+            pipe,
             since: Instant::now(),
             waiting: VecDeque::new(),
         };
-        running.send(&self.setup)?;
+        running.send(&Setup {
+            parent: std::process::id(),
+            task: self.stall.task(),
+        })?;
         Ok(running)
     }
 }
 
-impl Drop for Apart {
+impl<S: Stall> Drop for Apart<S> {
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
             running.end();
@@ -228,6 +280,8 @@ impl Running {
     /// that goes on all the same is killed by the kernel when the daemon ends.
     fn end(mut self) {
         let _ = self.child.kill();
+        // Of a socket, whoever else holds it; a pipe is none.
+        let _ = rustix::net::shutdown(&self.pipe, rustix::net::Shutdown::Both);
         drop(self.pipe);
         let deadline = Instant::now() + LAST_WORDS;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
@@ -235,7 +289,8 @@ impl Running {
         }
     }
 
-    fn tell(&mut self, hub: &Hub) -> io::Result<()> {
+    #[cfg_attr(not(feature = "fuse"), expect(unused_variables))]
+    fn tell(&mut self, hub: &Hub, stall: &mut impl Stall) -> io::Result<()> {
         self.flush()?;
         // It is behind: what comes next is newer anyway.
         if !self.waiting.is_empty() {
@@ -244,6 +299,8 @@ impl Running {
         self.send(&News {
             snapshot: &hub.snapshot(),
             troubles: hub.health().reasons(),
+            #[cfg(feature = "fuse")]
+            files: stall.news(hub),
         })
     }
 
@@ -286,6 +343,7 @@ impl Running {
 #[cfg(feature = "testing")]
 pub(crate) fn fuzzed_line(bytes: &[u8]) {
     use super::http::{Answer, Request};
+    use super::metrics::shown::Limits;
     let Ok(heard) = serde_json::from_slice::<Heard>(bytes) else {
         return;
     };
@@ -294,6 +352,7 @@ pub(crate) fn fuzzed_line(bytes: &[u8]) {
     hub.publish(heard.snapshot);
     let limits = Limits {
         subjects_max: 4,
+        containers_max: 4,
         depth_max: 3,
     };
     let mut pages = super::page::Pages::new(hub, limits);

@@ -3,20 +3,35 @@ use std::os::fd::AsFd;
 
 use super::*;
 use crate::demo;
+use crate::http::Listener;
+
+/// A socket.
+struct Door(Listener);
+
+impl Stall for Door {
+    fn task(&self) -> Task {
+        Task::Web {
+            any_host: false,
+            hosts: Vec::new(),
+            subjects_max: 10,
+            containers_max: 10,
+            depth_max: 3,
+        }
+    }
+
+    fn open(&mut self) -> io::Result<OwnedFd> {
+        self.0.as_fd().try_clone_to_owned()
+    }
+}
 
 fn listener(dir: &tempfile::TempDir) -> Listener {
     let listen = crate::config::Listen::Unix(dir.path().join("socket"));
     Listener::bind(&listen, false, 0o600).unwrap()
 }
 
-fn apart(dir: &tempfile::TempDir, script: &str) -> Apart {
+fn apart(dir: &tempfile::TempDir, script: &str) -> Apart<Door> {
     let program = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
-    let limits = Limits {
-        subjects_max: 10,
-        containers_max: 10,
-        depth_max: 3,
-    };
-    Apart::start_program(program, listener(dir), Hosts::default(), limits).unwrap()
+    Apart::start_program(program, Door(listener(dir))).unwrap()
 }
 
 fn hub() -> Hub {
@@ -32,6 +47,8 @@ fn a_snapshot_arrives_as_it_was_sent() {
     let news = News {
         snapshot: &snapshot,
         troubles: vec!["journal: full".to_owned()],
+        #[cfg(feature = "fuse")]
+        files: None,
     };
     agewise_cli::output::json_line(&mut line, &news).unwrap();
     let heard: Heard = serde_json::from_slice(&line).unwrap();

@@ -9,7 +9,7 @@ use agewise_host::throttle::{Ledger, Undo};
 use anyhow::Context;
 
 use super::config::Config;
-use super::files::{Files, FilesConfig};
+use super::files::{FilesConfig, Shop};
 use super::noted::Noted;
 use super::options::Options;
 use super::outlet::Outlet;
@@ -68,10 +68,9 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let ledger = found.ledger().ok().cloned();
     // Dropped after the files: then there is nothing left to undo.
     let _noted = note_files(&config, ledger.as_ref())?;
-    let files = if config.files.enabled {
-        Some(Files::start(&hub, &files_config(&config), Agent::now_ms)?)
-    } else {
-        None
+    let files = match config.files.enabled {
+        true => Some(Shop::open(&hub, &files_config(&config), Agent::now_ms)?),
+        false => None,
     };
     let mut daemon = Daemon::open(
         config,
@@ -86,9 +85,12 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     if let Some(files) = &files {
         daemon.say("files", files.describe());
     }
-    let mut outlet = Outlet::apart(ledger);
-    outlet.follow(&daemon.config.metrics, &hub)?;
-    if let Some(place) = outlet.describe() {
+    let mut shown = Shown {
+        outlet: Outlet::apart(ledger),
+        files,
+    };
+    shown.outlet.follow(&daemon.config.metrics, &hub)?;
+    if let Some(place) = shown.outlet.describe() {
         daemon.say("serve", place);
     }
     notify(&[sd_notify::NotifyState::Ready]);
@@ -96,19 +98,17 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let mut ticks = 0;
     while stop.requested().is_none() {
         if stop.take_reload() {
-            reload(&mut daemon, &mut outlet, options);
+            reload(&mut daemon, &mut shown.outlet, options);
         }
         hub.take_wake();
         let next_ms = look(&mut daemon, &stop, &mut troubles);
-        if let Some(said) = outlet.publish(&hub) {
-            daemon.say("serve", said);
-        }
+        shown.publish(&mut daemon);
         notify(&[sd_notify::NotifyState::Watchdog]);
         ticks += 1;
         if options.ticks.is_some_and(|most| ticks >= most) {
             break;
         }
-        wait(&stop, &mut daemon, next_ms);
+        wait(&stop, &mut daemon, &mut shown, next_ms);
     }
     notify(&[sd_notify::NotifyState::Stopping]);
     let signal = stop.requested();
@@ -117,6 +117,40 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
         None => "as many ticks as asked for",
     });
     Ok(signal)
+}
+
+/// Where what the daemon knows is shown.
+struct Shown {
+    outlet: Outlet,
+    files: Option<Shop>,
+}
+
+impl Shown {
+    /// Hands on what there is after a tick.
+    fn publish(&mut self, daemon: &mut Daemon) {
+        let hub = daemon.hub.clone();
+        let files = self.files.as_mut();
+        let said = [
+            self.outlet.publish(&hub),
+            files.and_then(|files| files.publish(&hub)),
+        ];
+        for said in said.into_iter().flatten() {
+            daemon.say("serve", said);
+        }
+    }
+
+    /// Starts again who serves and has ended.
+    fn tend(&mut self, daemon: &mut Daemon) {
+        let hub = daemon.hub.clone();
+        let files = self.files.as_mut();
+        let said = [
+            self.outlet.tend(&hub),
+            files.and_then(|files| files.tend(&hub)),
+        ];
+        for said in said.into_iter().flatten() {
+            daemon.say("serve", said);
+        }
+    }
 }
 
 /// A tick. Returns when the next one is due; a trouble is said once.
@@ -141,7 +175,10 @@ fn look(daemon: &mut Daemon, stop: &Stop, said: &mut Option<String>) -> u64 {
 fn needed_besides(config: &Config) -> Vec<caps::Capability> {
     let sets = [
         (protect::acts_by_kill(&config.protect), privileges::TO_KILL),
-        (config.metrics.enabled, privileges::TO_SERVE),
+        (
+            config.metrics.enabled || config.files.enabled,
+            privileges::TO_SERVE,
+        ),
     ];
     let needed = sets.into_iter().filter(|(is_needed, _)| *is_needed);
     needed.flat_map(|(_, set)| set).copied().collect()
@@ -164,7 +201,7 @@ fn files_config(config: &Config) -> FilesConfig {
 }
 
 /// Waits for the next tick. A reader may bring it forward, but not beyond the budget.
-fn wait(stop: &Stop, daemon: &mut Daemon, next_ms: u64) {
+fn wait(stop: &Stop, daemon: &mut Daemon, shown: &mut Shown, next_ms: u64) {
     /// A sleeping daemon answers its watchdog.
     const ALIVE_EVERY: Duration = Duration::from_secs(5);
     let mut next_ms = next_ms;
@@ -187,7 +224,11 @@ fn wait(stop: &Stop, daemon: &mut Daemon, next_ms: u64) {
                 let affordable_ms = Agent::now_ms() + daemon.pace.debt_ms();
                 next_ms = next_ms.min(earliest_ms.max(affordable_ms));
             }
-            Woken::Time => notify(&[sd_notify::NotifyState::Watchdog]),
+            Woken::Time => {
+                notify(&[sd_notify::NotifyState::Watchdog]);
+                // The next look may be far away.
+                shown.tend(daemon);
+            }
         }
     }
 }

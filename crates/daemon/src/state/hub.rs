@@ -172,6 +172,18 @@ impl Hub {
         lock(&self.0.settings).clone()
     }
 
+    /// Replaces what readers have set, unless it is no longer `old`: then it says false. Nobody is
+    /// woken.
+    #[cfg(feature = "fuse")]
+    pub(crate) fn replace_settings(&self, old: &Settings, new: &Settings) -> bool {
+        let mut settings = lock(&self.0.settings);
+        let is_old = *settings == *old;
+        if is_old {
+            settings.clone_from(new);
+        }
+        is_old
+    }
+
     /// Sets the bounds of a node's reports, from the next tick on, which comes at once.
     pub fn set_intervals(&self, node: u32, intervals: Intervals) {
         lock(&self.0.settings).intervals.insert(node, intervals);

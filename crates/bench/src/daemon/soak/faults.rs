@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What goes wrong around a daemon, one thing after the other.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::super::super::service::{CONFIG, SOCKET};
+
+/// Clients that hang at a time.
+const CLIENTS: usize = 30;
+/// Programs that come and go at a time, and readers of a file.
+const PROGRAMS: usize = 20;
+/// Cgroups that come and go at a time.
+const CGROUPS: usize = 100;
+
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    DiskFull,
+    ConfigurationBroken,
+    Stopped,
+    ClientsHang,
+    ReadersHang,
+    ServersKilled,
+    CgroupsCome,
+    ProgramsCome,
+}
+
+const ALL: [Fault; 8] = [
+    Fault::DiskFull,
+    Fault::ConfigurationBroken,
+    Fault::Stopped,
+    Fault::ClientsHang,
+    Fault::ReadersHang,
+    Fault::ServersKilled,
+    Fault::CgroupsCome,
+    Fault::ProgramsCome,
+];
+
+/// How many kinds there are.
+pub const KINDS: usize = ALL.len();
+
+/// Makes it right again.
+type Mend = Box<dyn FnOnce() -> anyhow::Result<()>>;
+
+/// Where faults are injected.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The daemon.
+    pub pid: u32,
+    /// Its directory, with configuration, socket and files.
+    pub directory: PathBuf,
+    /// The small disk of its journal and ledger.
+    pub disk: PathBuf,
+    /// A cgroup that it follows with all below.
+    pub top: PathBuf,
+}
+
+/// One fault after the other, each for half of the time until the next.
+pub struct Faults {
+    place: Place,
+    every: Duration,
+    due: Instant,
+    mend: Option<(Instant, Mend)>,
+    /// How many there were.
+    pub count: usize,
+}
+
+impl Faults {
+    /// The first comes after the time between two.
+    pub fn new(place: Place, every: Duration) -> Self {
+        Faults {
+            place,
+            every,
+            due: Instant::now() + every,
+            mend: None,
+            count: 0,
+        }
+    }
+
+    /// Begins the next one or ends the last one if that is due.
+    ///
+    /// # Errors
+    /// It could not be injected or undone.
+    pub fn turn(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        if self.mend.as_ref().is_some_and(|(at, _)| *at <= now) {
+            self.mend()?;
+        }
+        if self.mend.is_none() && self.due <= now {
+            let fault = ALL[self.count % KINDS];
+            let mend = begin(fault, &self.place).with_context(|| format!("fault {fault:?}"))?;
+            self.mend = Some((now + self.every / 2, mend));
+            self.due = now + self.every;
+            self.count += 1;
+        }
+        Ok(())
+    }
+
+    /// Ends the one that there is.
+    ///
+    /// # Errors
+    /// It could not be undone.
+    pub fn mend(&mut self) -> anyhow::Result<()> {
+        match self.mend.take() {
+            Some((_, mend)) => mend(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Faults {
+    fn drop(&mut self) {
+        if let Err(error) = self.mend() {
+            agewise_cli::note!("a fault is left: {error:#}");
+        }
+    }
+}
+
+fn begin(fault: Fault, place: &Place) -> anyhow::Result<Mend> {
+    let place = place.clone();
+    match fault {
+        Fault::DiskFull => {
+            let ballast = place.disk.join("ballast");
+            fill(&ballast)?;
+            Ok(Box::new(move || Ok(fs::remove_file(ballast)?)))
+        }
+        Fault::ConfigurationBroken => {
+            let path = place.directory.join(CONFIG);
+            let good = fs::read(&path)?;
+            fs::write(&path, "oops = [")?;
+            signal(place.pid, Signal::HUP)?;
+            Ok(Box::new(move || {
+                fs::write(&path, good)?;
+                signal(place.pid, Signal::HUP)
+            }))
+        }
+        Fault::Stopped => {
+            signal(place.pid, Signal::STOP)?;
+            Ok(Box::new(move || signal(place.pid, Signal::CONT)))
+        }
+        Fault::ClientsHang => {
+            let clients = hang(&place.directory.join(SOCKET))?;
+            Ok(Box::new(move || {
+                drop(clients);
+                Ok(())
+            }))
+        }
+        Fault::ReadersHang => {
+            let file = "files/node0/workingset_report/page_age";
+            let path = place.directory.join(file);
+            let mut readers = Vec::new();
+            for _ in 0..PROGRAMS {
+                let mut command = Command::new("cat");
+                command
+                    .arg(&path)
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null());
+                readers.push(command.spawn().context("cat")?);
+            }
+            Ok(Box::new(move || end(readers)))
+        }
+        Fault::ServersKilled => {
+            for server in servers_of(place.pid) {
+                // One may just have ended by itself.
+                let _ = signal(server, Signal::KILL);
+            }
+            Ok(Box::new(|| Ok(())))
+        }
+        Fault::CgroupsCome => {
+            let dirs: Vec<PathBuf> = (0..CGROUPS)
+                .map(|number| place.top.join(format!("burst-{number}")))
+                .collect();
+            for dir in &dirs {
+                fs::create_dir(dir)?;
+            }
+            Ok(Box::new(move || {
+                dirs.iter().try_for_each(|dir| Ok(fs::remove_dir(dir)?))
+            }))
+        }
+        Fault::ProgramsCome => programs(&place.top),
+    }
+}
+
+/// Programs that enter a cgroup, fork, execute another one, and end.
+fn programs(top: &Path) -> anyhow::Result<Mend> {
+    let dir = top.join("programs");
+    fs::create_dir(&dir)?;
+    let script = "echo 0 > \"$1/cgroup.procs\"; (sleep 0.3 & sleep 0.1); exec sleep 0.5";
+    let mut children = Vec::new();
+    for _ in 0..PROGRAMS {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(&dir);
+        children.push(command.spawn().context("sh")?);
+    }
+    Ok(Box::new(move || {
+        end(children)?;
+        // Whom they left behind ends within a moment.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            match fs::remove_dir(&dir) {
+                Err(error)
+                    if error.kind() == ErrorKind::ResourceBusy && Instant::now() < deadline =>
+                {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                done => return Ok(done?),
+            }
+        }
+    }))
+}
+
+fn end(children: Vec<Child>) -> anyhow::Result<()> {
+    for mut child in children {
+        child.kill()?;
+        child.wait()?;
+    }
+    Ok(())
+}
+
+/// Writes until the disk is full.
+fn fill(path: &Path) -> anyhow::Result<()> {
+    let mut file = File::create(path)?;
+    let block = vec![0; 1 << 20];
+    for size in [block.len(), 1] {
+        loop {
+            match file.write_all(&block[..size]) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::StorageFull => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Half of them never end their request, the others never read the answer.
+fn hang(socket: &Path) -> anyhow::Result<Vec<UnixStream>> {
+    let mut clients = Vec::new();
+    for number in 0..CLIENTS {
+        let mut client = UnixStream::connect(socket)?;
+        client.set_write_timeout(Some(Duration::from_secs(1)))?;
+        let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        let length = if number % 2 == 0 { 20 } else { request.len() };
+        // Whoever is dismissed at once does not hang.
+        let _ = client.write_all(&request.as_bytes()[..length]);
+        clients.push(client);
+    }
+    Ok(clients)
+}
+
+fn signal(pid: u32, signal: Signal) -> anyhow::Result<()> {
+    let pid = Pid::from_raw(i32::try_from(pid)?).context("no pid")?;
+    Ok(kill_process(pid, signal)?)
+}
+
+/// The processes that serve for a daemon.
+pub fn servers_of(pid: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let pids = children.unwrap_or_default();
+    pids.split_ascii_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
+}

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise bench soak`: whether the daemon stays as it is for hours of faults.
+
+mod faults;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use agewise_cli::signal::Stop;
+use agewise_cli::{output, units};
+use agewise_host::process::Process;
+use anyhow::{Context, ensure};
+use faults::{Faults, Place};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use serde::Serialize;
+
+use super::super::service::{self, Service};
+use super::super::statistics::median;
+use super::super::{Format, print};
+use super::crowd::{Crowd, CrowdArgs};
+use super::left_behind;
+
+/// Before anything is measured: the first looks find everything new.
+const WARM_UP: Duration = Duration::from_secs(60);
+/// What may be saved up of the budget.
+const SAVED_UP: Duration = Duration::from_secs(60);
+/// How far memory may grow: by this share or so many bytes.
+const GROWTH_RATIO_MAX: f64 = 0.01;
+const GROWTH_BYTES_MAX: f64 = 1048576.0;
+/// How far descriptors may: there is one for each process that is followed, and those change.
+const DESCRIPTORS_GROWTH_MAX: f64 = 0.02;
+/// How far the budget may be exceeded.
+const EXCESS_MAX: f64 = 0.02;
+/// The disk of journal and ledger.
+const DISK_OPTIONS: &str = "size=32m,mode=0700";
+
+/// Options of `bench soak`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    crowd: CrowdArgs,
+    /// How long it is measured; a signal ends it earlier, with the verdict of what there was.
+    #[arg(long, value_name = "DURATION", default_value = "2h")]
+    #[arg(value_parser = units::positive_duration)]
+    time: Duration,
+    /// Time from one fault to the next.
+    #[arg(long, value_name = "DURATION", default_value = "20s")]
+    #[arg(value_parser = units::positive_duration)]
+    fault_every: Duration,
+    /// How to print; csv has the verdict alone.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// What there is of the daemon at a moment.
+#[derive(Clone, Debug, Serialize)]
+struct Minute {
+    record: &'static str,
+    minutes: f64,
+    resident_bytes: u64,
+    descriptors: u64,
+    threads: u64,
+    /// Of the processes that serve, together.
+    servers_resident_bytes: u64,
+    servers_descriptors: u64,
+    /// CPU time since the last line, share of one core.
+    cpu_ratio: f64,
+    looks: u64,
+    faults: usize,
+    processes_came: u64,
+    cgroups_came: u64,
+}
+
+/// The verdict.
+#[derive(Clone, Debug, Serialize)]
+struct Soaked {
+    processes: u64,
+    cgroups: u64,
+    seconds: f64,
+    processes_came: u64,
+    cgroups_came: u64,
+    faults: usize,
+    looks: u64,
+    /// CPU time of the daemon, share of one core.
+    cpu_ratio: f64,
+    granted_ratio: f64,
+    /// CPU time above what is granted for the time and the minute saved up before, as a share of
+    /// that; below 0 when it took less.
+    excess_ratio: f64,
+    /// Median of the last quarter of the time, and by how much it is above that of the second.
+    resident_bytes: f64,
+    growth_bytes: f64,
+    /// Most of the last quarter, and by how much that is above the second: there are fewer while
+    /// processes that came have not been looked at, or a server is missing.
+    descriptors: f64,
+    descriptors_growth: f64,
+    threads: f64,
+    threads_growth: f64,
+    resident_max_bytes: u64,
+    servers_resident_max_bytes: u64,
+    servers_descriptors_max: u64,
+    /// Lines that the full disk did not take.
+    journal_lost_lines: u64,
+    left_behind: u64,
+    /// The bars that are missed.
+    failed: String,
+}
+
+/// A small disk; unmounted when dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(dir: PathBuf) -> anyhow::Result<Self> {
+        fs::create_dir(&dir)?;
+        let options = std::ffi::CString::new(DISK_OPTIONS)?;
+        mount(
+            "agewise-soak",
+            &dir,
+            "tmpfs",
+            MountFlags::NODEV,
+            Some(options.as_c_str()),
+        )
+        .with_context(|| format!("cannot mount a tmpfs at {}", dir.display()))?;
+        Ok(Disk(dir))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if let Err(error) = unmount(&self.0, UnmountFlags::DETACH) {
+            agewise_cli::note!("cannot unmount {}: {error}", self.0.display());
+        }
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Missing privileges, or the daemon has ended.
+pub fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Result<ExitCode> {
+    let mut crowd = Crowd::start(program, &args.crowd, stop)?;
+    let directory = tempfile::tempdir()?;
+    let disk = Disk::mount(directory.path().join("state"))?;
+    configure(directory.path(), &crowd, args)?;
+    let mut daemon = Service::start(program, directory.path())?;
+    daemon.wait_for_look(stop)?;
+    let warm_up = WARM_UP.min(args.time / 4);
+    ensure!(!stop.wait_until(Instant::now() + warm_up), "interrupted");
+    let faults = Faults::new(
+        Place {
+            pid: daemon.pid(),
+            directory: directory.path().to_owned(),
+            disk: disk.0.clone(),
+            top: crowd.dir(),
+        },
+        args.fault_every,
+    );
+    let mut soak = Soak {
+        daemon: daemon.process()?,
+        faults,
+        samples: Vec::new(),
+        looks: 0,
+        lost_lines: 0,
+    };
+    let began = Instant::now();
+    let cpu_began_ns = soak.daemon.stat()?.cpu_ns();
+    let looks_before = daemon.snapshot().map_or(0, |s| soak.hear(&s));
+    soak.run(&mut crowd, &mut daemon, args, stop)?;
+    let (seconds, cpu_ns) = (began.elapsed().as_secs_f64(), soak.daemon.stat()?.cpu_ns());
+    soak.faults.mend()?;
+    if let Some(snapshot) = daemon.snapshot() {
+        soak.hear(&snapshot);
+    }
+    daemon.check()?;
+    daemon.end()?;
+    let left = left_behind(directory.path());
+    let cpu_s = cpu_ns.saturating_sub(cpu_began_ns) as f64 / 1e9;
+    let mut soaked = soak.verdict(args, &crowd, seconds, cpu_s);
+    soaked.looks -= looks_before;
+    soaked.left_behind = left;
+    soaked.judge();
+    print("soak", args.format, &soaked)?;
+    Ok(ExitCode::from(u8::from(!soaked.failed.is_empty())))
+}
+
+fn configure(directory: &Path, crowd: &Crowd, args: &Args) -> anyhow::Result<()> {
+    let at = |name: &str| directory.join(name).display().to_string();
+    let config = format!(
+        "[journal]\nfile = '{0}'\nsize_max = '1M'\nkeep = 2\n\
+         [observe]\ncgroups = ['/{1}', '/{1}/*']\ncgroups_max = 8192\ncpu_percent = {2}\n\
+         [[act]]\ncgroups = ['/{1}/1', '/{1}/2']\npolicy = 'age:10s/40s'\n\
+         [protect]\ncgroups = ['/{1}/0']\nup_to = 'squeeze'\n\
+         [files]\nenabled = true\ndirectory = '{3}'\n\
+         [metrics]\nenabled = true\nlisten = 'unix:{4}'\n",
+        at("state/journal"),
+        crowd.name()?,
+        args.crowd.cpu_percent,
+        at("files"),
+        at(service::SOCKET),
+    );
+    Ok(fs::write(directory.join(service::CONFIG), config)?)
+}
+
+/// A run under way.
+struct Soak {
+    daemon: Process,
+    faults: Faults,
+    /// One a second.
+    samples: Vec<Sample>,
+    looks: u64,
+    lost_lines: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    resident_bytes: u64,
+    descriptors: u64,
+    threads: u64,
+    servers_resident_bytes: u64,
+    servers_descriptors: u64,
+}
+
+impl Soak {
+    /// What a snapshot says of the daemon itself; returns its looks.
+    fn hear(&mut self, snapshot: &serde_json::Value) -> u64 {
+        let own = &snapshot["own"];
+        self.looks = own["ticks"].as_u64().unwrap_or(self.looks);
+        let lost = own["journal_lost_lines"].as_u64();
+        self.lost_lines = lost.unwrap_or(self.lost_lines);
+        self.looks
+    }
+
+    fn run(
+        &mut self,
+        crowd: &mut Crowd,
+        daemon: &mut Service,
+        args: &Args,
+        stop: &Stop,
+    ) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let mut sampled = began;
+        let (mut said, mut said_cpu_ns) = (began, self.daemon.stat()?.cpu_ns());
+        while began.elapsed() < args.time && stop.requested().is_none() {
+            self.faults.turn()?;
+            if !crowd.turn(began.elapsed())? {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            if sampled.elapsed() >= Duration::from_secs(1) {
+                sampled = Instant::now();
+                daemon.check()?;
+                self.samples.push(self.sample()?);
+            }
+            if said.elapsed() >= Duration::from_secs(60) {
+                if let Some(snapshot) = daemon.snapshot() {
+                    self.hear(&snapshot);
+                }
+                let cpu_ns = self.daemon.stat()?.cpu_ns();
+                let taken_ns = cpu_ns.saturating_sub(said_cpu_ns) as f64;
+                let cpu_ratio = taken_ns / said.elapsed().as_nanos() as f64;
+                (said, said_cpu_ns) = (Instant::now(), cpu_ns);
+                self.say(args.format, began.elapsed(), cpu_ratio, crowd)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sample(&self) -> anyhow::Result<Sample> {
+        let servers = faults::servers_of(self.daemon.pid());
+        let servers: Vec<Process> = servers.into_iter().flat_map(Process::open).collect();
+        let resident = servers.iter().flat_map(Process::rss_bytes);
+        Ok(Sample {
+            resident_bytes: self.daemon.rss_bytes()?,
+            descriptors: entries(&self.daemon.path("fd")),
+            threads: entries(&self.daemon.path("task")),
+            servers_resident_bytes: resident.sum(),
+            servers_descriptors: servers
+                .iter()
+                .map(|server| entries(&server.path("fd")))
+                .sum(),
+        })
+    }
+
+    fn say(
+        &self,
+        format: Format,
+        elapsed: Duration,
+        cpu_ratio: f64,
+        crowd: &Crowd,
+    ) -> anyhow::Result<()> {
+        let Some(last) = self.samples.last() else {
+            return Ok(());
+        };
+        let minute = Minute {
+            record: "soak_minute",
+            minutes: elapsed.as_secs_f64() / 60.0,
+            resident_bytes: last.resident_bytes,
+            descriptors: last.descriptors,
+            threads: last.threads,
+            servers_resident_bytes: last.servers_resident_bytes,
+            servers_descriptors: last.servers_descriptors,
+            cpu_ratio,
+            looks: self.looks,
+            faults: self.faults.count,
+            processes_came: crowd.came,
+            cgroups_came: crowd.cgroups_came,
+        };
+        let mut out = std::io::stdout().lock();
+        match format {
+            Format::Json => output::json_line(&mut out, &minute)?,
+            Format::Text => {
+                use std::io::Write;
+                writeln!(
+                    out,
+                    "{:5.0} min  {} bytes, {} descriptors, {} threads; servers {} bytes, {} \
+                     descriptors; {:.2} % CPU, {} looks, {} faults",
+                    minute.minutes,
+                    minute.resident_bytes,
+                    minute.descriptors,
+                    minute.threads,
+                    minute.servers_resident_bytes,
+                    minute.servers_descriptors,
+                    cpu_ratio * 100.0,
+                    minute.looks,
+                    minute.faults,
+                )?;
+            }
+            Format::Csv => {}
+        }
+        Ok(())
+    }
+
+    fn verdict(&self, args: &Args, crowd: &Crowd, seconds: f64, cpu_s: f64) -> Soaked {
+        let quarter = |number: usize, of: fn(&Sample) -> u64| -> Vec<f64> {
+            let length = self.samples.len() / 4;
+            let samples = self.samples.iter().skip(number * length).take(length);
+            samples.map(|sample| of(sample) as f64).collect()
+        };
+        let middle = |number| median(&quarter(number, |s| s.resident_bytes));
+        let peak = |number, of| quarter(number, of).into_iter().fold(0.0, f64::max);
+        let most = |of: fn(&Sample) -> u64| self.samples.iter().map(of).max().unwrap_or(0);
+        let granted_ratio = args.crowd.cpu_percent / 100.0;
+        let granted_s = granted_ratio * (seconds + SAVED_UP.as_secs_f64());
+        Soaked {
+            processes: args.crowd.processes,
+            cgroups: args.crowd.cgroups,
+            seconds,
+            processes_came: crowd.came,
+            cgroups_came: crowd.cgroups_came,
+            faults: self.faults.count,
+            looks: self.looks,
+            cpu_ratio: cpu_s / seconds,
+            granted_ratio,
+            excess_ratio: cpu_s / granted_s - 1.0,
+            resident_bytes: middle(3),
+            growth_bytes: middle(3) - middle(1),
+            descriptors: peak(3, |s| s.descriptors),
+            descriptors_growth: peak(3, |s| s.descriptors) - peak(1, |s| s.descriptors),
+            threads: peak(3, |s| s.threads),
+            threads_growth: peak(3, |s| s.threads) - peak(1, |s| s.threads),
+            resident_max_bytes: most(|s| s.resident_bytes),
+            servers_resident_max_bytes: most(|s| s.servers_resident_bytes),
+            servers_descriptors_max: most(|s| s.servers_descriptors),
+            journal_lost_lines: self.lost_lines,
+            left_behind: 0,
+            failed: String::new(),
+        }
+    }
+}
+
+impl Soaked {
+    fn judge(&mut self) {
+        let before = self.resident_bytes - self.growth_bytes;
+        let allowed = (before * GROWTH_RATIO_MAX).max(GROWTH_BYTES_MAX);
+        let descriptors_allowed =
+            (self.descriptors - self.descriptors_growth) * DESCRIPTORS_GROWTH_MAX;
+        let bars = [
+            ("memory", self.growth_bytes <= allowed),
+            (
+                "descriptors",
+                self.descriptors_growth <= descriptors_allowed,
+            ),
+            ("threads", self.threads_growth <= 0.0),
+            ("budget", self.excess_ratio <= EXCESS_MAX),
+            ("left_behind", self.left_behind == 0),
+        ];
+        let missed = bars.iter().filter(|(_, is_kept)| !is_kept);
+        self.failed = missed.map(|(name, _)| *name).collect::<Vec<_>>().join(" ");
+    }
+}
+
+fn entries(dir: &Path) -> u64 {
+    fs::read_dir(dir).map_or(0, |entries| entries.count() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bar_can_be_missed() {
+        let good = Soaked {
+            processes: 1,
+            cgroups: 1,
+            seconds: 1.0,
+            processes_came: 0,
+            cgroups_came: 0,
+            faults: 8,
+            looks: 1,
+            cpu_ratio: 0.01,
+            granted_ratio: 0.01,
+            excess_ratio: 0.02,
+            resident_bytes: 70e6,
+            descriptors: 60.0,
+            threads: 7.0,
+            growth_bytes: 1e6,
+            descriptors_growth: 0.0,
+            threads_growth: 0.0,
+            resident_max_bytes: 80_000_000,
+            servers_resident_max_bytes: 0,
+            servers_descriptors_max: 0,
+            journal_lost_lines: 3,
+            left_behind: 0,
+            failed: String::new(),
+        };
+        let judged = |change: fn(&mut Soaked)| {
+            let mut soaked = good.clone();
+            change(&mut soaked);
+            soaked.judge();
+            soaked.failed
+        };
+        assert_eq!(judged(|_| {}), "");
+        assert_eq!(judged(|s| s.growth_bytes = 2e6), "memory");
+        assert_eq!(judged(|s| s.descriptors_growth = 2.0), "descriptors");
+        assert_eq!(judged(|s| s.threads_growth = 1.0), "threads");
+        assert_eq!(judged(|s| s.excess_ratio = 0.021), "budget");
+        assert_eq!(judged(|s| s.left_behind = 1), "left_behind");
+    }
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The file system is mounted by the daemon, and answered for by a process of its own.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
+
+use super::{Access, mount, session};
+use crate::serve::wish::{self, FilesNews};
+use crate::serve::{Stall, Task};
+use crate::state::{Event, Hub, Scope};
+
+/// What the process has to read before pressure is told only by what is set.
+const PRESSED_MAX: usize = 4096;
+
+/// The mount, unmounted when dropped.
+pub struct Place {
+    dir: PathBuf,
+    access: Access,
+    hub: Hub,
+    is_mounted: bool,
+    events: Receiver<Event>,
+    /// Where the kernel reclaims since the process was last told.
+    pressed: BTreeSet<Scope>,
+    /// Wishes taken of the process that runs now.
+    taken: Arc<AtomicU64>,
+}
+
+impl Place {
+    /// A directory that was prepared.
+    ///
+    /// # Errors
+    /// The hub has too many subscribers.
+    pub fn new(dir: PathBuf, access: Access, hub: &Hub) -> io::Result<Self> {
+        let events = hub.subscribe();
+        Ok(Place {
+            dir,
+            access,
+            hub: hub.clone(),
+            is_mounted: false,
+            events: events.ok_or_else(|| io::Error::other("too many subscribers"))?,
+            pressed: BTreeSet::new(),
+            taken: Arc::default(),
+        })
+    }
+
+    /// Where it is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn unmount(&mut self) {
+        if !std::mem::take(&mut self.is_mounted) {
+            return;
+        }
+        match mount::detach(&self.dir) {
+            // It was unmounted by hand.
+            Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
+                agewise_cli::note!("cannot unmount {}: {error}", self.dir.display());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.unmount();
+    }
+}
+
+impl Stall for Place {
+    fn task(&self) -> Task {
+        Task::Files {
+            access: self.access,
+        }
+    }
+
+    /// A device answers for one mount, from its first request on: another process gets another.
+    fn open(&mut self) -> io::Result<OwnedFd> {
+        self.unmount();
+        let device = session::mount_device(&self.dir)?;
+        self.is_mounted = true;
+        Ok(device)
+    }
+
+    fn channel(&mut self) -> io::Result<(OwnedFd, OwnedFd)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let (hub, taken) = (self.hub.clone(), Arc::default());
+        self.taken = Arc::clone(&taken);
+        let reads = ours.try_clone()?;
+        std::thread::Builder::new()
+            .name("files-wishes".to_owned())
+            .spawn(move || wish::listen(&reads, &hub, &taken))?;
+        Ok((ours.into(), theirs.into()))
+    }
+
+    fn news(&mut self, hub: &Hub) -> Option<FilesNews> {
+        for event in self.events.try_iter() {
+            match event {
+                Event::Pressure(scope) if self.pressed.len() < PRESSED_MAX => {
+                    self.pressed.insert(scope);
+                }
+                // Which ones is not known: all that somebody asked for.
+                Event::Lost(_) => self.pressed.extend(hub.settings().reports.into_keys()),
+                Event::Pressure(_) | Event::Tick { .. } => {}
+            }
+        }
+        // Counted first: what is set afterwards travels with the next news.
+        let taken = self.taken.load(Ordering::SeqCst);
+        Some(FilesNews {
+            taken,
+            settings: wish::written(&hub.settings()),
+            pressed: std::mem::take(&mut self.pressed)
+                .iter()
+                .map(Into::into)
+                .collect(),
+        })
+    }
+}
