@@ -177,12 +177,14 @@ fn wait_for_end(pid: u32) {
     });
 }
 
+#[cfg(feature = "fuse")]
 fn is_mounted(dir: &Path) -> bool {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     mounts.contains(&format!(" {} ", dir.display()))
 }
 
 /// Does something that might never end.
+#[cfg(feature = "fuse")]
 fn in_time<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(act()));

@@ -260,20 +260,25 @@ impl Default for Metrics {
 }
 
 impl Act {
-    /// Whether file memory can be asked for by this rule, the one with this number.
-    fn check_files(&self, number: usize) -> Result<(), String> {
+    /// What is wrong with a rule, if something is.
+    fn check(&self) -> Result<(), &'static str> {
         let controller = Controller::new(&self.policy.0);
-        let why = match () {
-            () if !self.files => return Ok(()),
-            () if !self.pids.is_empty() => "has pids: file memory is charged to cgroups",
-            () if controller.shrinks().is_some() => "holds a limit: the kernel chooses",
-            () if controller.pace().hold.is_some() => "holds anonymous memory only",
-            () => return Ok(()),
-        };
-        Err(format!(
-            "act: rule {number} (policy = \"{}\") has files = true and {why}",
-            self.policy
-        ))
+        let is_held = controller.shrinks().is_some();
+        match () {
+            () if self.cgroups.is_empty() && self.pids.is_empty() => {
+                Err("is for nobody: give it cgroups or pids")
+            }
+            () if is_held && !self.pids.is_empty() => Err("has pids: only a cgroup has a limit"),
+            () if !self.files => Ok(()),
+            () if !self.pids.is_empty() => {
+                Err("has files = true and has pids: file memory is charged to cgroups")
+            }
+            () if is_held => Err("has files = true and holds a limit: the kernel chooses"),
+            () if controller.pace().hold.is_some() => {
+                Err("has files = true and holds anonymous memory only")
+            }
+            () => Ok(()),
+        }
     }
 }
 
@@ -342,19 +347,8 @@ impl Config {
             ));
         }
         for (number, act) in (1..).zip(&self.act) {
-            if act.cgroups.is_empty() && act.pids.is_empty() {
-                return Err(format!(
-                    "act: rule {number} (policy = \"{}\") is for nobody: give it cgroups or pids",
-                    act.policy
-                ));
-            }
-            act.check_files(number)?;
-            if !act.pids.is_empty() && Controller::new(&act.policy.0).shrinks().is_some() {
-                return Err(format!(
-                    "act: rule {number} (policy = \"{}\") has pids: only a cgroup has a limit",
-                    act.policy
-                ));
-            }
+            let wrong = |what| format!("act: rule {number} (policy = \"{}\") {what}", act.policy);
+            act.check().map_err(wrong)?;
         }
         if self.protect.up_to != UpTo::Report && self.protect.cgroups.is_empty() {
             return Err(
