@@ -2,9 +2,10 @@
 //! What each policy does, by example.
 
 use agewise_policy::proactive::{
-    Action, Controller, Decision, Facts, Hands, Outcome, Reason, Spec,
+    Action, Controller, Decision, Facts, Hands, Limit, Looked, Outcome, Psi, Reason, Refaults,
+    Spec, SwapRoom,
 };
-use agewise_policy::proactive::{Limit, Psi};
+use agewise_policy::workingset::{Bin, NO_UPPER_BOUND_MS};
 
 use crate::world::{Habit, World};
 
@@ -109,6 +110,65 @@ fn cost_waits_longer_where_coming_back_is_dearer() {
     };
     let (cheap, dear) = (first_ms("cost:price=10%"), first_ms("cost:price=0.1%"));
     assert!(cheap.unwrap() * 4 < dear.unwrap(), "{cheap:?} {dear:?}");
+}
+
+/// Anonymous and file memory of the same ages, at prices that were measured before anything came
+/// back: which of them goes, and when, seconds.
+fn first_to_go(latency_ns: [u64; 2]) -> [Option<u64>; 2] {
+    let spec: Spec = "cost:period=1s,backoff=off".parse().unwrap();
+    let mut controller = Controller::new(&spec);
+    let bounds = controller.pace().bounds.bounds_ms().to_vec();
+    let bins = |age_ms: u64, bytes: u64| -> Vec<Bin> {
+        let all = bounds.iter().copied().chain([NO_UPPER_BOUND_MS]);
+        let at = bounds.partition_point(|upper_ms| *upper_ms < age_ms);
+        let amounts = |number| [if number == at { bytes } else { 0 }; 2];
+        let bin = |(number, upper_ms)| Bin {
+            upper_ms,
+            amounts: amounts(number),
+        };
+        all.enumerate().map(bin).collect()
+    };
+    let mut first = [None; 2];
+    for second in 1..3000 {
+        let (resident, returned) = (bins(second * 1000, 1 << 20), bins(0, 0));
+        let decision = controller.decide(&Facts {
+            time_ms: second * 1000,
+            resident_bytes: [1 << 20; 2],
+            looked: Some(Looked {
+                time_ms: second * 1000,
+                watched_ms: second * 1000,
+                bins: &resident,
+                returned: &returned,
+            }),
+            refaults: Refaults {
+                bytes: [0; 2],
+                latency_ns,
+            },
+            swap: Some(SwapRoom {
+                free_bytes: 1 << 30,
+                total_bytes: 1 << 30,
+            }),
+            ..Facts::default()
+        });
+        if let Action::PageOut { older_than_ms, .. } = decision.action {
+            for (first, age_ms) in first.iter_mut().zip(older_than_ms) {
+                // An age that nothing has reached yet takes nothing.
+                let takes = age_ms.is_some_and(|age_ms| age_ms <= second * 1000);
+                *first = first.or(takes.then_some(second));
+            }
+        }
+    }
+    first
+}
+
+#[test]
+fn cost_keeps_longer_what_is_dearer_to_bring_back_be_it_of_files_or_not() {
+    let [anon, file] = first_to_go([7_000, 150_000]);
+    assert!(anon.unwrap() * 4 < file.unwrap(), "{anon:?} {file:?}");
+    let [anon, file] = first_to_go([150_000, 7_000]);
+    assert!(file.unwrap() * 4 < anon.unwrap(), "{anon:?} {file:?}");
+    let [anon, file] = first_to_go([50_000, 50_000]);
+    assert_eq!(anon, file);
 }
 
 /// Read once a minute, all of it: after it was wrong once, it knows.
