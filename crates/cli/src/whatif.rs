@@ -123,10 +123,7 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
             .find_map(|(subject, _)| subject.cgroup.clone());
         let has_files =
             *has_files.get_or_insert_with(|| is_charged_for_files(cgroup.as_ref(), &agent, &pids));
-        let cached = agent.cached().filter(|cached| {
-            let looked_ms = Some(cached.looked_ms());
-            std::mem::replace(&mut shown_ms, looked_ms) != looked_ms
-        });
+        let cached = agent.cached(&mut shown_ms);
         let around = Around {
             is_whole: report.failed == 0,
             has_files: has_files && !plan.files,

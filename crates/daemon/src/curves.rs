@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use agewise_cli::whatif::costs;
-use agewise_host::agent::{Agent, Cached, TickReport};
+use agewise_host::agent::{Agent, TickReport};
 use agewise_host::cgroup::{Cgroup, CgroupError};
 use agewise_host::root::Roots;
 use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
@@ -149,9 +149,7 @@ impl AllCurves {
             self.close(&key);
             self.by_key.remove(&key);
         }
-        let cached = agent.cached();
-        let looked_ms = cached.as_ref().map(Cached::looked_ms);
-        let is_new = std::mem::replace(&mut self.cached_ms, looked_ms) != looked_ms;
+        let cached = agent.cached(&mut self.cached_ms);
         for seen in seen.iter().take(SUBJECTS_MAX) {
             if !self.by_key.contains_key(&seen.key) {
                 let followed = self.follow(agent, seen);
@@ -161,14 +159,14 @@ impl AllCurves {
                 continue;
             };
             let cgroup = seen.cgroup.as_ref();
-            let is_cached = cgroup.is_some() && cached.is_some();
+            let is_cached = cgroup.is_some() && agent.cached_ms().is_some();
             if std::mem::replace(&mut followed.is_cached, is_cached) != is_cached {
                 followed.begin_anew(self.params);
             }
             let around = Around {
                 is_whole: report.failed == 0,
                 has_files: followed.has_files && !is_cached,
-                cached: cgroup.zip(cached.as_ref().filter(|_| is_new)),
+                cached: cgroup.zip(cached.as_ref()),
                 counts_cache: is_cached,
                 blind_ms: self.blind_ms,
             };

@@ -17,11 +17,6 @@ pub struct Cached<'a> {
 }
 
 impl Cached<'_> {
-    /// When that look was: one that was shown before says nothing new.
-    pub fn looked_ms(&self) -> u64 {
-        self.cache.ages.last_look_ms()
-    }
-
     /// Shows the pages of files charged to a cgroup and those below it.
     pub fn show(&self, of: &Cgroup, look: &mut Look<'_>) {
         let filter = look.filter();
@@ -59,9 +54,18 @@ impl Cache {
 }
 
 impl Agent {
-    /// What the last look at the page cache found, where it is followed.
-    pub fn cached(&self) -> Option<Cached<'_>> {
+    /// When the last look at the page cache was, where it is followed, by the clock of ages.
+    pub fn cached_ms(&self) -> Option<u64> {
         let cache = self.cache.as_ref().filter(|cache| cache.looks > 0)?;
+        Some(cache.ages.last_look_ms())
+    }
+
+    /// What that look found, unless it is the one `shown_ms` names, which is then this one: to show
+    /// it twice says nothing new.
+    pub fn cached(&self, shown_ms: &mut Option<u64>) -> Option<Cached<'_>> {
+        let now_ms = self.cached_ms();
+        let is_new = std::mem::replace(shown_ms, now_ms) != now_ms;
+        let cache = self.cache.as_ref().filter(|_| is_new && now_ms.is_some())?;
         Some(cache.cached())
     }
 }
