@@ -7,6 +7,7 @@
 //! one may mount; where there is no FUSE, plain files that are rewritten, and a socket for writing
 //! and waiting. Nothing in it leads to memory being moved.
 
+pub(crate) mod access;
 #[cfg(feature = "fuse")]
 mod apart;
 #[cfg(feature = "fuse")]
@@ -41,6 +42,7 @@ use self::plain::Plain;
 use self::session::Mounted;
 use super::state::{Event, Hub};
 
+pub use access::Access;
 pub use source::{Group, ReportFile, Source};
 
 /// Where the files are unless said otherwise.
@@ -50,35 +52,6 @@ pub const DEFAULT_DIR: &str = "/run/agewise";
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the aging thread sleeps at most: events wake it.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
-
-/// Who may read and write the files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Access {
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Mode of files that can be written, like 0o600 or 0o644; histograms are never writable.
-    /// Directories can be entered by whoever may read.
-    pub mode: u16,
-}
-
-impl Default for Access {
-    /// The daemon's user alone (and root).
-    fn default() -> Self {
-        Access {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            mode: 0o600,
-        }
-    }
-}
-
-impl Access {
-    fn directory_mode(self) -> u16 {
-        (self.mode & 0o444) | ((self.mode & 0o444) >> 2)
-    }
-}
 
 /// How the files are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

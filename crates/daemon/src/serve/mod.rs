@@ -75,7 +75,7 @@ pub enum Task {
     #[cfg(feature = "fuse")]
     Files {
         /// Who may use them.
-        access: super::files::Access,
+        access: super::files::access::Access,
     },
 }
 
