@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use agewise_policy::table::PageSet;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
-use super::shown::TMPFS_MAGIC;
+use super::unnamed::unnamed;
 use crate::access::{AccessError, PAGE_BYTES};
 use crate::bpf::{self, KernelTypes, Mapping};
 
@@ -291,7 +291,7 @@ fn pages(bytes: &[u8]) -> Option<PageSet> {
     Some(PageSet::new(words.try_into().ok()?))
 }
 
-/// A file without a name, gone when it is closed, on a file system with a page cache: not tmpfs.
+/// A file of our own, wherever one can be made that is not memory.
 fn own_file() -> std::io::Result<File> {
     let mut last = std::io::ErrorKind::NotFound.into();
     for dir in [
@@ -301,17 +301,9 @@ fn own_file() -> std::io::Result<File> {
         "/".into(),
     ] {
         match unnamed(&dir) {
-            Ok(Some(file)) => return Ok(file),
-            Ok(None) => {}
+            Ok(file) => return Ok(file),
             Err(error) => last = error,
         }
     }
     Err(last)
-}
-
-fn unnamed(dir: &std::path::Path) -> std::io::Result<Option<File>> {
-    use rustix::fs::{Mode, OFlags, fstatfs, open};
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = File::from(open(dir, flags, Mode::RUSR | Mode::WUSR)?);
-    Ok((fstatfs(&file)?.f_type as u64 != TMPFS_MAGIC).then_some(file))
 }

@@ -21,6 +21,7 @@ mod progress;
 mod shown;
 mod slots;
 mod stat;
+mod unnamed;
 mod walk;
 
 pub use accessed::{Accessed, Accesses, Block};

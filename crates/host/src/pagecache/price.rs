@@ -3,14 +3,14 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
 use rustix::fs::{Advice, fadvise};
 
-use super::shown::TMPFS_MAGIC;
 use super::stat::cachestat;
+use super::unnamed::unnamed;
 use crate::access::PAGE_BYTES;
 
 /// Pages read, and how far apart: readahead is told to stay away, but blocks of devices are larger
@@ -30,13 +30,7 @@ impl PriceOfFile {
     /// # Errors
     /// It cannot be made there; or its file system is memory.
     pub fn new(dir: &Path) -> io::Result<Self> {
-        let flags = libc::O_TMPFILE | libc::O_CLOEXEC;
-        let mut open = File::options();
-        let mut file = open.read(true).write(true).custom_flags(flags).open(dir)?;
-        let on = rustix::fs::fstatfs(&file)?;
-        if on.f_type as u64 == TMPFS_MAGIC {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
+        let mut file = unnamed(dir)?;
         let content: Vec<u8> = (0..PAGES * STRIDE * PAGE_BYTES / 8)
             .flat_map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes())
             .collect();

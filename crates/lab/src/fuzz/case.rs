@@ -132,19 +132,13 @@ pub enum Step {
         pages: u64,
         write: bool,
     },
-    /// Pages of a file are read through a descriptor.
-    Read {
+    /// Pages of a file are read or written through a descriptor.
+    Io {
         process: u32,
         file: u32,
         from: u32,
         pages: u32,
-    },
-    /// Pages of a file are written through a descriptor.
-    Write {
-        process: u32,
-        file: u32,
-        from: u32,
-        pages: u32,
+        write: bool,
     },
     /// A file of the kernel is written; it may well refuse.
     Set { path: String, text: String },

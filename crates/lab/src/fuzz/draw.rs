@@ -165,17 +165,12 @@ fn step(shape: &Shape, below: Below<'_>) -> Step {
 /// What programs do most of the time.
 fn access(shape: &Shape, process: u32, range: u32, file: u32, below: Below<'_>) -> Step {
     match below(22) {
-        0..=4 => Step::Read {
+        kind @ 0..=7 => Step::Io {
             process,
             file,
             from: below(shape.pages),
             pages: 1 + below(40),
-        },
-        5..=7 => Step::Write {
-            process,
-            file,
-            from: below(shape.pages),
-            pages: 1 + below(40),
+            write: kind >= 5,
         },
         _ => Step::Touch {
             process,

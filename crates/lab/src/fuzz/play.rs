@@ -244,23 +244,18 @@ impl World {
                     }
                 }
             }
-            Step::Read {
+            Step::Io {
                 process,
                 file,
                 from,
                 pages,
+                write,
             } => {
                 let (id, (file, len)) = (self.process(process)?.id, self.file(file)?);
-                self.machine.read(id, file, from % len, pages);
-            }
-            Step::Write {
-                process,
-                file,
-                from,
-                pages,
-            } => {
-                let (id, (file, len)) = (self.process(process)?.id, self.file(file)?);
-                self.machine.write(id, file, from % len, pages);
+                match write {
+                    true => self.machine.write(id, file, from % len, pages),
+                    false => self.machine.read(id, file, from % len, pages),
+                };
             }
             _ => {}
         }
