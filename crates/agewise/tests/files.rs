@@ -379,6 +379,8 @@ fn a_cgroup_is_recorded_to_its_end() {
         std::thread::sleep(Duration::from_millis(20));
     }
     read_in(&cgroup, &data);
+    // Who is elsewhere is not in it.
+    fs::read(&data).unwrap();
     drop(cgroup);
     let recorded = recorder.wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&recorded.stderr);
@@ -389,6 +391,9 @@ fn a_cgroup_is_recorded_to_its_end() {
     assert!(recorded.status.success(), "{error}");
     let summary: Value = serde_json::from_slice(&recorded.stdout).unwrap();
     assert_eq!(summary["ended_by"], "exit");
+    // The file, and what the loader reads of libraries: however short a process was there.
+    let read_pages = summary["read_pages"].as_u64().unwrap();
+    assert!((PAGES..PAGES + 200).contains(&read_pages), "{summary}");
     let (worked, out, error) = agewise(&["trace", "info", trace.to_str().unwrap()]);
     assert!(worked, "{out} {error}");
 }

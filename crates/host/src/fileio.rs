@@ -11,6 +11,7 @@ use crate::bpf::{
     self, KernelTypes,
     watched::{Watched, set_ring_bytes},
 };
+use crate::cgroup::Cgroup;
 use crate::pagecache::Accessed;
 
 /// `make bpf` builds it, `make bpf-check` proves that it matches its source.
@@ -35,17 +36,31 @@ const OPTIONAL: [(&str, &str, &str); 4] = [
     ),
 ];
 
-/// `const volatile` of fileio.bpf.c.
+/// `told` of fileio.bpf.c.
 #[derive(Clone, Copy)]
 struct Told {
-    exclusive: u32,
-    ext4: u32,
-    xfs: u32,
+    /// Whose processes are watched; 0 for those of the map.
+    cgroup: u64,
+    reader: u32,
+    exclusive: bool,
+    ext4: bool,
+    xfs: bool,
 }
 
 impl Told {
-    fn words(self) -> [u32; 3] {
-        [self.exclusive, self.ext4, self.xfs]
+    fn bytes(self) -> Vec<u8> {
+        let halves = [
+            self.reader,
+            self.exclusive.into(),
+            self.ext4.into(),
+            self.xfs.into(),
+        ];
+        let halves = halves.into_iter().flat_map(u32::to_ne_bytes);
+        self.cgroup
+            .to_ne_bytes()
+            .into_iter()
+            .chain(halves)
+            .collect()
     }
 }
 
@@ -112,21 +127,34 @@ impl FileIoSource {
         Self::with_ring(RING_BYTES)
     }
 
+    /// The same for all processes that are in a memory cgroup or below it, from their first moment
+    /// there to their last; for those of nobody else, and not for our own.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn of_cgroup(cgroup: &Cgroup) -> Result<Self, AccessError> {
+        Self::open_for(cgroup.id(), RING_BYTES)
+    }
+
     /// The same with a ring of so many bytes (a power of two, of pages).
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub fn with_ring(ring_bytes: u32) -> Result<Self, AccessError> {
+        Self::open_for(0, ring_bytes)
+    }
+
+    fn open_for(cgroup: u64, ring_bytes: u32) -> Result<Self, AccessError> {
         // It finds out how this kernel counts, and says what is missing.
         let exclusive = Accessed::with_tables(1)?.is_exclusive();
         bpf::load(
             "reads and writes of files",
             "the BPF programs on reads and writes of files",
-            || Self::attach(ring_bytes, exclusive),
+            || Self::attach(ring_bytes, cgroup, exclusive),
         )
     }
 
-    fn attach(ring_bytes: u32, exclusive: bool) -> libbpf_rs::Result<Self> {
+    fn attach(ring_bytes: u32, cgroup: u64, exclusive: bool) -> libbpf_rs::Result<Self> {
         let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
         let kernel = KernelTypes::read();
         let lacking: Vec<_> = OPTIONAL
@@ -139,9 +167,11 @@ impl FileIoSource {
             program.set_autoload(!lacks(&name));
         }
         let told = Told {
-            exclusive: exclusive.into(),
-            ext4: (!lacks("ext4_write") && !lacks("ext4_da_write")).into(),
-            xfs: (!lacks("xfs_write")).into(),
+            cgroup,
+            reader: std::process::id(),
+            exclusive,
+            ext4: !lacks("ext4_write") && !lacks("ext4_da_write"),
+            xfs: !lacks("xfs_write"),
         };
         set_ring_bytes(&mut open, ring_bytes)?;
         for mut map in open.maps_mut() {
@@ -151,8 +181,8 @@ impl FileIoSource {
                 .is_some_and(|name| name.ends_with(".rodata"))
                 && let Some(bytes) = map.initial_value_mut()
             {
-                for (place, value) in bytes.chunks_exact_mut(4).zip(told.words()) {
-                    place.copy_from_slice(&value.to_ne_bytes());
+                for (place, byte) in bytes.iter_mut().zip(told.bytes()) {
+                    *place = byte;
                 }
             }
         }

@@ -27,8 +27,8 @@ use agewise_cli::units;
 /// The ring holds what a machine reads in so long.
 const DRAIN_EVERY: Duration = Duration::from_millis(20);
 
-/// Time between two looks for processes that were put into a cgroup.
-const PROCESSES_EVERY: Duration = Duration::from_millis(200);
+/// Time between two looks whether a cgroup is still there.
+const CGROUP_EVERY: Duration = Duration::from_millis(200);
 
 /// The summary, under the names of all outputs.
 #[derive(Debug, Serialize)]
@@ -47,7 +47,16 @@ struct Summary {
 /// # Errors
 /// Nothing can be traced, or the trace not be written.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut source = FileIoSource::open().context("--files")?;
+    let cgroup = args.cgroup.as_ref().map(|path| {
+        let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
+        observe::open_cgroup(&hierarchy, path)
+    });
+    let cgroup = cgroup.transpose()?;
+    let opened = match &cgroup {
+        Some(cgroup) => FileIoSource::of_cgroup(cgroup),
+        None => FileIoSource::open(),
+    };
+    let mut source = opened.context("--files")?;
     if !source.unseen().is_empty() {
         agewise_cli::note!(
             "not recorded, as the kernel lacks the tracepoints: {}",
@@ -64,7 +73,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     );
     let out = BufWriter::new(out);
     let mut recorder = FileRecorder::new(&args.out, out, monotonic_ns(), metadata)?;
-    let mut subject = match Subject::start(args, &mut source) {
+    let mut subject = match Subject::start(args, cgroup, &mut source) {
         Ok(subject) => subject,
         Err(error) => {
             // Nothing was recorded: leave no empty trace behind.
@@ -102,11 +111,12 @@ enum Subject {
 }
 
 impl Subject {
-    fn start(args: &Args, source: &mut FileIoSource) -> anyhow::Result<Self> {
-        if let Some(path) = &args.cgroup {
-            let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
-            let cgroup = observe::open_cgroup(&hierarchy, path)?;
-            anyhow::ensure!(watch_cgroup(&cgroup, source)?, "cgroup {path} is gone");
+    fn start(
+        args: &Args,
+        cgroup: Option<Cgroup>,
+        source: &mut FileIoSource,
+    ) -> anyhow::Result<Self> {
+        if let Some(cgroup) = cgroup {
             return Ok(Subject::Cgroup(cgroup));
         }
         let Some(pid) = args.pid else {
@@ -145,19 +155,6 @@ impl Subject {
     }
 }
 
-/// Watches the processes that are in a cgroup now, and what they start. False if it is gone.
-fn watch_cgroup(cgroup: &Cgroup, source: &mut FileIoSource) -> anyhow::Result<bool> {
-    let own = std::process::id();
-    let pids = match cgroup.procs(true) {
-        Err(error) if error.is_gone() => return Ok(false),
-        pids => pids?,
-    };
-    for pid in pids.into_iter().filter(|pid| *pid != own) {
-        source.watch(pid, Whose::WithChildren)?;
-    }
-    Ok(true)
-}
-
 /// Takes what the ring holds, again and again. Says what ended that.
 fn record<W: Write>(
     args: &Args,
@@ -171,7 +168,7 @@ fn record<W: Write>(
         Subject::Command(_) => None,
         Subject::Processes | Subject::Cgroup(_) => Some(Stop::install()?),
     };
-    let mut next_processes = began;
+    let mut next_cgroup = began;
     loop {
         // First whether it has ended, then what it did until then.
         let next = Instant::now() + DRAIN_EVERY;
@@ -182,6 +179,16 @@ fn record<W: Write>(
         };
         if ended_by.is_none() && matches!(subject, Subject::Processes) && !source.has_watched() {
             ended_by = Some("exit");
+        }
+        if let Subject::Cgroup(cgroup) = &*subject
+            && ended_by.is_none()
+            && Instant::now() >= next_cgroup
+        {
+            next_cgroup = Instant::now() + CGROUP_EVERY;
+            ended_by = match cgroup.check() {
+                Err(error) if error.is_gone() => Some("exit"),
+                checked => checked.map(|()| None)?,
+            };
         }
         for io in source.drain()? {
             recorder.add(&io)?;
@@ -195,14 +202,6 @@ fn record<W: Write>(
         }
         if let Some(ended_by) = ended_by {
             return Ok(ended_by);
-        }
-        if let Subject::Cgroup(cgroup) = &*subject
-            && Instant::now() >= next_processes
-        {
-            next_processes = Instant::now() + PROCESSES_EVERY;
-            if !watch_cgroup(cgroup, source)? {
-                return Ok("exit");
-            }
         }
     }
 }
