@@ -178,6 +178,55 @@ fn a_rehearsal_limits_nothing() {
     device.remove().expect("remove zram");
 }
 
+/// A file larger than the limit, read again and again: some of it stays. No swap is needed.
+#[test]
+fn page_cache_is_held_as_well() {
+    let _one = one();
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (file, report) = (
+        directory.path().join("file"),
+        directory.path().join("report"),
+    );
+    std::fs::write(&file, vec![7; 48 * MIB as usize]).unwrap();
+    let written = std::fs::File::open(&file).unwrap();
+    written.sync_all().unwrap();
+    // Who reads it first pays.
+    rustix::fs::fadvise(&written, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let script = "for round in 1 2 3 4 5 6 7 8; do cat \"$0\" > /dev/null; sleep 0.5; done";
+    let output = run(&[
+        "--memory",
+        "32M",
+        "--files",
+        "--report",
+        report.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        script,
+        file.to_str().unwrap(),
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let lacks = [
+        "not permitted",
+        "not available here",
+        "no memory cgroup",
+        "page cache: ",
+    ];
+    if lacks.iter().any(|why| said.contains(why)) {
+        println!("SKIPPED page_cache_is_held_as_well: {said}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    let text = std::fs::read_to_string(&report).unwrap();
+    let summary: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let of = |field: &str| summary[field].as_u64().unwrap();
+    assert!(of("reclaimed_file_bytes") > MIB, "{summary}");
+    assert!(
+        of("reclaimed_file_bytes") <= of("reclaimed_bytes"),
+        "{summary}"
+    );
+}
+
 #[test]
 fn without_swap_it_says_what_is_missing() {
     let _one = one();

@@ -276,7 +276,7 @@ static __always_inline int is_super(u64 sb)
 
 /*
  * The inodes of cw_ctl.super behind cw_ctl.inode, or the rest of that one from cw_ctl.page on (~0:
- * it was shown to its end).
+ * it was shown to its end). Without a super block: from that inode on, wherever it lies.
  */
 SEC("syscall")
 int walk_inodes(void *ctx)
@@ -290,6 +290,10 @@ int walk_inodes(void *ctx)
 	cw_ctl.steps_back = 0;
 	cw_ctl.steps = 0;
 	cw_ctl.memcg = 0;
+	if (!cw_ctl.super) {
+		read_field(cw_ctl.super, cw_ctl.inode, struct inode, i_sb);
+		read_field(cw_ctl.number, cw_ctl.inode, struct inode, i_ino);
+	}
 	if (!is_super(cw_ctl.super)) {
 		cw_ctl.rc = CW_NOT_HERE;
 		return 0;

@@ -3,7 +3,11 @@
 //! mover page out what is chosen.
 //!
 //! What goes next, and how much of it, is decided in [`agewise_policy::budget`]; this carries it
-//! out. Anonymous memory only: file pages are the kernel's to drop.
+//! out. A process is held by its anonymous memory, a cgroup by its files as well
+//! ([`BudgetedFiles`]).
+
+mod files;
+mod known;
 
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
@@ -20,6 +24,8 @@ use crate::mover::{
 };
 use crate::process::{Process, ProcessError};
 use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
+
+pub use files::{BudgetedFiles, FilesError};
 
 /// Says which pages go, given what is seen of them right before the move.
 pub type Choose<'a> = dyn FnMut(&[Seen]) -> Vec<Range<u64>> + 'a;

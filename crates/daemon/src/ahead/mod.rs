@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use agewise_host::access::{AccessSource, Target};
 use agewise_host::agent::AlsoYoung;
-use agewise_host::budgeted::Budgeted;
+use agewise_host::budgeted::{Budgeted, BudgetedFiles};
 use agewise_host::clock;
 use agewise_policy::budget;
 use agewise_policy::table::PageSet;
@@ -21,6 +21,7 @@ use agewise_policy::table::PageSet;
 use super::observer::Key;
 use target::{Target as Subject, Tools, swap_room};
 
+mod memory;
 mod report;
 mod target;
 #[cfg(test)]
@@ -173,6 +174,7 @@ impl Runner {
                         source: &mut *self.source,
                         now_us: &now_us,
                         swap_room: &swap_room,
+                        open_files: &|cgroup| Ok(Box::new(BudgetedFiles::open(cgroup.clone())?)),
                         announce: (!is_announced).then_some(&self.announce),
                         tap: &|pid, start, tables| self.shared.note(pid, start, tables),
                     };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Requests to the thread that holds budgets, and its reports.
 
+use std::path::PathBuf;
+
 use agewise_host::cgroup::Cgroup;
 use agewise_policy::budget::Gain;
 use agewise_policy::proactive::{Backend, Spec};
@@ -23,6 +25,10 @@ pub struct Held {
     pub dry_run: bool,
     /// Where anonymous memory goes.
     pub backend: Backend,
+    /// Clean pages of files that are charged to the cgroup go as well,
+    pub files: bool,
+    /// but not of these cgroups below it.
+    pub without: Vec<PathBuf>,
 }
 
 /// Called before the first step for a target since its reports were taken; `false`: it could not be
@@ -57,6 +63,8 @@ pub struct Report {
     pub young_again_bytes: u64,
     /// Left.
     pub left_bytes: u64,
+    /// Of these, pages of files, which were dropped.
+    pub dropped_bytes: u64,
     /// Would have left.
     pub rehearsed_bytes: u64,
     /// CPU time of scans, ns.
@@ -82,6 +90,7 @@ impl Report {
         self.tried_bytes += later.tried_bytes;
         self.young_again_bytes += later.young_again_bytes;
         self.left_bytes += later.left_bytes;
+        self.dropped_bytes += later.dropped_bytes;
         self.rehearsed_bytes += later.rehearsed_bytes;
         self.scan_cpu_ns += later.scan_cpu_ns;
         self.move_cpu_ns += later.move_cpu_ns;

@@ -3,112 +3,27 @@
 //! out.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use agewise_host::access::AccessSource;
-use agewise_host::budgeted::{Budgeted, Choose};
 use agewise_host::cgroup::Cgroup;
 use agewise_host::clock;
 use agewise_host::memory::MemInfo;
 use agewise_host::mover::PageoutError;
 use agewise_host::pressure::{Psi, Resource};
-use agewise_host::process::{Process, ProcessError};
 use agewise_host::root::ProcRoot;
 use agewise_policy::budget::{
-    Counted, Gone, Moved, Order, Pacer, PageQueue, Scanned, Seen, Verdict, World,
+    Counted, Moved, Order, PAGE_BYTES, Pacer, PageQueue, Scanned, Seen, Verdict, World,
 };
-use agewise_policy::proactive::{Backend, Controller, Decision, Facts, Hands, Reason, SwapRoom};
+use agewise_policy::generations::PageType;
+use agewise_policy::proactive::{
+    Action, Backend, Controller, Decision, Facts, Hands, Reason, SwapRoom,
+};
 
+use super::memory::{Files, Memory, OpenFiles};
 use super::report::{Announce, Begun, Held, Report};
 
 /// What changes slowly is read again after this time, us.
 const SLOW_US: u64 = 1_000_000;
-
-/// One address space: a process, or a fake of one.
-pub(super) trait Memory: Sized {
-    /// Takes up the process of a pid that started then: a pid given to another is not meant.
-    fn open(pid: u32, start_ticks: u64) -> Result<Self, PageoutError>;
-
-    /// When the process started, clock ticks since boot.
-    fn start_ticks(&self) -> u64;
-
-    /// Whether the process is still there.
-    fn is_alive(&self) -> bool;
-
-    /// Resident memory; `None` when the process is gone.
-    fn resident_bytes(&self) -> Option<u64>;
-
-    /// CPU time and major faults so far; `None` when the process is gone.
-    fn counted(&self) -> Option<Counted>;
-
-    /// As [`Budgeted::look`].
-    fn look(
-        &mut self,
-        source: &mut dyn AccessSource,
-        clears: bool,
-    ) -> Result<Vec<Seen>, PageoutError>;
-
-    /// As [`Budgeted::move_out`].
-    fn move_out(
-        &mut self,
-        source: &mut dyn AccessSource,
-        runs: &[Range<u64>],
-        choose: &mut Choose<'_>,
-        rehearse: bool,
-    ) -> Result<Gone, PageoutError>;
-}
-
-impl Memory for Budgeted {
-    fn open(pid: u32, start_ticks: u64) -> Result<Self, PageoutError> {
-        let process = Process::open_user(&ProcRoot::default(), pid)?;
-        if process.start_ticks() != start_ticks {
-            return Err(ProcessError::Gone { pid }.into());
-        }
-        Budgeted::new(process)
-    }
-
-    fn start_ticks(&self) -> u64 {
-        self.process().start_ticks()
-    }
-
-    fn is_alive(&self) -> bool {
-        self.process().is_alive()
-    }
-
-    fn resident_bytes(&self) -> Option<u64> {
-        self.process().rss_bytes().ok()
-    }
-
-    fn counted(&self) -> Option<Counted> {
-        let stat = self.process().stat().ok()?;
-        let us =
-            |ticks: u64| ticks.saturating_mul(1_000_000) / rustix::param::clock_ticks_per_second();
-        Some(Counted {
-            work_us: us(stat.user_ticks),
-            kernel_us: us(stat.system_ticks),
-            faults: stat.major_faults,
-            ..Counted::default()
-        })
-    }
-
-    fn look(
-        &mut self,
-        source: &mut dyn AccessSource,
-        clears: bool,
-    ) -> Result<Vec<Seen>, PageoutError> {
-        Budgeted::look(self, source, clears)
-    }
-
-    fn move_out(
-        &mut self,
-        source: &mut dyn AccessSource,
-        runs: &[Range<u64>],
-        choose: &mut Choose<'_>,
-        rehearse: bool,
-    ) -> Result<Gone, PageoutError> {
-        Budgeted::move_out(self, source, runs, choose, rehearse)
-    }
-}
 
 /// What a turn works with.
 pub(super) struct Tools<'a> {
@@ -117,6 +32,8 @@ pub(super) struct Tools<'a> {
     pub now_us: &'a dyn Fn() -> u64,
     /// Room in swap now.
     pub swap_room: &'a dyn Fn() -> Option<SwapRoom>,
+    /// Opens the page cache, where a target is held by its files as well.
+    pub open_files: &'a OpenFiles<'a>,
     /// Called before the first move, if anybody wants to know.
     pub announce: Option<&'a Announce>,
     /// Is shown what a scan that cleared saw of a process: pid, start time, tables.
@@ -132,12 +49,28 @@ pub(super) fn swap_room() -> Option<SwapRoom> {
     })
 }
 
+/// What has page numbers of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Space {
+    /// A process, by pid.
+    Process(u32),
+    /// A file, by its name.
+    File(u64),
+}
+
+fn type_of(space: Space) -> PageType {
+    match space {
+        Space::Process(_) => PageType::Anon,
+        Space::File(_) => PageType::File,
+    }
+}
+
 /// One target.
 pub(super) struct Target<M> {
     pub held: Held,
     pacer: Pacer,
     spaces: Spaces<M>,
-    queue: PageQueue<u32>,
+    queue: PageQueue<Space>,
     /// What was concluded when it was last reported.
     told: Verdict,
 }
@@ -145,6 +78,8 @@ pub(super) struct Target<M> {
 /// Address spaces of a target, and what was read of its cgroup.
 struct Spaces<M> {
     by_pid: BTreeMap<u32, M>,
+    /// Where files are held as well; or why they cannot be.
+    files: Option<Result<Box<dyn Files>, String>>,
     slow: Slow,
     slow_due_us: u64,
     /// CPU time of holding it so far.
@@ -165,13 +100,15 @@ impl<M: Memory> Target<M> {
     /// `seed` decides in which epochs the limit is left to the kernel.
     pub fn new(held: Held, seed: u64) -> Self {
         let hold = Controller::new(&held.spec).pace().hold;
-        let queue = PageQueue::new(hold.map_or(Order::default(), |hold| hold.order));
+        let queue =
+            PageQueue::new(hold.map_or(Order::default(), |hold| hold.order)).with_types(type_of);
         Target {
             pacer: Pacer::new(&held.spec, held.dry_run).measuring(seed),
             told: Verdict::Open,
             held,
             spaces: Spaces {
                 by_pid: BTreeMap::new(),
+                files: None,
                 slow: Slow::default(),
                 slow_due_us: 0,
                 cpu_ns: 0,
@@ -195,11 +132,15 @@ impl<M: Memory> Target<M> {
             self.spaces
                 .slow
                 .read(&self.held, (tools.swap_room)().unwrap_or_default());
-            if self.spaces.follow(&self.held.processes) {
+            let has_new = self.spaces.follow(&self.held.processes);
+            if self.spaces.follow_files(&self.held, tools.open_files) || has_new {
                 self.pacer.scan_soon();
             }
-            let spaces = &self.spaces.by_pid;
-            self.queue.retain(|pid| spaces.contains_key(&pid));
+            let spaces = &self.spaces;
+            self.queue.retain(|space| match space {
+                Space::Process(pid) => spaces.by_pid.contains_key(&pid),
+                Space::File(_) => spaces.files.is_some(),
+            });
         }
         self.pacer.turn(&mut Turn {
             held: &self.held,
@@ -279,6 +220,28 @@ impl<M: Memory> Spaces<M> {
         has_new
     }
 
+    /// Opens the page cache if it is to be held as well, once; whether it was.
+    fn follow_files(&mut self, held: &Held, open: &OpenFiles<'_>) -> bool {
+        let Some(cgroup) = held.cgroup.as_ref().filter(|_| held.files) else {
+            self.files = None;
+            return false;
+        };
+        let is_new = self.files.is_none();
+        let opened = || open(cgroup).map_err(|error| error.to_string());
+        if let Ok(files) = self.files.get_or_insert_with(opened) {
+            files.spare(&held.without);
+        }
+        is_new
+    }
+
+    /// The files that are held.
+    fn held_files(&mut self) -> Option<&mut dyn Files> {
+        match &mut self.files {
+            Some(Ok(files)) => Some(&mut **files),
+            Some(Err(_)) | None => None,
+        }
+    }
+
     /// Memory charged to the cgroup, or resident memory of the processes.
     fn charged_bytes(&self, held: &Held) -> Option<u64> {
         match &held.cgroup {
@@ -292,7 +255,7 @@ impl<M: Memory> Spaces<M> {
 struct Turn<'t, 'a, M> {
     held: &'t Held,
     spaces: &'t mut Spaces<M>,
-    queue: &'t mut PageQueue<u32>,
+    queue: &'t mut PageQueue<Space>,
     tools: Tools<'a>,
     report: &'t mut Report,
 }
@@ -332,9 +295,9 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         let resident = charged_bytes.unwrap_or(0);
         let slow = &self.spaces.slow;
         let file_bytes = slow.file_bytes.min(resident);
-        // The mover takes anonymous memory only.
         let has_swap = self.held.backend != Backend::None;
-        if !has_swap {
+        let cache = matches!(self.spaces.files, Some(Ok(_)));
+        if !has_swap && !cache {
             self.report.trouble =
                 Some("no swap to move anonymous memory to: the budget is not held".into());
         }
@@ -347,9 +310,10 @@ impl<M: Memory> World for Turn<'_, '_, M> {
             limit_bytes: slow.limit_bytes,
             floor_bytes: slow.floor_bytes,
             hands: Hands {
-                coldest: has_swap,
-                page_out: has_swap,
+                coldest: has_swap || cache,
+                page_out: has_swap || cache,
                 sort: false,
+                cache,
                 ..Hands::default()
             },
             ..Facts::default()
@@ -360,9 +324,17 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         let asked_bytes = decision.action.bytes();
         self.report.behind |= matches!(decision.reason, Reason::OverBudget { behind: true, .. });
         self.report.asked_bytes += asked_bytes;
+        if let Action::Coldest { types, .. } = decision.action {
+            self.queue.let_go(types);
+        }
         if matches!(decision.reason, Reason::Own(_)) {
-            self.report.trouble =
-                Some("much page cache, which cannot be seen: the kernel holds the limit".into());
+            let why = match &self.spaces.files {
+                Some(Err(why)) => why,
+                _ => "files = true would let it go as well",
+            };
+            self.report.trouble = Some(format!(
+                "much page cache that is not followed: the kernel holds the limit ({why})"
+            ));
         }
         if asked_bytes > 0
             && let Some(announce) = self.tools.announce.take()
@@ -387,11 +359,22 @@ impl<M: Memory> World for Turn<'_, '_, M> {
                 if counts {
                     (self.tools.tap)(*pid, space.start_ticks(), &tables);
                 }
-                seen.insert(*pid, tables);
+                seen.insert(Space::Process(*pid), tables);
+            }
+        }
+        if let Some(files) = self.spaces.held_files() {
+            match files.look(counts) {
+                Ok(tables) => seen.extend(
+                    tables
+                        .into_iter()
+                        .map(|(file, tables)| (Space::File(file), tables)),
+                ),
+                Err(error) => self.report.trouble = Some(error.to_string()),
             }
         }
         let mut scanned = self.queue.scan(&seen, counts, queue_pages);
-        scanned.cpu_ns = clock::thread_cpu_ns().saturating_sub(began_ns);
+        let walked_ns = self.spaces.held_files().map_or(0, Files::take_walked_ns);
+        scanned.cpu_ns = clock::thread_cpu_ns().saturating_sub(began_ns + walked_ns);
         self.report.scans += u64::from(counts);
         self.report.scan_cpu_ns += scanned.cpu_ns;
         scanned
@@ -400,14 +383,20 @@ impl<M: Memory> World for Turn<'_, '_, M> {
     fn counted(&mut self) -> Option<(u64, Counted)> {
         let limit_bytes = self.spaces.slow.limit_bytes?;
         let mut sum = Counted::default();
+        let with_reads = matches!(self.spaces.files, Some(Ok(_)));
         for space in self.spaces.by_pid.values() {
-            let counted = space.counted().unwrap_or_default();
+            let counted = space.counted(with_reads).unwrap_or_default();
             sum.work_us += counted.work_us;
             sum.kernel_us += counted.kernel_us;
             sum.faults += counted.faults;
         }
         sum.holder_us = self.spaces.cpu_ns / 1_000;
-        sum.waited_us = waited_us(Resource::Memory, self.held.cgroup.as_ref()).unwrap_or(0);
+        // What was dropped is read again as if for the first time, which is no pressure of memory.
+        let waits_for = match self.spaces.files {
+            Some(Ok(_)) => Resource::Io,
+            _ => Resource::Memory,
+        };
+        sum.waited_us = waited_us(waits_for, self.held.cgroup.as_ref()).unwrap_or(0);
         // Where nobody says, all CPUs may be wanted all the time.
         sum.cpu_waited_us = waited_us(Resource::Cpu, None).unwrap_or_else(self.tools.now_us);
         Some((limit_bytes, sum))
@@ -417,13 +406,29 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         let began_ns = clock::thread_cpu_ns();
         let (source, spaces) = (&mut *self.tools.source, &mut *self.spaces);
         let report = &mut *self.report;
-        let mut sum = self.queue.move_out(pages, |pid, runs, choose| {
-            let Some(space) = spaces.by_pid.get_mut(&pid) else {
-                return Gone::default();
-            };
-            let gone = space.move_out(source, runs, choose, rehearse);
-            trouble(report, gone).unwrap_or_default()
-        });
+        let mut dropped_pages = 0;
+        let mut sum = self
+            .queue
+            .move_out(pages, |space, runs, choose| match space {
+                Space::Process(pid) => {
+                    let space = spaces.by_pid.get_mut(&pid);
+                    let gone = space.map(|space| space.move_out(source, runs, choose, rehearse));
+                    gone.and_then(|gone| trouble(report, gone))
+                        .unwrap_or_default()
+                }
+                Space::File(file) => {
+                    let files = spaces.held_files();
+                    let gone = files.map(|files| files.move_out(file, runs, choose, rehearse));
+                    let gone = gone.transpose().unwrap_or_else(|error| {
+                        report.trouble = Some(error.to_string());
+                        None
+                    });
+                    let gone = gone.unwrap_or_default();
+                    dropped_pages += gone.left_pages;
+                    gone
+                }
+            });
+        report.dropped_bytes += dropped_pages * PAGE_BYTES;
         sum.cpu_ns = clock::thread_cpu_ns().saturating_sub(began_ns);
         report.steps += 1;
         report.tried_bytes += sum.tried_bytes;

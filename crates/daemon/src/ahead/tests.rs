@@ -4,20 +4,23 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use agewise_host::access::AccessSource;
 use agewise_host::access::fake::FakeSource;
-use agewise_host::budgeted::Choose;
+use agewise_host::budgeted::{Choose, FilesError};
+use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
 use agewise_host::mover::PageoutError;
 use agewise_host::process::ProcessError;
 use agewise_policy::budget::{Counted, Gone, PAGE_BYTES, SLICES_A_STEP, Seen, Verdict};
 use agewise_policy::proactive::{Backend, SwapRoom};
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
 
+use super::memory::{Files, Memory};
 use super::report::{Announce, Held, Report};
-use super::target::{Memory, Target, Tools};
+use super::target::{Target, Tools};
 
 /// What a fake process has, shared with the test that runs it.
 #[derive(Default)]
@@ -35,6 +38,30 @@ impl State {
         self.out.remove(&page);
         self.present.insert(page);
         self.young.insert(page);
+    }
+
+    fn look(&mut self, clears: bool) -> Vec<Seen> {
+        let seen = self.seen();
+        if clears {
+            self.young.clear();
+        }
+        seen
+    }
+
+    fn move_out(&mut self, runs: &[Range<u64>], choose: &mut Choose<'_>, rehearse: bool) -> Gone {
+        let asked: Vec<u64> = runs.iter().cloned().flatten().collect();
+        let chosen = choose(&self.seen_of(asked.iter().copied()));
+        let mut gone = Gone::default();
+        for page in chosen.into_iter().flatten() {
+            assert!(asked.contains(&page) && self.present.contains(&page));
+            if !rehearse && !self.is_stuck {
+                self.present.remove(&page);
+                self.young.remove(&page);
+                self.out.insert(page);
+                gone.left_pages += 1;
+            }
+        }
+        gone
     }
 
     fn seen(&self) -> Vec<Seen> {
@@ -95,17 +122,12 @@ impl Memory for Fake {
         Some(self.state.borrow().present.len() as u64 * PAGE_BYTES)
     }
 
-    fn counted(&self) -> Option<Counted> {
+    fn counted(&self, _: bool) -> Option<Counted> {
         Some(self.state.borrow().counted)
     }
 
     fn look(&mut self, _: &mut dyn AccessSource, clears: bool) -> Result<Vec<Seen>, PageoutError> {
-        let mut state = self.state.borrow_mut();
-        let seen = state.seen();
-        if clears {
-            state.young.clear();
-        }
-        Ok(seen)
+        Ok(self.state.borrow_mut().look(clears))
     }
 
     fn move_out(
@@ -115,20 +137,35 @@ impl Memory for Fake {
         choose: &mut Choose<'_>,
         rehearse: bool,
     ) -> Result<Gone, PageoutError> {
-        let mut state = self.state.borrow_mut();
-        let asked: Vec<u64> = runs.iter().cloned().flatten().collect();
-        let chosen = choose(&state.seen_of(asked.iter().copied()));
-        let mut gone = Gone::default();
-        for page in chosen.into_iter().flatten() {
-            assert!(asked.contains(&page) && state.present.contains(&page));
-            if !rehearse && !state.is_stuck {
-                state.present.remove(&page);
-                state.young.remove(&page);
-                state.out.insert(page);
-                gone.left_pages += 1;
-            }
-        }
-        Ok(gone)
+        Ok(self.state.borrow_mut().move_out(runs, choose, rehearse))
+    }
+}
+
+/// A page cache of one file.
+struct FakeFiles(Rc<RefCell<State>>);
+
+const FILE: u64 = 77;
+
+impl Files for FakeFiles {
+    fn spare(&mut self, _: &[PathBuf]) {}
+
+    fn take_walked_ns(&mut self) -> u64 {
+        0
+    }
+
+    fn look(&mut self, counts: bool) -> Result<BTreeMap<u64, Vec<Seen>>, FilesError> {
+        Ok([(FILE, self.0.borrow_mut().look(counts))].into())
+    }
+
+    fn move_out(
+        &mut self,
+        file: u64,
+        runs: &[Range<u64>],
+        choose: &mut Choose<'_>,
+        rehearse: bool,
+    ) -> Result<Gone, FilesError> {
+        assert_eq!(file, FILE);
+        Ok(self.0.borrow_mut().move_out(runs, choose, rehearse))
     }
 }
 
@@ -140,6 +177,9 @@ const MIB: u64 = 1 << 20;
 struct Scene {
     target: Target<Fake>,
     state: Rc<RefCell<State>>,
+    files: Rc<RefCell<State>>,
+    /// The cgroup that both are charged to, where there is one.
+    dir: Option<tempfile::TempDir>,
     now_us: Cell<u64>,
     report: Report,
     announced: Arc<Mutex<Vec<u64>>>,
@@ -162,16 +202,51 @@ impl Scene {
             spec: spec.parse().unwrap(),
             dry_run,
             backend,
+            files: false,
+            without: Vec::new(),
         };
         Scene {
             target: Target::new(held, 1),
             state,
+            files: Rc::default(),
+            dir: None,
             now_us: Cell::new(0),
             report: Report::default(),
             announced: Arc::default(),
             is_journal_written: true,
             turn_max_bytes: 0,
         }
+    }
+
+    /// The same in a cgroup, to which 64 MiB of a file are charged as well.
+    fn with_files(spec: &str, backend: Backend) -> Self {
+        let mut scene = Scene::new(spec, false, backend);
+        for page in 0..64 * MIB / PAGE_BYTES {
+            scene.files.borrow_mut().touch(page);
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("held")).unwrap();
+        let hierarchy = Hierarchy::at(Version::V2, dir.path());
+        let held = Held {
+            cgroup: Some(Cgroup::open(&hierarchy, "/held").unwrap()),
+            files: true,
+            ..scene.target.held.clone()
+        };
+        scene.target.hold(held);
+        scene.dir = Some(dir);
+        scene
+    }
+
+    /// Writes down what is charged to the cgroup.
+    fn charge(&self) {
+        let Some(dir) = &self.dir else { return };
+        let bytes = |state: &RefCell<State>| state.borrow().present.len() as u64 * PAGE_BYTES;
+        let (anon, file) = (bytes(&self.state), bytes(&self.files));
+        let write = |name: &str, text: String| {
+            std::fs::write(dir.path().join("held").join(name), text).unwrap();
+        };
+        write("memory.current", format!("{}\n", anon + file));
+        write("memory.stat", format!("anon {anon}\nfile {file}\n"));
     }
 
     fn resident_bytes(&self) -> u64 {
@@ -194,13 +269,16 @@ impl Scene {
                 is_written
             });
             let (first, before_bytes) = (self.report.steps == 0, self.report.tried_bytes);
+            let files = Rc::clone(&self.files);
             let tools = Tools {
                 source: &mut FakeSource::new(),
                 now_us: &|| self.now_us.get(),
                 swap_room: &|| Some(room),
+                open_files: &move |_| Ok(Box::new(FakeFiles(Rc::clone(&files)))),
                 announce: first.then_some(&announce),
                 tap: &|_, _, _| {},
             };
+            self.charge();
             self.target.turn(tools, &mut self.report);
             let moved_bytes = self.report.tried_bytes - before_bytes;
             self.turn_max_bytes = self.turn_max_bytes.max(moved_bytes);
@@ -235,6 +313,38 @@ fn a_target_comes_under_its_budget_by_its_coldest_memory() {
     assert!(report.left_bytes <= report.asked_bytes);
     assert_eq!(report.trouble, None);
     assert_eq!(scene.announced.lock().unwrap().len(), 1, "told once");
+}
+
+/// What is read once leaves before memory that is in use, with swap and without; and a file that
+/// is in use stays before memory that is not.
+#[test]
+fn files_go_by_what_they_are_worth() {
+    for backend in [Backend::Zram, Backend::None] {
+        let mut scene = Scene::with_files("budget:96M", backend);
+        scene.run(3_000, ROOM, |state, ms| {
+            (0..256).for_each(|n| state.touch((ms * 256 + n) % (64 * MIB / PAGE_BYTES)));
+        });
+        assert_eq!(scene.resident_bytes(), 64 * MIB, "{backend:?}");
+        let left_pages = scene.files.borrow().present.len() as u64;
+        assert!(left_pages * PAGE_BYTES <= 32 * MIB, "{left_pages}");
+        assert_eq!(scene.report.dropped_bytes, scene.report.left_bytes);
+        assert_eq!(scene.report.trouble, None);
+    }
+    // A file in use, memory that is not, and from the third second on pages that are read once.
+    let mut scene = Scene::with_files("budget:129M", Backend::Zram);
+    let (files, hot) = (Rc::clone(&scene.files), 64 * MIB / PAGE_BYTES);
+    scene.run(6_000, ROOM, |_, ms| {
+        let mut file = files.borrow_mut();
+        (0..256).for_each(|n| file.touch((ms * 256 + n) % hot));
+        let once = ms.saturating_sub(3_000) * 4;
+        (once..once + 4)
+            .filter(|_| ms > 3_000)
+            .for_each(|n| file.touch(hot + n));
+    });
+    let file = files.borrow();
+    let hot_out = file.out.iter().filter(|page| **page < hot).count() as u64;
+    assert!(scene.report.left_bytes >= 40 * MIB, "{:?}", scene.report);
+    assert!(hot_out * 100 <= hot, "{hot_out} of {hot}");
 }
 
 #[test]

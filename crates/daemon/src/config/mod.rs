@@ -97,7 +97,8 @@ pub struct Act {
     #[serde(default)]
     pub sort_first: bool,
     /// Take clean file memory that is charged to the cgroup as well, also what no process maps, if
-    /// it lies on a device of this machine. What is cold of it is known as with `observe.files`.
+    /// it lies on a device of this machine. What is cold of it is known as with `observe.files`; a
+    /// budget looks itself.
     #[serde(default)]
     pub files: bool,
 }
@@ -260,6 +261,11 @@ impl Default for Metrics {
 }
 
 impl Act {
+    /// Whether it is carried out beside the ticks, by looks of its own.
+    fn is_held_ahead(&self) -> bool {
+        Controller::new(&self.policy.0).pace().hold.is_some()
+    }
+
     /// What is wrong with a rule, if something is.
     fn check(&self) -> Result<(), &'static str> {
         let controller = Controller::new(&self.policy.0);
@@ -274,9 +280,6 @@ impl Act {
                 Err("has files = true and has pids: file memory is charged to cgroups")
             }
             () if is_held => Err("has files = true and holds a limit: the kernel chooses"),
-            () if controller.pace().hold.is_some() => {
-                Err("has files = true and holds anonymous memory only")
-            }
             () => Ok(()),
         }
     }
@@ -400,9 +403,9 @@ impl Config {
             .map_err(|error| format!("cgroups: the patterns are too large together: {error}"))
     }
 
-    /// Whether the page cache is followed: asked for, or a rule acts upon it.
+    /// Whether the page cache is followed at ticks: asked for, or a rule acts upon it then.
     pub fn follows_files(&self) -> bool {
-        self.observe.files || self.act.iter().any(|act| act.files)
+        self.observe.files || self.act.iter().any(|act| act.files && !act.is_held_ahead())
     }
 
     /// The schema of the file (JSON Schema 2020-12).

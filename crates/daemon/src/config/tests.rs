@@ -32,13 +32,17 @@ fn file_memory_is_taken_where_a_rule_can_and_followed_then() {
             "[[act]]\n{whom}\npolicy = '{policy}'\nfiles = true\n"
         ))
     };
+    let held = rule("cgroups = ['/a']", "budget:1G").unwrap();
+    assert!(
+        held.act[0].files && !held.follows_files(),
+        "who holds looks itself"
+    );
     for policy in ["age:10s/40s", "cost", "pressure"] {
         let config = rule("cgroups = ['/a']", policy).unwrap();
         assert!(config.follows_files() && !config.observe.files);
     }
     for (whom, policy, wanted) in [
         ("cgroups = ['/a']", "shrink", "the kernel chooses"),
-        ("cgroups = ['/a']", "budget:1G", "anonymous memory only"),
         ("pids = [7]", "cost", "charged to cgroups"),
     ] {
         let error = rule(whom, policy).unwrap_err();

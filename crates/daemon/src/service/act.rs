@@ -70,6 +70,8 @@ impl Daemon {
                     spec: self.config.act[actor.rule].policy.0.clone(),
                     dry_run: actor.dry_run,
                     backend: around.backend,
+                    files: actor.files,
+                    without: taken_cgroups.clone(),
                 });
             } else {
                 let whose = Whose {
@@ -126,6 +128,7 @@ impl Daemon {
                 continue;
             };
             actor.reclaimed.add(actor.reason, report.left_bytes);
+            actor.reclaimed.add_files(report.dropped_bytes);
             actor.rehearsed(report.rehearsed_bytes, true, u64::MAX);
             // Moved without a comparison: what was known is of a trial before this one.
             if report.steps > 0 || report.measured.is_some() {

@@ -78,6 +78,14 @@ impl Block {
             block: half(12)?,
         })
     }
+
+    fn bytes(&self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.inode.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.number.to_ne_bytes());
+        bytes[12..].copy_from_slice(&self.block.to_ne_bytes());
+        bytes
+    }
 }
 
 /// What was accessed since the look before.
@@ -238,21 +246,34 @@ impl Accessed {
         self.ctl.write(0, Ctl { epoch, ..ctl });
         let mut found = Accesses::default();
         let map = &self.tables[(ctl.epoch & 1) as usize];
-        let error = |error: libbpf_rs::Error| AccessError::Unsupported {
-            what: TRACER,
-            why: format!("its map cannot be read: {error}"),
-        };
         let batch = map
             .lookup_and_delete_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
-            .map_err(error)?;
+            .map_err(unreadable)?;
         for (key, value) in batch {
             if let (Some(key), Some(set)) = (Block::read(&key), pages(&value)) {
                 *found.blocks.entry(key).or_insert(PageSet::NONE) |= set;
             }
         }
-        let (events, dropped) = self.counts().map_err(error)?;
+        let (events, dropped) = self.counts().map_err(unreadable)?;
         found.events = events - std::mem::replace(&mut self.events, events);
         found.dropped = dropped - std::mem::replace(&mut self.dropped, dropped);
+        Ok(found)
+    }
+
+    /// What was accessed of one block since the last look, which stays noted for the next.
+    ///
+    /// # Errors
+    /// The kernel refuses to give its maps.
+    pub fn peek(&self, block: &Block) -> Result<PageSet, AccessError> {
+        let mut found = PageSet::NONE;
+        for map in &self.tables {
+            let value = map
+                .lookup(&block.bytes(), MapFlags::ANY)
+                .map_err(unreadable)?;
+            found |= value
+                .and_then(|value| pages(&value))
+                .unwrap_or(PageSet::NONE);
+        }
         Ok(found)
     }
 
@@ -270,6 +291,13 @@ impl Accessed {
             sum = (sum.0 + word(0), sum.1 + word(8));
         }
         Ok(sum)
+    }
+}
+
+fn unreadable(error: libbpf_rs::Error) -> AccessError {
+    AccessError::Unsupported {
+        what: TRACER,
+        why: format!("its map cannot be read: {error}"),
     }
 }
 

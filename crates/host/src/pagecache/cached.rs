@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::shown::{CacheKind, Inode, SuperBlock};
+use super::shown::{Inode, SuperBlock};
 use super::slots::Slot;
 use crate::access::PAGE_BYTES;
 use crate::frame_set::FrameSet;
@@ -48,23 +48,10 @@ pub(super) struct Run {
     pub owner: Owner,
 }
 
-/// File systems whose pages come back over a network or from another program: leaving them costs
-/// more than we know.
-const FAR: [&str; 14] = [
-    "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "afs", "fuse", "fuseblk", "fusectl", "virtiofs",
-    "ocfs2", "gfs2", "lustre",
-];
-
 impl CachedFile {
-    /// It lies on a network or FUSE file system.
-    pub fn is_far(&self) -> bool {
-        FAR.contains(&self.on.fs_type.as_str())
-    }
-
-    /// Clean pages of it can be dropped unless asked otherwise: it has a name, and can be read
-    /// again from a device of this machine.
+    /// As [`Inode::can_be_dropped`].
     pub fn can_be_dropped(&self) -> bool {
-        self.on.kind == CacheKind::File && self.inode.links > 0 && !self.is_far()
+        self.inode.can_be_dropped(&self.on)
     }
 
     /// Pages that it has room for.
@@ -75,11 +62,9 @@ impl CachedFile {
             .min(self.slot.pages())
     }
 
-    /// What names it for good, also while it is not in memory. Numbers alone are not unique where a
-    /// file system has subvolumes, and are used again.
+    /// As [`Inode::name_hash`].
     pub fn name_hash(&self) -> u64 {
-        let device = u64::from(self.on.device).rotate_left(40);
-        self.inode.number ^ device ^ u64::from(self.inode.generation).rotate_left(20)
+        self.inode.name_hash(&self.on)
     }
 
     /// The cgroups that its pages are charged to, by kernfs id, each once.

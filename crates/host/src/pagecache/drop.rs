@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use agewise_policy::table::PAGES_PER_TABLE;
 use rustix::fs::{Advice, fadvise};
-use serde::Serialize;
 
 use super::accessed::{Accesses, Block};
 use super::cached::CachedFile;
 use super::files::FileAges;
 use super::names::{Mounts, Place};
-use super::shown::CacheKind;
+use super::report::DropReport;
+use super::shown::{CacheKind, Inode, SuperBlock};
 use super::stat::cachestat;
 use crate::access::{AccessError, PAGE_BYTES};
 use crate::mover::{Clock, SystemClock, TokenBucket};
@@ -40,90 +40,6 @@ pub struct DropLimits {
     pub files_max: usize,
 }
 
-/// What happened. `asked_bytes` is the sum of all others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct DropReport {
-    /// Cold when it was planned.
-    pub asked_bytes: u64,
-    /// Left memory.
-    pub left_bytes: u64,
-    /// Would have been asked to leave, in a rehearsal.
-    pub rehearsed_bytes: u64,
-    /// Accessed since it was planned.
-    pub young_bytes: u64,
-    /// Dirty, or being written: never touched.
-    pub dirty_bytes: u64,
-    /// Stayed although asked: mapped by a process, locked, or part of a large folio that is used.
-    pub stayed_bytes: u64,
-    /// Gone by itself since it was planned.
-    pub vanished_bytes: u64,
-    /// Of a file that no path leads to any more, on a network, or that cannot be opened.
-    pub unreachable_bytes: u64,
-    /// Not reached: limits, or an end that was asked for.
-    pub limited_bytes: u64,
-}
-
-impl DropReport {
-    /// Names of the [`values`](Self::values).
-    pub const NAMES: [&'static str; 9] = [
-        "asked_bytes",
-        "left_bytes",
-        "rehearsed_bytes",
-        "young_bytes",
-        "dirty_bytes",
-        "stayed_bytes",
-        "vanished_bytes",
-        "unreachable_bytes",
-        "limited_bytes",
-    ];
-
-    /// All figures, in the order of [`NAMES`](Self::NAMES).
-    pub fn values(mut self) -> [u64; Self::NAMES.len()] {
-        self.fields().map(|field| *field)
-    }
-
-    fn fields(&mut self) -> [&mut u64; Self::NAMES.len()] {
-        let DropReport {
-            asked_bytes,
-            left_bytes,
-            rehearsed_bytes,
-            young_bytes,
-            dirty_bytes,
-            stayed_bytes,
-            vanished_bytes,
-            unreachable_bytes,
-            limited_bytes,
-        } = self;
-        [
-            asked_bytes,
-            left_bytes,
-            rehearsed_bytes,
-            young_bytes,
-            dirty_bytes,
-            stayed_bytes,
-            vanished_bytes,
-            unreachable_bytes,
-            limited_bytes,
-        ]
-    }
-
-    /// Of pages that were not reached.
-    fn limited(runs: &[Range<u64>]) -> Self {
-        DropReport {
-            asked_bytes: bytes_of(runs),
-            limited_bytes: bytes_of(runs),
-            ..DropReport::default()
-        }
-    }
-
-    /// Adds another one, of another file.
-    pub fn add(&mut self, other: &DropReport) {
-        for (sum, more) in self.fields().into_iter().zip(other.values()) {
-            *sum = sum.saturating_add(more);
-        }
-    }
-}
-
 /// What can be asked of a file's pages.
 pub trait CacheHand {
     /// Pages in the cache, and those of them that are dirty or being written back.
@@ -144,13 +60,13 @@ struct FileHand(File);
 
 impl FileHand {
     /// Opens the very file that was seen: a regular one with its inode number.
-    fn open(file: &CachedFile, place: &Place) -> io::Result<Self> {
+    fn open(number: u64, place: &Place) -> io::Result<Self> {
         // Nothing is read through it, so that no time of access changes.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let open = |path: &Path| File::options().read(true).custom_flags(flags).open(path);
         let opened = open(&place.path)?;
         let found = opened.metadata()?;
-        let same = found.ino() == file.inode.number && found.dev() == place.device;
+        let same = found.ino() == number && found.dev() == place.device;
         match found.is_file() && same {
             true => Ok(FileHand(opened)),
             false => Err(io::ErrorKind::NotFound.into()),
@@ -229,10 +145,10 @@ impl<'a> Dropper<'a> {
         let mut sum = DropReport::default();
         for (at, (file, runs)) in files.iter().enumerate() {
             if at >= self.limits.files_max {
-                sum.add(&DropReport::limited(runs));
+                sum.add(&limited(runs));
                 continue;
             }
-            let place = match file.inode.links > 0 && self.may_be_taken(file) {
+            let place = match file.inode.links > 0 && self.may_be_taken(&file.on) {
                 true => ages
                     .path(file)?
                     .and_then(|path| mounts.find(file.on.device, &path, file.inode.number)),
@@ -246,8 +162,36 @@ impl<'a> Dropper<'a> {
     }
 
     /// It is no file that comes back over a network, unless that was asked for.
-    fn may_be_taken(&self, file: &CachedFile) -> bool {
-        file.on.kind == CacheKind::File && (self.limits.far || !file.is_far())
+    fn may_be_taken(&self, on: &SuperBlock) -> bool {
+        on.kind == CacheKind::File && (self.limits.far || !on.is_far())
+    }
+
+    fn open(&self, on: &SuperBlock, number: u64, place: Option<&Place>) -> Option<FileHand> {
+        let place = place.filter(|_| self.may_be_taken(on))?;
+        FileHand::open(number, place).ok()
+    }
+
+    /// Drops the clean ones of pages that were chosen by what is known of them right now. `each` is
+    /// handed every run, and what happened to it.
+    pub fn drop_chosen(
+        &mut self,
+        (on, inode): (&SuperBlock, &Inode),
+        place: Option<&Place>,
+        runs: &[Range<u64>],
+        each: &mut dyn FnMut(&Range<u64>, &DropReport),
+    ) {
+        let hand = self.open(on, inode.number, place);
+        for run in runs {
+            let mut report = DropReport {
+                asked_bytes: (run.end - run.start) * PAGE_BYTES,
+                ..DropReport::default()
+            };
+            match &hand {
+                Some(hand) => self.drop_piece(hand, run.clone(), &mut report, &mut |_| ()),
+                None => report.unreachable_bytes = report.asked_bytes,
+            }
+            each(run, &report);
+        }
     }
 
     /// Drops these pages of a file, each looked at once more right before.
@@ -266,10 +210,7 @@ impl<'a> Dropper<'a> {
             asked_bytes: bytes_of(runs),
             ..DropReport::default()
         };
-        let hand = place
-            .filter(|_| self.may_be_taken(file))
-            .and_then(|place| FileHand::open(file, place).ok());
-        let Some(hand) = hand else {
+        let Some(hand) = self.open(&file.on, file.inode.number, place) else {
             report.unreachable_bytes = report.asked_bytes;
             return Ok(report);
         };
@@ -354,6 +295,15 @@ impl<'a> Dropper<'a> {
         }
         report.left_bytes += left_bytes;
         report.stayed_bytes += cached_bytes - left_bytes;
+    }
+}
+
+/// Of pages that were not reached.
+fn limited(runs: &[Range<u64>]) -> DropReport {
+    DropReport {
+        asked_bytes: bytes_of(runs),
+        limited_bytes: bytes_of(runs),
+        ..DropReport::default()
     }
 }
 
@@ -474,22 +424,5 @@ mod tests {
             prop_assert_eq!(report.stayed_bytes, stayed);
             prop_assert_eq!(report.rehearsed_bytes, rehearsed);
         }
-    }
-
-    #[test]
-    fn figures_stand_under_their_names() {
-        let one = DropReport {
-            asked_bytes: 3,
-            left_bytes: 1,
-            limited_bytes: 2,
-            ..DropReport::default()
-        };
-        let mut sum = one;
-        sum.add(&one);
-        let text = format!("{sum:?}");
-        for (name, value) in DropReport::NAMES.iter().zip(sum.values()) {
-            assert!(text.contains(&format!("{name}: {value}")), "{name}: {text}");
-        }
-        assert_eq!(sum.values().iter().sum::<u64>(), 12);
     }
 }

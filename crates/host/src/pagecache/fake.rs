@@ -85,23 +85,44 @@ impl CacheReader for Shared {
         Ok(WalkReport::default())
     }
 
+    fn walk_inode(&mut self, wanted: u64, sink: &mut dyn CacheSink) -> Result<(), AccessError> {
+        let files = std::mem::take(&mut self.0.lock().unwrap().files);
+        let only = files.iter().filter(|file| address(file) == wanted);
+        self.0.lock().unwrap().files = only.copied().collect();
+        let walked = self.walk(sink).map(|_| ());
+        self.0.lock().unwrap().files = files;
+        walked
+    }
+
     fn path(&mut self, _: &SuperBlock, _: &Inode) -> Result<Option<PathBuf>, AccessError> {
         Ok(None)
     }
 }
 
+fn block(file: &FakeFile) -> Block {
+    Block {
+        inode: address(file),
+        number: file.number as u32,
+        block: 0,
+    }
+}
+
 impl AccessNotes for Shared {
+    fn peek(&mut self, wanted: &Block) -> Result<PageSet, AccessError> {
+        let mut pages = PageSet::NONE;
+        let cache = self.0.lock().unwrap();
+        if let Some(file) = cache.files.iter().find(|file| block(file) == *wanted) {
+            pages[0] = file.read;
+        }
+        Ok(pages)
+    }
+
     fn look(&mut self) -> Result<Accesses, AccessError> {
         let mut found = Accesses::default();
         for file in &mut self.0.lock().unwrap().files {
-            let block = Block {
-                inode: address(file),
-                number: file.number as u32,
-                block: 0,
-            };
             let mut pages = PageSet::NONE;
             pages[0] = std::mem::take(&mut file.read);
-            found.blocks.insert(block, pages);
+            found.blocks.insert(block(file), pages);
         }
         Ok(found)
     }

@@ -10,7 +10,7 @@ use agewise_policy::generations::{Generations, LABEL_UNSEEN, LABELS, Sizes};
 use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
-use super::accessed::{Accessed, Accesses};
+use super::accessed::{Accessed, Accesses, Block};
 use super::cached::{CachedFile, Mapped, Owner};
 use super::dropped::Dropped;
 use super::gather::{Asked, Gather, Gathered, Word};
@@ -28,6 +28,12 @@ pub trait CacheReader: Send {
     /// Nothing can be read.
     fn walk(&mut self, sink: &mut dyn CacheSink) -> Result<WalkReport, AccessError>;
 
+    /// See [`CacheWalk::walk_inode`].
+    ///
+    /// # Errors
+    /// Nothing can be read.
+    fn walk_inode(&mut self, address: u64, sink: &mut dyn CacheSink) -> Result<(), AccessError>;
+
     /// See [`CacheWalk::path`].
     ///
     /// # Errors
@@ -38,6 +44,10 @@ pub trait CacheReader: Send {
 impl CacheReader for CacheWalk {
     fn walk(&mut self, sink: &mut dyn CacheSink) -> Result<WalkReport, AccessError> {
         CacheWalk::walk(self, &|_| true, sink)
+    }
+
+    fn walk_inode(&mut self, address: u64, sink: &mut dyn CacheSink) -> Result<(), AccessError> {
+        CacheWalk::walk_inode(self, address, sink)
     }
 
     fn path(&mut self, on: &SuperBlock, inode: &Inode) -> Result<Option<PathBuf>, AccessError> {
@@ -52,11 +62,21 @@ pub trait AccessNotes: Send {
     /// # Errors
     /// Nothing can be read.
     fn look(&mut self) -> Result<Accesses, AccessError>;
+
+    /// See [`Accessed::peek`].
+    ///
+    /// # Errors
+    /// Nothing can be read.
+    fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError>;
 }
 
 impl AccessNotes for Accessed {
     fn look(&mut self) -> Result<Accesses, AccessError> {
         Accessed::look(self)
+    }
+
+    fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError> {
+        Accessed::peek(self, block)
     }
 }
 

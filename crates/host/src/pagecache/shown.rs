@@ -11,6 +11,13 @@ pub(super) const TMPFS_MAGIC: u64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 const BDEVFS_MAGIC: u64 = 0x6264_6576;
 
+/// File systems whose pages come back over a network or from another program: leaving them costs
+/// more than we know.
+const FAR: [&str; 14] = [
+    "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "afs", "fuse", "fuseblk", "fusectl", "virtiofs",
+    "ocfs2", "gfs2", "lustre",
+];
+
 /// What cached pages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -53,6 +60,11 @@ impl SuperBlock {
             kind,
         })
     }
+
+    /// It is a network or FUSE file system.
+    pub fn is_far(&self) -> bool {
+        FAR.contains(&self.fs_type.as_str())
+    }
 }
 
 /// An inode as the walk found it.
@@ -83,6 +95,19 @@ impl Inode {
             pages: file.pages,
         }
     }
+
+    /// What names it for good, also while it is not in memory. Numbers alone are not unique where a
+    /// file system has subvolumes, and are used again.
+    pub fn name_hash(&self, on: &SuperBlock) -> u64 {
+        let device = u64::from(on.device).rotate_left(40);
+        self.number ^ device ^ u64::from(self.generation).rotate_left(20)
+    }
+
+    /// Clean pages of it can be dropped unless asked otherwise: it has a name, and can be read
+    /// again from a device of this machine.
+    pub fn can_be_dropped(&self, on: &SuperBlock) -> bool {
+        on.kind == CacheKind::File && self.links > 0 && !on.is_far()
+    }
 }
 
 /// Takes what a walk shows.
@@ -104,6 +129,7 @@ pub struct WalkReport {
     /// Inodes looked at, with pages or without.
     pub inodes: u64,
     /// Inodes with pages.
+    #[serde(rename = "walked_files")]
     pub files: u64,
     /// Pages shown.
     pub pages: u64,
@@ -116,5 +142,6 @@ pub struct WalkReport {
     /// File system instances not walked to their end: unmounted, or changing faster than read.
     pub incomplete: u64,
     /// CPU time, ns.
+    #[serde(rename = "walk_cpu_ns")]
     pub cpu_ns: u64,
 }

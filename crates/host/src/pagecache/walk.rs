@@ -14,7 +14,7 @@ use libbpf_rs::{Object, ObjectBuilder};
 
 use super::frames::{self, Folios, Frames};
 use super::layout::{
-    Ctl, DEPTH, File, Leaf, Names, RC_DONE, RC_FULL, RC_LOST, RC_NOT_HERE, Slots, Super,
+    Ctl, DEPTH, File, Leaf, Names, RC_DONE, RC_FULL, RC_LOST, RC_NOT_HERE, SHOWN, Slots, Super,
 };
 use super::progress::{Place, Progress, SuperList};
 use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
@@ -49,6 +49,8 @@ pub struct CacheWalk {
     folio_of: RawFd,
     /// Known where they are wanted.
     frames: Option<Frames>,
+    /// As they were listed last.
+    known_supers: Vec<Arc<SuperBlock>>,
     /// Any file: where the list of super blocks is entered.
     anchor: OpenFile,
     /// Owns the programs and maps.
@@ -116,6 +118,7 @@ impl CacheWalk {
             name_inode: program("name_inode")?,
             folio_of: program("folio_of")?,
             frames: None,
+            known_supers: Vec::new(),
             anchor,
             _object: object,
         })
@@ -196,6 +199,45 @@ impl CacheWalk {
         Ok(report)
     }
 
+    /// Shows the pages of one inode, by its kernel address: nothing if there is none any more.
+    ///
+    /// # Errors
+    /// The program does not run.
+    pub fn walk_inode(
+        &mut self,
+        address: u64,
+        sink: &mut dyn CacheSink,
+    ) -> Result<(), AccessError> {
+        let mut ctl = Ctl {
+            inode: address,
+            with_folios: self.frames.is_some().into(),
+            ..Ctl::default()
+        };
+        let mut progress = Progress::default();
+        loop {
+            ctl = self.run(self.walk_inodes, ctl)?;
+            let Some(on) = self.super_block(ctl.super_block)? else {
+                return Ok(());
+            };
+            self.show(&on, &ctl, &mut progress, sink, &mut WalkReport::default());
+            // No other is visited: what fills the output is this one, and if there is nothing it is
+            // gone.
+            if ctl.rc != RC_FULL || ctl.page == SHOWN || ctl.n_files == 0 {
+                progress.close(&on, sink);
+                return Ok(());
+            }
+        }
+    }
+
+    /// The super block at an address, if it is known or was mounted since.
+    fn super_block(&mut self, address: u64) -> Result<Option<Arc<SuperBlock>>, AccessError> {
+        let is_it = |on: &&Arc<SuperBlock>| on.address == address;
+        if !self.known_supers.iter().any(|on| is_it(&on)) {
+            self.known_supers = self.super_blocks()?;
+        }
+        Ok(self.known_supers.iter().find(is_it).cloned())
+    }
+
     /// The path of an inode below the root of its file system, by one of its directory entries in
     /// memory; none where it has none, or more than 64 directories above it. It may have been
     /// renamed since: look before it is used.
@@ -222,6 +264,31 @@ impl CacheWalk {
         Ok(Some(OsString::from_vec(path).into()))
     }
 
+    /// Hands on what a call left in its output.
+    fn show(
+        &self,
+        on: &Arc<SuperBlock>,
+        ctl: &Ctl,
+        progress: &mut Progress,
+        sink: &mut dyn CacheSink,
+        report: &mut WalkReport,
+    ) {
+        let files = self.files.slice(ctl.n_files as usize);
+        let leaves = self.leaves.slice(ctl.n_leaves as usize);
+        let slots = self.folios.slice(match self.frames {
+            Some(_) => leaves.len(),
+            None => 0,
+        });
+        let mut at = 0;
+        for file in files {
+            let own = at..leaves.len().min(at + file.n_leaves as usize);
+            at = own.end;
+            let folios = slots.get(own.clone()).unwrap_or_default();
+            let folios = Folios::new(folios, self.frames);
+            progress.show(on, file, (&leaves[own], folios), sink, report);
+        }
+    }
+
     fn walk_super(
         &mut self,
         on: &Arc<SuperBlock>,
@@ -240,20 +307,7 @@ impl CacheWalk {
             report.inodes += u64::from(ctl.visited);
             report.unreadable += u64::from(ctl.retries);
             report.steps_back += u64::from(ctl.steps_back);
-            let files = self.files.slice(ctl.n_files as usize);
-            let leaves = self.leaves.slice(ctl.n_leaves as usize);
-            let slots = self.folios.slice(match self.frames {
-                Some(_) => leaves.len(),
-                None => 0,
-            });
-            let mut at = 0;
-            for file in files {
-                let own = at..leaves.len().min(at + file.n_leaves as usize);
-                at = own.end;
-                let folios = slots.get(own.clone()).unwrap_or_default();
-                let folios = Folios::new(folios, self.frames);
-                progress.show(on, file, (&leaves[own], folios), sink, report);
-            }
+            self.show(on, &ctl, &mut progress, sink, report);
             match ctl.rc {
                 RC_DONE => break,
                 RC_FULL => progress.passed(&ctl),

@@ -302,6 +302,18 @@ impl Process {
         }
     }
 
+    /// Bytes that it had read from devices so far, what came back from swap included:
+    /// `read_bytes` of `/proc/PID/io`.
+    ///
+    /// # Errors
+    /// It is gone, or may not be asked.
+    pub fn read_from_device_bytes(&self) -> Result<u64, ProcessError> {
+        let text = self.read("io")?;
+        let mut lines = text.lines();
+        let found = lines.find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok());
+        Ok(found.ok_or_else(|| FileError::format(&self.path("io"), "read_bytes", &text))?)
+    }
+
     /// `/proc/PID/status`: sizes and owner.
     pub fn status(&self) -> Result<Status, ProcessError> {
         let path = self.path("status");

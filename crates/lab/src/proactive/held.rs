@@ -14,7 +14,7 @@ use agewise_kernel::ids::MemcgId;
 use agewise_policy::budget::{
     Counted as Taken, Gone, Moved, Order, Pacer, PageQueue, Scanned, Seen, World,
 };
-use agewise_policy::generations::{ByType, PageType};
+use agewise_policy::generations::PageType;
 use agewise_policy::proactive::{Action, Controller, Decision, Facts, Hands};
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
@@ -43,8 +43,6 @@ struct Known {
     counted: Counted,
     /// Scans so far: each misses other pages.
     scans: u64,
-    /// What the last decision lets go, anon and file.
-    types: ByType<bool>,
 }
 
 impl Held {
@@ -65,7 +63,6 @@ impl Held {
                 source: Source::new(&pace),
                 counted: Counted::default(),
                 scans: 0,
-                types: [true; 2],
             },
         }
     }
@@ -124,7 +121,7 @@ impl World for Turn<'_> {
         self.ledger.decided(self.machine.now_ns(), decision);
         self.ledger.stats.moves += u64::from(decision.action != Action::Nothing);
         if let Action::Coldest { types, .. } = decision.action {
-            self.known.types = types;
+            self.known.queue.let_go(types);
         }
         true
     }
@@ -133,11 +130,9 @@ impl World for Turn<'_> {
         let began_ns = self.machine.now_ns();
         self.known.scans += u64::from(counts);
         let tables = self.look(counts);
-        let types = self.known.types;
-        let seen = tables.into_iter().map(|(space, tables)| {
-            let goes = types[type_of(space) as usize];
-            (space, tables.iter().map(|table| of(table, goes)).collect())
-        });
+        let seen = tables
+            .into_iter()
+            .map(|(space, tables)| (space, tables.iter().map(of).collect()));
         let seen = seen.collect();
         let queue = &mut self.known.queue;
         queue.retain(|space| BTreeMap::contains_key(&seen, &space));
@@ -174,24 +169,16 @@ impl World for Turn<'_> {
         let before_ns = self.machine.now_ns() - self.machine.waited_ns();
         let misses = self.misses();
         let machine = &mut *self.machine;
-        let Known {
-            spaces,
-            queue,
-            types,
-            ..
-        } = &mut *self.known;
+        let Known { spaces, queue, .. } = &mut *self.known;
         let stats = &mut self.ledger.stats;
         let mut sum = queue.move_out(pages, |space, runs, choose| {
-            if !types[type_of(space) as usize] {
-                return Gone::default();
-            }
             machine.wait_busy(SLICE_NS);
             let mut seen = Vec::new();
             for mut table in spaces.look_at_pages(machine, space, runs) {
                 if let Space::Process(process) = space {
                     misses.hide(process, table.index, &mut table.bits.young);
                 }
-                seen.push(of(&table, true));
+                seen.push(of(&table));
             }
             let chosen = choose(&seen);
             if rehearse || chosen.is_empty() {
@@ -252,15 +239,11 @@ fn type_of(space: Space) -> PageType {
 }
 
 /// What the queue is told of a table. Dirty pages of files stay.
-fn of(table: &TableSeen, goes: bool) -> Seen {
+fn of(table: &TableSeen) -> Seen {
     Seen {
         index: table.index,
         bits: table.bits,
-        movable: if goes {
-            !table.bits.dirty
-        } else {
-            PageSet::NONE
-        },
+        movable: !table.bits.dirty,
     }
 }
 

@@ -43,6 +43,8 @@ pub struct Gone {
 pub struct PageQueue<S> {
     order: Order,
     type_of: fn(S) -> PageType,
+    /// Pages of these types may go.
+    goes: ByType<bool>,
     /// What is read from a file once and what a program touched once have little in common.
     models: ByType<ReuseModel>,
     spaces: BTreeMap<S, Space>,
@@ -83,6 +85,7 @@ impl<S: Copy + Ord> PageQueue<S> {
         PageQueue {
             order,
             type_of: |_| PageType::Anon,
+            goes: [true; 2],
             models: PageType::ALL.map(|_| order.model()),
             spaces: BTreeMap::new(),
             tiers: VecDeque::new(),
@@ -94,6 +97,11 @@ impl<S: Copy + Ord> PageQueue<S> {
     pub fn with_types(mut self, type_of: fn(S) -> PageType) -> Self {
         self.type_of = type_of;
         self
+    }
+
+    /// Says pages of which types go from now on; of the others only what is seen is learnt.
+    pub fn let_go(&mut self, types: ByType<bool>) {
+        self.goes = types;
     }
 
     /// Forgets the address spaces for which `keep` is false.
@@ -148,6 +156,9 @@ impl<S: Copy + Ord> PageQueue<S> {
         while left > 0
             && let Some((space, rank_max, runs)) = self.take(left)
         {
+            if !self.goes[(self.type_of)(space) as usize] {
+                continue;
+            }
             let asked: u64 = runs.iter().map(|run| run.end - run.start).sum();
             let mut chosen = 0;
             let gone = mover(space, &runs, &mut |seen| {
@@ -156,11 +167,13 @@ impl<S: Copy + Ord> PageQueue<S> {
                 runs
             });
             let chosen = chosen.min(asked);
-            moved.tried_bytes += chosen * PAGE_BYTES;
+            // The rest of large folios goes with what was chosen of them.
+            let tried = chosen.max(gone.left_pages);
+            moved.tried_bytes += tried * PAGE_BYTES;
             moved.young_again_bytes += (asked - chosen) * PAGE_BYTES;
-            moved.left_bytes += gone.left_pages.min(chosen) * PAGE_BYTES;
+            moved.left_bytes += gone.left_pages * PAGE_BYTES;
             moved.calls += gone.calls;
-            left -= chosen;
+            left = left.saturating_sub(tried);
         }
         moved
     }
@@ -276,7 +289,8 @@ impl<S: Copy + Ord> PageQueue<S> {
     ) -> Vec<[u16; PAGES_PER_TABLE]> {
         let mut ranks = Vec::with_capacity(seen.values().map(Vec::len).sum());
         for (space, seen) in seen {
-            let model = &self.models[(self.type_of)(*space) as usize];
+            let page_type = (self.type_of)(*space) as usize;
+            let (model, goes) = (&self.models[page_type], self.goes[page_type]);
             let tables = self
                 .spaces
                 .get(space)
@@ -290,7 +304,8 @@ impl<S: Copy + Ord> PageQueue<S> {
                     seen.bits.young
                 };
                 let mut of = [STAYS; PAGES_PER_TABLE];
-                (seen.movable & seen.bits.present).pages().for_each(|slot| {
+                let movable = if goes { seen.movable } else { PageSet::NONE };
+                (movable & seen.bits.present).pages().for_each(|slot| {
                     let page = known.map_or(PageHistory::default(), |pages| pages[slot]);
                     if let Some(rank) = self.order.rank(model, page, touched.contains(slot)) {
                         of[slot] = rank;

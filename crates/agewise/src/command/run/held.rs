@@ -28,20 +28,22 @@ pub struct Held {
     limit_bytes: u64,
     spec: Spec,
     backend: Backend,
+    files: bool,
     /// All reports together.
     sum: Report,
 }
 
 impl Held {
-    /// Opens the source and makes the cgroup. `by`: what decides which pages go.
+    /// Opens the source and makes the cgroup. `by`: what decides which pages go. With `files` those
+    /// of its page cache may.
     ///
     /// # Errors
     /// No swap, no access to page tables, or no cgroup to be had; each says what would help.
-    pub fn new(limit_bytes: u64, by: &str, rehearse: bool) -> anyhow::Result<Self> {
+    pub fn new(limit_bytes: u64, by: &str, files: bool, rehearse: bool) -> anyhow::Result<Self> {
         let spec: Spec = format!("budget:{limit_bytes},by={by}").parse()?;
         let backend = World::new(Roots::default()).backend();
         ensure!(
-            backend != Backend::None,
+            backend != Backend::None || files,
             "no free swap: --memory moves what is worth least there; add some (zram will do), or \
              leave the limit to the kernel by a cgroup without agewise"
         );
@@ -62,6 +64,7 @@ impl Held {
             limit_bytes,
             spec,
             backend,
+            files,
             sum: Report::default(),
         })
     }
@@ -93,6 +96,9 @@ impl Way for Held {
             spec: self.spec.clone(),
             dry_run: self.own.is_none(),
             backend: self.backend,
+            // A rehearsal has no cgroup that they would be charged to.
+            files: self.files && self.own.is_some(),
+            without: Vec::new(),
         }]);
         self.take_reports(notes);
     }
@@ -112,7 +118,9 @@ impl Way for Held {
         summary.limit_bytes = Some(self.limit_bytes);
         summary.policy = Some(self.spec.to_string());
         summary.reclaimed_bytes = self.sum.left_bytes;
-        summary.reclaimed_anon_bytes = self.sum.left_bytes;
+        let dropped_bytes = self.sum.dropped_bytes;
+        summary.reclaimed_anon_bytes = self.sum.left_bytes.saturating_sub(dropped_bytes);
+        summary.reclaimed_file_bytes = dropped_bytes;
         summary.scans = self.sum.scans;
         summary.gain = self.sum.measured;
         let Some(own) = self.own else {

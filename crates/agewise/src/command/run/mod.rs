@@ -74,6 +74,11 @@ pub struct Args {
     #[arg(value_parser = ["reuse", "heat"])]
     by: String,
 
+    /// Let clean pages of files that it reads go as well, with --memory: those of its page cache
+    /// that are worth least. Without this the kernel chooses among them.
+    #[arg(long, conflicts_with = "older_than")]
+    files: bool,
+
     /// Time between two looks, 100ms or more; a quarter of --older-than, at most 10s, unless given.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     interval: Option<Duration>,
@@ -153,7 +158,7 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
     };
     let Some(older_than) = args.older_than else {
         let limit_bytes = args.memory.context("--older-than or --memory is needed")?;
-        let held = Held::new(limit_bytes, &args.by, args.dry_run)?;
+        let held = Held::new(limit_bytes, &args.by, args.files, args.dry_run)?;
         return Ok(Prepared {
             own: held.own(),
             keeper: Keeper::new(Box::new(held), args.dry_run),

@@ -101,8 +101,14 @@ impl fmt::Display for Summary {
             let limit = bytes_text(limit_bytes);
             write!(
                 f,
-                "  limit        {limit}, {reclaimed} moved to swap ahead of it"
+                "  limit        {limit}, {} moved to swap",
+                bytes_text(self.reclaimed_anon_bytes)
             )?;
+            if self.reclaimed_file_bytes > 0 {
+                let dropped = bytes_text(self.reclaimed_file_bytes);
+                write!(f, " and {dropped} of files dropped")?;
+            }
+            write!(f, " ahead of it")?;
             if let (Some(hits), Some(faults)) = (self.limit_hits, self.major_faults) {
                 write!(f, "; reached {hits} times, {faults} major faults")?;
             }
@@ -156,6 +162,7 @@ mod tests {
             command: vec!["job".into()],
             limit_bytes: Some(512 << 20),
             reclaimed_bytes: 100 << 20,
+            reclaimed_anon_bytes: 100 << 20,
             limit_hits: Some(3),
             major_faults: Some(41),
             gain: Some(Gain {

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The page cache of a cgroup under a budget: what of it is in memory and was accessed, and clean
+//! pages dropped that were chosen.
+//!
+//! Other observers of files walk the whole page cache at each look. A budget looks often, so only
+//! the inodes known to be its own are walked, and those accessed that are not known yet; all of it
+//! now and then, for files that were there before and that nobody reads.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use agewise_policy::budget::{Gone, Seen};
+use agewise_policy::table::PageSet;
+
+use super::Choose;
+use super::known::{Address, Known, Table, by_table};
+use crate::access::{AccessError, PAGE_BYTES};
+use crate::cgroup::{Cgroup, CgroupError, TreeLimits};
+use crate::clock;
+use crate::error::FileError;
+use crate::pagecache::{
+    AccessNotes, Accessed, Accesses, Block, CacheReader, CacheWalk, DropLimits, Dropper, Mounts,
+};
+use crate::root::ProcRoot;
+
+/// Walks of the whole page cache take at most one part in so many of a core,
+const CORE_SHARE: u64 = 200;
+/// and are so far apart at least, ns.
+const WALKS_NS: u64 = 30_000_000_000;
+
+/// Inodes accessed anywhere that are asked about at a look, at most: 2 us each.
+const STRANGERS_MAX: usize = 4096;
+
+/// Cgroups below that are followed.
+const CGROUPS: TreeLimits = TreeLimits {
+    depth_max: 64,
+    count_max: 1 << 12,
+};
+
+/// What is chosen is bounded by who chooses.
+const LIMITS: DropLimits = DropLimits {
+    bytes_max: u64::MAX,
+    rate_bytes_per_s: u64::MAX,
+    rehearse: false,
+    far: false,
+    files_max: usize::MAX,
+};
+
+/// Why the files of a cgroup cannot be held.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    /// What is in the page cache, or what of it is accessed, cannot be seen.
+    #[error("page cache: {0}")]
+    Source(#[from] AccessError),
+    /// The cgroup is gone.
+    #[error("page cache: {0}")]
+    Cgroup(#[from] CgroupError),
+    /// What is mounted where cannot be read.
+    #[error("page cache: {0}")]
+    Mounts(#[from] FileError),
+}
+
+/// Files whose pages are charged to a cgroup, or to those below it.
+pub struct BudgetedFiles {
+    cgroup: Cgroup,
+    /// Not of these and those below them.
+    without: Vec<PathBuf>,
+    walk: Box<dyn CacheReader>,
+    accessed: Box<dyn AccessNotes>,
+    /// Accessed since the last look that counts, as far as it was asked for.
+    since: Accesses,
+    mounts: Mounts,
+    known: Known,
+    looks: u32,
+    walk_due_ns: u64,
+    walked_ns: u64,
+}
+
+impl BudgetedFiles {
+    /// Begins with nothing known.
+    ///
+    /// # Errors
+    /// Those of [`CacheWalk::open`] and [`Accessed::open`].
+    pub fn open(cgroup: Cgroup) -> Result<Self, FilesError> {
+        let walk = CacheWalk::open()?;
+        Ok(Self::new(
+            cgroup,
+            Box::new(walk),
+            Box::new(Accessed::open()?),
+        ))
+    }
+
+    fn new(cgroup: Cgroup, walk: Box<dyn CacheReader>, accessed: Box<dyn AccessNotes>) -> Self {
+        BudgetedFiles {
+            cgroup,
+            without: Vec::new(),
+            walk,
+            accessed,
+            since: Accesses::default(),
+            mounts: Mounts::default(),
+            known: Known::default(),
+            looks: 0,
+            walk_due_ns: 0,
+            walked_ns: 0,
+        }
+    }
+
+    /// Leaves these cgroups, and those below them, alone from the next look that counts on.
+    pub fn spare(&mut self, without: &[PathBuf]) {
+        if self.without != without {
+            self.without = without.to_vec();
+        }
+    }
+
+    /// Looks at all files, by a name for each that stays. What is accessed after a look that
+    /// `counts` belongs to the next; another only adds what came in since.
+    ///
+    /// # Errors
+    /// The cgroup is gone, or the page cache cannot be seen any more.
+    pub fn look(&mut self, counts: bool) -> Result<BTreeMap<u64, Vec<Seen>>, FilesError> {
+        let later = self.accessed.look()?;
+        self.since.add(later);
+        match counts {
+            true => self.begin_look()?,
+            false => self.follow_newcomers()?,
+        }
+        self.ask_about_strangers()?;
+        let files = self.known.files.iter();
+        let seen = files
+            .map(|(name, file)| (*name, file.seen(&self.since)))
+            .collect();
+        if counts {
+            self.since = Accesses::default();
+        }
+        Ok(seen)
+    }
+
+    /// CPU time that walks of the whole page cache took since this was asked last, ns. They come in
+    /// their own time, whatever looks do.
+    pub fn take_walked_ns(&mut self) -> u64 {
+        std::mem::take(&mut self.walked_ns)
+    }
+
+    fn begin_look(&mut self) -> Result<(), FilesError> {
+        let below = self.cgroup.descendants(CGROUPS)?.cgroups;
+        let is_spared = |cgroup: &&Cgroup| {
+            let mut without = self.without.iter();
+            without.any(|path| cgroup.path().starts_with(path))
+        };
+        let all = below.iter().chain([&self.cgroup]);
+        let owned = all.filter(|cgroup| !is_spared(cgroup)).map(Cgroup::id);
+        self.known.owned = owned.collect();
+        self.mounts = Mounts::read(&ProcRoot::default())?;
+        self.looks += 1;
+        let addresses = self.known.begin(self.looks);
+        if clock::monotonic_ns() < self.walk_due_ns {
+            for address in addresses {
+                self.walk.walk_inode(address, &mut self.known)?;
+            }
+            return Ok(());
+        }
+        self.known.strangers.clear();
+        let walked = self.walk.walk(&mut self.known)?;
+        self.walked_ns += walked.cpu_ns;
+        let pause_ns = walked.cpu_ns.saturating_mul(CORE_SHARE).max(WALKS_NS);
+        self.walk_due_ns = clock::monotonic_ns().saturating_add(pause_ns);
+        Ok(())
+    }
+
+    /// Walks files again that were read where nothing of them was in memory.
+    fn follow_newcomers(&mut self) -> Result<(), FilesError> {
+        let mut changed = HashSet::new();
+        for (block, pages) in &self.since.blocks {
+            let name = self.known.names.get(&(block.inode, block.number));
+            let Some(file) = name.and_then(|name| self.known.files.get_mut(name)) else {
+                continue;
+            };
+            let table = file.tables.get(&block.block.into());
+            let present = table.map_or(PageSet::NONE, Table::present);
+            if !pages.without(&present).is_empty() && changed.insert(block.inode) {
+                file.forget_presence();
+            }
+        }
+        for address in changed {
+            self.walk.walk_inode(address, &mut self.known)?;
+        }
+        Ok(())
+    }
+
+    /// Walks inodes that were accessed and are not known.
+    fn ask_about_strangers(&mut self) -> Result<(), FilesError> {
+        let known = &self.known;
+        let is_new = |address: &Address| {
+            !known.names.contains_key(address) && !known.strangers.contains(address)
+        };
+        let accessed = self.since.blocks.keys();
+        let accessed = accessed.map(|block| (block.inode, block.number));
+        let new: HashSet<Address> = accessed.filter(is_new).take(STRANGERS_MAX).collect();
+        for address in new {
+            self.walk.walk_inode(address.0, &mut self.known)?;
+            if !self.known.names.contains_key(&address) {
+                self.known.strangers.insert(address);
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops what `choose` chooses of `runs` (indices, ascending) of a file, if it is clean.
+    /// `rehearse`: everything but that.
+    ///
+    /// # Errors
+    /// The page cache cannot be seen any more. What happens to single files is none.
+    pub fn move_out(
+        &mut self,
+        name: u64,
+        runs: &[Range<u64>],
+        choose: &mut Choose<'_>,
+        rehearse: bool,
+    ) -> Result<Gone, FilesError> {
+        let Some(file) = self.known.files.get_mut(&name) else {
+            return Ok(Gone::default());
+        };
+        let mut seen: Vec<Seen> = Vec::new();
+        for (index, _) in runs.iter().cloned().flat_map(by_table) {
+            let table = file.tables.get(&index).copied();
+            if let Some(table) = table.filter(|_| seen.last().is_none_or(|s| s.index != index)) {
+                let block = file.block(index);
+                let since = self.since.blocks.get(&block).copied();
+                let since = since.unwrap_or(PageSet::NONE) | self.accessed.peek(&block)?;
+                seen.push(file.seen_table(index, &table, since));
+            }
+        }
+        let chosen = file.whole(&choose(&seen));
+        if chosen.is_empty() || rehearse {
+            return Ok(Gone::default());
+        }
+        let path = self.walk.path(&file.on, &file.inode)?;
+        let find = |path: PathBuf| {
+            let (device, number) = (file.on.device, file.inode.number);
+            self.mounts.find(device, &path, number)
+        };
+        let place = path.and_then(find);
+        let mut gone = Gone {
+            left_pages: 0,
+            calls: chosen.len() as u64,
+        };
+        let (on, inode, never) = (Arc::clone(&file.on), file.inode, AtomicBool::new(false));
+        Dropper::new(LIMITS, &never).drop_chosen(
+            (&on, &inode),
+            place.as_ref(),
+            &chosen,
+            &mut |run, report| {
+                gone.left_pages += report.left_bytes / PAGE_BYTES;
+                file.tried(run, report.left_bytes + report.vanished_bytes);
+            },
+        );
+        Ok(gone)
+    }
+
+    /// Bytes of memory that it takes, besides maps in the kernel.
+    pub fn memory_bytes(&self) -> usize {
+        let known = &self.known;
+        let tables: usize = known.files.values().map(|file| file.tables.len()).sum();
+        tables * size_of::<(u64, Table)>()
+            + known.files.len() * size_of::<(u64, super::known::CachedFile)>()
+            + known.names.capacity() * size_of::<(Address, u64)>()
+            + known.strangers.capacity() * size_of::<Address>()
+            + self.since.blocks.capacity() * size_of::<(Block, PageSet)>()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::cgroup::{Hierarchy, Version};
+    use crate::pagecache::CacheKind;
+    use crate::pagecache::fake::{FakeFile, Shared};
+
+    pub fn file(number: u64, cgroup: u64, pages: u32) -> FakeFile {
+        FakeFile {
+            number,
+            kind: CacheKind::File,
+            cgroup,
+            pages,
+            frame: number * 100,
+            read: 0,
+        }
+    }
+
+    /// The first word of present, young and swapped pages of the only table.
+    fn words(seen: &[Seen]) -> [u64; 3] {
+        let [seen] = seen else { panic!("{seen:?}") };
+        [seen.bits.present, seen.bits.young, seen.bits.swapped].map(|set| set[0])
+    }
+
+    #[test]
+    fn files_of_the_cgroup_are_shown_while_they_are_in_memory_and_after() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("a/below")).unwrap();
+        std::fs::create_dir(dir.path().join("b")).unwrap();
+        let hierarchy = Hierarchy::at(Version::V2, dir.path());
+        let [a, below, b] = ["/a", "/a/below", "/b"].map(|path| {
+            let cgroup = Cgroup::open(&hierarchy, path);
+            cgroup.unwrap()
+        });
+        let shared = Shared::default();
+        let files = [
+            file(1, a.id(), 8),
+            file(2, below.id(), 4),
+            file(3, b.id(), 4),
+        ];
+        shared.0.lock().unwrap().files = files.to_vec();
+        let mut held = BudgetedFiles::new(a, Box::new(shared.clone()), Box::new(shared.clone()));
+        let seen = held.look(true).unwrap();
+        let sizes: Vec<u64> = seen
+            .values()
+            .map(|seen| seen[0].bits.present.len())
+            .collect();
+        assert_eq!((seen.len(), sizes.iter().sum::<u64>()), (2, 12));
+        assert!(seen.values().all(|seen| words(seen)[1] == 0), "{seen:?}");
+        let name = *seen
+            .iter()
+            .find(|(_, seen)| words(seen)[0] == 0xff)
+            .unwrap()
+            .0;
+
+        // Two pages are read: known before the next look, and at it; then no more.
+        shared.0.lock().unwrap().files[0].read = 0b11;
+        assert_eq!(words(&held.look(false).unwrap()[&name]), [0xff, 0b11, 0]);
+        assert_eq!(words(&held.look(true).unwrap()[&name]), [0xff, 0b11, 0]);
+        assert_eq!(words(&held.look(false).unwrap()[&name]), [0xff, 0, 0]);
+
+        // Half of it leaves, and one page of that comes back and is seen before it is walked.
+        shared.0.lock().unwrap().files[0].pages = 4;
+        assert_eq!(words(&held.look(true).unwrap()[&name]), [0xf, 0, 0xf0]);
+        shared.0.lock().unwrap().files[0].read = 1 << 5;
+        shared.0.lock().unwrap().files[0].pages = 6;
+        let seen = held.look(false).unwrap();
+        assert_eq!(words(&seen[&name]), [0x3f, 1 << 5, 0xc0]);
+        assert_eq!(seen[&name][0].movable[0], 0x3f);
+    }
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is known of the files of a budget: their pages, in memory and out of it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use agewise_policy::budget::Seen;
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
+
+use crate::access::PAGE_BYTES;
+use crate::pagecache::{Accesses, Block, CacheKind, CacheSink, Folios, Inode, Leaf, SuperBlock};
+
+/// A page that did not go (dirty, mapped, locked) is tried again after so many looks.
+const STUCK_LOOKS: u32 = 16;
+
+/// Of pages that left, it is known so many looks that they were there.
+const KNOWN_LOOKS: u32 = 256;
+
+/// An inode as accesses name it: its address, and the low half of its number.
+pub(super) type Address = (u64, u32);
+
+/// What is known of files.
+#[derive(Default)]
+pub(super) struct Known {
+    /// Kernfs ids of the cgroups.
+    pub owned: HashSet<u64>,
+    /// By a name that stays the same while no page is in memory.
+    pub files: BTreeMap<u64, CachedFile>,
+    pub names: HashMap<Address, u64>,
+    /// Inodes of which nothing belongs to the cgroup.
+    pub strangers: HashSet<Address>,
+    look: u32,
+    /// The file being shown, and whether anything of it belongs to the cgroup.
+    shown: Option<u64>,
+}
+
+/// A file, also while nothing of it is in memory.
+pub(super) struct CachedFile {
+    pub inode: Inode,
+    pub on: Arc<SuperBlock>,
+    /// By index of their first page / 512.
+    pub tables: BTreeMap<u64, Table>,
+}
+
+/// 512 pages.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Table {
+    /// In memory at the last look.
+    present: PageSet,
+    /// Dirty then, or being written.
+    unclean: PageSet,
+    /// Part of a large folio that begins before.
+    tail: PageSet,
+    /// In memory at some look.
+    known: PageSet,
+    /// Dropped since the last look.
+    dropped: PageSet,
+    /// Did not go when asked to.
+    stuck: PageSet,
+    /// The last look that found any of them.
+    look: u32,
+}
+
+impl Known {
+    /// Before a look: what it finds is there. Returns the inodes that are known.
+    pub fn begin(&mut self, look: u32) -> Vec<u64> {
+        self.look = look;
+        self.names.clear();
+        self.files.retain(|_, file| {
+            file.forget_before(look);
+            !file.tables.is_empty()
+        });
+        let files = self.files.values();
+        files.map(|file| file.inode.address).collect()
+    }
+}
+
+/// Takes what walks show, as far as it belongs to the cgroup.
+impl CacheSink for Known {
+    fn leaves(&mut self, on: &Arc<SuperBlock>, inode: &Inode, leaves: &[Leaf], _: &Folios<'_>) {
+        if on.kind != CacheKind::File {
+            return;
+        }
+        let name = inode.name_hash(on);
+        let own = leaves.iter();
+        for leaf in own.filter(|leaf| self.owned.contains(&leaf.cgroup)) {
+            let file = self.files.entry(name).or_insert_with(|| CachedFile {
+                inode: *inode,
+                on: Arc::clone(on),
+                tables: BTreeMap::new(),
+            });
+            if self.shown != Some(name) {
+                self.shown = Some(name);
+                (file.inode, file.on) = (*inode, Arc::clone(on));
+                let address = (inode.address, inode.number as u32);
+                self.names.insert(address, name);
+            }
+            file.found(leaf, self.look);
+        }
+    }
+
+    fn end(&mut self, _: &Arc<SuperBlock>, inode: &Inode, valid: bool) {
+        let Some(name) = self.shown.take().filter(|_| !valid) else {
+            return;
+        };
+        // It became another one: what was shown is nobody's.
+        self.names.remove(&(inode.address, inode.number as u32));
+        self.files.remove(&name);
+    }
+}
+
+impl CachedFile {
+    pub fn block(&self, index: u64) -> Block {
+        Block {
+            inode: self.inode.address,
+            number: self.inode.number as u32,
+            block: index as u32,
+        }
+    }
+
+    /// Before it is walked: what that finds is there.
+    pub fn forget_presence(&mut self) {
+        for table in self.tables.values_mut() {
+            table.present = PageSet::NONE;
+            table.unclean = PageSet::NONE;
+            table.tail = PageSet::NONE;
+            table.dropped = PageSet::NONE;
+        }
+    }
+
+    fn forget_before(&mut self, look: u32) {
+        self.forget_presence();
+        self.tables.retain(|_, table| {
+            if look.is_multiple_of(STUCK_LOOKS) {
+                table.stuck = PageSet::NONE;
+            }
+            look.saturating_sub(table.look) < KNOWN_LOOKS
+        });
+    }
+
+    fn found(&mut self, leaf: &Leaf, look: u32) {
+        // A bit of a leaf above the last level stands for more than one page.
+        let bit_pages = 1u64 << leaf.shift();
+        let unclean = leaf.unclean();
+        for bit in (0..64).filter(|bit| leaf.present >> bit & 1 == 1) {
+            let first = leaf.first_page() + bit * bit_pages;
+            let is_tail = leaf.tail >> bit & 1 == 1;
+            for (index, pages) in by_table(first + u64::from(!is_tail)..first + bit_pages) {
+                if is_tail || bit_pages > 1 {
+                    self.tables.entry(index).or_default().tail |= pages;
+                }
+            }
+            for (index, pages) in by_table(first..first + bit_pages) {
+                let table = self.tables.entry(index).or_default();
+                table.present |= pages;
+                table.known |= pages;
+                table.look = look;
+                if unclean >> bit & 1 == 1 {
+                    table.unclean |= pages;
+                }
+            }
+        }
+    }
+
+    pub fn seen(&self, since: &Accesses) -> Vec<Seen> {
+        let tables = self.tables.iter();
+        let seen = tables.map(|(index, table)| {
+            let since = since.blocks.get(&self.block(*index)).copied();
+            self.seen_table(*index, table, since.unwrap_or(PageSet::NONE))
+        });
+        seen.collect()
+    }
+
+    /// What is known of a table, with what was accessed `since` the last look that counted.
+    pub fn seen_table(&self, index: u64, table: &Table, since: PageSet) -> Seen {
+        let present = table.present();
+        Seen {
+            index,
+            bits: TableBits {
+                present,
+                young: table.whole(since & table.known),
+                swapped: table.known.without(&present),
+                ..TableBits::default()
+            },
+            movable: match self.inode.can_be_dropped(&self.on) {
+                true => present.without(&table.stuck).without(&table.unclean),
+                false => PageSet::NONE,
+            },
+        }
+    }
+
+    /// The folios of some pages, as runs.
+    pub fn whole(&self, runs: &[Range<u64>]) -> Vec<Range<u64>> {
+        let mut sets: BTreeMap<u64, PageSet> = BTreeMap::new();
+        for (index, pages) in runs.iter().cloned().flat_map(by_table) {
+            *sets.entry(index).or_default() |= pages;
+        }
+        let whole = sets.into_iter().flat_map(|(index, pages)| {
+            let table = self.tables.get(&index);
+            let pages = table.map_or(pages, |table| table.whole(pages) & table.present());
+            let first = index * PAGES_PER_TABLE as u64;
+            let run = |run: Range<usize>| first + run.start as u64..first + run.end as u64;
+            pages.runs().map(run).collect::<Vec<_>>()
+        });
+        whole.collect()
+    }
+
+    /// A run was asked to go, and so many bytes of it are not there any more.
+    pub fn tried(&mut self, run: &Range<u64>, gone_bytes: u64) {
+        let went = gone_bytes >= (run.end - run.start) * PAGE_BYTES;
+        for (index, pages) in by_table(run.clone()) {
+            let table = self.tables.entry(index).or_default();
+            match went {
+                true => table.dropped |= pages,
+                false => table.stuck |= pages,
+            }
+        }
+    }
+}
+
+impl Table {
+    /// These pages, with all of each large folio that holds one of them: it stays or goes as one.
+    pub fn whole(&self, pages: PageSet) -> PageSet {
+        let mut whole = pages;
+        for tails in self.tail.runs() {
+            let folio = PageSet::range(tails.start.saturating_sub(1)..tails.end);
+            if !(pages & folio).is_empty() {
+                whole |= folio;
+            }
+        }
+        whole
+    }
+
+    pub fn present(&self) -> PageSet {
+        self.present.without(&self.dropped)
+    }
+}
+
+/// The parts of a run of pages, by index of the first page / 512.
+pub(super) fn by_table(pages: Range<u64>) -> impl Iterator<Item = (u64, PageSet)> {
+    const SIZE: u64 = PAGES_PER_TABLE as u64;
+    let tables = pages.start / SIZE..pages.end.div_ceil(SIZE);
+    tables.map(move |index| {
+        let place = |page: u64| page.clamp(index * SIZE, (index + 1) * SIZE) - index * SIZE;
+        let (from, to) = (place(pages.start), place(pages.end));
+        (index, PageSet::range(from as usize..to as usize))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::files::tests::file;
+    use super::*;
+    use crate::pagecache::CacheReader;
+    use crate::pagecache::fake::Shared;
+
+    #[test]
+    fn what_did_not_go_is_left_alone_and_what_went_is_out() {
+        let shared = Shared::default();
+        shared.0.lock().unwrap().files = vec![file(1, 7, 64)];
+        let mut known = Known {
+            owned: [7].into(),
+            look: 1,
+            ..Known::default()
+        };
+        let mut walk: Box<dyn CacheReader> = Box::new(shared);
+        walk.walk(&mut known).unwrap();
+        let name = *known.files.keys().next().unwrap();
+        let file = known.files.get_mut(&name).unwrap();
+        file.tried(&(0..20), 20 * PAGE_BYTES);
+        file.tried(&(20..30), 9 * PAGE_BYTES);
+        let seen = file.seen(&Accesses::default());
+        assert_eq!(seen[0].bits.present, PageSet::range(20..64));
+        assert_eq!(seen[0].movable, PageSet::range(30..64));
+        assert_eq!(seen[0].bits.swapped, PageSet::range(0..20));
+        let addresses = known.begin(STUCK_LOOKS);
+        assert_eq!(addresses.len(), 1);
+        assert_eq!(
+            known.files[&name].seen(&Accesses::default())[0]
+                .movable
+                .len(),
+            0
+        );
+        walk.walk_inode(addresses[0], &mut known).unwrap();
+        let seen = known.files[&name].seen(&Accesses::default());
+        assert_eq!(seen[0].movable.len(), 64, "tried again");
+        known.begin(STUCK_LOOKS + KNOWN_LOOKS);
+        assert!(known.files.is_empty(), "nothing was there for long");
+    }
+
+    #[test]
+    fn a_large_folio_is_one() {
+        let table = Table {
+            present: PageSet::range(0..40),
+            tail: PageSet::range(9..16) | PageSet::range(17..32),
+            ..Table::default()
+        };
+        let whole = |from, to| table.whole(PageSet::range(from..to));
+        assert_eq!(whole(3, 5), PageSet::range(3..5));
+        assert_eq!(whole(10, 11), PageSet::range(8..16));
+        assert_eq!(whole(15, 17), PageSet::range(8..32));
+        assert_eq!(whole(35, 36), PageSet::range(35..36));
+    }
+}
