@@ -68,6 +68,71 @@ fn meminfo() -> [u64; 3] {
     })
 }
 
+/// A file of three levels fills the output of a call some times over.
+#[test]
+fn one_inode_is_walked_alone_and_nothing_where_it_was() {
+    let Some(mut walk) = opened("one inode", CacheWalk::open()) else {
+        return;
+    };
+    let dir = on_disk();
+    for pages in [1, 700, 300_000u64] {
+        let path = dir.path().join(pages.to_string());
+        let file = cold_file(&path, 1);
+        let writable = File::options().write(true).open(&path).unwrap();
+        writable.set_len(pages * PAGE as u64).unwrap();
+        // One page in each node.
+        (0..pages)
+            .step_by(64)
+            .for_each(|page| read_page(&file, page));
+        let (all, _) = Seen::walk(&mut walk);
+        let (on, inode, _) = all.file(&file).expect("it is in memory").clone();
+        let mut alone = Seen::default();
+        walk.walk_inode(inode.address, &mut alone).unwrap();
+        assert_eq!(alone.files.len(), 1);
+        let (found_on, found, _) = alone.file(&file).expect("the same file");
+        assert_eq!((found_on, found.address), (&on, inode.address));
+        assert_eq!(alone.pages(&file), resident(&file, pages as usize));
+        drop((file, writable));
+        fs::remove_file(&path).unwrap();
+        // Its memory may be another inode's by now, or nobody's: only not this one's.
+        let mut gone = Seen::default();
+        walk.walk_inode(inode.address, &mut gone).unwrap();
+        let same = |(_, other, _): &&cache::SeenFile| {
+            (other.number, other.generation) == (inode.number, inode.generation)
+        };
+        assert_eq!(gone.files.values().filter(same).count(), 0);
+    }
+    walk.walk_inode(0, &mut Seen::default()).unwrap();
+    walk.walk_inode(u64::MAX - 4095, &mut Seen::default())
+        .unwrap();
+}
+
+#[test]
+fn what_is_peeked_at_stays_noted() {
+    let Some(mut accessed) = opened("peek", Accessed::open()) else {
+        return;
+    };
+    let dir = on_disk();
+    let file = cold_file(&dir.path().join("file"), 1030);
+    let number = file.metadata().unwrap().ino() as u32;
+    // It was written.
+    accessed.look().unwrap();
+    read_page(&file, 3);
+    read_page(&file, 1025);
+    let noted = accessed.look().unwrap();
+    let of_file = |(block, _): &(&agewise_host::pagecache::Block, _)| block.number == number;
+    let blocks: Vec<_> = noted.blocks.iter().filter(of_file).collect();
+    assert_eq!(blocks.len(), 2, "{blocks:?}");
+    let first = *blocks.iter().find(|(block, _)| block.block == 0).unwrap().0;
+    assert!(accessed.peek(&first).unwrap().is_empty());
+    read_page(&file, 7);
+    for _ in 0..2 {
+        let peeked = accessed.peek(&first).unwrap();
+        assert_eq!(peeked.pages().collect::<Vec<_>>(), [7]);
+    }
+    assert!(accessed.look().unwrap().blocks[&first].contains(7));
+}
+
 #[test]
 fn pages_of_a_file_are_those_of_mincore() {
     let Some(mut walk) = opened("mincore", CacheWalk::open()) else {
