@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use agewise_host::access::AccessSource;
-use agewise_host::cgroup::Cgroup;
+use agewise_host::cgroup::{Cgroup, Usage};
 use agewise_host::clock;
 use agewise_host::memory::MemInfo;
 use agewise_host::mover::PageoutError;
@@ -80,6 +80,8 @@ struct Spaces<M> {
     by_pid: BTreeMap<u32, M>,
     /// Where files are held as well; or why they cannot be.
     files: Option<Result<Box<dyn Files>, String>>,
+    /// Of its cgroup, once it was asked for.
+    usage: Option<Usage>,
     slow: Slow,
     slow_due_us: u64,
     /// CPU time of holding it so far.
@@ -109,6 +111,7 @@ impl<M: Memory> Target<M> {
             spaces: Spaces {
                 by_pid: BTreeMap::new(),
                 files: None,
+                usage: None,
                 slow: Slow::default(),
                 slow_due_us: 0,
                 cpu_ns: 0,
@@ -243,11 +246,14 @@ impl<M: Memory> Spaces<M> {
     }
 
     /// Memory charged to the cgroup, or resident memory of the processes.
-    fn charged_bytes(&self, held: &Held) -> Option<u64> {
-        match &held.cgroup {
-            Some(cgroup) => cgroup.usage_bytes().ok().flatten(),
-            None => Some(self.by_pid.values().filter_map(M::resident_bytes).sum()),
-        }
+    fn charged_bytes(&mut self, held: &Held) -> Option<u64> {
+        let Some(cgroup) = &held.cgroup else {
+            return Some(self.by_pid.values().filter_map(M::resident_bytes).sum());
+        };
+        let usage = self.usage.take().or_else(|| Usage::open(cgroup).ok())?;
+        let bytes = usage.bytes()?;
+        self.usage = Some(usage);
+        Some(bytes)
     }
 }
 

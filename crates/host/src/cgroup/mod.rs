@@ -7,6 +7,7 @@ pub mod name;
 mod own;
 mod stat;
 mod tree;
+mod usage;
 
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
@@ -16,6 +17,7 @@ pub use hierarchy::{Hierarchy, Layout, Mounts, Version};
 pub use own::OwnCgroup;
 pub use stat::MemoryStat;
 pub use tree::{Listing, TreeLimits};
+pub use usage::Usage;
 
 use crate::error::{self, FileError};
 use crate::process::{Process, ProcessError};
@@ -223,10 +225,14 @@ impl Cgroup {
 
     /// Memory charged to it and the cgroups below. The root of v2 has no such file: `None`.
     pub fn usage_bytes(&self) -> Result<Option<u64>, CgroupError> {
-        self.number(match self.hierarchy.version {
+        self.number(self.usage_file())
+    }
+
+    fn usage_file(&self) -> &'static str {
+        match self.hierarchy.version {
             Version::V1 => "memory.usage_in_bytes",
             Version::V2 => "memory.current",
-        })
+        }
     }
 
     /// Memory in swap charged to it; `None` where swap is not accounted.
