@@ -129,6 +129,7 @@ impl World for Model {
         Scanned {
             present_pages: self.resident_pages,
             young_pages: (self.resident_pages as f64 * self.young_share) as u64,
+            cleared_pages: (self.resident_pages as f64 * self.young_share) as u64,
             cpu_ns: self.scan_ns,
         }
     }

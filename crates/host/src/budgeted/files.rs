@@ -31,8 +31,12 @@ const CORE_SHARE: u64 = 200;
 /// and are so far apart at least, ns.
 const WALKS_NS: u64 = 30_000_000_000;
 
-/// Inodes accessed anywhere that are asked about at a look, at most: 2 us each.
-const STRANGERS_MAX: usize = 4096;
+/// CPU time for inodes accessed anywhere on the machine, of which it is not known whose they are, a
+/// look, ns. The others have their turn at the next looks: a build reads thousands of files.
+const STRANGERS_NS: u64 = 1_000_000;
+
+/// Strangers remembered, at most.
+const STRANGERS_MAX: usize = 1 << 18;
 
 /// Cgroups below that are followed.
 const CGROUPS: TreeLimits = TreeLimits {
@@ -162,7 +166,6 @@ impl BudgetedFiles {
             }
             return Ok(());
         }
-        self.known.strangers.clear();
         let walked = self.walk.walk(&mut self.known)?;
         self.walked_ns += walked.cpu_ns;
         let pause_ns = walked.cpu_ns.saturating_mul(CORE_SHARE).max(WALKS_NS);
@@ -198,8 +201,15 @@ impl BudgetedFiles {
         };
         let accessed = self.since.blocks.keys();
         let accessed = accessed.map(|block| (block.inode, block.number));
-        let new: HashSet<Address> = accessed.filter(is_new).take(STRANGERS_MAX).collect();
+        let new: HashSet<Address> = accessed.filter(is_new).collect();
+        if self.known.strangers.len() + new.len() > STRANGERS_MAX {
+            self.known.strangers.clear();
+        }
+        let began_ns = clock::thread_cpu_ns();
         for address in new {
+            if clock::thread_cpu_ns().saturating_sub(began_ns) > STRANGERS_NS {
+                break;
+            }
             self.walk.walk_inode(address.0, &mut self.known)?;
             if !self.known.names.contains_key(&address) {
                 self.known.strangers.insert(address);

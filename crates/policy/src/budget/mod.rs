@@ -118,6 +118,9 @@ pub struct Scanned {
     pub present_pages: u64,
     /// Those accessed since the scan before.
     pub young_pages: u64,
+    /// Those of them whose accessed bits were in page tables, which the target sets again one by
+    /// one.
+    pub cleared_pages: u64,
     /// CPU time, ns.
     pub cpu_ns: u64,
 }
@@ -127,6 +130,7 @@ impl Scanned {
     pub fn add(&mut self, other: &Scanned) {
         self.present_pages += other.present_pages;
         self.young_pages += other.young_pages;
+        self.cleared_pages += other.cleared_pages;
         self.cpu_ns += other.cpu_ns;
     }
 }

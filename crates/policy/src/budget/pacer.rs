@@ -261,7 +261,7 @@ impl Pacer {
     /// A scan that began at `began_us` is done.
     pub fn scanned(&mut self, began_us: u64, scanned: &Scanned) {
         self.went_before_pages = std::mem::take(&mut self.went_pages);
-        let cost_ns = scanned.cpu_ns + scanned.young_pages.saturating_mul(YOUNG_AGAIN_NS);
+        let cost_ns = scanned.cpu_ns + scanned.cleared_pages.saturating_mul(YOUNG_AGAIN_NS);
         let passed_ns = began_us.saturating_sub(self.scanned_us).max(1) as f64 * 1e3;
         let moving_percent = self.move_cpu_ns as f64 / passed_ns * SCAN_OF_MOVES_PERCENT;
         (self.scanned_us, self.move_cpu_ns) = (began_us, 0);

@@ -118,9 +118,16 @@ impl<S: Copy + Ord> PageQueue<S> {
     /// among them, what is known stays and nothing is queued.
     pub fn scan(&mut self, seen: &BTreeMap<S, Vec<Seen>>, counts: bool, pages: u64) -> Scanned {
         let mut scanned = Scanned::default();
-        for table in seen.values().flatten() {
-            scanned.present_pages += table.bits.present.len();
-            scanned.young_pages += table.bits.young.len();
+        for (space, tables) in seen {
+            let young = tables.iter().map(|table| table.bits.young.len());
+            let young_pages: u64 = young.sum();
+            scanned.young_pages += young_pages;
+            let present = tables.iter().map(|table| table.bits.present.len());
+            scanned.present_pages += present.sum::<u64>();
+            // Accesses to files are noted at each read, cleared or not.
+            if (self.type_of)(*space) == PageType::Anon {
+                scanned.cleared_pages += young_pages;
+            }
         }
         if counts {
             self.learn(seen);
