@@ -52,6 +52,7 @@ pub struct Mechanism {
     pub protection: Protection,
     /// Tasks killed to make room.
     pub kills: u64,
+    pub flusher_wakes: u64,
 }
 
 /// The memory of a process.
@@ -214,7 +215,9 @@ impl World for Mechanism {
         self.free_frames.push(pfn);
     }
 
-    fn wake_flusher(&mut self, _: NodeId) {}
+    fn wake_flusher(&mut self, _: NodeId) {
+        self.flusher_wakes += 1;
+    }
 
     fn protection(&self, target: MemcgId, memcg: MemcgId) -> Protection {
         if memcg == MemcgId::ROOT || memcg == target {
@@ -366,6 +369,7 @@ impl Machine {
                 file: anon..anon + file,
                 shadow_nodes,
                 deferred: 0,
+                flusher_wakes: 0,
                 protection: Protection::default(),
                 kills: 0,
             },
