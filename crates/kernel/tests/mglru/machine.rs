@@ -298,12 +298,7 @@ impl Machine {
 
     /// A machine with a process of a given layout.
     pub fn with_layout(layout: Layout, settings: mglru::Settings, capacity: usize) -> Machine {
-        let Layout {
-            anon,
-            file,
-            mapped,
-            no_recency,
-        } = layout;
+        let (anon, file, mapped) = (layout.anon, layout.file, layout.mapped);
         let page = |folio_type, vpn| Page {
             folio_type,
             vpn,
@@ -323,14 +318,13 @@ impl Machine {
             no_recency,
             ..Vma::default()
         };
-        let mut vmas = Vec::new();
-        if anon > 0 {
-            vmas.push(vma(VPN_ANON, anon, false, false));
-        }
-        if mapped {
-            vmas.push(vma(VPN_FILE, file, true, no_recency));
-        }
-        vmas.push(vma(VPN_OWN, OWN_PAGES, false, false));
+        let anon_vma = (anon > 0).then(|| vma(VPN_ANON, anon, false, false));
+        let file_vma = mapped.then(|| vma(VPN_FILE, file, true, layout.no_recency));
+        let own_vma = Some(vma(VPN_OWN, OWN_PAGES, false, false));
+        let vmas = [anon_vma, file_vma, own_vma]
+            .into_iter()
+            .flatten()
+            .collect();
         let frames = u32::try_from(capacity).expect("small machine");
         let first_table = VPN_ANON / PAGES_PER_PMD;
         let tables = (VPN_OWN / PAGES_PER_PMD + 1 - first_table) as usize;

@@ -50,8 +50,7 @@ pub struct Field {
     /// What it decides.
     pub description: &'static str,
     expected: &'static str,
-    /// Values it takes, as a profile has them: all, or of numbers those that kernels have and some they
-    /// do not.
+    /// Values it takes, as a profile has them; of numbers, some.
     pub values: &'static [&'static str],
     set: fn(&mut Parts, &Value) -> Option<()>,
 }

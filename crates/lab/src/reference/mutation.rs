@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which rules of the multi-gen LRU a reference can tell from others: each is switched off or set to
-//! another value, one at a time, and the cells replayed.
+//! Which rules of the multi-gen LRU a reference can tell from others: each is switched off or set
+//! to another value, one at a time, and the cells replayed.
 //!
 //! A cell that agreed with the kernel before and no longer does *catches* the mutation. A rule that
 //! moves counts by less than that is pinned by a test here, which knows the counts; one that moves
@@ -61,7 +61,7 @@ fn mutations(kernel: &str, only: &str) -> Vec<(String, Wrong)> {
         field.values.iter().map(line)
     });
     let rules = lines.filter_map(|line| {
-        // Values of the table are valid, which a test of it shows; those of the kernel itself are none.
+        // Values of the table are valid, as a test of it shows; the kernel's own are no change.
         let rules = changed(kernel, &line).ok().flatten()?;
         Some((line, Wrong::Rules(rules)))
     });
@@ -186,8 +186,8 @@ mod tests {
         perturb: false,
     };
 
-    /// Kernel, pattern, theta, nomadv; misses and pages scanned of one simulated run. Not the kernel's
-    /// counts, which these are near: what the rules as they are come to, to the page.
+    /// Kernel, pattern, theta, nomadv; misses and pages scanned of one simulated run. Not the
+    /// kernel's counts, which these are near: what the rules come to, to the page.
     #[rustfmt::skip]
     const PINNED: [(&str, &str, f64, bool, u64, u64); 19] = [
         ("6.12", "anon-zipf", 0.8, true, 86575, 106195),
@@ -242,8 +242,7 @@ mod tests {
         }
     }
 
-    /// Parts that have nothing to do in these traces; `docs/inside/kernel-reference.md` says why, and
-    /// which tests know them.
+    /// Parts that have nothing to do in these traces: `docs/inside/kernel-reference.md`.
     const IDLE: [(&str, &str); 3] = [
         ("6.12", "without = ['protection']"),
         ("6.12", "without = ['refault-window']"),

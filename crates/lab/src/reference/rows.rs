@@ -10,8 +10,8 @@ use thiserror::Error;
 use crate::machine::kernel::Kernel;
 use crate::workload::kernel_trace::TraceSpec;
 
-/// The reference that is part of agewise: Linux 6.12 and 7.2, both LRUs, eight traces below a limit of
-/// 32 MiB, in a guest. How it was taken: `docs/inside/kernel-reference.md`.
+/// The reference that is part of agewise: Linux 6.12 and 7.2, both LRUs, eight traces below a limit
+/// of 32 MiB, in a guest. How it was taken: `docs/inside/kernel-reference.md`.
 pub const COMMITTED: &str = include_str!("../../reference/kernels.csv");
 
 /// A phase of a run.

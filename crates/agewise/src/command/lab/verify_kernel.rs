@@ -26,17 +26,17 @@ use agewise_cli::progress::Progress;
 /// LRU is replayed under 12 conditions that a reference does not tell (whether the process was
 /// scheduled between two agings, a few kernel pages more or less); the median is compared.
 ///
-/// With --mutate, rules of the multi-gen LRU are switched off or set to another value instead, one at a
-/// time; printed is how many of the cells that agree without the change no longer do with it, and the
-/// cell that moved most. The exit status is 0 then, whatever is caught.
+/// With --mutate, rules of the multi-gen LRU are switched off or set to another value instead, one
+/// at a time; printed is how many of the cells that agree without the change no longer do with it,
+/// and the cell that moved most. The exit status is 0 then, whatever is caught.
 ///
 /// Exit status 1 when a cell of a main phase does not agree: multi-gen misses within 10 % of the
 /// measured median (or inside the measured range), classic ranges overlapping with 1 % to spare.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The reference: a CSV of row sets with kver, lru_gen_enabled, phase, pattern, npages, hot,
-    /// theta, seed, touches, misses, elapsed, pgscan, tracehash and others, in any order. Unless given,
-    /// the one that is part of agewise.
+    /// theta, seed, touches, misses, elapsed, pgscan, tracehash and others, in any order. Unless
+    /// given, the one that is part of agewise.
     #[arg(long, value_name = "FILE.csv")]
     pub reference: Option<PathBuf>,
     /// Only rows of this kernel.
@@ -52,8 +52,8 @@ pub struct Args {
     /// One run a cell of the multi-gen LRU, under default conditions.
     #[arg(long)]
     pub single: bool,
-    /// Set rules of the multi-gen LRU wrong: all, or those whose line of a profile begins so, such as
-    /// `without`, `aging` or `tier_gain = [1, 1]`; `enabled` stands for lru_gen/enabled.
+    /// Set rules of the multi-gen LRU wrong: all, or those whose line of a profile begins so, such
+    /// as `without`, `aging` or `tier_gain = [1, 1]`; `enabled` stands for lru_gen/enabled.
     #[arg(long, value_name = "RULE", num_args = 0..=1, default_missing_value = "")]
     pub mutate: Option<String>,
 }

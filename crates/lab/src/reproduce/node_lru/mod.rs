@@ -18,10 +18,9 @@ mod tiobench;
 use super::{Benchmark, Document, Variant};
 
 /// The document.
-/// Why bonnie's reads differ, by `--benchmark bonnie --set size_scale=1 --seeds 3`: there the three rows
-/// are within 3 % of no change.
-const ACTIVE_OUTLIVES: &str = "much of the active list outlives the reads, on a node more than on its \
-     zones, as the inactive ratio is that of 16 GiB: with that of the simulated size \
+/// Shown by `--benchmark bonnie --set size_scale=1 --seeds 3`, where these rows hardly change.
+const ACTIVE_OUTLIVES: &str = "much of the active list outlives the reads, on a node more than \
+     on its zones, as the inactive ratio is that of 16 GiB: with that of the simulated size \
      (size_scale=1) all are within 3 % of no change";
 
 const CAUSES: &[(&str, &str)] = &[
