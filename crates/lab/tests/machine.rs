@@ -95,6 +95,7 @@ fn every_workload_runs_with_every_policy() {
 fn cell(kernel: &str, lru_gen: u32, pattern: &str, theta: f64, touches: u64) -> Cell {
     Cell {
         kernel: kernel.to_owned(),
+        rules: None,
         lru_gen,
         limit_bytes: 32 << 20,
         nomadv: true,

@@ -52,6 +52,7 @@ pub struct Mechanism {
     pub protection: Protection,
     /// Tasks killed to make room.
     pub kills: u64,
+    pub flusher_wakes: u64,
 }
 
 /// The memory of a process.
@@ -214,7 +215,9 @@ impl World for Mechanism {
         self.free_frames.push(pfn);
     }
 
-    fn wake_flusher(&mut self, _: NodeId) {}
+    fn wake_flusher(&mut self, _: NodeId) {
+        self.flusher_wakes += 1;
+    }
 
     fn protection(&self, target: MemcgId, memcg: MemcgId) -> Protection {
         if memcg == MemcgId::ROOT || memcg == target {
@@ -295,12 +298,7 @@ impl Machine {
 
     /// A machine with a process of a given layout.
     pub fn with_layout(layout: Layout, settings: mglru::Settings, capacity: usize) -> Machine {
-        let Layout {
-            anon,
-            file,
-            mapped,
-            no_recency,
-        } = layout;
+        let (anon, file, mapped) = (layout.anon, layout.file, layout.mapped);
         let page = |folio_type, vpn| Page {
             folio_type,
             vpn,
@@ -320,14 +318,13 @@ impl Machine {
             no_recency,
             ..Vma::default()
         };
-        let mut vmas = Vec::new();
-        if anon > 0 {
-            vmas.push(vma(VPN_ANON, anon, false, false));
-        }
-        if mapped {
-            vmas.push(vma(VPN_FILE, file, true, no_recency));
-        }
-        vmas.push(vma(VPN_OWN, OWN_PAGES, false, false));
+        let anon_vma = (anon > 0).then(|| vma(VPN_ANON, anon, false, false));
+        let file_vma = mapped.then(|| vma(VPN_FILE, file, true, layout.no_recency));
+        let own_vma = Some(vma(VPN_OWN, OWN_PAGES, false, false));
+        let vmas = [anon_vma, file_vma, own_vma]
+            .into_iter()
+            .flatten()
+            .collect();
         let frames = u32::try_from(capacity).expect("small machine");
         let first_table = VPN_ANON / PAGES_PER_PMD;
         let tables = (VPN_OWN / PAGES_PER_PMD + 1 - first_table) as usize;
@@ -366,6 +363,7 @@ impl Machine {
                 file: anon..anon + file,
                 shadow_nodes,
                 deferred: 0,
+                flusher_wakes: 0,
                 protection: Protection::default(),
                 kills: 0,
             },

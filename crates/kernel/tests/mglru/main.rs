@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The multi-gen LRU in a small world: counts of the kernel, invariants, and a naive model.
 
+mod dirty;
 mod global;
 mod interfaces;
 mod invariants;

@@ -50,6 +50,8 @@ pub struct Field {
     /// What it decides.
     pub description: &'static str,
     expected: &'static str,
+    /// Values it takes, as a profile has them; of numbers, some.
+    pub values: &'static [&'static str],
     set: fn(&mut Parts, &Value) -> Option<()>,
 }
 
@@ -65,6 +67,7 @@ macro_rules! flag {
             key: stringify!($key),
             description: $description,
             expected: "true or false",
+            values: &["true", "false"],
             set: |parts, value| {
                 parts.profile.$key = value.as_bool()?;
                 Some(())
@@ -79,6 +82,7 @@ macro_rules! choice {
             key: stringify!($key),
             description: $description,
             expected: $expected,
+            values: &[$(concat!("'", $name, "'")),+],
             set: |parts, value| {
                 parts.profile.$key = match value.as_str()? {
                     $($name => $value,)+
@@ -110,6 +114,7 @@ pub const FIELDS: &[Field] = &[
         key: "tier_gain",
         description: "gains of tier 0 and of the tier it is compared with",
         expected: "two numbers from 1 to 1000, such as [2, 3]",
+        values: &["[1, 1]", "[1, 2]", "[2, 3]", "[5, 7]"],
         set: |parts, value| {
             let [a, b] = value.as_array()?.as_slice() else {
                 return None;
@@ -122,6 +127,7 @@ pub const FIELDS: &[Field] = &[
         key: "refault_window",
         description: "how many generations back a refault is recent",
         expected: "a number from 1 to 4, or oldest: the oldest generation only",
+        values: &["'oldest'", "1", "2", "3", "4"],
         set: |parts, value| {
             parts.profile.refault_window = match value.as_str() {
                 Some("oldest") => None,
@@ -166,6 +172,7 @@ pub const FIELDS: &[Field] = &[
         key: "anon_token_bits",
         description: "bits of the generation in the shadow of an anonymous page",
         expected: "a number from 16 to 36",
+        values: &["16", "31", "36"],
         set: |parts, value| {
             parts.profile.anon_token_bits = whole(value, 16, 36)? as u32;
             Some(())
@@ -184,6 +191,15 @@ pub const FIELDS: &[Field] = &[
         description: "parts that are left out",
         expected: "a list of bloom, protection, look-around, restore, fault-mark, refault-window \
                    or early-aging",
+        values: &[
+            "['bloom']",
+            "['protection']",
+            "['look-around']",
+            "['restore']",
+            "['fault-mark']",
+            "['refault-window']",
+            "['early-aging']",
+        ],
         set: |parts, value| {
             let named = value.as_array()?.iter();
             parts.ablation = named
@@ -227,6 +243,21 @@ pub fn read(name: &str) -> Result<&'static Kernel, ProfileError> {
             "{FILES_MAX} other profiles were read before it: start anew"
         ))
     })
+}
+
+/// A kernel with lines of a profile changed; none where it has them so already.
+///
+/// # Errors
+/// What is wrong with the lines.
+pub fn changed(kernel: &str, lines: &str) -> Result<Option<&'static Kernel>, String> {
+    let text = format!("base = \"{kernel}\"\n{lines}\n");
+    let (base, parts) = parse(&text)?;
+    if (parts.profile, parts.ablation) == (*base.mglru, base.ablation) {
+        return Ok(None);
+    }
+    let name = format!("{kernel}, {lines}");
+    let full = || format!("{FILES_MAX} other profiles were read before it: start anew");
+    keep(&name, "", base, parts).map(Some).ok_or_else(full)
 }
 
 /// Kernels are compared and copied as references that last, as those known beforehand do. Each that
@@ -289,23 +320,6 @@ mod tests {
     use super::*;
     use crate::machine::Policy;
 
-    /// A value that each field takes and that neither 7.2 nor 6.12 has everywhere.
-    fn other_value(field: &Field, base: &str) -> String {
-        let flags = |value: &str| parse(&format!("base = \"{base}\"\n{} = {value}", field.key));
-        let is_other = |value: &str| {
-            flags(value).is_ok_and(|(kernel, parts)| {
-                (parts.profile, parts.ablation) != (*kernel.mglru, kernel.ablation)
-            })
-        };
-        let words = field
-            .expected
-            .split([' ', ','])
-            .map(|word| format!("\"{word}\""));
-        let fixed = ["true", "false", "[5, 7]", "3", "20", "['look-around']"].map(str::to_owned);
-        let mut values = words.chain(fixed);
-        values.find(|value| is_other(value)).expect("a value")
-    }
-
     #[test]
     fn every_field_can_be_changed_and_runs() {
         // A field more of either has to have its line in FIELDS.
@@ -341,11 +355,19 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory");
         for (base, of) in [("7.2", "mglru-7.2"), ("6.12", "mglru-6.12-mapped")] {
             let unchanged = crate::yardstick::by_name(of).unwrap().misses(&trace, 600);
-            let changes = FIELDS
-                .iter()
-                .map(|field| format!("{} = {}", field.key, other_value(field, base)));
-            let parts = Part::names().map(|part| format!("without = ['{part}']"));
-            for (number, change) in changes.chain(parts).enumerate() {
+            let lines = FIELDS.iter().flat_map(|field| {
+                let line = |value| format!("{} = {value}", field.key);
+                field.values.iter().map(line)
+            });
+            let is_change = |line: &String| changed(base, line).unwrap().is_some();
+            let mut parts = Part::names().map(|part| format!("without = ['{part}']"));
+            let changes: Vec<String> = lines.filter(is_change).collect();
+            assert!(parts.all(|part| changes.contains(&part)));
+            for field in FIELDS {
+                let is_of = |line: &String| line.starts_with(field.key);
+                assert!(changes.iter().any(is_of), "{}", field.key);
+            }
+            for (number, change) in changes.iter().enumerate() {
                 let path = place.path().join(format!("{number}-{base}.toml"));
                 std::fs::write(&path, format!("base = \"{base}\"\n{change}\n")).expect("written");
                 let name = format!("mglru:{}", path.display());

@@ -2,9 +2,10 @@
 //! Checking the simulated machine against counts taken from real kernels.
 //!
 //! A reference is a CSV of row sets: one run of one trace in a memory cgroup at its limit, in three
-//! phases. [`rows`] reads it, [`replay`] runs a trace the way the reference ran it, [`verify`] holds
-//! both beside each other.
+//! phases. [`rows`] reads it, [`replay`] runs a trace the way the reference ran it, [`verify`]
+//! holds both beside each other, [`mutation`] finds out which rules the counts depend on.
 
+pub mod mutation;
 pub mod replay;
 pub mod rows;
 pub mod verify;

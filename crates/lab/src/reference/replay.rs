@@ -144,8 +144,9 @@ fn machine_config(cell: &Cell, conditions: &Conditions) -> Result<MachineConfig,
     } else {
         "classic"
     };
-    let policy = Policy::parse(&format!("{family}:{}", cell.kernel))
+    let mut policy = Policy::parse(&format!("{family}:{}", cell.kernel))
         .map_err(|_| ReplayError::Kernel(cell.kernel.clone()))?;
+    policy.kernel = cell.rules.unwrap_or(policy.kernel);
     // Costs are in the measured time of a miss; the devices add nothing.
     let free = DeviceModel {
         read_ns: 0,

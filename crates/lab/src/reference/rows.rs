@@ -7,7 +7,12 @@ use std::io::Read;
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::machine::kernel::Kernel;
 use crate::workload::kernel_trace::TraceSpec;
+
+/// The reference that is part of agewise: Linux 6.12 and 7.2, both LRUs, eight traces below a limit
+/// of 32 MiB, in a guest. How it was taken: `docs/inside/kernel-reference.md`.
+pub const COMMITTED: &str = include_str!("../../reference/kernels.csv");
 
 /// A phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,6 +106,8 @@ pub type Run = BTreeMap<Phase, Measured>;
 pub struct Cell {
     /// Kernel version, two numbers.
     pub kernel: String,
+    /// Other rules than those of that kernel, to see whether the counts tell them apart.
+    pub rules: Option<&'static Kernel>,
     /// Value of `lru_gen/enabled`.
     pub lru_gen: u32,
     /// `memory.max` in bytes.
@@ -191,6 +198,7 @@ pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
         let (kernel, lru_gen, phase, trace_hash) = row.check(number as u64 + 2)?;
         let cell = Cell {
             kernel,
+            rules: None,
             lru_gen,
             limit_bytes: row.limit_bytes,
             nomadv: row.nomadv != 0,

@@ -69,8 +69,20 @@ pub(super) static DOCUMENT: Document = Document {
 const CAUSES: &[(&str, &str)] = &[
     (
         "redis",
-        "with all reclaim on the server's own CPU (cpus=1) changes stay within 0.5 %: beside 6 us \
-         of compressed swap and 10 us a request, what an LRU costs does not show",
+        "one thread beside seven idle CPUs: what reclaim costs is kswapd's, and misses are \
+         those of any policy. At a tenth of the price of a request (hit_ns=1000) nothing moves \
+         by more than 2 %; with one CPU (cpus=1, hit_ns=5000) random access and Gaussian access \
+         with huge pages gain, by 0.3 to 0.7 %",
+    ),
+    (
+        "redis/always",
+        "after the ramp no huge page is left, as nothing builds them again: rates are those of \
+         never",
+    ),
+    (
+        "memcached/always/sequential",
+        "after the ramp no huge page is left, as nothing builds them again: the multi-gen LRU \
+         has the rate of never; no-walk, no-look-around and no-protection change nothing",
     ),
     (
         "fleet/device/kills",

@@ -6,7 +6,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use agewise_lab::reference::rows;
+use agewise_lab::reference::mutation::{Caught, mutate};
+use agewise_lab::reference::rows::{self, Cell};
 use agewise_lab::reference::verify::{CellReport, Comparison, Effort, deviation, verify};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
@@ -25,14 +26,19 @@ use agewise_cli::progress::Progress;
 /// LRU is replayed under 12 conditions that a reference does not tell (whether the process was
 /// scheduled between two agings, a few kernel pages more or less); the median is compared.
 ///
+/// With --mutate, rules of the multi-gen LRU are switched off or set to another value instead, one
+/// at a time; printed is how many of the cells that agree without the change no longer do with it,
+/// and the cell that moved most. The exit status is 0 then, whatever is caught.
+///
 /// Exit status 1 when a cell of a main phase does not agree: multi-gen misses within 10 % of the
 /// measured median (or inside the measured range), classic ranges overlapping with 1 % to spare.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The reference: a CSV of row sets with kver, lru_gen_enabled, phase, pattern, npages, hot,
-    /// theta, seed, touches, misses, elapsed, pgscan, tracehash and others, in any order.
+    /// theta, seed, touches, misses, elapsed, pgscan, tracehash and others, in any order. Unless
+    /// given, the one that is part of agewise.
     #[arg(long, value_name = "FILE.csv")]
-    pub reference: PathBuf,
+    pub reference: Option<PathBuf>,
     /// Only rows of this kernel.
     #[arg(long, value_name = "VERSION")]
     pub kernel: Option<String>,
@@ -46,6 +52,10 @@ pub struct Args {
     /// One run a cell of the multi-gen LRU, under default conditions.
     #[arg(long)]
     pub single: bool,
+    /// Set rules of the multi-gen LRU wrong: all, or those whose line of a profile begins so, such
+    /// as `without`, `aging` or `tier_gain = [1, 1]`; `enabled` stands for lru_gen/enabled.
+    #[arg(long, value_name = "RULE", num_args = 0..=1, default_missing_value = "")]
+    pub mutate: Option<String>,
 }
 
 /// The form of the report.
@@ -61,20 +71,21 @@ pub enum Format {
 
 /// Verifies and prints.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let path = args.reference.display();
-    let file = File::open(&args.reference).with_context(|| format!("cannot open {path}"))?;
-    let mut cells = rows::read(file).with_context(|| format!("in {path}"))?;
-    if let Some(kernel) = &args.kernel {
-        cells.retain(|cell| cell.kernel == *kernel);
-        if cells.is_empty() {
-            bail!("{path} has no row of kernel {kernel}");
-        }
-    }
+    let cells = read_cells(args)?;
     let effort = Effort {
         flush_phases: args.flush_phases,
         perturb: !args.single,
     };
     let progress = Progress::new("runs");
+    if let Some(only) = &args.mutate {
+        let caught = mutate(&cells, only, effort, |total| progress.advance(total as u64))?;
+        progress.finish();
+        if caught.is_empty() {
+            bail!("no change of a rule begins with `{only}`; --mutate alone tries all");
+        }
+        print_caught(args.format, &caught)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let reports = verify(&cells, effort, |total| progress.advance(total as u64))?;
     progress.finish();
     let mut out = io::stdout().lock();
@@ -102,6 +113,75 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+fn read_cells(args: &Args) -> anyhow::Result<Vec<Cell>> {
+    let (name, mut cells) = match &args.reference {
+        None => (
+            "the reference".to_owned(),
+            rows::read(rows::COMMITTED.as_bytes())?,
+        ),
+        Some(path) => {
+            let name = path.display().to_string();
+            let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
+            let cells = rows::read(file).with_context(|| format!("in {name}"))?;
+            (name, cells)
+        }
+    };
+    if let Some(kernel) = &args.kernel {
+        cells.retain(|cell| cell.kernel == *kernel);
+        if cells.is_empty() {
+            bail!("{name} has no row of kernel {kernel}");
+        }
+    }
+    Ok(cells)
+}
+
+fn print_caught(format: Format, caught: &[Caught]) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match format {
+        Format::Json => {
+            for row in caught {
+                output::json_line(&mut out, row)?;
+            }
+        }
+        Format::Csv => {
+            let mut writer = csv::Writer::from_writer(&mut out);
+            for row in caught {
+                writer.serialize(row)?;
+            }
+            writer.flush()?;
+        }
+        Format::Text => {
+            writeln!(
+                out,
+                "{:6} {:38} {:>9} {:>6}  {:20} {:>8} {:>8} {:>8}",
+                "kernel",
+                "change",
+                "caught by",
+                "moves",
+                "most: pattern",
+                "sim",
+                "changed",
+                "measured"
+            )?;
+            for row in caught {
+                writeln!(
+                    out,
+                    "{:6} {:38} {:>9} {:>6}  {:20} {:>8} {:>8} {:>8}",
+                    row.kernel,
+                    row.change,
+                    format!("{} of {}", row.caught, row.cells),
+                    row.moved,
+                    format!("{} {}", row.pattern, row.theta),
+                    number(row.misses_sim),
+                    number(row.misses_changed),
+                    row.misses_median
+                )?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn number(value: Option<u64>) -> String {
