@@ -150,11 +150,16 @@ fn expressions() -> Vec<String> {
     all
 }
 
-/// Names of ours in an expression, without those that a rule records.
+/// Names of ours in an expression. What one rule records and another goes by is of ages, with their
+/// labels.
 fn names(expression: &str) -> Vec<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     expression
         .split(|c| !is_part(c))
+        .map(|word| match word.contains(":agewise_") {
+            true => "agewise_age_bytes",
+            false => word,
+        })
         .filter(|word| word.starts_with("agewise_"))
         .map(str::to_owned)
         .collect()

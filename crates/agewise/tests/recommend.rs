@@ -298,7 +298,12 @@ fn metrics() -> String {
                         size => format!(",size_ratio=\"{size}\""),
                     };
                     for time in &times {
-                        let labels = format!("instance=\"{host}\",cgroup=\"{cgroup}\"{ratio}");
+                        let names = match cgroup {
+                            "/web" => ",namespace=\"shop\",pod=\"web-0\",container=\"nginx\"",
+                            _ => "",
+                        };
+                        let labels =
+                            format!("instance=\"{host}\",cgroup=\"{cgroup}\"{names}{ratio}");
                         text += &format!("agewise_whatif_{name}{{{labels}}} {value} {time}\n");
                     }
                 }
@@ -362,6 +367,11 @@ fn live_a_fleet_is_asked_of_a_prometheus() {
         assert_eq!(record["request_bytes"], request, "{record}");
         assert_eq!(record["basis"], basis, "{record}");
         assert_eq!(record["unused_bytes"], Value::Null);
+        let names = ["namespace", "pod", "container"].map(|name| record[name].as_str());
+        match record["cgroup"].as_str() {
+            Some("/web") => assert_eq!(names, [Some("shop"), Some("web-0"), Some("nginx")]),
+            _ => assert_eq!(names, [None; 3]),
+        }
     }
     let some = lines(&asked(&[
         "--matching",

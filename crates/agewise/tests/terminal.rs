@@ -126,6 +126,20 @@ fn watch_ends_by_its_keys() {
 }
 
 #[test]
+fn watch_follows_what_the_curve_is_asked_of() {
+    let sleeper = Running::sleeper();
+    let mut pty = Pty::open();
+    let mut running = watching(&mut pty, &sleeper, true);
+    pty.write(b"w");
+    // Words only: what stays on the screen is not drawn again. The second one after the next look.
+    pty.wait_for("followed", PATIENCE);
+    pty.wait_for("learning", PATIENCE);
+    pty.write(b"xq");
+    assert_eq!(running.ends_in_time("a curve").code(), Some(0));
+    assert_restored(&mut pty, "a curve");
+}
+
+#[test]
 fn watch_ends_when_its_terminal_is_gone() {
     let sleeper = Running::sleeper();
     for is_controlling in [true, false] {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::time::Duration;
 
+use agewise_host::container::Container;
 use agewise_policy::whatif::Estimate;
 use agewise_policy::whatif::recommend::{Cost, Time};
 use anyhow::{Context, bail};
@@ -97,13 +98,14 @@ pub(super) fn all(url: &str, args: &Args) -> anyhow::Result<Vec<Seen>> {
              daemons (metrics.enabled)?"
         );
     }
+    let prefix = prefix(all.keys());
     Ok(all
-        .into_iter()
-        .filter_map(|(key, found)| seen(&key, &found))
+        .iter()
+        .filter_map(|(key, found)| seen(key, found, prefix))
         .collect())
 }
 
-fn seen(key: &Key, found: &Found) -> Option<Seen> {
+fn seen(key: &Key, found: &Found, prefix: &str) -> Option<Seen> {
     // Of processes there is no limit to set, and the rest is nobody's.
     let cgroup = key
         .get("cgroup")
@@ -127,11 +129,41 @@ fn seen(key: &Key, found: &Found) -> Option<Seen> {
     Some(Seen {
         host: key.get("instance").cloned(),
         cgroup,
+        container: container(key, prefix),
         limit_now_bytes: None,
         recent: Vec::new(),
         longer: vec![time],
         knows_unused: false,
     })
+}
+
+/// What stands before our labels. A server that has labels of the same names for the daemon's own
+/// pod renames ours, unless it honors them, and means that pod by the bare names.
+fn prefix<'k>(mut keys: impl Iterator<Item = &'k Key>) -> &'static str {
+    let is_renamed = |key: &Key| {
+        ["exported_namespace", "exported_pod"]
+            .iter()
+            .any(|label| key.contains_key(*label))
+    };
+    match keys.any(is_renamed) {
+        true => "exported_",
+        false => "",
+    }
+}
+
+/// The container or pod by the labels that the daemon gives.
+fn container(key: &Key, prefix: &str) -> Option<Container> {
+    let label = |name: &str| {
+        let value = key.get(&format!("{prefix}{name}"))?;
+        (!value.is_empty()).then(|| value.as_str().into())
+    };
+    let found = Container {
+        namespace: label("namespace"),
+        pod: label("pod"),
+        container: label("container"),
+        ..Container::default()
+    };
+    (found != Container::default()).then_some(found)
 }
 
 /// A value of a series: its labels without the size, its size in thousandths.
@@ -228,7 +260,7 @@ mod tests {
             history_ms: 86_400_000,
         };
         let of = |found: &Found| {
-            let seen = seen(&key("/web"), found).unwrap();
+            let seen = seen(&key("/web"), found, "").unwrap();
             assert_eq!(seen.host.as_deref(), Some("a:9779"));
             let said = recommend(&[], &seen.longer, wanted).unwrap();
             (said.request_bytes, said.basis)
@@ -236,7 +268,32 @@ mod tests {
         assert_eq!(of(&found), (755, Basis::Curve));
         found.hours = 23.0;
         assert_eq!(of(&found), (1005, Basis::ShortHistory));
-        assert_eq!(seen(&key("other"), &found), None);
+        assert_eq!(seen(&key("other"), &found, ""), None);
+    }
+
+    #[test]
+    fn labels_name_containers_and_exported_ones_before_those_of_the_daemon() {
+        let of = |labels: &[(&str, &str)]| {
+            let labels = labels.iter();
+            let key = labels.map(|(name, value)| (name.to_string(), value.to_string()));
+            let key: Key = key.collect();
+            container(&key, prefix([&key].into_iter())).and_then(|of| of.title())
+        };
+        let web = [
+            ("namespace", "shop"),
+            ("pod", "web-0"),
+            ("container", "nginx"),
+        ];
+        assert_eq!(of(&web), Some("shop/web-0/nginx".into()));
+        assert_eq!(of(&[("cgroup", "/x"), ("pod", "")]), None);
+        let scraped = [
+            ("namespace", "monitoring"),
+            ("pod", "agewise-x7"),
+            ("container", "agewise"),
+            ("exported_namespace", "shop"),
+            ("exported_pod", "web-0"),
+        ];
+        assert_eq!(of(&scraped), Some("shop/web-0".into()));
     }
 
     /// Answers one request with this, and hands back what it was.

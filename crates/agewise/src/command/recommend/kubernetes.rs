@@ -2,53 +2,129 @@
 //! Recommendations in the forms of Kubernetes: the status of a VerticalPodAutoscaler
 //! (`autoscaling.k8s.io/v1`), and the report of robusta's krr.
 
+use std::collections::{HashMap, HashSet};
+
+use agewise_host::container::Container;
+use agewise_host::untrusted::Untrusted;
 use serde_json::{Value, json};
 
 use super::{Args, Record};
 
-/// One object for each cgroup; several as a list.
+/// One object for each pod with all its containers, and for each other cgroup; several as a list.
 pub(super) fn vpa(records: &[Record]) -> Value {
-    let mut items: Vec<Value> = records.iter().map(vpa_of).collect();
+    let mut items: Vec<Value> = groups(records).iter().map(|of| vpa_of(of)).collect();
     match items.len() {
         1 => items.remove(0),
         _ => json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}),
     }
 }
 
-fn vpa_of(record: &Record) -> Value {
-    let memory = |bytes: u64| json!({"memory": bytes.to_string()});
-    let name = object_name(&[record.host.as_deref().unwrap_or(""), &record.cgroup].concat());
-    let is_sure = record.basis != "short_history";
+/// Containers of one pod together. The cgroups of the pod itself and of its sandbox hold nothing
+/// that a container could be given: they are left out where a container of it is there.
+fn groups(records: &[Record]) -> Vec<Vec<&Record>> {
+    let pod_of = |record: &Record| {
+        let of = record.container.clone()?;
+        Some((record.host.clone(), of.namespace, of.pod?))
+    };
+    let with_containers: HashSet<_> = records
+        .iter()
+        .filter(|record| named(record).is_some_and(|of| of.container.is_some()))
+        .filter_map(pod_of)
+        .collect();
+    let mut at = HashMap::new();
+    let mut groups: Vec<Vec<&Record>> = Vec::new();
+    for record in records {
+        let pod = pod_of(record).filter(|pod| with_containers.contains(pod));
+        match pod {
+            None => groups.push(vec![record]),
+            Some(_) if named(record).is_none_or(|of| of.container.is_none()) => {}
+            Some(pod) => {
+                let group = *at.entry(pod).or_insert(groups.len());
+                match groups.get_mut(group) {
+                    Some(group) => add(group, record),
+                    None => groups.push(vec![record]),
+                }
+            }
+        }
+    }
+    groups
+}
+
+/// A container that was restarted has had several cgroups: the one that needs most counts.
+fn add<'r>(group: &mut Vec<&'r Record>, record: &'r Record) {
+    let is_same = |other: &&mut &Record| container(other) == container(record);
+    match group.iter_mut().find(is_same) {
+        Some(other) if other.request_bytes < record.request_bytes => *other = record,
+        Some(_) => {}
+        None => group.push(record),
+    }
+}
+
+fn named(record: &Record) -> Option<&Container> {
+    record.container.as_ref()
+}
+
+/// A name of Kubernetes as text; `None`: it is not known.
+fn text(name: Option<&Option<Untrusted>>) -> Option<String> {
+    name?.as_ref().map(|name| name.terminal().to_string())
+}
+
+fn vpa_of(records: &[&Record]) -> Value {
+    let first = records[0];
+    let of = named(first);
+    let namespace = text(of.map(|of| &of.namespace));
+    let pod = text(of.map(|of| &of.pod));
+    let name = match &pod {
+        Some(pod) => object_name(pod),
+        None => object_name(&[first.host.as_deref().unwrap_or(""), &first.cgroup].concat()),
+    };
     let mut conditions = vec![json!({"type": "RecommendationProvided", "status": "True"})];
-    if !is_sure {
+    if let Some(short) = records.iter().find(|of| of.basis == "short_history") {
         conditions.push(json!({
             "type": "LowConfidence",
             "status": "True",
             "reason": "ShortHistory",
-            "message": record.reason,
+            "message": short.reason,
         }));
     }
+    let join = |of: fn(&Record) -> &str| {
+        let all: Vec<&str> = records.iter().map(|record| of(record)).collect();
+        all.join("; ")
+    };
+    let mut metadata = json!({
+        "name": name,
+        "annotations": {
+            "agewise/cgroup": join(|record| &record.cgroup),
+            "agewise/reason": join(|record| &record.reason),
+        },
+    });
+    if let Some(namespace) = namespace {
+        metadata["namespace"] = namespace.into();
+    }
+    let containers: Vec<Value> = records.iter().map(|of| container_of(of)).collect();
     json!({
         "apiVersion": "autoscaling.k8s.io/v1",
         "kind": "VerticalPodAutoscaler",
-        "metadata": {
-            "name": name,
-            "annotations": {"agewise/cgroup": record.cgroup, "agewise/reason": record.reason},
-        },
+        "metadata": metadata,
         "spec": {
             "targetRef": {"apiVersion": "v1", "kind": "Pod", "name": name},
             "updatePolicy": {"updateMode": "Off"},
         },
         "status": {
             "conditions": conditions,
-            "recommendation": {"containerRecommendations": [{
-                "containerName": container(&record.cgroup),
-                "lowerBound": memory(record.lower_bytes),
-                "target": memory(record.request_bytes),
-                "uncappedTarget": memory(record.curve_bytes),
-                "upperBound": memory(record.limit_bytes),
-            }]},
+            "recommendation": {"containerRecommendations": containers},
         },
+    })
+}
+
+fn container_of(record: &Record) -> Value {
+    let memory = |bytes: u64| json!({"memory": bytes.to_string()});
+    json!({
+        "containerName": container(record),
+        "lowerBound": memory(record.lower_bytes),
+        "target": memory(record.request_bytes),
+        "uncappedTarget": memory(record.curve_bytes),
+        "upperBound": memory(record.limit_bytes),
     })
 }
 
@@ -73,9 +149,15 @@ fn object_name(path: &str) -> String {
     }
 }
 
+/// The container by its name, or as its cgroup is called.
+fn container(record: &Record) -> String {
+    let name = text(named(record).map(|of| &of.container));
+    name.unwrap_or_else(|| container_at(&record.cgroup))
+}
+
 /// The container of a cgroup, by the names that container run times give: what comes after their
 /// own name, without the ending of a unit.
-fn container(path: &str) -> String {
+fn container_at(path: &str) -> String {
     let last = path
         .rsplit('/')
         .find(|part| !part.is_empty())
@@ -131,15 +213,19 @@ fn scan(record: &Record) -> Value {
         let memory = json!({"value": bytes as f64, "severity": severity});
         json!({"cpu": none(), "memory": memory})
     };
+    let of = named(record);
+    let pod = text(of.map(|of| &of.pod));
+    let pods = pod.iter().map(|pod| json!({"name": pod, "deleted": false}));
+    let pods: Vec<Value> = pods.collect();
     json!({
         "object": {
             "cluster": record.host,
-            "name": object_name(&record.cgroup),
-            "container": container(&record.cgroup),
-            "pods": [],
+            "name": pod.clone().unwrap_or_else(|| object_name(&record.cgroup)),
+            "container": container(record),
+            "pods": pods,
             "hpa": null,
-            "namespace": "",
-            "kind": "Cgroup",
+            "namespace": text(of.map(|of| &of.namespace)).unwrap_or_default(),
+            "kind": if pod.is_some() { "Pod" } else { "Cgroup" },
             "allocations": {
                 "requests": {"cpu": null, "memory": record.resident_bytes as f64},
                 "limits": {"cpu": null, "memory": record.limit_now_bytes.map(|bytes| bytes as f64)},
@@ -176,10 +262,89 @@ mod tests {
             ("/system.slice/postgresql.service", "postgresql.service"),
             ("/", "root"),
         ] {
-            assert_eq!(container(path), name);
+            assert_eq!(container_at(path), name);
         }
         assert_eq!(object_name("/kubepods.slice/a_B"), "kubepods.slice-a-b");
         assert_eq!(object_name("/"), "root");
+    }
+
+    fn record(cgroup: &str, names: Option<[Option<&str>; 4]>) -> Record {
+        let name = |name: Option<&str>| name.map(Untrusted::from);
+        Record {
+            host: None,
+            cgroup: cgroup.to_owned(),
+            container: names.map(|[namespace, pod, container, id]| Container {
+                namespace: name(namespace),
+                pod: name(pod),
+                container: name(container),
+                container_id: name(id),
+                image: None,
+            }),
+            request_bytes: 2,
+            limit_bytes: 4,
+            lower_bytes: 1,
+            curve_bytes: 2,
+            resident_bytes: 3,
+            limit_now_bytes: None,
+            saving_bytes: 1,
+            saving_per_month: None,
+            target_wait_ratio: 0.002,
+            wait_ratio: 0.0,
+            wait_low: 0.0,
+            wait_high: None,
+            unused_bytes: None,
+            observed_seconds: 60.0,
+            basis: "curve",
+            reason: "because".to_owned(),
+        }
+    }
+
+    #[test]
+    fn containers_of_a_pod_are_one_object_and_it_and_its_sandbox_none() {
+        let (shop, web) = (Some("shop"), Some("web-0"));
+        let records = [
+            record("/kubepods/p", Some([shop, web, None, None])),
+            record("/kubepods/p/1", Some([shop, web, None, Some("1")])),
+            record("/kubepods/p/2", Some([shop, web, Some("nginx"), Some("2")])),
+            record("/kubepods/p/3", Some([shop, web, Some("log"), Some("3")])),
+            // Before it was restarted.
+            record("/kubepods/p/0", Some([shop, web, Some("log"), Some("0")])),
+            // A pod of which no container was seen, and the same names elsewhere.
+            record("/kubepods/q", Some([shop, Some("db-0"), None, None])),
+            record(
+                "/kubepods/r/4",
+                Some([Some("test"), web, Some("nginx"), Some("4")]),
+            ),
+            record("/system.slice/x.service", None),
+        ];
+        let list = vpa(&records);
+        let items = list["items"].as_array().unwrap();
+        let seen = items.iter().map(|item| {
+            let containers = &item["status"]["recommendation"]["containerRecommendations"];
+            let names = containers.as_array().unwrap().iter();
+            let names: Vec<&str> = names
+                .filter_map(|of| of["containerName"].as_str())
+                .collect();
+            (
+                item["metadata"]["namespace"].as_str().unwrap_or("-"),
+                item["spec"]["targetRef"]["name"].as_str().unwrap_or("-"),
+                names.join(","),
+            )
+        });
+        let seen: Vec<_> = seen.collect();
+        let expected = [
+            ("shop", "web-0", "nginx,log"),
+            ("shop", "db-0", "q"),
+            ("test", "web-0", "nginx"),
+            ("-", "system.slice-x.service", "x.service"),
+        ];
+        let expected = expected.map(|(space, name, all)| (space, name, all.to_owned()));
+        assert_eq!(seen, expected);
+        let object = &scan(&records[2])["object"];
+        let fields = ["namespace", "name", "container", "kind"].map(|key| &object[key]);
+        assert_eq!(fields, ["shop", "web-0", "nginx", "Pod"]);
+        assert_eq!(object["pods"][0]["name"], "web-0");
+        assert_eq!(scan(&records[7])["object"]["kind"], "Cgroup");
     }
 
     proptest! {

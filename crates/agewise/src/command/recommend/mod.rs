@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use agewise_cli::units;
 use agewise_cli::whatif::Watching;
+use agewise_host::container::Container;
 use agewise_policy::whatif::recommend::{Basis, Recommendation, Time, Wanted, recommend};
 use anyhow::bail;
 use serde::Serialize;
@@ -32,8 +33,12 @@ use serde::Serialize;
 /// Prometheus-compatible server has scraped (http only: what needs encryption and passwords goes
 /// through a proxy), over --over.
 ///
+/// Containers and pods have their names beside the cgroup (namespace, pod, container), where files
+/// of this machine or labels of the metrics tell them.
+///
 /// `vpa` prints VerticalPodAutoscaler objects that change nothing (updateMode Off) with the
-/// recommendation as their status; `krr` what robusta's krr prints with `-f json`.
+/// recommendation as their status, one a pod with all its containers; `krr` what robusta's krr
+/// prints with `-f json`.
 ///
 /// Exit status: 0 there is a recommendation for each; 1 something cannot be read or watched; 2 a
 /// wrong argument.
@@ -120,6 +125,8 @@ struct Seen {
     /// The machine, where there are several.
     host: Option<String>,
     cgroup: String,
+    /// The container or pod that it is.
+    container: Option<Container>,
     /// Its limit as it is.
     limit_now_bytes: Option<u64>,
     recent: Vec<Time>,
@@ -134,6 +141,9 @@ struct Record {
     /// The machine, of those that a server knows.
     host: Option<String>,
     cgroup: String,
+    /// Printed as fields of their own, which each form has in its way.
+    #[serde(skip)]
+    container: Option<Container>,
     request_bytes: u64,
     limit_bytes: u64,
     lower_bytes: u64,
@@ -169,6 +179,7 @@ impl Record {
         Some(Record {
             host: seen.host.clone(),
             cgroup: seen.cgroup.clone(),
+            container: seen.container.clone(),
             request_bytes: said.request_bytes,
             limit_bytes: said.limit_bytes,
             lower_bytes: said.lower_bytes,
@@ -225,7 +236,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     match args.format {
         Format::Text => print::text(&mut out, &records, args.price)?,
-        Format::Json => print::json(&mut out, &records)?,
+        Format::Json => print::records(&mut out, &records)?,
         Format::Csv => print::csv(&mut out, &records)?,
         Format::Vpa => print::json(&mut out, &[kubernetes::vpa(&records)])?,
         Format::Krr => print::json(&mut out, &[kubernetes::krr(&records, args)])?,

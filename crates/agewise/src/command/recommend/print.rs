@@ -4,6 +4,7 @@
 use std::io::Write;
 
 use agewise_cli::{output, units};
+use agewise_host::container::Container;
 use agewise_host::untrusted::Untrusted;
 use serde::Serialize;
 
@@ -16,15 +17,53 @@ pub(super) fn json(out: &mut impl Write, records: &[impl Serialize]) -> anyhow::
     Ok(out.flush()?)
 }
 
+/// A record with the names of its container.
+#[derive(Serialize)]
+struct Named<'a> {
+    #[serde(flatten)]
+    record: &'a Record,
+    #[serde(flatten)]
+    container: Option<&'a Container>,
+}
+
+pub(super) fn records(out: &mut impl Write, records: &[Record]) -> anyhow::Result<()> {
+    let named = |record| Named {
+        record,
+        container: record.container.as_ref(),
+    };
+    json(out, &records.iter().map(named).collect::<Vec<_>>())
+}
+
+/// The same in columns, in the order of [`Container::NAMES`].
+#[derive(Serialize)]
+struct Names {
+    namespace: Option<String>,
+    pod: Option<String>,
+    container: Option<String>,
+    container_id: Option<String>,
+    image: Option<String>,
+}
+
 pub(super) fn csv(out: &mut impl Write, records: &[Record]) -> anyhow::Result<()> {
     let clean = |text: &str| agewise_host::untrusted::clean(text);
     let mut csv = csv::Writer::from_writer(out);
     for record in records {
-        csv.serialize(Record {
+        let fields = record.container.as_ref().map(Container::fields);
+        let name = |field: Option<&Untrusted>| field.map(|field| field.terminal().to_string());
+        let [namespace, pod, container, container_id, image] = fields.unwrap_or_default().map(name);
+        let names = Names {
+            namespace,
+            pod,
+            container,
+            container_id,
+            image,
+        };
+        let record = Record {
             host: record.host.as_deref().map(clean),
             cgroup: clean(&record.cgroup),
             ..record.clone()
-        })?;
+        };
+        csv.serialize((record, names))?;
     }
     Ok(csv.flush()?)
 }
@@ -53,6 +92,9 @@ pub(super) fn text(
             record.wait_high.map_or("?".to_owned(), percent),
             name.terminal(),
         )?;
+        if let Some(title) = record.container.as_ref().and_then(Container::title) {
+            writeln!(out, "{:>12} {}", "", title.terminal())?;
+        }
         write!(out, "{:>12} {}", "", record.reason)?;
         if let Some(unused) = record.unused_bytes.filter(|bytes| *bytes > 0) {
             let unused = units::bytes_text(unused);

@@ -2,13 +2,14 @@
 //! What was seen of cgroups of this machine: the histories that the daemon keeps, or a look now.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use agewise_cli::observe;
 use agewise_cli::signal::Stop;
 use agewise_cli::whatif::{Plan, costs, watch};
 use agewise_daemon::curves::{beyond_bytes, histories, history};
 use agewise_host::cgroup::{Cgroup, Hierarchy};
+use agewise_host::container::Containers;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::SwapArea;
 use agewise_host::throttle::state_directory;
@@ -18,8 +19,18 @@ use anyhow::{Context, bail};
 
 use super::{Args, Seen};
 
-/// All that was asked for.
+/// All that was asked for, with the names of containers.
 pub(super) fn all(args: &Args) -> anyhow::Result<Vec<Seen>> {
+    let mut all = unnamed(args)?;
+    let mut containers = Containers::new(&ProcRoot::default());
+    let found = containers.look(all.iter().map(|seen| Path::new(&seen.cgroup)));
+    for (seen, container) in all.iter_mut().zip(found) {
+        seen.container = container;
+    }
+    Ok(all)
+}
+
+fn unnamed(args: &Args) -> anyhow::Result<Vec<Seen>> {
     if SwapArea::all(&ProcRoot::default()).is_ok_and(|areas| areas.is_empty()) {
         agewise_cli::note!("there is no swap here: anonymous memory cannot leave without");
     }
@@ -113,6 +124,7 @@ impl Known {
             host: None,
             limit_now_bytes: opened.as_ref().and_then(limit),
             cgroup,
+            container: None,
             recent: times(&mut history.hours()),
             longer: times(&mut history.days()),
             knows_unused: true,
@@ -133,6 +145,7 @@ impl Known {
         Ok(Seen {
             host: None,
             cgroup: name,
+            container: None,
             limit_now_bytes: limit(cgroup),
             recent: vec![Time::new(&curves, self.prices)],
             longer: Vec::new(),

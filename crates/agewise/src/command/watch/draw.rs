@@ -8,9 +8,10 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Clear, Paragraph};
+use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
 
 use super::bar;
+use super::curve;
 use super::sample::{Place, Row};
 use super::view::View;
 use agewise_cli::units::{bytes_text, duration_text};
@@ -20,12 +21,18 @@ const BYTES_WIDTH: usize = 11;
 /// Width of the column of percent.
 const COLD_WIDTH: usize = 7;
 
+/// Width of help and of the what-if curve.
+const WINDOW_WIDTH: u16 = 72;
+/// Height of the what-if curve: its table, what is to be said of it, and the frame.
+const CURVE_HEIGHT: u16 = 22;
+
 const HELP: &str = "\
  Up Down j k PgUp PgDn   select          s   next order
  Home g / End G          first / last    r   turn the order round
  Enter Right l           go into         + - what counts as cold
  Esc Left Backspace      go back         p   pause the picture
  Tab t                   cgroups or processes
+ w                       what it would do with less memory
  q Ctrl-C                quit            ?   this help
 
  The bar shows the ages of resident memory, the youngest on the
@@ -33,6 +40,7 @@ const HELP: &str = "\
  observation: at first everything idle looks young. COLD is the
  share older than the bound beside it. ANON goes to swap, FILE is
  mapped files; page cache that nobody maps is not shown.
+ A container or pod has its own name in place of its cgroup's.
  Looking goes on while the picture is paused.";
 
 /// Draws everything.
@@ -53,7 +61,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &mut View) {
     frame.render_widget(Paragraph::new(legend_line(view)), legend);
     let order = view.order();
     let keys_text = format!(
-        " q quit  ? help  Enter in  Esc back  Tab {}  s order: {}{}  p {}",
+        " q quit  ? help  w what if  Enter in  Esc back  Tab {}  s order: {}{}  p {}",
         match view.place() {
             Place::Subjects | Place::ProcessesOf(_) => "processes",
             _ => "cgroups",
@@ -64,7 +72,16 @@ pub fn draw(frame: &mut Frame<'_>, view: &mut View) {
     );
     frame.render_widget(Paragraph::new(keys_text), keys);
     if view.has_help {
-        draw_help(frame);
+        let height = HELP.lines().count() as u16 + 2;
+        draw_window(frame, " Help ", HELP, height);
+    } else if let (true, Some((_, name))) = (view.has_curve, view.asked()) {
+        let title = format!(" With less memory: {} ", name.terminal());
+        draw_window(
+            frame,
+            &title,
+            &curve::text(view.known.as_ref()),
+            CURVE_HEIGHT,
+        );
     }
 }
 
@@ -159,7 +176,7 @@ impl Columns {
         };
         let mut spans = vec![Span::raw(format!(
             " {}{:>BYTES_WIDTH$}{types}{:>BYTES_WIDTH$}{cold:>COLD_WIDTH$}  ",
-            fit(&row.name.terminal().to_string(), self.name),
+            fit(&row.label().terminal().to_string(), self.name),
             bytes_text(resident),
             if row.swapped_bytes == 0 {
                 "-".to_owned()
@@ -241,10 +258,10 @@ fn legend_line(view: &View) -> Line<'static> {
     Line::from(spans)
 }
 
-fn draw_help(frame: &mut Frame<'_>) {
+fn draw_window(frame: &mut Frame<'_>, title: &str, text: &str, height: u16) {
     let area = frame.area();
-    let width = area.width.min(70);
-    let height = area.height.min(HELP.lines().count() as u16 + 2);
+    let width = area.width.min(WINDOW_WIDTH);
+    let height = area.height.min(height);
     let place = Rect {
         x: area.x + (area.width - width) / 2,
         y: area.y + (area.height - height) / 2,
@@ -253,7 +270,9 @@ fn draw_help(frame: &mut Frame<'_>) {
     };
     frame.render_widget(Clear, place);
     frame.render_widget(
-        Paragraph::new(HELP).block(Block::bordered().title(" Help ")),
+        Paragraph::new(text)
+            .wrap(Wrap { trim: false })
+            .block(Block::bordered().title(title)),
         place,
     );
 }

@@ -5,7 +5,13 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
+use agewise_cli::whatif::Costs;
+use agewise_host::container::Container;
+use agewise_host::untrusted::Untrusted;
+use agewise_policy::whatif::{Curve, Curves, Estimate, PERCENTS, Point, Prices};
+
 use super::*;
+use crate::command::watch::followed::{Known, Of};
 use crate::command::watch::sample::Sample;
 use crate::command::watch::view::Outcome;
 
@@ -16,6 +22,7 @@ fn row(name: &str, ages_mib: [u64; 4], swapped_mib: u64) -> Row {
     let resident: u64 = bytes.iter().sum();
     Row {
         name: name.into(),
+        container: None,
         pid: name.split(' ').next().and_then(|pid| pid.parse().ok()),
         ages: bytes,
         anon_bytes: resident / 4 * 3,
@@ -87,7 +94,7 @@ fn help_fits_80_columns() {
 #[test]
 fn no_screen_is_too_small() {
     for (width, height) in [(1, 1), (5, 3), (20, 5), (40, 6), (79, 2)] {
-        for keys in ["", "?", "\t"] {
+        for keys in ["", "?", "\t", "w"] {
             let mut view = view();
             for key in keys.chars() {
                 let _ = press(&mut view, KeyCode::Char(key));
@@ -196,4 +203,164 @@ fn colours_are_used_only_where_they_may_be() {
         let buffer = terminal.backend().buffer();
         assert_eq!(buffer.content().iter().any(is_colored), has_color);
     }
+}
+
+/// Below half of what is resident it waits; below a fifth nothing sets a bound.
+fn known() -> Known {
+    let faults = |percent: u16| Estimate {
+        low: 0.0,
+        likely: 20.0 * f64::from(50_u16.saturating_sub(percent)),
+        high: match percent {
+            ..20 => f64::INFINITY,
+            _ => 25.0 * f64::from(60_u16.saturating_sub(percent)),
+        },
+    };
+    let curve = Curve {
+        points: PERCENTS.map(|percent| Point {
+            faults: [faults(percent), Estimate::default()],
+        }),
+    };
+    Known {
+        curves: Some(Curves {
+            full_bytes: 640 * MIB,
+            observed_ms: 62_000,
+            unknown_per_second: 3.25,
+            seen_per_second: 0.5,
+            uses_per_second: 900.0,
+            unused_bytes: 34 * MIB,
+            beyond_bytes: 0,
+            curves: [curve.clone(), curve],
+        }),
+        looks: 41,
+        has_files: false,
+        is_gone: false,
+        costs: Costs {
+            prices: Prices {
+                anon_ns: 5100.0,
+                file_ns: 150_000.0,
+            },
+            anon_source: "measured",
+            file_source: "usual for an SSD",
+        },
+    }
+}
+
+#[test]
+fn w_shows_what_less_memory_would_cost() {
+    let mut view = view();
+    press(&mut view, KeyCode::Down);
+    assert_eq!(press(&mut view, KeyCode::Char('w')), Outcome::Stay);
+    let database = Of::Subject("/system.slice/database.service".into());
+    assert_eq!(view.asked().map(|(of, _)| of), Some(&database));
+    assert!(screen(&mut view, 80, 24).contains("from the next look on"));
+    view.known = Some(Known {
+        curves: None,
+        looks: 4,
+        ..known()
+    });
+    assert!(screen(&mut view, 80, 24).contains("look 4 of 10"));
+    view.known = Some(known());
+    let shown = screen(&mut view, 80, 24);
+    for part in [
+        "With less memory: /system.slice/database.service",
+        "  640.0 MiB  100%        0.0       0.0   0.000 %   0.000 % ",
+        "  256.0 MiB   40%      200.0     500.0   0.102 %   0.255 % ###",
+        "   64.0 MiB   10%      800.0         ?   0.408 %         ? ##########",
+        "62 s counted. As it is, 0.5 pages a second came back.",
+        "Not known: 34.0 MiB was not used meanwhile",
+        "The files it maps are charged to another cgroup",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    // Any key takes it away, and what is known stays until another one is asked for.
+    press(&mut view, KeyCode::Down);
+    assert!(!screen(&mut view, 80, 24).contains("faults/s"));
+    press(&mut view, KeyCode::Char('w'));
+    assert!(screen(&mut view, 80, 24).contains("62 s counted"));
+    press(&mut view, KeyCode::Esc);
+    press(&mut view, KeyCode::Up);
+    press(&mut view, KeyCode::Char('w'));
+    assert!(!screen(&mut view, 80, 24).contains("62 s counted"));
+    assert_eq!(
+        view.asked().map(|(of, _)| of),
+        Some(&Of::Subject("/".into()))
+    );
+}
+
+#[test]
+fn the_curve_of_one_that_is_gone_says_so() {
+    let mut view = view();
+    press(&mut view, KeyCode::Char('w'));
+    view.known = Some(Known {
+        is_gone: true,
+        ..known()
+    });
+    assert!(screen(&mut view, 80, 24).contains("62 s counted, then it was gone"));
+    view.known = Some(Known {
+        is_gone: true,
+        curves: None,
+        ..known()
+    });
+    assert!(screen(&mut view, 80, 24).contains("nothing is known of it"));
+}
+
+#[test]
+fn a_mapping_has_the_curve_of_its_process() {
+    let mut view = View::new(false, true);
+    view.show(Sample {
+        rows: vec![row("17 sh", [1, 2, 3, 4], 0)],
+        ..sample()
+    });
+    press(&mut view, KeyCode::Enter);
+    view.show(Sample {
+        rows: vec![row("[heap]", [1, 2, 3, 4], 0)],
+        ..sample()
+    });
+    press(&mut view, KeyCode::Char('w'));
+    assert_eq!(view.asked(), Some(&(Of::Process(17), "17 sh".into())));
+}
+
+#[test]
+fn without_a_line_there_is_no_curve() {
+    let mut view = View::new(false, false);
+    press(&mut view, KeyCode::Char('w'));
+    assert_eq!((view.asked(), view.has_curve), (None, false));
+}
+
+#[test]
+fn containers_and_pods_have_their_own_names() {
+    let named = |container: Option<&str>, id: Option<&str>| Container {
+        namespace: Some("shop".into()),
+        pod: Some("web-0".into()),
+        container: container.map(Into::into),
+        container_id: id.map(Into::into),
+        image: None,
+    };
+    let path = format!("/kubepods.slice/cri-containerd-{}.scope", "a1".repeat(32));
+    let mut rows = vec![row(&path, [5, 0, 0, 0], 0); 3];
+    rows[0].container = Some(named(Some("ng\u{1b}inx"), Some("a1")));
+    rows[1].container = Some(named(None, Some("b2")));
+    rows[2].container = Some(named(None, None));
+    let mut view = view();
+    view.show(Sample { rows, ..sample() });
+    let shown = screen(&mut view, 110, 8);
+    for name in [
+        r"shop/web-0/ng\x1binx ",
+        "shop/web-0 (sandbox) ",
+        "shop/web-0  ",
+    ] {
+        assert!(shown.contains(name), "{name}: {shown}");
+    }
+    // Nothing but an id is known: the path says more.
+    assert_eq!(
+        Row {
+            container: Some(Container {
+                container_id: Some("a1".into()),
+                ..Container::default()
+            }),
+            ..row(&path, [5, 0, 0, 0], 0)
+        }
+        .label(),
+        Untrusted::from(path)
+    );
 }

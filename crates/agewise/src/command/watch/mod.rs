@@ -2,7 +2,9 @@
 //! `agewise watch`: the age of memory in a terminal, live.
 
 mod bar;
+mod curve;
 mod draw;
+mod followed;
 mod guard;
 mod sample;
 mod view;
@@ -13,12 +15,16 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::Agent;
+use agewise_host::container::Containers;
+use agewise_host::root::ProcRoot;
 use agewise_policy::workingset::Intervals;
 use crossterm::event::{self, Event, KeyEventKind};
 use signal_hook::consts::SIGHUP;
 
 use agewise_cli::observe::{self, AgeArgs, ScanInterval, Unseen};
 use agewise_cli::signal::{Stop, Woken};
+use agewise_cli::whatif::{Costs, costs};
+use followed::Followed;
 use guard::Guard;
 use view::{Outcome, View};
 
@@ -27,6 +33,10 @@ use view::{Outcome, View};
 /// Shows cgroups or processes with a bar of the ages of their memory: what was accessed just now
 /// on the left, what has been idle for long on the right. Enter goes into a cgroup to its
 /// processes, and into a process to its mappings. Press ? for the keys.
+///
+/// w shows how fast the selected line would be with less memory, as `agewise whatif` does: it is
+/// simulated from then on by the looks that are made anyway, ten of which only learn which pages
+/// are where. Nothing is taken from it. Containers and pods are called by their names.
 ///
 /// Without --pid or --cgroup it watches every cgroup of the machine. It looks at all memory as often
 /// as the narrowest bin needs; wider bins cost less.
@@ -131,13 +141,15 @@ fn watch(
     let interval = Duration::from_millis(agent.config().scan_interval_ms());
     let mut next_tick = Instant::now();
     let mut last_interim = next_tick;
+    let mut names = Containers::new(&ProcRoot::default());
+    let mut curve = Curve::default();
     while stop.requested().is_none() {
         if Instant::now() >= next_tick {
             // Ages go on while the picture stands still: otherwise everything would look idle.
-            agent.tick()?;
+            curve.tick(agent, view)?;
             next_tick = Instant::now() + interval;
             if !view.is_paused() {
-                view.show(sample::Sample::take(agent, view.place()));
+                view.show(sample::Sample::take(agent, view.place(), &mut names));
             }
         }
         if agent
@@ -153,7 +165,7 @@ fn watch(
             Woken::Time | Woken::Signal => {}
             Woken::Gone => stop.request().end(SIGHUP),
             Woken::Readable => {
-                if follow_keys(agent, view)? == Outcome::Quit {
+                if follow_keys(agent, view, &mut names)? == Outcome::Quit {
                     return Ok(());
                 }
             }
@@ -162,8 +174,41 @@ fn watch(
     Ok(())
 }
 
+/// The target of which the what-if curve was asked.
+#[derive(Default)]
+struct Curve {
+    followed: Option<Followed>,
+    /// Measured once: that takes a moment.
+    costs: Option<Costs>,
+}
+
+impl Curve {
+    /// Looks once; whoever was asked for is simulated by it.
+    fn tick(&mut self, agent: &mut Agent, view: &mut View) -> anyhow::Result<()> {
+        if let Some((of, _)) = view.asked()
+            && self.followed.as_ref().is_none_or(|now| now.of() != of)
+        {
+            let costs = *self.costs.get_or_insert_with(costs);
+            self.followed = Some(Followed::new(of.clone(), costs));
+        }
+        match &mut self.followed {
+            None => {
+                agent.tick()?;
+            }
+            Some(followed) => {
+                followed.tick(agent)?;
+                // Curves take longer to work out than a look to be simulated.
+                if view.has_curve && !view.is_paused() {
+                    view.known = Some(followed.known(agent));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Takes in all keys that were pressed.
-fn follow_keys(agent: &Agent, view: &mut View) -> anyhow::Result<Outcome> {
+fn follow_keys(agent: &Agent, view: &mut View, names: &mut Containers) -> anyhow::Result<Outcome> {
     // What was read at once waits in crossterm, where no descriptor tells of it.
     while event::poll(Duration::ZERO)? {
         let Event::Key(key) = event::read()? else {
@@ -174,7 +219,7 @@ fn follow_keys(agent: &Agent, view: &mut View) -> anyhow::Result<Outcome> {
         }
         match view.key(key) {
             Outcome::Stay => {}
-            Outcome::Moved => view.show(sample::Sample::take(agent, view.place())),
+            Outcome::Moved => view.show(sample::Sample::take(agent, view.place(), names)),
             Outcome::Quit => return Ok(Outcome::Quit),
         }
     }

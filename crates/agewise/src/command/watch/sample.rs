@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is shown at one moment, taken from the agent: rows of names, sizes and ages.
 
+use std::path::Path;
+
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::agent::{Agent, Space, SubjectReport};
+use agewise_host::container::{Container, Containers};
 use agewise_host::untrusted::Untrusted;
 use agewise_policy::workingset::{Histogram, OldestPages};
 
@@ -32,6 +35,8 @@ pub enum Place {
 pub struct Row {
     /// Cgroup, process or mapping.
     pub name: Untrusted,
+    /// The container or pod that the cgroup is.
+    pub container: Option<Container>,
     /// The process, where one can go into it.
     pub pid: Option<u32>,
     /// Bytes by age, the youngest first.
@@ -47,6 +52,19 @@ pub struct Row {
 }
 
 impl Row {
+    /// What to call it: a container or pod by its own name, everything else by `name`.
+    pub fn label(&self) -> Untrusted {
+        let of = self.container.as_ref();
+        let Some((of, title)) = of.and_then(|of| Some((of, of.title()?))) else {
+            return self.name.clone();
+        };
+        match (&of.container_id, &of.container) {
+            // It has the name of its pod, and is not the pod.
+            (Some(_), None) => Untrusted::from(&*[title.as_bytes(), b" (sandbox)"].concat()),
+            _ => title,
+        }
+    }
+
     /// Resident memory.
     pub fn resident_bytes(&self) -> u64 {
         self.anon_bytes + self.file_bytes
@@ -79,7 +97,7 @@ pub struct Sample {
 
 impl Sample {
     /// What is to be seen at a place now.
-    pub fn take(agent: &Agent, place: &Place) -> Sample {
+    pub fn take(agent: &Agent, place: &Place, containers: &mut Containers) -> Sample {
         let subjects = agent.report();
         let cost = agent.cost();
         let observed_ms = subjects
@@ -93,12 +111,17 @@ impl Sample {
             .max()
             .unwrap_or(0);
         let rows = match place {
-            Place::Subjects => Some(
-                subjects
+            Place::Subjects => {
+                let names = subjects
                     .iter()
-                    .map(|report| row_of(report, agent))
-                    .collect(),
-            ),
+                    .map(|report| Path::new(report.name.as_os_str()));
+                let found = containers.look(names);
+                let rows = subjects.iter().zip(found);
+                Some(
+                    rows.map(|(report, container)| row_of(report, container, agent))
+                        .collect(),
+                )
+            }
             Place::Processes => Some(processes(agent, None)),
             Place::ProcessesOf(name) => {
                 let pids = agent.subjects().find(|(subject, _)| subject.name == *name);
@@ -118,7 +141,7 @@ impl Sample {
     }
 }
 
-fn row_of(report: &SubjectReport, agent: &Agent) -> Row {
+fn row_of(report: &SubjectReport, container: Option<Container>, agent: &Agent) -> Row {
     let [anon_bytes, file_bytes] = report.resident_bytes;
     // A subject that is one process opens at its mappings.
     let pid = if report.is_cgroup {
@@ -131,6 +154,7 @@ fn row_of(report: &SubjectReport, agent: &Agent) -> Row {
     };
     Row {
         name: report.name.clone(),
+        container,
         pid,
         ages: ages(&report.histogram()),
         anon_bytes,
@@ -164,6 +188,7 @@ fn processes(agent: &Agent, pids: Option<&[u32]>) -> Vec<Row> {
             let [anon, file] = histogram.total();
             Row {
                 name: Untrusted::process(space.process().pid(), space.comm()),
+                container: None,
                 pid: Some(space.process().pid()),
                 ages: ages(&histogram.scaled(PAGE_BYTES)),
                 anon_bytes: anon * PAGE_BYTES,
@@ -195,6 +220,7 @@ fn mappings(agent: &Agent, space: &Space) -> Vec<Row> {
             };
             (anon + file + swapped > 0).then(|| Row {
                 name,
+                container: None,
                 pid: None,
                 ages: ages(&histogram.scaled(PAGE_BYTES)),
                 anon_bytes: anon * PAGE_BYTES,

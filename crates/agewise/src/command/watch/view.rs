@@ -3,6 +3,9 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use agewise_host::untrusted::Untrusted;
+
+use super::followed::{Known, Of};
 use super::sample::{Place, Row, Sample};
 
 /// The order of lines.
@@ -69,6 +72,12 @@ pub struct View {
     cold_bin: usize,
     /// The help is shown.
     pub has_help: bool,
+    /// The what-if curve is shown.
+    pub has_curve: bool,
+    /// Of what the curve was asked last, and how that is called.
+    asked: Option<(Of, Untrusted)>,
+    /// What is known of it.
+    pub known: Option<Known>,
     /// Colours may be used.
     pub has_color: bool,
     /// Something to be said about the source.
@@ -93,6 +102,9 @@ impl View {
             paused: false,
             cold_bin: 1,
             has_help: false,
+            has_curve: false,
+            asked: None,
+            known: None,
             has_color,
             note: None,
             offset: 0,
@@ -160,9 +172,12 @@ impl View {
             Order::Swapped => row.swapped_bytes,
             Order::Name => 0,
         };
-        self.sample
-            .rows
-            .sort_by(|a, b| key(b).cmp(&key(a)).then_with(|| a.name.cmp(&b.name)));
+        self.sample.rows.sort_by(|a, b| {
+            key(b)
+                .cmp(&key(a))
+                .then_with(|| a.label().cmp(&b.label()))
+                .then_with(|| a.name.cmp(&b.name))
+        });
         if self.is_reversed {
             self.sample.rows.reverse();
         }
@@ -176,14 +191,15 @@ impl View {
                 _ => Outcome::Stay,
             };
         }
-        if self.has_help {
-            self.has_help = false;
+        if self.has_help || self.has_curve {
+            (self.has_help, self.has_curve) = (false, false);
             return Outcome::Stay;
         }
         let last = self.sample.rows.len().saturating_sub(1);
         match key.code {
             KeyCode::Char('q') => return Outcome::Quit,
             KeyCode::Char('?' | 'h') => self.has_help = true,
+            KeyCode::Char('w') => self.ask(),
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
             KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => self.selected = (self.selected + 1).min(last),
@@ -204,6 +220,28 @@ impl View {
             _ => {}
         }
         Outcome::Stay
+    }
+
+    /// Of what the what-if curve was asked last, and how that is called.
+    pub fn asked(&self) -> Option<&(Of, Untrusted)> {
+        self.asked.as_ref()
+    }
+
+    /// Asks for the curve of the selected line; of a mapping that of its process. What was followed
+    /// goes on if it is the same.
+    fn ask(&mut self) {
+        let row = self.sample.rows.get(self.selected);
+        let of = match (self.place(), row) {
+            (Place::Mappings { pid, name }, _) => (Of::Process(*pid), name.clone()),
+            (_, None) => return,
+            (Place::Subjects, Some(row)) => (Of::Subject(row.name.clone()), row.label()),
+            (_, Some(Row { pid: None, .. })) => return,
+            (_, Some(row @ Row { pid: Some(pid), .. })) => (Of::Process(*pid), row.label()),
+        };
+        if self.asked.as_ref() != Some(&of) {
+            (self.asked, self.known) = (Some(of), None);
+        }
+        self.has_curve = true;
     }
 
     fn next_order(&mut self) {

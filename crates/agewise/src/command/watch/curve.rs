@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The what-if curve as text.
+
+use std::fmt::Write;
+
+use agewise_cli::units::bytes_text;
+use agewise_policy::whatif::{Curves, Decider};
+
+use super::followed::{Known, LEARN_LOOKS};
+
+/// Sizes that are shown, percent of the most that was resident.
+const PERCENTS: [u16; 10] = [100, 90, 80, 70, 60, 50, 40, 30, 20, 10];
+/// Columns of the plot.
+const PLOT: f64 = 10.0;
+
+/// What there is to say of a target with less memory, in lines of at most 68 cells; longer
+/// sentences are to be wrapped.
+pub fn text(known: Option<&Known>) -> String {
+    let Some(known) = known else {
+        return " Nothing is known yet: it is followed from the next look on.".to_owned();
+    };
+    let Some(curves) = &known.curves else {
+        return match known.is_gone {
+            true => " It is gone, and nothing is known of it.".to_owned(),
+            false => format!(
+                " Nothing is known yet: learning which pages are where, look {} of {LEARN_LOOKS}.",
+                known.looks.min(LEARN_LOOKS)
+            ),
+        };
+    };
+    table(curves, known) + &remarks(curves, known)
+}
+
+fn table(curves: &Curves, known: &Known) -> String {
+    let mut text = format!(
+        " {:>10} {:>5} {:>10} {:>9} {:>9} {:>9}\n",
+        "memory", "", "faults/s", "at most", "waiting", "at most"
+    );
+    let curve = curves.of(Decider::Kernel);
+    let points = PERCENTS.map(|percent| (percent, curve.at(f64::from(percent))));
+    let most = points
+        .iter()
+        .map(|(_, point)| point.faults_per_second().likely)
+        .fold(1.0, f64::max);
+    for (percent, point) in points {
+        let (faults, wait) = (
+            point.faults_per_second(),
+            point.wait_ratio(known.costs.prices),
+        );
+        let bar = "#".repeat((faults.likely / most * PLOT).ceil() as usize);
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            " {:>10} {percent:>4}% {:>10.1} {:>9} {:>9} {:>9} {bar}",
+            bytes_text(curves.bytes_at(percent)),
+            faults.likely,
+            bound(faults.high, |high| format!("{high:.1}")),
+            percent_text(wait.likely),
+            bound(wait.high, percent_text),
+        );
+    }
+    text
+}
+
+/// How it is known, and what is not.
+fn remarks(curves: &Curves, known: &Known) -> String {
+    let mut text = format!(
+        " {:.0} s counted{}. As it is, {:.1} pages a second came back.\n \
+         Not known: {} was not used meanwhile and may be wanted later; {:.1} uses a second were \
+         the first since w was pressed. `?`: nothing seen sets a bound.\n {}.",
+        curves.observed_ms as f64 / 1000.0,
+        if known.is_gone {
+            ", then it was gone"
+        } else {
+            ""
+        },
+        curves.seen_per_second,
+        bytes_text(curves.unused_bytes),
+        curves.unknown_per_second,
+        known.costs.text(),
+    );
+    if !known.has_files {
+        text += "\n The files it maps are charged to another cgroup: they are in no figure.";
+    }
+    text
+}
+
+fn percent_text(share: f64) -> String {
+    format!("{:.3} %", share * 100.0)
+}
+
+/// A bound, or that there is none.
+fn bound(high: f64, text: impl Fn(f64) -> String) -> String {
+    match high.is_finite() {
+        true => text(high),
+        false => "?".to_owned(),
+    }
+}

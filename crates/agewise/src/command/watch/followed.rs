@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The target of which the what-if curve is shown: simulated from when that was asked for, by the
+//! looks that are made anyway.
+
+use agewise_cli::whatif::Costs;
+use agewise_host::agent::Agent;
+use agewise_host::cgroup::{Cgroup, CgroupError};
+use agewise_host::root::Roots;
+use agewise_host::untrusted::Untrusted;
+use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
+use agewise_policy::whatif::{Curves, Params, WhatIf};
+use std::time::Instant;
+
+/// Looks that only tell which pages are where; nothing is counted yet.
+pub const LEARN_LOOKS: u32 = 10;
+
+/// Something that a curve can be asked of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// A subject by its name: a cgroup, or what was asked for.
+    Subject(Untrusted),
+    /// A process.
+    Process(u32),
+}
+
+/// What is known of its curve.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// The curve; none until something was counted.
+    pub curves: Option<Curves>,
+    /// Looks since it was asked for.
+    pub looks: u32,
+    /// Pages of files are in it: they are charged to the target.
+    pub has_files: bool,
+    /// It does not exist any more; the curve is of the time until then.
+    pub is_gone: bool,
+    /// What pages that come back cost.
+    pub costs: Costs,
+}
+
+/// Who and what is behind a target now.
+struct There {
+    /// Tells it from the next one of its name: inode or start time.
+    id: u64,
+    cgroup: Option<Cgroup>,
+    pids: Vec<u32>,
+}
+
+impl There {
+    fn find(agent: &Agent, of: &Of) -> Option<There> {
+        match of {
+            Of::Process(pid) => agent.space(*pid).map(|space| There {
+                id: space.process().start_ticks(),
+                cgroup: None,
+                pids: vec![*pid],
+            }),
+            Of::Subject(name) => {
+                let (subject, pids) = agent
+                    .subjects()
+                    .find(|(subject, _)| subject.name == *name && subject.gone.is_none())?;
+                let id = match &subject.cgroup {
+                    Some(cgroup) => cgroup.id(),
+                    None => subject.start_ticks.unwrap_or(0),
+                };
+                Some(There {
+                    id,
+                    cgroup: subject.cgroup.clone(),
+                    pids,
+                })
+            }
+        }
+    }
+}
+
+/// Simulates one target.
+pub struct Followed {
+    of: Of,
+    what_if: WhatIf,
+    sights: Sights,
+    costs: Costs,
+    is_counting: bool,
+    /// The look at the page cache that was shown last.
+    cached_ms: Option<u64>,
+    /// Its identity and whether files count, once it was seen.
+    first: Option<(u64, bool)>,
+    is_gone: bool,
+}
+
+impl Followed {
+    /// Nothing is known of it yet.
+    pub fn new(of: Of, costs: Costs) -> Self {
+        let params = Params {
+            kernel: kernel_in_use(&Roots::default()),
+            ..Params::default()
+        };
+        Followed {
+            of,
+            what_if: WhatIf::new(params),
+            sights: Sights::default(),
+            costs,
+            is_counting: false,
+            cached_ms: None,
+            first: None,
+            is_gone: false,
+        }
+    }
+
+    /// What is followed.
+    pub fn of(&self) -> &Of {
+        &self.of
+    }
+
+    /// Looks once, and listens.
+    ///
+    /// # Errors
+    /// As [`Agent::tick`].
+    pub fn tick(&mut self, agent: &mut Agent) -> Result<(), CgroupError> {
+        self.sights.clear();
+        let began = Instant::now();
+        let report = agent.tick_tapped(Some(&mut self.sights))?;
+        let blind_ms = began.elapsed().as_secs_f64() * 1e3;
+        let there = There::find(agent, &self.of);
+        let Some(there) = there.filter(|there| self.first.is_none_or(|(id, _)| id == there.id))
+        else {
+            self.is_gone = true;
+            return Ok(());
+        };
+        if self.is_gone {
+            return Ok(());
+        }
+        let cgroup = there.cgroup.as_ref();
+        let is_cached = cgroup.is_some() && agent.cached_ms().is_some();
+        let (_, has_files) = *self.first.get_or_insert_with(|| {
+            let charged = is_charged_for_files(cgroup, agent, &there.pids);
+            (there.id, charged)
+        });
+        let cached = agent.cached(&mut self.cached_ms);
+        let around = Around {
+            is_whole: report.failed == 0,
+            has_files: has_files && !is_cached,
+            cached: cgroup.zip(cached.as_ref()),
+            counts_cache: is_cached,
+            blind_ms,
+        };
+        self.sights
+            .show(agent, &there.pids, &mut self.what_if, around);
+        if !self.is_counting && self.what_if.looks() >= LEARN_LOOKS {
+            self.what_if.count_anew();
+            self.is_counting = true;
+        }
+        Ok(())
+    }
+
+    /// What is known by now.
+    pub fn known(&self, agent: &Agent) -> Known {
+        let is_counted = self.is_counting && self.what_if.observed_ms() > 0;
+        let is_cached = agent.cached_ms().is_some();
+        Known {
+            curves: is_counted.then(|| self.what_if.curves()),
+            looks: self.what_if.looks(),
+            has_files: is_cached || self.first.is_none_or(|(_, has_files)| has_files),
+            is_gone: self.is_gone,
+            costs: self.costs,
+        }
+    }
+}
