@@ -20,6 +20,7 @@ pub mod reclaim;
 pub mod refault_distance;
 mod reports;
 pub mod shadow;
+pub mod tracepoint;
 pub mod work;
 pub mod world;
 

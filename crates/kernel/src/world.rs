@@ -9,6 +9,7 @@
 use crate::folio::{Flag, FolioTable, Pfn};
 use crate::ids::{MemcgId, MmId, NodeId};
 use crate::page_table::{Mapping, Pmd, Vma};
+use crate::tracepoint::Tracepoint;
 
 /// Memory protection of a cgroup as seen from the target of a reclaim pass, in pages
 /// (`mem_cgroup_protection`). Already made effective along the hierarchy.
@@ -150,6 +151,10 @@ pub trait World {
     /// Kills a task to make room (`min_ttl`, or no reclaim possible). False when the OOM lock could
     /// not be taken or there is nobody to kill.
     fn oom_kill(&mut self, memcg: MemcgId) -> bool;
+
+    /// Reclaim passed a tracepoint: once a call, a list or a batch, never once a page.
+    #[inline]
+    fn trace(&mut self, _tracepoint: &Tracepoint) {}
 }
 
 /// Why a reclaimer sleeps (`enum vmscan_throttle_state`).

@@ -9,6 +9,7 @@ use crate::folio::{Flag, FolioType, Pfn};
 use crate::ids::LruvecId;
 use crate::lru::Lru;
 use crate::reclaim::{ScanControl, references};
+use crate::tracepoint::Tracepoint;
 use crate::world::World;
 
 /// Looks at up to one chunk of an active list (`shrink_active_list`): pages go to the inactive list
@@ -27,6 +28,7 @@ pub fn shrink_active<W: World>(
     let node = lru.lruvecs[lruvec.index()].node.index();
     let mut chunk = std::mem::take(&mut lru.nodes[node].chunk);
     let isolated = isolate(lru, lruvec, list, nr_to_scan, sc, &mut chunk);
+    world.trace(&isolated.tracepoint(list, nr_to_scan, sc));
     lru.lruvecs[lruvec.index()].events.pgrefill += isolated.scanned_pages;
     let mut rotated_pages = 0;
     let mut deactivated_pages = 0;
@@ -57,6 +59,14 @@ pub fn shrink_active<W: World>(
         note_cost(lru, lruvec, list.folio_type(), 0, rotated_pages);
     }
     lru.nodes[node].chunk = chunk;
+    world.trace(&Tracepoint::ShrinkActive {
+        node: lru.lruvecs[lruvec.index()].node,
+        nr_taken: isolated.taken_pages,
+        nr_rotated: rotated_pages,
+        nr_deactivated: deactivated_pages,
+        priority: sc.priority,
+        folio_type: list.folio_type(),
+    });
 }
 
 /// Puts an isolated folio back on the list its flags name (`move_folios_to_lru`); activations age

@@ -11,6 +11,7 @@ use crate::lru::Lru;
 use crate::reclaim::shrink_folios::shrink_folios;
 use crate::reclaim::throttle::throttle;
 use crate::reclaim::{ScanControl, Seen};
+use crate::tracepoint::Tracepoint;
 use crate::world::{Throttle, World};
 
 /// Reclaims from up to one chunk of an inactive list (`shrink_inactive_list`). Returns the pages
@@ -34,6 +35,7 @@ pub fn shrink_inactive<W: World>(
     lru.drain_cpu(sc.cpu);
     let mut chunk = std::mem::take(&mut lru.nodes[node.index()].chunk);
     let isolated = isolate(lru, lruvec, list, nr_to_scan, sc, &mut chunk);
+    world.trace(&isolated.tracepoint(list, nr_to_scan, sc));
     lru.lruvecs[lruvec.index()]
         .events
         .count_scan(sc.reclaimer, folio_type, isolated.scanned_pages);
@@ -52,6 +54,13 @@ pub fn shrink_inactive<W: World>(
             lru.node_flags[node.index()].dirty |=
                 lru.classic.dirty_stays_inactive && sc.is_global();
         }
+        world.trace(&Tracepoint::ShrinkInactive {
+            node,
+            nr_scanned: isolated.scanned_pages,
+            outcome,
+            priority: sc.priority,
+            folio_type,
+        });
         remember(
             &mut sc.seen,
             &outcome.seen,

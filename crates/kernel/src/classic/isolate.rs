@@ -6,6 +6,7 @@ use crate::folio::{Flag, FolioList, Pfn};
 use crate::ids::LruvecId;
 use crate::lru::Lru;
 use crate::reclaim::ScanControl;
+use crate::tracepoint::Tracepoint;
 
 /// Pages looked at and taken by one isolation.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,6 +15,23 @@ pub(super) struct Isolated {
     pub scanned_pages: u64,
     /// Taken.
     pub taken_pages: u64,
+    /// Passed over because of their zone.
+    skipped_pages: u64,
+}
+
+impl Isolated {
+    pub(super) fn tracepoint(&self, list: List, nr_to_scan: u64, sc: &ScanControl) -> Tracepoint {
+        Tracepoint::Isolate {
+            highest_zone: sc.reclaim_idx,
+            order: sc.order,
+            nr_requested: nr_to_scan,
+            nr_scanned: self.scanned_pages,
+            nr_skipped: self.skipped_pages,
+            nr_taken: self.taken_pages,
+            folio_type: list.folio_type(),
+            active: list.is_active(),
+        }
+    }
 }
 
 /// Takes up to `nr_to_scan` pages off the tail of a list into `chunk`, oldest first
@@ -47,6 +65,7 @@ pub(super) fn isolate(
         if zone > sc.reclaim_idx && u64::from(skipped.len()) < max_skips {
             skipped.push_head(folios, pfn);
             lruvec.events.pgscan_skip[zone] += pages;
+            isolated.skipped_pages += pages;
             continue;
         }
         used += pages;

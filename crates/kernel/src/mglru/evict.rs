@@ -6,6 +6,7 @@ use crate::ids::LruvecId;
 use crate::lru::Lru;
 use crate::reclaim::ScanControl;
 use crate::reclaim::shrink_folios::{BatchOutcome, shrink_folios};
+use crate::tracepoint::Tracepoint;
 use crate::world::World;
 
 use super::ablation::Part;
@@ -37,6 +38,9 @@ pub(super) fn evict_round<W: World>(
     lru.work.lru_locks += 1;
     for _ in attempts(swappiness) {
         let scan = scan(lru, lruvec, sc, choice, MAX_LRU_BATCH, &mut batch);
+        if scan.examined > 0 {
+            world.trace(&scan.tracepoint(choice.folio_type, MAX_LRU_BATCH, sc));
+        }
         if scan.isolated > 0 || scan.exhausted {
             scanned = scan.examined;
             break;
@@ -54,7 +58,14 @@ pub(super) fn evict_round<W: World>(
     if state.mglru.nr_gens(leading) == MIN_NR_GENS as u64 {
         scanned = 0;
     }
-    reclaim_batch(lru, world, lruvec, sc, choice.folio_type, &mut batch);
+    reclaim_batch(
+        lru,
+        world,
+        lruvec,
+        sc,
+        (choice.folio_type, scanned),
+        &mut batch,
+    );
     lru.mglru_machine.isolated = batch;
     scanned
 }
@@ -76,6 +87,9 @@ pub(super) fn evict_batch<W: World>(
     lru.work.lru_locks += 1;
     for _ in attempts(swappiness) {
         let scan = scan(lru, lruvec, sc, choice, budget, &mut batch);
+        if scan.examined > 0 {
+            world.trace(&scan.tracepoint(choice.folio_type, budget, sc));
+        }
         scanned += scan.examined;
         if scan.isolated > 0 {
             break;
@@ -88,7 +102,14 @@ pub(super) fn evict_batch<W: World>(
         let Lru { lruvecs, mglru, .. } = lru;
         try_inc_min_seq(&mut lruvecs[lruvec.index()], mglru, swappiness);
     }
-    reclaim_batch(lru, world, lruvec, sc, choice.folio_type, &mut batch);
+    reclaim_batch(
+        lru,
+        world,
+        lruvec,
+        sc,
+        (choice.folio_type, scanned),
+        &mut batch,
+    );
     lru.mglru_machine.isolated = batch;
     scanned
 }
@@ -186,13 +207,14 @@ pub(super) fn choose(lru: &Lru, lruvec: LruvecId, sc: &ScanControl, swappiness: 
 }
 
 /// Reclaims isolated folios and puts the survivors back. What is clean and unmapped by now has
-/// missed its rotation at the end of writeback and is tried once more.
+/// missed its rotation at the end of writeback and is tried once more. `scanned` pages were looked
+/// at for it.
 fn reclaim_batch<W: World>(
     lru: &mut Lru,
     world: &mut W,
     lruvec: LruvecId,
     sc: &mut ScanControl,
-    folio_type: FolioType,
+    (folio_type, scanned): (FolioType, u64),
     batch: &mut Vec<Pfn>,
 ) {
     if batch.is_empty() {
@@ -202,10 +224,12 @@ fn reclaim_batch<W: World>(
     let mut retried = std::mem::take(&mut lru.mglru_machine.retried);
     let outcome = shrink_folios(lru, world, lruvec, sc, batch, false);
     account(lru, world, lruvec, sc, taken, &outcome);
+    trace_batch(lru, world, lruvec, sc, (folio_type, scanned), outcome);
     put_back(lru, lruvec, sc, folio_type, batch, Some(&mut retried));
     if !retried.is_empty() {
         let outcome = shrink_folios(lru, world, lruvec, sc, &mut retried, false);
         account(lru, world, lruvec, sc, 0, &outcome);
+        trace_batch(lru, world, lruvec, sc, (folio_type, scanned), outcome);
         put_back(lru, lruvec, sc, folio_type, &mut retried, None);
     }
     lru.mglru_machine.retried = retried;
@@ -229,6 +253,24 @@ fn account<W: World>(
     if lru.mglru.profile.flusher_per_batch && taken > 0 && outcome.seen.unqueued_dirty == taken {
         world.wake_flusher(lru.lruvecs[lruvec.index()].node);
     }
+}
+
+/// The same scan is named again where a part of its folios is tried again, as the kernel does.
+fn trace_batch<W: World>(
+    lru: &Lru,
+    world: &mut W,
+    lruvec: LruvecId,
+    sc: &ScanControl,
+    (folio_type, nr_scanned): (FolioType, u64),
+    outcome: BatchOutcome,
+) {
+    world.trace(&Tracepoint::ShrinkInactive {
+        node: lru.lruvecs[lruvec.index()].node,
+        nr_scanned,
+        outcome,
+        priority: sc.priority,
+        folio_type,
+    });
 }
 
 /// Puts survivors back where they belong, never in the oldest generation. With `retry`, what may

@@ -6,6 +6,7 @@ use crate::folio::{Flag, FolioList, FolioTable, FolioType, Pfn};
 use crate::ids::LruvecId;
 use crate::lru::{Lru, Lruvec};
 use crate::reclaim::ScanControl;
+use crate::tracepoint::Tracepoint;
 
 use super::aging::inc_generation;
 use super::control::history_slot;
@@ -20,8 +21,30 @@ pub(super) struct Scan {
     pub examined: u64,
     /// Taken.
     pub isolated: u64,
+    /// Put back: this reclaimer could do nothing with them.
+    pub skipped: u64,
     /// The budget ran out before the lists did.
     pub exhausted: bool,
+}
+
+impl Scan {
+    pub(super) fn tracepoint(
+        &self,
+        folio_type: FolioType,
+        budget: u64,
+        sc: &ScanControl,
+    ) -> Tracepoint {
+        Tracepoint::Isolate {
+            highest_zone: sc.reclaim_idx,
+            order: sc.order,
+            nr_requested: budget,
+            nr_scanned: self.examined,
+            nr_skipped: self.skipped,
+            nr_taken: self.isolated,
+            folio_type,
+            active: false,
+        }
+    }
 }
 
 /// What to do with a folio at the tail.
@@ -80,6 +103,7 @@ pub(super) fn scan_folios(
                 lruvec.mglru.lists[slot][t][zone].remove(folios, pfn);
                 skipped.push_head(folios, pfn);
                 skipped_pages += nr_pages;
+                scan.skipped += nr_pages;
             }
             remaining -= 1;
             if remaining == 0 || scan.isolated.max(skipped_pages) >= MIN_LRU_BATCH {

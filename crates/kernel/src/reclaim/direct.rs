@@ -5,6 +5,7 @@ use super::memcg_limit::do_try_to_free_pages;
 use super::{Reclaimer, SWAP_CLUSTER_MAX, ScanControl};
 use crate::ids::{MemcgId, NodeId};
 use crate::lru::Lru;
+use crate::tracepoint::Tracepoint;
 use crate::world::{World, ZoneState};
 
 /// An allocation that reclaims.
@@ -33,7 +34,10 @@ pub fn try_to_free_pages<W: World>(lru: &mut Lru, world: &mut W, request: Direct
         local_node: request.node,
         ..ScanControl::new(Reclaimer::Direct, MemcgId::ROOT, SWAP_CLUSTER_MAX)
     };
-    do_try_to_free_pages(lru, world, &mut sc)
+    world.trace(&Tracepoint::begin(&sc));
+    let reclaimed = do_try_to_free_pages(lru, world, &mut sc);
+    world.trace(&Tracepoint::end(&sc, reclaimed));
+    reclaimed
 }
 
 /// Whether free memory is down to half of the reserves, so that user tasks wait for kswapd instead

@@ -14,6 +14,7 @@ use super::{background_aging::age_node, zone_facts};
 use crate::classic::balance::snapshot_refaults;
 use crate::ids::{MemcgId, NodeId};
 use crate::lru::Lru;
+use crate::tracepoint::Tracepoint;
 use crate::world::{Throttle, World};
 
 /// How long kswapd dozes before it trusts that the node stays balanced, in ns.
@@ -158,6 +159,10 @@ impl Kswapd {
         self.take_request();
         self.pending = None;
         self.counters.pageoutrun += 1;
+        world.trace(&Tracepoint::KswapdWake {
+            node: self.node,
+            order: self.current.order,
+        });
         let sc = ScanControl {
             order: self.current.order,
             reclaim_idx: self.current.highest_zone,
@@ -315,6 +320,7 @@ impl Kswapd {
             self.counters.kswapd_low_wmark_hit_quickly += 1;
         } else if self.may_sleep(lru, world) {
             self.state = State::Sleeping;
+            world.trace(&Tracepoint::KswapdSleep { node: self.node });
             return Next::Sleep;
         } else {
             self.counters.kswapd_high_wmark_hit_quickly += 1;

@@ -9,6 +9,7 @@ use super::{DEF_PRIORITY, MAX_RECLAIM_RETRIES, Reclaimer, SWAP_CLUSTER_MAX, Scan
 use crate::classic::balance::snapshot_refaults;
 use crate::ids::{MemcgId, NodeId};
 use crate::lru::Lru;
+use crate::tracepoint::Tracepoint;
 use crate::world::World;
 
 /// A request to reclaim from a cgroup and its descendants.
@@ -65,7 +66,10 @@ pub fn try_to_free_mem_cgroup_pages<W: World>(
         local_node: request.node,
         ..ScanControl::new(request.reclaimer, request.memcg, nr_to_reclaim)
     };
-    do_try_to_free_pages(lru, world, &mut sc)
+    world.trace(&Tracepoint::begin(&sc));
+    let reclaimed = do_try_to_free_pages(lru, world, &mut sc);
+    world.trace(&Tracepoint::end(&sc, reclaimed));
+    reclaimed
 }
 
 /// Priorities from 12 to 0 until enough is reclaimed (`do_try_to_free_pages`). If nothing at all

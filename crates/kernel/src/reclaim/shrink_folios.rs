@@ -17,6 +17,10 @@ pub struct BatchOutcome {
     pub pageouts: u64,
     /// Survived as active, by type.
     pub activated: [u64; 2],
+    /// Kept because they had been referenced.
+    pub ref_keep: u64,
+    /// Could not be unmapped.
+    pub unmap_fail: u64,
     /// What they looked like; `taken` and `file_taken` are the caller's.
     pub seen: Seen,
 }
@@ -112,7 +116,10 @@ fn decide<W: World>(
     };
     match references {
         References::Activate => Fate::Activate,
-        References::Keep => Fate::Keep,
+        References::Keep => {
+            outcome.ref_keep += lru.folios[pfn].nr_pages();
+            Fate::Keep
+        }
         References::Reclaim | References::ReclaimClean => {
             let clean_only = references == References::ReclaimClean;
             reclaim(lru, world, sc, pfn, clean_only, outcome)
@@ -186,6 +193,7 @@ fn reclaim<W: World>(
     if lru.folios[pfn].has(Flag::Mapped) {
         lru.work.unmaps += 1;
         if !world.unmap(&mut lru.folios, pfn) {
+            outcome.unmap_fail += lru.folios[pfn].nr_pages();
             return Fate::Activate;
         }
     }

@@ -121,11 +121,7 @@ fn accesses(plan: &Plan, stop: &Arc<AtomicBool>) -> Result<(DenseTrace, Vec<bool
     };
     let mut run = Run::new(&ample)?;
     run.record_accesses();
-    run.stop_on(stop);
-    run.run_until(u64::MAX)?;
-    if run.is_stopped() {
-        return Err(RunError::Stopped);
-    }
+    run.run_to_end(stop)?;
     run.take_accesses()
 }
 

@@ -146,6 +146,19 @@ impl Run {
         self.stop = Some(Arc::clone(stop));
     }
 
+    /// Runs until all processes have ended.
+    ///
+    /// # Errors
+    /// [`RunError`] when something cannot be carried out, or `stop` was set.
+    pub fn run_to_end(&mut self, stop: &Arc<AtomicBool>) -> Result<(), RunError> {
+        self.stop_on(stop);
+        self.run_until(u64::MAX)?;
+        match self.is_stopped() {
+            true => Err(RunError::Stopped),
+            false => Ok(()),
+        }
+    }
+
     /// Whether it was stopped.
     pub(super) fn is_stopped(&self) -> bool {
         self.stop
@@ -213,10 +226,6 @@ pub fn run_unless_stopped(plan: &Plan, stop: &Arc<AtomicBool>) -> Result<Measure
         return Err(RunError::Stopped);
     }
     let mut run = Run::new(plan)?;
-    run.stop_on(stop);
-    run.run_until(u64::MAX)?;
-    if run.is_stopped() {
-        return Err(RunError::Stopped);
-    }
+    run.run_to_end(stop)?;
     Ok(run.measures())
 }

@@ -6,6 +6,8 @@ use agewise_kernel::classic::flush_stats;
 use agewise_kernel::folio::{Flag, FolioType, Pfn};
 use agewise_kernel::ids::{MemcgId, NodeId};
 use agewise_kernel::reclaim::kswapd::{NAP_NS, Next};
+use agewise_kernel::tracepoint::Tracepoint;
+use agewise_kernel::world::World;
 
 use super::events::Event;
 use super::frames::Owner;
@@ -105,6 +107,8 @@ impl Machine {
     pub(super) fn wake_kswapd(&mut self, node: NodeId, highest_zone: usize) {
         let kswapd = &mut self.kswapd[node.index()];
         if kswapd.wake(&self.lru, &self.sys, 0, highest_zone) {
+            let order = 0;
+            self.sys.trace(&Tracepoint::WakeupKswapd { node, order });
             self.schedule_kswapd(node, self.sys.now_ns);
         }
     }
@@ -116,6 +120,7 @@ impl Machine {
     }
 
     fn kswapd_step(&mut self, node: NodeId, at_ns: u64) {
+        let runs = self.trace_kswapd(node);
         let (next, end_ns) = self.in_background(at_ns, |machine| {
             let before = machine.lru.work;
             let kswapd = &mut machine.kswapd[node.index()];
@@ -123,6 +128,7 @@ impl Machine {
             machine.pay_for_work(&before);
             next
         });
+        self.trace_task(runs);
         if let Some(priority) = self.kswapd[node.index()].priority() {
             self.note_pressure(node, priority);
         }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Processes: their address space, and what happens to memory when they map, fork and end.
 
+use std::sync::Arc;
+
 use agewise_kernel::folio::{Flag, FolioType, Pfn};
 use agewise_kernel::ids::{MemcgId, MmId};
 use agewise_kernel::page_table::{Mapping, PAGES_PER_PMD, Pte};
@@ -45,6 +47,8 @@ pub(super) struct Process {
     pub node: u32,
     /// Highest zone its memory may come from.
     pub highest_zone: usize,
+    /// What events call it.
+    pub name: Arc<str>,
 }
 
 impl Machine {
@@ -59,6 +63,7 @@ impl Machine {
             stats: ProcessStats::default(),
             node: mm.0 % self.config.nodes.max(1),
             highest_zone: TOP_ZONE,
+            name: "task".into(),
         });
         ProcessId(mm)
     }
@@ -154,6 +159,7 @@ impl Machine {
         self.sys.now_ns += self.config.cost.process_ns;
         let memcg = self.memcg_of_mm(parent.mm());
         let child = self.add_process(memcg);
+        self.processes[child.index()].name = Arc::clone(&self.processes[parent.index()].name);
         self.sys.spaces.copy_ranges(parent.mm(), child.mm());
         for start_vpn in self.sys.tables.ranges(parent.mm()) {
             if self.sys.tables.huge_leaf(parent.mm(), start_vpn).is_some() {

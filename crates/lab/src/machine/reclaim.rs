@@ -26,6 +26,7 @@ impl Machine {
     ) -> u64 {
         let start_ns = self.sys.now_ns;
         let before = self.lru.work;
+        self.trace_process(process);
         // Since its last call tens of faults have passed, milliseconds: it was switched to.
         self.schedule(process);
         let request = CgroupRequest {
@@ -56,6 +57,7 @@ impl Machine {
             swappiness,
             ..CgroupRequest::limit(memcg, self.sys.cpu, NodeId(0))
         };
+        self.trace_outside();
         let result = reclaim_proactively(&mut self.lru, &mut self.sys, request);
         self.pay_for_work(&before);
         self.end_victims();
@@ -98,6 +100,7 @@ impl Machine {
         if let Some(found) = self.allocate_anywhere(node, highest, Reserve::Low) {
             return Ok(found);
         }
+        self.trace_process(process);
         for index in 0..self.config.nodes {
             self.wake_kswapd(NodeId(index), highest);
         }
@@ -144,6 +147,7 @@ impl Machine {
         let start_ns = self.sys.now_ns;
         let before = self.lru.work;
         self.sys.counters.allocstall += 1;
+        self.trace_process(process);
         self.schedule(process);
         let request = DirectRequest {
             order: 0,

@@ -6,10 +6,12 @@ use agewise_kernel::ids::{LruvecId, MemcgId, MmId, NodeId};
 use agewise_kernel::page_table::{Mapping, PAGES_PER_PMD, Pmd, Pte, Vma};
 use agewise_kernel::reclaim::oom::badness;
 use agewise_kernel::reclaim::scope::ListScope;
+use agewise_kernel::tracepoint::Tracepoint;
 use agewise_kernel::world::{PageoutOutcome, Protection, Throttle, World, ZoneState};
 
 use super::address_space::AddressSpaces;
 use super::config::MachineConfig;
+use super::counters::Counters;
 use super::device::{Device, Direction};
 use super::events::{Event, EventQueue};
 use super::frames::{Frames, Owner};
@@ -19,6 +21,7 @@ use super::page_tables::{PageTables, swap_entry};
 use super::residency::Residency;
 use super::stall::{Pressure, Stalls};
 use super::swap::Swap;
+use super::tracing::Tracer;
 use super::zram::CompressedStore;
 
 /// Which page count limits the shadow-only nodes of a cgroup (`count_shadow_nodes`).
@@ -43,39 +46,6 @@ pub struct File {
     pub last_read: Option<u32>,
     /// The cgroup its tree nodes are charged to: the one that made the first of them.
     pub memcg: MemcgId,
-}
-
-/// Counters of the machine that no lruvec keeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Faults of any kind.
-    pub pgfault: u64,
-    /// Faults that had to read.
-    pub pgmajfault: u64,
-    /// Pages read from swap.
-    pub pswpin: u64,
-    /// Pages written to swap.
-    pub pswpout: u64,
-    /// Pages read from files.
-    pub pgpgin: u64,
-    /// Pages written to files.
-    pub pgpgout: u64,
-    /// Allocations that reclaimed themselves.
-    pub allocstall: u64,
-    /// Tasks killed for lack of memory.
-    pub oom_kill: u64,
-    /// Shadow nodes dropped by their shrinker.
-    pub workingset_nodereclaim: u64,
-    /// Time reclaimers slept, in ns.
-    pub throttled_ns: u64,
-    /// Pages reclaim wrote itself, anon and file (`nr_vmscan_write`).
-    pub vmscan_write: [u64; 2],
-    /// Times the shrinkers of a cgroup were called.
-    pub slab_calls: u64,
-    /// Tree nodes they looked at (`slabs_scanned`).
-    pub slabs_scanned: u64,
-    /// Tree nodes that could not be made: the page was read without being kept.
-    pub readahead_refused: u64,
 }
 
 /// Mechanism of the machine.
@@ -110,6 +80,8 @@ pub struct System {
     pub counters: Counters,
     /// Pressure.
     pub stalls: Stalls,
+    /// Keeps what reclaim does, event by event.
+    pub tracer: Option<Box<Tracer>>,
     /// Processes the OOM killer chose, to be ended by the machine.
     pub victims: Vec<MmId>,
     /// The flusher has an event of its own.
@@ -160,6 +132,7 @@ impl System {
             stalls: Stalls {
                 groups: vec![Pressure::default()],
             },
+            tracer: None,
             victims: Vec::new(),
             flusher_woken: false,
             flush_everything: false,
@@ -591,15 +564,22 @@ impl World for System {
         0
     }
 
-    fn throttle(&mut self, _node: NodeId, reason: Throttle, timeout_ns: u64) {
+    fn throttle(&mut self, node: NodeId, reason: Throttle, timeout_ns: u64) {
         let until_ns = self.now_ns + timeout_ns;
         // A page that ends its writeback wakes those who wait for it.
         let until_ns = match reason {
             Throttle::Writeback => until_ns.min(self.events.next_ns().max(self.now_ns)),
             Throttle::Isolated | Throttle::NoProgress | Throttle::Congested => until_ns,
         };
-        self.counters.throttled_ns += until_ns - self.now_ns;
+        let delayed_ns = until_ns - self.now_ns;
+        self.counters.throttled_ns += delayed_ns;
         self.wait_until(until_ns);
+        self.trace(&Tracepoint::Throttled {
+            node,
+            timeout_ns,
+            delayed_ns,
+            reason,
+        });
     }
 
     fn oom_kill(&mut self, memcg: MemcgId) -> bool {
@@ -634,5 +614,12 @@ impl World for System {
         self.counters.oom_kill += 1;
         self.victims.push(victim);
         true
+    }
+
+    #[inline]
+    fn trace(&mut self, tracepoint: &Tracepoint) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.add(self.now_ns, self.cpu, tracepoint);
+        }
     }
 }

@@ -12,10 +12,11 @@ use super::options;
 use super::setup::{Named, Setup, parse_contender};
 use super::table::{Column, Kind, Table, Value};
 use crate::experiment::contender::Contender;
-use crate::experiment::machine_run::{Plan, RunError, Subject};
+use crate::experiment::machine_run::{Plan, Run, RunError, Subject};
 use crate::experiment::matrix::{self, MeasureSummary, PolicyResult};
 use crate::experiment::replay::Through;
 use crate::machine::device::DeviceKind;
+use crate::machine::tracing::EventTrace;
 use crate::proactive::{ProactivePlan, Sight};
 use crate::yardstick;
 
@@ -121,25 +122,14 @@ impl RunRequest {
             Some(pages) => pages,
             None => named.subject.memory_pages()?,
         };
-        let agent = |spec: &Spec| ProactivePlan {
-            spec: spec.clone(),
-            sight: self.sight,
-            truth: self.sight != Sight::Generations,
-        };
         let columns: Vec<(Contender, Option<ProactivePlan>)> = self
             .columns
             .iter()
-            .map(|(policy, spec)| (policy.clone(), spec.as_ref().map(agent)))
+            .map(|(policy, spec)| (policy.clone(), spec.as_ref().map(|spec| self.agent(spec))))
             .collect();
         let total = seeds * columns.len() as u64;
         let results = matrix::run_columns(&plan, &columns, seeds, stop, || done(total));
-        let results = results.map_err(|error| match error {
-            RunError::Stopped => StudyError::Stopped,
-            source => StudyError::Run {
-                name: self.subject.clone(),
-                source: Box::new(source),
-            },
-        })?;
+        let results = results.map_err(|error| self.error(error))?;
         let cells = self.describe(named, &plan, memory_pages, seeds, &results);
         Ok(RunOutcome {
             subject: named.subject.clone(),
@@ -149,6 +139,50 @@ impl RunRequest {
             cells,
             note,
         })
+    }
+
+    /// What reclaim does, event by event, in the run of the first policy with seed 1; that run is
+    /// made again for it.
+    ///
+    /// # Errors
+    /// What cannot be run, or [`StudyError::Stopped`].
+    pub fn event_trace(
+        &self,
+        subject: &Subject,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<EventTrace, StudyError> {
+        let Some((Contender::Kernel(policy), agent)) = self.columns.first() else {
+            return Err(StudyError::argument(
+                "yardsticks have no tracepoints: name a policy of the machine first",
+            ));
+        };
+        let (mut plan, _) = self.setup.plan(subject, *policy, 1)?;
+        plan.proactive = agent.as_ref().map(|spec| self.agent(spec));
+        let trace = || {
+            let mut run = Run::new(&plan)?;
+            run.machine.trace_events();
+            run.run_to_end(stop)?;
+            Ok(run.machine.take_event_trace())
+        };
+        trace().map_err(|error| self.error(error))
+    }
+
+    fn agent(&self, spec: &Spec) -> ProactivePlan {
+        ProactivePlan {
+            spec: spec.clone(),
+            sight: self.sight,
+            truth: self.sight != Sight::Generations,
+        }
+    }
+
+    fn error(&self, error: RunError) -> StudyError {
+        match error {
+            RunError::Stopped => StudyError::Stopped,
+            source => StudyError::Run {
+                name: self.subject.clone(),
+                source: Box::new(source),
+            },
+        }
     }
 
     /// An agent that reads page tables needs something in them.

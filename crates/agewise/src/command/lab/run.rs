@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab run`.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -15,6 +17,7 @@ use agewise_lab::study::run::{RunOutcome, RunRequest, columns};
 use agewise_lab::study::setup::expand;
 use agewise_lab::study::table::Table;
 use agewise_policy::proactive::Spec;
+use anyhow::Context;
 use clap::ValueEnum;
 
 use super::results::{BUILD, write};
@@ -67,6 +70,12 @@ pub struct Args {
     /// Seeds 1 to N; 10 for a workload and 3 for a trace unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub seeds: Option<u64>,
+    /// Write what reclaim does in the first policy's run with seed 1, event by event, into a file.
+    ///
+    /// The events are the `vmscan` tracepoints of Linux in the format of
+    /// /sys/kernel/tracing/trace, for the scripts that read those. The run is made once more for it.
+    #[arg(long, value_name = "FILE")]
+    pub trace_events: Option<PathBuf>,
     /// text: a table for people; json: one object a line, policy and measure; csv: the same fields;
     /// parquet: every run, one column a measure, on standard output. All but text say what was run:
     /// see `agewise lab show`, `rerun` and `check`.
@@ -127,7 +136,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let columns = columns(&args.policy, &args.proactive)?;
     let mut out = io::stdout().lock();
     let (mut table, mut cells, mut is_first) = (Table::default(), Vec::new(), true);
-    for subject in expand(&args.subjects)? {
+    let subjects = expand(&args.subjects)?;
+    if args.trace_events.is_some() && subjects.len() > 1 {
+        anyhow::bail!("--trace-events writes one run: name one workload or trace");
+    }
+    for subject in subjects {
         let request = RunRequest {
             setup: args.setup.study(),
             subject,
@@ -139,6 +152,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let progress = Progress::new("runs");
         let outcome = request.run(&Arc::default(), |total| progress.advance(total))?;
         progress.finish();
+        if let Some(path) = &args.trace_events {
+            write_events(path, &request, &outcome)?;
+        }
         if let Some(note) = &outcome.note {
             agewise_cli::note!("{note}");
         }
@@ -165,6 +181,25 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         write(&mut out, Form::Parquet, &table, &description, true)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn write_events(path: &Path, request: &RunRequest, outcome: &RunOutcome) -> anyhow::Result<()> {
+    let trace = request.event_trace(&outcome.subject, &Arc::default())?;
+    let write = || {
+        let mut out = BufWriter::new(File::create(path)?);
+        trace.write(&mut out)?;
+        out.flush()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))?;
+    if trace.lost() > 0 {
+        agewise_cli::note!(
+            "{}: the first {} events; {} more are left out",
+            path.display(),
+            trace.len(),
+            trace.lost()
+        );
+    }
+    Ok(())
 }
 
 fn print_head(out: &mut impl Write, outcome: &RunOutcome) -> io::Result<()> {

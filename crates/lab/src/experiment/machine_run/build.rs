@@ -110,6 +110,7 @@ impl Run {
             .and_then(|name| self.groups.get(name).copied())
             .unwrap_or(self.memcg);
         let process = self.machine.add_process(memcg);
+        self.machine.name_process(process, &spec.name);
         if let Some(zone) = spec.highest_zone.as_deref().and_then(zone_index) {
             self.machine.restrict_zone(process, zone);
         }
