@@ -85,7 +85,7 @@ pub(super) fn scan_folios(
     for back in 0..NR_ZONES {
         let zone = (sc.reclaim_idx + NR_ZONES - back) % NR_ZONES;
         let mut skipped = FolioList::default();
-        let mut skipped_pages = 0;
+        let skipped_before = scan.skipped;
         loop {
             let pfn = lruvec.mglru.lists[slot][t][zone].tail();
             if !pfn.is_some() {
@@ -102,11 +102,10 @@ pub(super) fn scan_folios(
             } else {
                 lruvec.mglru.lists[slot][t][zone].remove(folios, pfn);
                 skipped.push_head(folios, pfn);
-                skipped_pages += nr_pages;
                 scan.skipped += nr_pages;
             }
             remaining -= 1;
-            if remaining == 0 || scan.isolated.max(skipped_pages) >= MIN_LRU_BATCH {
+            if remaining == 0 || scan.isolated.max(scan.skipped - skipped_before) >= MIN_LRU_BATCH {
                 break;
             }
         }

@@ -73,7 +73,8 @@ pub struct Args {
     /// Write what reclaim does in the first policy's run with seed 1, event by event, into a file.
     ///
     /// The events are the `vmscan` tracepoints of Linux in the format of
-    /// /sys/kernel/tracing/trace, for the scripts that read those. The run is made once more for it.
+    /// /sys/kernel/tracing/trace, for the scripts that read those. The run is made once more for
+    /// it.
     #[arg(long, value_name = "FILE")]
     pub trace_events: Option<PathBuf>,
     /// text: a table for people; json: one object a line, policy and measure; csv: the same fields;
