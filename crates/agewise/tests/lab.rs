@@ -29,6 +29,46 @@ fn runs_print_the_same_bytes_twice() {
     }
 }
 
+/// The events of one run, as scripts for the kernel's read them.
+#[test]
+fn reclaim_is_traced_as_ftrace_prints_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("trace");
+    let path = file.to_str().unwrap();
+    let run = |subject: &str, path: &str| {
+        let policy = "--policy=classic";
+        agewise(&[
+            "lab",
+            "run",
+            subject,
+            policy,
+            "--seeds=1",
+            "--trace-events",
+            path,
+        ])
+    };
+    let (ok, plain, _) = agewise(&["lab", "run", "scan", "--policy=classic", "--seeds=1"]);
+    let (traced_ok, traced, error) = run("scan", path);
+    assert!(ok && traced_ok, "{error}");
+    assert_eq!(plain, traced, "tracing changes nothing");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.starts_with("# tracer: nop\n"), "{}", &text[..200]);
+    let events = text.lines().filter(|line| !line.starts_with('#'));
+    assert!(events.clone().count() > 10);
+    for event in events {
+        let (head, body) = event.split_once(": ").unwrap();
+        assert!(head.contains(" [000] ..... "), "{event}");
+        assert!(body.starts_with("mm_vmscan_"), "{event}");
+    }
+    let (ok, out, error) = run("scan", "/nonexistent/trace");
+    assert!(
+        !ok && out.is_empty() && error.contains("/nonexistent/trace"),
+        "{error}"
+    );
+    let two = ["lab", "run", "scan", "kv", "--trace-events", path];
+    assert!(agewise(&two).2.contains("one run"));
+}
+
 #[test]
 fn what_is_unknown_is_told_with_the_nearest_name() {
     for (args, expected) in [

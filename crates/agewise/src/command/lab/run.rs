@@ -141,6 +141,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.trace_events.is_some() && subjects.len() > 1 {
         anyhow::bail!("--trace-events writes one run: name one workload or trace");
     }
+    // That it cannot be written is known before the run.
+    let mut events = match &args.trace_events {
+        None => None,
+        Some(path) => {
+            let file = File::create(path);
+            let file = file.with_context(|| format!("cannot create {}", path.display()))?;
+            Some((path, file))
+        }
+    };
     for subject in subjects {
         let request = RunRequest {
             setup: args.setup.study(),
@@ -153,8 +162,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let progress = Progress::new("runs");
         let outcome = request.run(&Arc::default(), |total| progress.advance(total))?;
         progress.finish();
-        if let Some(path) = &args.trace_events {
-            write_events(path, &request, &outcome)?;
+        if let Some((path, file)) = events.take() {
+            write_events((path, file), &request, &outcome)?;
         }
         if let Some(note) = &outcome.note {
             agewise_cli::note!("{note}");
@@ -184,14 +193,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_events(path: &Path, request: &RunRequest, outcome: &RunOutcome) -> anyhow::Result<()> {
+fn write_events(
+    (path, file): (&Path, File),
+    request: &RunRequest,
+    outcome: &RunOutcome,
+) -> anyhow::Result<()> {
     let trace = request.event_trace(&outcome.subject, &Arc::default())?;
-    let write = || {
-        let mut out = BufWriter::new(File::create(path)?);
-        trace.write(&mut out)?;
-        out.flush()
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))?;
+    let mut out = BufWriter::new(file);
+    trace
+        .write(&mut out)
+        .and_then(|()| out.flush())
+        .with_context(|| format!("cannot write {}", path.display()))?;
     if trace.lost() > 0 {
         agewise_cli::note!(
             "{}: the first {} events; {} more are left out",
