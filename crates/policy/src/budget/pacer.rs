@@ -46,6 +46,8 @@ pub struct Pacer {
     rehearsal: bool,
     scan_due_us: u64,
     scan_interval_ms: u64,
+    /// What the last one cost, ns.
+    scan_cost_ns: u64,
     /// When the last scan that counts began, and CPU time of moves since, ns.
     scanned_us: u64,
     move_cpu_ns: u64,
@@ -97,6 +99,7 @@ impl Pacer {
             rehearsal,
             scan_due_us: 0,
             scan_interval_ms: 0,
+            scan_cost_ns: u64::MAX,
             scanned_us: 0,
             move_cpu_ns: 0,
             newcomers_ns: 0.0,
@@ -266,6 +269,9 @@ impl Pacer {
         let moving_percent = self.move_cpu_ns as f64 / passed_ns * SCAN_OF_MOVES_PERCENT;
         (self.scanned_us, self.move_cpu_ns) = (began_us, 0);
         let affordable_percent = moving_percent.max(SCAN_PERCENT);
+        // One that was dear by accident, beside a build say, says little of the next: of two the
+        // cheaper.
+        let cost_ns = cost_ns.min(std::mem::replace(&mut self.scan_cost_ns, cost_ns));
         let affordable_ms = (cost_ns as f64 / 1e6 * 100.0 / affordable_percent) as u64;
         // Half of the way at a time to where the share of accessed memory would be as wanted.
         let share = scanned.young_pages as f64 / scanned.present_pages.max(1) as f64;

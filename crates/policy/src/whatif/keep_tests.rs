@@ -65,7 +65,9 @@ impl World {
             let memory = keeper.limit_bytes().unwrap_or(2 * FULL);
             let rate = truth.at(Decider::Kernel, memory).faults_per_second().likely;
             self.faults += rate / 2.0;
-            let is_over = rate * PRICES.anon_ns / 1e9 > keeper.wanted.wait_max;
+            // What is less than a fault a window too much cannot be counted.
+            let counted = (rate - 1000.0 / WINDOW_MS as f64).max(0.0);
+            let is_over = counted * PRICES.anon_ns / 1e9 > keeper.wanted.wait_max;
             self.over_ms = if is_over { self.over_ms + 500 } else { 0 };
             self.over_most_ms = self.over_most_ms.max(self.over_ms);
         }
