@@ -85,8 +85,13 @@ fn figures_of_documents_are_theirs() {
     let then = &rows("refault-distance", "tpcc/mglru-6.12", &[])[0];
     assert_eq!(then["document_printed"], "5x");
     let mainline = rows("refault-distance", "tpcc/mainline-6.14", &[]);
-    assert_eq!(mainline[0]["document_after"], 43_663.0);
-    assert_eq!(mainline[1]["document_change"], -0.57);
+    assert!(mainline[0]["ours_after"].as_f64().unwrap() > 0.0);
+    for row in mainline {
+        assert_eq!(
+            row["verdict"], "own",
+            "the document has no figure of it: {row}"
+        );
+    }
 }
 
 /// On the multi-gen LRU of its time the rule does for TPC-C what the document says, in sign.
