@@ -107,7 +107,8 @@ fn cold_pages_of_files_leave_by_a_rule_and_hot_ones_stay() {
             let lines = journal.iter();
             lines.map(|line| after(line, "left_file_bytes")).sum()
         };
-        let wanted = HALF_BYTES * 99 / 100;
+        // 64 pages go by the cgroup of the first of them, which may be charged to another.
+        let wanted = HALF_BYTES * 95 / 100;
         daemon.wait_for("action", |_| left(&daemon.journal()) >= wanted);
         // Some more looks: none of them takes what is read.
         std::thread::sleep(Duration::from_secs(3));
@@ -117,7 +118,7 @@ fn cold_pages_of_files_leave_by_a_rule_and_hot_ones_stay() {
             hot >= PAGES / 2 * 995 / 1000,
             "{hot} hot pages: {journal:#?}"
         );
-        assert!(cold <= PAGES / 2 / 100, "{cold} cold pages: {journal:#?}");
+        assert!(cold <= PAGES / 2 / 20, "{cold} cold pages: {journal:#?}");
         assert!(left(&journal) <= HALF_BYTES * 101 / 100, "{journal:#?}");
         for line in journal.iter().filter(|line| line["phase"] == "after") {
             assert!(line["dropped"].is_null() || line["dropped"]["left_bytes"].is_u64());

@@ -230,13 +230,17 @@ fn cold_pages_of_files_leave_and_hot_ones_stay() {
         let last =
             |records: &[Value], field: &str| records.last().unwrap()[field].as_u64().unwrap();
         assert_eq!(last(&rehearsed, "left_bytes"), 0, "{rehearsed:?}");
+        // 64 pages go by the cgroup of the first of them, which may be charged to another.
+        let own = last(&rehearsed, "resident_bytes");
+        assert!(own * 10 >= half * 2 * 9, "{rehearsed:?}");
+        let cold = own - half;
         assert!(
-            last(&rehearsed, "rehearsed_bytes") >= half * 99 / 100,
+            last(&rehearsed, "rehearsed_bytes") >= cold * 99 / 100,
             "{rehearsed:?}"
         );
         let left = last(&done, "left_bytes");
         assert!(
-            left >= half * 95 / 100 && left <= half * 101 / 100,
+            left >= cold * 95 / 100 && left <= half * 101 / 100,
             "{done:?}"
         );
         let parts = [
@@ -285,7 +289,7 @@ fn less_memory_would_read_a_file_again() {
     let of = |record: &Value, field: &str| record[field].as_f64().unwrap();
     let total = PAGES as f64 * PAGE as f64;
     let full = of(all, "memory_bytes");
-    assert!(full >= total * 0.98 && full <= total * 1.1, "{all}");
+    assert!(full >= total * 0.9 && full <= total * 1.1, "{all}");
     assert!(of(less, "file_faults_per_second") > 20.0, "{less}");
     assert_eq!(of(less, "anon_faults_per_second"), 0.0, "{less}");
     assert!(of(all, "file_faults_per_second") < 1.0, "{all}");
