@@ -6,7 +6,8 @@
  * Reads pass mm_filemap_get_pages once a batch of folios, with the pages that the caller still
  * wants; faults pass mm_filemap_fault when fault-around did not find the page; a write to a clean
  * folio passes writeback_dirty_folio. Accesses through page tables alone pass none of them: the
- * walker of page tables sees those.
+ * walker of page tables sees those. Kernels without the first two (before 6.11) have their
+ * functions entered instead.
  */
 #include <linux/types.h>
 #include <linux/bpf.h>
@@ -18,9 +19,14 @@ typedef __u64 u64;
 typedef __u32 u32;
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-struct inode { unsigned long i_ino; };
+struct inode { unsigned long i_ino; long long i_size; };
 struct address_space { struct inode *host; };
 struct folio { unsigned long index; };
+struct file { struct address_space *f_mapping; };
+struct kiocb { struct file *ki_filp; long long ki_pos; };
+struct iov_iter { unsigned long count; };
+struct vm_area_struct { struct file *vm_file; };
+struct vm_fault { struct vm_area_struct *vma; unsigned long pgoff; };
 #pragma clang attribute pop
 
 /* As in src/pagecache/accessed.rs. */
@@ -44,8 +50,8 @@ struct af_known { u64 inode; u32 number, block, epoch, unused; u64 words[8]; };
 #define KNOWN 256
 
 #define BLOCK_SHIFT 9
-/* Blocks noted of one event: more than a batch of 31 folios of 2 MiB holds. */
-#define BLOCKS_MAX 34
+/* Blocks noted of one event: the longest read has 2 GiB. */
+#define BLOCKS_MAX 1025
 
 #define TABLES(name)							\
 	struct {							\
@@ -201,7 +207,7 @@ static __always_inline void note_long(struct inode *inode, struct span *s)
 	l->inode = (u64)inode;
 	s->inode = *(volatile u64 *)&l->inode;
 	l->first = s->first;
-	/* What one event does not note, the following ones do. */
+	/* What one event does not note, the following ones of a tracepoint do. */
 	l->last = last >= first + BLOCKS_MAX ? ((first + BLOCKS_MAX) << BLOCK_SHIFT) - 1 : s->last;
 	l->epoch = s->epoch;
 	count();
@@ -265,6 +271,19 @@ int BPF_PROG(dirty, struct folio *folio, struct address_space *mapping)
 	if (!mapping)
 		return 0;
 	return note(mapping->host, folio->index, folio->index);
+}
+
+static __always_inline int on_read(struct inode *inode, u64 first, u64 last)
+{
+	return note(inode, first, last);
+}
+
+#include "filecall.h"
+
+SEC("fentry/filemap_fault")
+int BPF_PROG(fault_call, struct vm_fault *vmf)
+{
+	return note(vmf->vma->vm_file->f_mapping->host, vmf->pgoff, vmf->pgoff);
 }
 
 /* Tracing programs that read kernel structures must be GPL-compatible. */

@@ -50,7 +50,6 @@ struct task_struct {
 enum cgroup_subsys_id { memory_cgrp_id = 0 };
 #pragma clang attribute pop
 
-#define PAGE_SHIFT 12
 /* A cgroup further down than this is not found to be below another. */
 #define DEPTH_MAX 64
 #define EXT4_MAGIC 0xef53
@@ -127,6 +126,13 @@ static __always_inline int tell(struct inode *inode, u64 first, u64 last, u32 wr
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 	return 0;
 }
+
+static __always_inline int on_read(struct inode *inode, u64 first, u64 last)
+{
+	return is_watched() ? tell(inode, first, last, 0) : 0;
+}
+
+#include "filecall.h"
 
 static __always_inline int tell_write(struct inode *inode, long long offset, u64 length)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which pages of files processes read and write through descriptors, in exact order: by BPF on the
-//! tracepoints that all system calls for that pass.
+//! tracepoints that all system calls for that pass, or on older kernels the functions.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::bpf::{
     watched::{Watched, set_ring_bytes},
 };
 use crate::cgroup::Cgroup;
-use crate::pagecache::Accessed;
+use crate::pagecache::{Accessed, hooks};
 
 /// `make bpf` builds it, `make bpf-check` proves that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../bpf/fileio.bpf.o");
@@ -102,8 +102,8 @@ pub struct FileIoSource {
     // Field order: links go first, so that nothing is written to what goes after them.
     _links: Vec<Link>,
     watched: Watched<FileIo>,
-    /// The last read of each thread.
-    reads: HashMap<u32, FileIo>,
+    /// The last read of each thread, where a read is told more than once.
+    reads: Option<HashMap<u32, FileIo>>,
     /// What this kernel has no tracepoints for.
     unseen: Vec<&'static str>,
     _object: Object,
@@ -122,7 +122,7 @@ impl FileIoSource {
     /// Loads and attaches; nobody is watched yet.
     ///
     /// # Errors
-    /// [`AccessError::NoPrivilege`]; [`AccessError::Unsupported`] without BTF or the tracepoints.
+    /// [`AccessError::NoPrivilege`]; [`AccessError::Unsupported`] without BTF.
     pub fn open() -> Result<Self, AccessError> {
         Self::with_ring(RING_BYTES)
     }
@@ -156,6 +156,10 @@ impl FileIoSource {
 
     fn attach(ring_bytes: u32, cgroup: u64, exclusive: bool) -> libbpf_rs::Result<Self> {
         let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
+        let hooks = hooks::of_kernel();
+        hooks::select(&mut open, &hooks);
+        // A tracepoint is passed with each batch of folios, a function entered once.
+        let in_batches = hooks::reads_by_tracepoint(&hooks);
         let kernel = KernelTypes::read();
         let lacking: Vec<_> = OPTIONAL
             .into_iter()
@@ -164,7 +168,9 @@ impl FileIoSource {
         let lacks = |name: &str| lacking.iter().any(|(program, ..)| *program == name);
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
-            program.set_autoload(!lacks(&name));
+            if lacks(&name) {
+                program.set_autoload(false);
+            }
         }
         let told = Told {
             cgroup,
@@ -187,16 +193,10 @@ impl FileIoSource {
             }
         }
         let object = open.load()?;
-        let mut links = Vec::new();
-        for program in object.progs_mut() {
-            if !lacks(&program.name().to_string_lossy()) {
-                links.push(program.attach_trace()?);
-            }
-        }
         Ok(FileIoSource {
-            _links: links,
+            _links: hooks::attach(&object)?,
             watched: Watched::of(&object, "reads and writes of files", EVENT_BYTES, event)?,
-            reads: HashMap::new(),
+            reads: in_batches.then(HashMap::new),
             unseen: lacking.into_iter().map(|(.., what)| what).collect(),
             _object: object,
         })
@@ -241,10 +241,13 @@ impl FileIoSource {
 
     /// Whether it belongs to the last read of its thread.
     fn is_rest(&mut self, io: &FileIo) -> bool {
-        if self.reads.len() >= THREADS_MAX {
-            self.reads.clear();
+        let Some(reads) = &mut self.reads else {
+            return false;
+        };
+        if reads.len() >= THREADS_MAX {
+            reads.clear();
         }
-        let before = self.reads.insert(io.tid, *io);
+        let before = reads.insert(io.tid, *io);
         before.is_some_and(|before| io.continues(&before))
     }
 

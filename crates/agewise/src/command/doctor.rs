@@ -290,7 +290,7 @@ fn csv(table: &Capabilities) -> String {
 mod tests {
     use agewise_host::access::AccessError;
     use agewise_host::capability::{Calls, Syscall, System, WalkerFacts};
-    use agewise_host::pagecache::accessed::Tracepoint;
+    use agewise_host::pagecache::hooks::Hook;
     use agewise_host::root::Roots;
 
     use super::*;
@@ -319,7 +319,7 @@ mod tests {
             self.load_walker().map(drop)
         }
 
-        fn load_page_cache(&self) -> Result<Vec<&'static Tracepoint>, AccessError> {
+        fn load_page_cache(&self) -> Result<Vec<&'static Hook>, AccessError> {
             self.load_walker().map(|_| Vec::new())
         }
     }

@@ -58,7 +58,16 @@ impl KernelTypes {
 
     /// Whether it has a tracepoint: the type of the function that is called there.
     pub fn have_tracepoint(&self, name: &str) -> bool {
-        memchr::memmem::find(&self.0, format!("\0btf_trace_{name}\0").as_bytes()).is_some()
+        self.have_name(&format!("btf_trace_{name}"))
+    }
+
+    /// Whether it has a function of a name that nothing else has.
+    pub fn have_function(&self, name: &str) -> bool {
+        self.have_name(name)
+    }
+
+    fn have_name(&self, name: &str) -> bool {
+        memchr::memmem::find(&self.0, format!("\0{name}\0").as_bytes()).is_some()
     }
 }
 

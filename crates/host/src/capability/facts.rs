@@ -10,7 +10,7 @@ use crate::faults::{Faults, RING_BYTES_MIN};
 use crate::kernel_source::FRAME_FILES;
 use crate::lru_gen::{Features, LruGen};
 use crate::memory::{self, MemInfo};
-use crate::pagecache::accessed::Tracepoint;
+use crate::pagecache::hooks::Hook;
 use crate::pagecache::{Accessed, CacheWalk};
 use crate::pagewalk::PageWalk;
 use crate::root::Roots;
@@ -52,9 +52,9 @@ pub trait Calls {
     fn load_walker(&self) -> Result<WalkerFacts, AccessError>;
     /// Attaches the programs on page faults and lets go of them.
     fn load_faults(&self) -> Result<(), AccessError>;
-    /// Loads the walker of the page cache and the programs on its tracepoints, and lets go of them:
-    /// the tracepoints there are.
-    fn load_page_cache(&self) -> Result<Vec<&'static Tracepoint>, AccessError>;
+    /// Loads the walker of the page cache and the programs that meet accesses, and lets go of them:
+    /// where those were met.
+    fn load_page_cache(&self) -> Result<Vec<&'static Hook>, AccessError>;
 }
 
 /// The running kernel.
@@ -92,7 +92,7 @@ impl Calls for LiveCalls {
         Faults::with_ring(RING_BYTES_MIN).map(drop)
     }
 
-    fn load_page_cache(&self) -> Result<Vec<&'static Tracepoint>, AccessError> {
+    fn load_page_cache(&self) -> Result<Vec<&'static Hook>, AccessError> {
         CacheWalk::open()?;
         Ok(Accessed::with_tables(0)?.attached().to_vec())
     }
@@ -216,7 +216,7 @@ pub(crate) struct Facts {
     pub syscalls: Vec<Syscall>,
     pub walker: Result<WalkerFacts, AccessError>,
     pub faults: Result<(), AccessError>,
-    pub page_cache: Result<Vec<&'static Tracepoint>, AccessError>,
+    pub page_cache: Result<Vec<&'static Hook>, AccessError>,
     /// Processes that run KVM guests.
     pub guest_hosts: Vec<u32>,
     pub layout: Layout,

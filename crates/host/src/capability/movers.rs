@@ -143,5 +143,5 @@ fn page_cache(facts: &Facts) -> Capability {
         )
         .advise("see the access source of this name"),
     }
-    .since("6.11")
+    .since("6.1")
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::*;
 use crate::access::AccessError;
-use crate::pagecache::accessed::{TRACEPOINTS, Tracepoint};
+use crate::pagecache::hooks::{Hook, chosen};
 use crate::root::Roots;
 
 mod damon;
@@ -16,6 +16,8 @@ struct FakeCalls {
     arch: &'static str,
     calls: Vec<Syscall>,
     walker: fn() -> Result<WalkerFacts, AccessError>,
+    /// Places where accesses to the page cache are met that this kernel lacks.
+    lacks: &'static [&'static str],
 }
 
 impl Calls for FakeCalls {
@@ -36,8 +38,8 @@ impl Calls for FakeCalls {
         (self.walker)().map(drop)
     }
 
-    fn load_page_cache(&self) -> Result<Vec<&'static Tracepoint>, AccessError> {
-        (self.walker)().map(|_| TRACEPOINTS.iter().collect())
+    fn load_page_cache(&self) -> Result<Vec<&'static Hook>, AccessError> {
+        (self.walker)().map(|_| chosen(|hook| !self.lacks.contains(&hook.name)))
     }
 }
 
@@ -65,6 +67,7 @@ impl Fake {
                 arch: "x86_64",
                 calls,
                 walker,
+                lacks: &[],
             },
         };
         fake.file("proc/sys/kernel/osrelease", "6.18.44-test\n");
@@ -377,6 +380,27 @@ fn who_else_clears_accessed_bits_is_named() {
 }
 
 #[test]
+fn where_the_page_cache_is_seen_follows_the_kernel() {
+    let line = |lacks: &'static [&'static str]| {
+        let mut fake = Fake::modern();
+        fake.calls.lacks = lacks;
+        let table = fake.table();
+        let line = table.get(Group::Source, "page_cache").unwrap();
+        (line.state, line.found.clone())
+    };
+    let (state, found) = line(&["mm_filemap_get_pages", "mm_filemap_fault"]);
+    assert_eq!(state, State::Available, "Linux 6.5 to 6.10");
+    assert_eq!(
+        found,
+        "every page of files, by BPF on tracepoints writeback_dirty_folio; functions \
+         filemap_read, filemap_splice_read, filemap_fault"
+    );
+    let (state, found) = line(&["mm_filemap_fault", "filemap_fault", "writeback_dirty_folio"]);
+    assert_eq!(state, State::Limited);
+    assert!(found.ends_with("; not seen: faults, writes"), "{found}");
+}
+
+#[test]
 fn the_multi_gen_lru_can_be_absent_off_or_hidden() {
     let advice = |change: fn(&Fake)| {
         let fake = Fake::modern();
@@ -410,6 +434,7 @@ fn an_empty_machine_gives_a_table_and_no_panic() {
                     why: "not here".to_owned(),
                 })
             },
+            lacks: &[],
         },
     };
     let table = fake.table();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which pages of files were accessed since the last look: by BPF on the tracepoints of the page
-//! cache, in tables of 512 bits.
+//! cache, or on its functions, in tables of 512 bits.
 //!
 //! Seen: reads (`read`, `pread`, `sendfile`, `splice`, io_uring), faults on pages that were not
 //! mapped, and the first write to a clean folio. Not seen: accesses through page tables, which the
@@ -14,9 +14,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use agewise_policy::table::PageSet;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
+use super::hooks::{self, Hook, Sees};
 use super::unnamed::unnamed;
 use crate::access::{AccessError, PAGE_BYTES};
-use crate::bpf::{self, KernelTypes, Mapping};
+use crate::bpf::{self, Mapping};
 
 /// `make bpf` builds it, `make bpf-check` proves that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/accessed.bpf.o");
@@ -27,36 +28,6 @@ pub const TABLES_MAX: u32 = 1 << 18;
 const TABLES_MIN: u32 = 64;
 /// Taken from the map by one call.
 const BATCH: u32 = 4096;
-
-/// A tracepoint, and what is seen by it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tracepoint {
-    /// Its name.
-    pub name: &'static str,
-    /// What passes it.
-    pub sees: &'static str,
-    /// The program on it.
-    program: &'static str,
-}
-
-/// All of them. Without the first there is no source; the others are done without.
-pub const TRACEPOINTS: [Tracepoint; 3] = [
-    Tracepoint {
-        name: "mm_filemap_get_pages",
-        sees: "reads",
-        program: "get_pages",
-    },
-    Tracepoint {
-        name: "mm_filemap_fault",
-        sees: "faults",
-        program: "fault",
-    },
-    Tracepoint {
-        name: "writeback_dirty_folio",
-        sees: "writes",
-        program: "dirty",
-    },
-];
 
 /// 512 pages of an inode: `struct af_key`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -123,7 +94,7 @@ struct Ctl {
 pub struct Accessed {
     // Field order: links go first, so that nothing is written to what goes after them.
     _links: Vec<Link>,
-    attached: Vec<&'static Tracepoint>,
+    attached: Vec<&'static Hook>,
     ctl: Mapping<Ctl>,
     tables: [MapHandle; 2],
     counts: MapHandle,
@@ -137,7 +108,7 @@ impl Accessed {
     /// Loads and attaches: from now on accesses are noted.
     ///
     /// # Errors
-    /// [`AccessError::NoPrivilege`]; [`AccessError::Unsupported`] without BTF or the tracepoints.
+    /// [`AccessError::NoPrivilege`]; [`AccessError::Unsupported`] without BTF or any hook on reads.
     pub fn open() -> Result<Self, AccessError> {
         Self::with_tables(TABLES_MAX)
     }
@@ -147,14 +118,15 @@ impl Accessed {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn with_tables(tables: u32) -> Result<Self, AccessError> {
-        if !tracepoints().contains(&&TRACEPOINTS[0]) {
+        let hooks = hooks::of_kernel();
+        if !hooks.iter().any(|hook| hook.sees == Sees::Reads) {
             return Err(AccessError::Unsupported {
                 what: TRACER,
-                why: format!("the kernel has no {} (Linux 6.11)", TRACEPOINTS[0].name),
+                why: "the kernel shows no place where files are read (it needs BTF)".into(),
             });
         }
         let mut accessed = bpf::load(TRACER, "the BPF programs on the page cache", || {
-            Self::attach(tables.max(TABLES_MIN))
+            Self::attach(tables.max(TABLES_MIN), hooks)
         })?;
         let exclusive = accessed.find_reading()?;
         accessed.ctl.write(
@@ -168,14 +140,9 @@ impl Accessed {
         Ok(accessed)
     }
 
-    fn attach(tables: u32) -> libbpf_rs::Result<Self> {
+    fn attach(tables: u32, attached: Vec<&'static Hook>) -> libbpf_rs::Result<Self> {
         let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
-        let there = tracepoints();
-        for mut program in open.progs_mut() {
-            let of = |point: &&Tracepoint| program.name() == point.program;
-            let wanted = there.iter().copied().any(|point| of(&point));
-            program.set_autoload(wanted);
-        }
+        hooks::select(&mut open, &attached);
         for mut map in open.maps_mut() {
             if matches!(map.name().to_str(), Some("even" | "odd")) {
                 map.set_max_entries(tables)?;
@@ -184,15 +151,9 @@ impl Accessed {
         }
         let object = open.load()?;
         let map = |name: &str| bpf::map_named(&object, name);
-        let mut links = Vec::new();
-        for program in object.progs_mut() {
-            if there.iter().any(|point| program.name() == point.program) {
-                links.push(program.attach_trace()?);
-            }
-        }
         Ok(Accessed {
-            _links: links,
-            attached: there,
+            _links: hooks::attach(&object)?,
+            attached,
             ctl: Mapping::of(&object, ".data.ctl", 1)?,
             tables: [map("even")?, map("odd")?],
             counts: map("counts")?,
@@ -202,12 +163,13 @@ impl Accessed {
         })
     }
 
-    /// Those of [`TRACEPOINTS`] that this kernel has.
-    pub fn attached(&self) -> &[&'static Tracepoint] {
+    /// Where accesses are met on this kernel.
+    pub fn attached(&self) -> &[&'static Hook] {
         &self.attached
     }
 
-    /// Whether `last_index` of `mm_filemap_get_pages` is behind the last page, as in some kernels.
+    /// Whether `last_index` of `mm_filemap_get_pages` is behind the last page, as in some kernels;
+    /// no where functions are entered instead.
     pub(crate) fn is_exclusive(&self) -> bool {
         self.ctl.read(0).exclusive != 0
     }
@@ -301,14 +263,7 @@ fn unreadable(error: libbpf_rs::Error) -> AccessError {
     }
 }
 
-const TRACER: &str = "the page cache's tracepoints";
-
-/// Those that this kernel has.
-fn tracepoints() -> Vec<&'static Tracepoint> {
-    let kernel = KernelTypes::read();
-    let has = |point: &&Tracepoint| kernel.have_tracepoint(point.name);
-    TRACEPOINTS.iter().filter(has).collect()
-}
+const TRACER: &str = "accesses to the page cache";
 
 /// `struct af_table`.
 fn pages(bytes: &[u8]) -> Option<PageSet> {

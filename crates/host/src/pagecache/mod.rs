@@ -5,7 +5,7 @@
 //! inodes and nodes of trees come and go, and what was read is checked and discarded if it had
 //! become something else.
 
-pub mod accessed;
+mod accessed;
 mod cached;
 mod drop;
 mod dropped;
@@ -14,6 +14,7 @@ pub(crate) mod fake;
 mod files;
 mod frames;
 mod gather;
+pub mod hooks;
 pub mod layout;
 mod names;
 mod price;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pages of files that no process maps, by the kernel's tracepoints on the page cache: what
-//! `agewise files` keeps the ages of.
+//! Pages of files that no process maps, by the kernel's tracepoints on the page cache or the
+//! functions behind them: what `agewise files` keeps the ages of.
 
 use super::{Open, Source, line, refused};
 use crate::capability::facts::Facts;
 use crate::capability::row::{Capability, State};
-use crate::pagecache::accessed::TRACEPOINTS;
+use crate::pagecache::hooks::{Hook, Kind, Sees};
 
 pub(super) static SOURCE: Source = Source {
     name: "page_cache",
@@ -16,14 +16,27 @@ pub(super) static SOURCE: Source = Source {
 
 fn capability(facts: &Facts) -> Capability {
     let name = SOURCE.name;
-    let points = match &facts.page_cache {
-        Ok(points) => points,
-        Err(error) => return refused(facts, name, error, "Linux 6.11 on x86-64").since("6.11"),
+    let hooks = match &facts.page_cache {
+        Ok(hooks) => hooks,
+        Err(error) => return refused(facts, name, error, "Linux 6.1 on x86-64").since("6.1"),
     };
-    let names: Vec<_> = points.iter().map(|point| point.name).collect();
-    let found = format!("every page of files, by BPF on {}", names.join(", "));
-    let missing = TRACEPOINTS.iter().filter(|point| !points.contains(point));
-    let missing: Vec<_> = missing.map(|point| point.sees).collect();
+    let of_kind = |kind: Kind, what: &str| {
+        let of_it = |hook: &&&'static Hook| hook.kind == kind;
+        let names: Vec<_> = hooks.iter().filter(of_it).map(|hook| hook.name).collect();
+        (!names.is_empty()).then(|| format!("{what} {}", names.join(", ")))
+    };
+    let places = [
+        of_kind(Kind::Tracepoint, "tracepoints"),
+        of_kind(Kind::Function, "functions"),
+    ];
+    let places: Vec<_> = places.into_iter().flatten().collect();
+    let found = format!("every page of files, by BPF on {}", places.join("; "));
+    let is_missing = |sees: &Sees| !hooks.iter().any(|hook| hook.sees == *sees);
+    let missing: Vec<_> = [Sees::Faults, Sees::Writes]
+        .into_iter()
+        .filter(is_missing)
+        .map(Sees::name)
+        .collect();
     match missing.is_empty() {
         true => line(name, State::Available, found),
         false => line(
@@ -32,5 +45,5 @@ fn capability(facts: &Facts) -> Capability {
             format!("{found}; not seen: {}", missing.join(", ")),
         ),
     }
-    .since("6.11")
+    .since("6.1")
 }

@@ -36,7 +36,7 @@ use print::{Opener, Shown, Totals};
 ///
 /// A page never seen accessed is at least as old as the observation and counts as that old: to see
 /// ages of minutes, observe for minutes. A file that has no name in memory is called by device and
-/// inode. Needs root, and the tracepoints of Linux 6.11; `agewise doctor` says what is missing.
+/// inode. Needs root, and Linux 6.1 or later; `agewise doctor` says what is missing.
 ///
 /// Exit status: 0 done; 1 an error; 2 a wrong argument; 128 + the signal when interrupted (what was
 /// known by then is printed).

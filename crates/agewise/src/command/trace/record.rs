@@ -70,7 +70,7 @@ pub struct Args {
     /// are rounded to the pages that they lie in. All writes are seen on ext4 and xfs; elsewhere
     /// the first one to a clean page. Accesses through mappings, tmpfs and direct I/O are not
     /// recorded. Processes are recorded from their first moment on. Each read or write costs the
-    /// program some 0.4 us. Needs Linux 6.11.
+    /// program some 0.4 us. Needs Linux 6.1.
     #[arg(long, conflicts_with_all = ["interval", "max_slowdown", "faults"])]
     pub files: bool,
 
