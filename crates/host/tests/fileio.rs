@@ -6,12 +6,13 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::process::Command;
 
 use agewise_host::fileio::{FileIo, FileIoSource, Whose};
 
 mod cache;
-use cache::{on_disk, opened};
+use cache::{Loop, on_disk, opened};
 
 /// First and last page and whether it was a write, of all that a process did to a file.
 fn told(all: &[FileIo], pid: u32, of: &File) -> Vec<(u64, u64, bool)> {
@@ -31,11 +32,29 @@ fn written(told: &[(u64, u64, bool)]) -> Vec<u64> {
 
 #[test]
 fn what_is_told_is_what_was_read_and_written_in_order() {
+    in_order(on_disk().path());
+}
+
+#[test]
+fn a_long_read_is_one_and_overwrites_are_told_again() {
+    long_reads(on_disk().path());
+}
+
+#[test]
+fn other_file_systems_tell_the_same() {
+    for kind in ["xfs", "btrfs"] {
+        if let Some(mounted) = Loop::new(kind) {
+            in_order(&mounted.at);
+            long_reads(&mounted.at);
+        }
+    }
+}
+
+fn in_order(dir: &Path) {
     let Some(mut source) = opened("reads and writes", FileIoSource::open()) else {
         return;
     };
-    let dir = on_disk();
-    let path = dir.path().join("file");
+    let path = dir.join("file");
     let mut file = File::options()
         .create_new(true)
         .read(true)
@@ -80,13 +99,11 @@ fn what_is_told_is_what_was_read_and_written_in_order() {
     assert!(!source.has_watched(), "who has ended is watched no more");
 }
 
-#[test]
-fn a_long_read_is_one_and_overwrites_are_told_again() {
+fn long_reads(dir: &Path) {
     let Some(mut source) = opened("long reads", FileIoSource::open()) else {
         return;
     };
-    let dir = on_disk();
-    let path = dir.path().join("file");
+    let path = dir.join("long");
     let mut options = File::options();
     let file = options.create_new(true).read(true).write(true).open(&path);
     let file = file.unwrap();
@@ -112,7 +129,7 @@ fn a_long_read_is_one_and_overwrites_are_told_again() {
         file.write_all_at(&[8; 10], page * 4096 + 5).unwrap();
     }
     let again = told(&source.drain().unwrap(), own, &file);
-    let kind = rustix::fs::statfs(dir.path()).unwrap().f_type as u64;
+    let kind = rustix::fs::statfs(dir).unwrap().f_type as u64;
     match [0xef53, 0x5846_5342].contains(&kind) {
         true => assert_eq!(written(&again), [3, 400, 3]),
         false => println!("SKIPPED overwrites: neither ext4 nor xfs"),

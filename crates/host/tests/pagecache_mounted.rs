@@ -3,50 +3,15 @@
 //! otherwise.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use agewise_host::pagecache::{Accessed, CacheWalk};
 
 mod cache;
-use cache::{PAGE, Seen, accessed, advise, cold_file, on_disk, opened, read_page, resident};
-
-/// A file system in a file, mounted; unmounted when dropped.
-struct Loop {
-    _dir: tempfile::TempDir,
-    at: PathBuf,
-}
-
-impl Loop {
-    fn new(kind: &str) -> Option<Self> {
-        let dir = on_disk();
-        let (image, at) = (dir.path().join("image"), dir.path().join("at"));
-        fs::create_dir(&at).unwrap();
-        File::create(&image).unwrap().set_len(320 << 20).unwrap();
-        let run = |command: &mut Command| {
-            let output = command.output();
-            output.is_ok_and(|output| output.status.success())
-        };
-        let made = run(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image))
-            && run(Command::new("mount")
-                .args(["-o", "loop"])
-                .arg(&image)
-                .arg(&at));
-        if !made {
-            println!("SKIPPED {kind}: it cannot be made and mounted here");
-            return None;
-        }
-        Some(Loop { _dir: dir, at })
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.at).status();
-    }
-}
+use cache::{Loop, PAGE, Seen, accessed, advise, cold_file, opened, read_page, resident};
 
 #[test]
 fn every_file_system_shows_its_pages_and_accesses() {

@@ -4,11 +4,12 @@
 #![allow(dead_code, reason = "each test program uses its part of it")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use agewise_host::access::AccessError;
@@ -27,6 +28,41 @@ pub fn opened<T>(test: &str, source: Result<T, AccessError>) -> Option<T> {
             None
         }
         Err(error) => panic!("{error}"),
+    }
+}
+
+/// A file system in a file, mounted; unmounted when dropped.
+pub struct Loop {
+    _dir: tempfile::TempDir,
+    pub at: PathBuf,
+}
+
+impl Loop {
+    pub fn new(kind: &str) -> Option<Self> {
+        let dir = on_disk();
+        let (image, at) = (dir.path().join("image"), dir.path().join("at"));
+        fs::create_dir(&at).unwrap();
+        File::create(&image).unwrap().set_len(320 << 20).unwrap();
+        let run = |command: &mut Command| {
+            let output = command.output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        let made = run(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image))
+            && run(Command::new("mount")
+                .args(["-o", "loop"])
+                .arg(&image)
+                .arg(&at));
+        if !made {
+            println!("SKIPPED {kind}: it cannot be made and mounted here");
+            return None;
+        }
+        Some(Loop { _dir: dir, at })
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.at).status();
     }
 }
 

@@ -4,7 +4,8 @@
 //! Files of our own are read in known places; what the tracepoints tell is held against that, and
 //! what the walk finds against `cachestat(2)` and `/proc/meminfo`.
 
-use std::collections::BTreeSet;
+mod truth;
+
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -20,7 +21,7 @@ use agewise_host::pagecache::{
     cachestat,
 };
 use agewise_host::root::ProcRoot;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde::Serialize;
@@ -73,6 +74,9 @@ pub(super) struct Files {
     sendfile_false_ratio: f64,
     mmap_missed_ratio: f64,
     mmap_false_ratio: f64,
+    /// Nothing where the kernel or its settings have no io_uring.
+    io_uring_missed_ratio: Option<f64>,
+    io_uring_false_ratio: Option<f64>,
     mixed_missed_ratio: f64,
     mixed_false_ratio: f64,
     /// Pages of the file that the walk finds, less those of cachestat, relative.
@@ -113,7 +117,14 @@ pub(super) fn measure(args: &Args, stop: &Stop) -> anyhow::Result<Files> {
     let whole = walk.walk(&|_| true, &mut Nothing)?;
     let resident_error_ratio = file.resident_error(&mut walk)?;
     let machine_error_ratio = machine_error(&mut walk)?;
-    let [pread, long_pread, sendfile, mmap, mixed] = truths(&file)?;
+    let truth::Truths {
+        pread,
+        long_pread,
+        sendfile,
+        mmap,
+        io_uring,
+        mixed,
+    } = truth::measure(&file)?;
     let small = price(&file, 1, args, stop)?;
     let large = price(&file, 16, args, stop)?;
     let gib = (pages * PAGE_BYTES) as f64 / f64::from(1 << 30);
@@ -127,6 +138,8 @@ pub(super) fn measure(args: &Args, stop: &Stop) -> anyhow::Result<Files> {
         sendfile_false_ratio: sendfile.wrong,
         mmap_missed_ratio: mmap.missed,
         mmap_false_ratio: mmap.wrong,
+        io_uring_missed_ratio: io_uring.map(|truth| truth.missed),
+        io_uring_false_ratio: io_uring.map(|truth| truth.wrong),
         mixed_missed_ratio: mixed.missed,
         mixed_false_ratio: mixed.wrong,
         resident_error_ratio,
@@ -255,84 +268,6 @@ fn time_walks(walk: &mut CacheWalk, device: u32, stop: &Stop) -> anyhow::Result<
         .collect();
     let last = reports.pop().context("some walks")?;
     Ok((median(&times), last))
-}
-
-/// How true what is told is.
-#[derive(Clone, Copy)]
-struct Truth {
-    missed: f64,
-    wrong: f64,
-}
-
-/// By pread of a page, of 64 pages, sendfile, a mapping, and all of them.
-fn truths(file: &Cached) -> anyhow::Result<[Truth; 5]> {
-    let mut source = Accessed::open()?;
-    let number = file.file.metadata()?.ino() as u32;
-    let mut random = Pcg64Mcg::seed_from_u64(14);
-    let out = File::options().write(true).open("/dev/null")?;
-    let map = {
-        // SAFETY: nobody else has this file, and it keeps its size.
-        unsafe { memmap2::Mmap::map(&file.file)? }
-    };
-    let mut way = |ways: &[usize]| -> anyhow::Result<Truth> {
-        source.look()?;
-        let mut wanted = BTreeSet::new();
-        for turn in 0..file.pages / 128 {
-            let way = ways[turn as usize % ways.len()];
-            let pages = [1, 64, 8, 1][way];
-            let first = random.random_range(0..file.pages - pages);
-            match way {
-                0 | 1 => file.read(first, pages)?,
-                2 => send(&file.file, &out, first, pages)?,
-                _ => {
-                    std::hint::black_box(map[(first * PAGE_BYTES) as usize]);
-                }
-            }
-            wanted.extend(first..first + pages);
-        }
-        let seen = source.look()?;
-        let of_file = seen
-            .blocks
-            .iter()
-            .filter(|(block, _)| block.number == number);
-        let told: BTreeSet<u64> = of_file
-            .flat_map(|(block, pages)| {
-                let first = u64::from(block.block) * 512;
-                pages
-                    .pages()
-                    .map(move |page| first + page as u64)
-                    .collect::<Vec<_>>()
-            })
-            .collect();
-        let missed = wanted.difference(&told).count() as f64;
-        let wrong = told.difference(&wanted).count() as f64;
-        let others = file.pages - wanted.len() as u64;
-        Ok(Truth {
-            missed: missed / wanted.len() as f64,
-            wrong: wrong / others.max(1) as f64,
-        })
-    };
-    Ok([
-        way(&[0])?,
-        way(&[1])?,
-        way(&[2])?,
-        way(&[3])?,
-        way(&[0, 1, 2])?,
-    ])
-}
-
-fn send(from: &File, to: &File, first: u64, pages: u64) -> anyhow::Result<()> {
-    let mut offset = i64::try_from(first * PAGE_BYTES)?;
-    let mut left = (pages * PAGE_BYTES) as usize;
-    while left > 0 {
-        // SAFETY: descriptors of ours, and an offset that outlives the call.
-        let sent = unsafe { libc::sendfile(to.as_raw_fd(), from.as_raw_fd(), &mut offset, left) };
-        if sent <= 0 {
-            bail!("sendfile: {}", std::io::Error::last_os_error());
-        }
-        left -= sent as usize;
-    }
-    Ok(())
 }
 
 /// ns of a cached read of so many pages without the programs, and what they change.
