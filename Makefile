@@ -8,7 +8,7 @@ AGEWISE = $(TARGET_DIR)/release/agewise
 LIBRARIES = agewise-policy agewise-kernel agewise-damon agewise-trace
 FEATURE_SETS = "" fuse web lab bench
 
-.PHONY: setup build install dist run test test-vm test-harmless test-package test-wheel test-template model fuzz lint check-features doc package wheel bench man bpf bpf-check clean
+.PHONY: setup build install dist run test test-vm reference test-harmless test-package test-wheel test-template model fuzz lint check-features doc package wheel bench man bpf bpf-check clean
 
 # Installs what building agewise needs (as root on Debian and its kin), or names what is missing.
 setup:
@@ -41,6 +41,10 @@ test: setup
 # Access sources and movers that need another kernel than this one, in a virtual machine. Optional.
 test-vm: setup
 	scripts/test-vm $(KERNELS)
+
+# Counts of real kernels: make reference KERNELS=... <CELLS (see the script).
+reference: setup
+	scripts/reference $(KERNELS)
 
 # The .deb of `make dist` in bare Debians of their own (SUITES), run there and purged. Needs root,
 # debootstrap and a mirror.

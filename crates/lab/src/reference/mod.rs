@@ -10,3 +10,5 @@ pub mod replay;
 pub mod rows;
 pub mod verify;
 pub mod yardsticks;
+
+pub use rows::{COLUMNS, Phase};

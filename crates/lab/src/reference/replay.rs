@@ -173,6 +173,7 @@ fn machine_config(cell: &Cell, conditions: &Conditions) -> Result<MachineConfig,
             2_000_000_000
         },
         stat_flush_phase_ns: conditions.flush_phase_ns,
+        swappiness: cell.swappiness,
         readahead_pages: 0,
         reschedule_chance: conditions.reschedule_chance,
         seed: conditions.seed,

@@ -14,6 +14,11 @@ use crate::workload::kernel_trace::TraceSpec;
 /// of 32 MiB, in a guest. How it was taken: `docs/inside/kernel-reference.md`.
 pub const COMMITTED: &str = include_str!("../../reference/kernels.csv");
 
+/// Columns of a reference, and in which order it has them. A reference without `swappiness` was
+/// taken at 60.
+pub const COLUMNS: &str = "kver,nomadv,rep,lru_gen_enabled,limit_bytes,swappiness,phase,pattern,\
+                           npages,hot,theta,seed,touches,misses,elapsed,pgscan,tracehash,err";
+
 /// A phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
@@ -69,6 +74,8 @@ struct RawRow {
     rep: String,
     lru_gen_enabled: String,
     limit_bytes: u64,
+    #[serde(default = "default_swappiness")]
+    swappiness: u32,
     phase: String,
     pattern: String,
     npages: u32,
@@ -83,6 +90,10 @@ struct RawRow {
     tracehash: String,
     #[serde(default)]
     err: Option<String>,
+}
+
+fn default_swappiness() -> u32 {
+    60
 }
 
 /// What was measured in one phase of one run.
@@ -112,6 +123,8 @@ pub struct Cell {
     pub lru_gen: u32,
     /// `memory.max` in bytes.
     pub limit_bytes: u64,
+    /// `vm.swappiness`.
+    pub swappiness: u32,
     /// Mapped files had no `MADV_RANDOM`.
     pub nomadv: bool,
     /// The trace.
@@ -170,6 +183,10 @@ impl RawRow {
                 "is not between 256 KiB and 64 TiB",
             ));
         }
+        if self.swappiness > 200 {
+            let swappiness = self.swappiness.to_string();
+            return Err(field("swappiness", &swappiness, "is not between 0 and 200"));
+        }
         if let Some(err) = self.err.as_deref().filter(|err| !matches!(*err, "" | "0")) {
             return Err(field("err", err, "says that the guest read wrong data"));
         }
@@ -201,6 +218,7 @@ pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
             rules: None,
             lru_gen,
             limit_bytes: row.limit_bytes,
+            swappiness: row.swappiness,
             nomadv: row.nomadv != 0,
             trace: TraceSpec {
                 pattern: row.pattern.clone(),
@@ -267,6 +285,7 @@ fn is_same(one: &Cell, other: &Cell) -> bool {
     one.kernel == other.kernel
         && one.lru_gen == other.lru_gen
         && one.limit_bytes == other.limit_bytes
+        && one.swappiness == other.swappiness
         && one.nomadv == other.nomadv
         && hashes_agree
         && one.trace.pattern == other.trace.pattern

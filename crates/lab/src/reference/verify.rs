@@ -31,6 +31,8 @@ pub struct Comparison {
     pub kernel: String,
     /// Value of `lru_gen/enabled`; 0 is the classic LRU.
     pub lru_gen: u32,
+    /// `vm.swappiness`.
+    pub swappiness: u32,
     /// Pattern of the trace.
     pub pattern: String,
     /// Exponent of its distribution.
@@ -171,6 +173,7 @@ fn compare(cell: &Cell, outcomes: &[Outcome], phase: Phase) -> Option<Comparison
     Some(Comparison {
         kernel: cell.kernel.clone(),
         lru_gen: cell.lru_gen,
+        swappiness: cell.swappiness,
         pattern: cell.trace.pattern.clone(),
         theta: cell.trace.theta,
         hot: cell.trace.hot,

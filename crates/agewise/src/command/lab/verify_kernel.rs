@@ -191,9 +191,10 @@ fn number(value: Option<u64>) -> String {
 fn print_text(out: &mut impl Write, reports: &[CellReport]) -> io::Result<()> {
     writeln!(
         out,
-        "{:6} {:7} {:15} {:5} {:>5} {:6} {:8} {:>8} {:>17} {:>8} {:>17} {:>7} {:>8} {:>8} {:>7} {:>13}",
+        "{:6} {:7} {:4} {:15} {:5} {:>5} {:6} {:8} {:>8} {:>17} {:>8} {:>17} {:>7} {:>8} {:>8} {:>7} {:>13}",
         "kernel",
         "lru",
+        "swap",
         "pattern",
         "theta",
         "hot",
@@ -217,7 +218,7 @@ fn print_text(out: &mut impl Write, reports: &[CellReport]) -> io::Result<()> {
         if simulated + measured > 0 {
             writeln!(
                 out,
-                "{:46} ended early (out of memory, or cut short): simulated {simulated} of {of} runs, measured \
+                "{:51} ended early (out of memory, or cut short): simulated {simulated} of {of} runs, measured \
                  {measured} of {runs}",
                 ""
             )?;
@@ -232,10 +233,11 @@ fn print_row(out: &mut impl Write, row: &Comparison) -> io::Result<()> {
             format!("{:+.1}%", deviation(simulated, measured) * 100.0)
         })
     };
-    let lru = if row.lru_gen & 1 == 0 {
-        "classic"
-    } else {
-        "mglru"
+    // Bits of lru_gen/enabled are shown where some are off.
+    let lru = match row.lru_gen {
+        bits if bits & 1 == 0 => "classic".to_owned(),
+        7 => "mglru".to_owned(),
+        bits => format!("mglru/{bits}"),
     };
     let simulated_range = format!(
         "{}-{}",
@@ -244,9 +246,10 @@ fn print_row(out: &mut impl Write, row: &Comparison) -> io::Result<()> {
     );
     writeln!(
         out,
-        "{:6} {lru:7} {:15} {:<5} {:>5} {:6} {:8} {:>8} {simulated_range:>17} {:>8} {:>17} {:>7} \
+        "{:6} {lru:7} {:<4} {:15} {:<5} {:>5} {:6} {:8} {:>8} {simulated_range:>17} {:>8} {:>17} {:>7} \
          {:>8} {:>8} {:>7} {:>13}{}",
         row.kernel,
+        row.swappiness,
         row.pattern,
         row.theta,
         row.hot,

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+# Virtual machines with kernels of the distribution: read by test-vm and reference, which set `room`,
+# a directory for what is downloaded and made. Nothing is installed but QEMU, cpio, kmod and e2fsprogs:
+# kernel and busybox packages are only unpacked. Emulated in software, as what is asked for are counts.
+
+# need_guest SKIP: what all of it needs; without it SKIP is called with the reason.
+need_guest() {
+	[ "$(uname -m)" = x86_64 ] || "$1" "the packaged kernels are for x86-64"
+	command -v apt-get >/dev/null || "$1" "needs Debian's packages (apt-get) for kernel and busybox"
+	for tool in qemu-system-x86_64:qemu-system-x86 cpio:cpio modprobe:kmod mke2fs:e2fsprogs; do
+		command -v "${tool%%:*}" >/dev/null && continue
+		[ "$(id -u)" = 0 ] || "$1" "install ${tool##*:} first"
+		apt-get install -y -qq --no-install-recommends "${tool##*:}" >/dev/null || "$1" "cannot install ${tool##*:}"
+	done
+	unpack busybox-static || "$1" "cannot download busybox-static"
+}
+
+# newest REGEX: the newest cloud kernel with such a version that apt knows.
+newest() { apt-cache search --names-only "^linux-image-$1.*-cloud-amd64$" | awk '{print $1}' | sort -V | tail -n 1; }
+
+# unpack PACKAGE: its files below $room/PACKAGE.
+unpack() {
+	[ -d "$room/$1" ] && return
+	(cd "$room" && apt-get download -qq "$1" 2>/dev/null && dpkg-deb -x "$1"_*.deb "$1.new" &&
+		mv "$1.new" "$1" && rm -f "$1"_*.deb)
+}
+
+# kernel PACKAGE: sets `tree`, `version` and `vmlinuz`. A directory is taken as an unpacked package.
+kernel() {
+	tree=$room/$1
+	if [ -d "$1" ]; then
+		tree=$1
+	else
+		unpack "$1" || return
+		# Newer releases split a kernel into image and modules.
+		case $1 in linux-binary-*)
+			unpack "linux-modules-${1#linux-binary-}" &&
+				cp -rn "$room/linux-modules-${1#linux-binary-}/." "$tree/" ;;
+		esac
+	fi
+	[ -d "$tree/lib/modules" ] || { mkdir -p "$tree/lib" && ln -sfn ../usr/lib/modules "$tree/lib/modules"; }
+	version=$(ls "$tree/lib/modules" | head -n 1)
+	vmlinuz=$(find "$tree" -name 'vmlinuz*' | head -n 1)
+}
+
+# initrd JOB PROGRAM...: an initial file system, $initrd, with busybox, zram, ext4, the programs (NAME=PATH)
+# in /bin, and what is on standard input as /job, which JOB says how to run once all is mounted.
+initrd() {
+	local top=$room/initrd-$version module file name program
+	initrd=$top.gz
+	rm -rf "$top" && mkdir -p "$top"/{bin,modules,proc,sys,dev,cgroup,tmp,var/tmp}
+	cat >"$top/job"
+	cp "$room/busybox-static/bin/busybox" "$top/bin/"
+	for program in "${@:2}"; do
+		cp "${program#*=}" "$top/bin/${program%%=*}"
+		ldd "${program#*=}" | grep -o '/[^ ]*' || true
+	done | sort -u | while read -r file; do install -D "$file" "$top$file"; done
+	depmod -b "$tree" "$version" 2>/dev/null
+	touch "$top/modules/order"
+	for module in lz4_compress lz4hc_compress lzo-rle zram virtio_pci virtio_blk ext4; do
+		# One that is built into the kernel is not found.
+		modprobe -d "$tree" -S "$version" --show-depends "$module" 2>/dev/null || true
+	done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' | while read -r file; do
+		name=$(basename "${file%.xz}")
+		case $file in *.xz) xz -dc "$file" ;; *) cat "$file" ;; esac >"$top/modules/$name"
+		echo "$name" >>"$top/modules/order"
+	done
+	cat >"$top/init" <<-INIT
+		#!/bin/busybox sh
+		/bin/busybox --install -s /bin
+		export PATH=/bin RUST_BACKTRACE=1
+		mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
+		mount -t cgroup2 cgroup /cgroup; mount -t debugfs debug /sys/kernel/debug; mount -t tmpfs tmp /tmp
+		ip link set lo up
+		for module in \$(cat /modules/order); do insmod /modules/\$module; done
+		echo never >/sys/kernel/mm/transparent_hugepage/enabled
+		echo +memory >/cgroup/cgroup.subtree_control
+		# A module of the kernel may own DAMON from boot on.
+		[ -e /sys/module/damon_stat/parameters/enabled ] && echo N >/sys/module/damon_stat/parameters/enabled
+		$1
+		reboot -f
+	INIT
+	chmod +x "$top/init"
+	(cd "$top" && find . | cpio -o -H newc --quiet | gzip -1) >"$initrd"
+	rm -rf "$top"
+}
+
+# boot SECONDS DISK QEMU-OPTION...: what the guest prints.
+boot() {
+	timeout "$1" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max -nodefaults -no-reboot \
+		-display none -serial stdio -net none -kernel "$vmlinuz" -initrd "$initrd" \
+		-drive "file=$2,format=raw,if=virtio" "${@:3}" \
+		-append "console=ttyS0 panic=-1 reboot=t quiet" </dev/null 2>&1 | tr -d '\r'
+}
