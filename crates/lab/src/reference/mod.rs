@@ -11,4 +11,4 @@ pub mod rows;
 pub mod verify;
 pub mod yardsticks;
 
-pub use rows::{COLUMNS, Phase};
+pub use rows::{COLUMNS, Phase, TURN};

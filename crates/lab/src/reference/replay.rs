@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use agewise_kernel::ids::MemcgId;
 use thiserror::Error;
 
-use super::rows::{Cell, Phase};
+use super::rows::{Cell, Phase, TURN};
 use crate::machine::address_space::{Advice, MapOptions};
 use crate::machine::config::{MachineConfig, Policy, SwapConfig};
 use crate::machine::cost::CostModel;
 use crate::machine::device::{DeviceKind, DeviceModel};
 use crate::machine::{Access, FileId, Limits, Machine, ProcessId};
-use crate::workload::kernel_trace::{FILE_BIT, Medium, TraceError, TraceGenerator};
+use crate::workload::kernel_trace::{FILE_BIT, Medium, TraceError, TraceGenerator, TraceSpec};
 
 /// A cell that cannot be replayed.
 #[derive(Clone, Debug, Error, PartialEq)]
@@ -90,9 +90,15 @@ pub type Outcome = BTreeMap<Phase, Simulated>;
 
 struct Replay {
     machine: Machine,
+    members: Vec<Member>,
+}
+
+/// One of the programs, in its cgroup.
+struct Member {
     process: ProcessId,
     memcg: MemcgId,
     medium: Medium,
+    generator: TraceGenerator,
     anon_vpn: u64,
     mapped_vpn: u64,
     file: FileId,
@@ -109,31 +115,19 @@ const STAT_BUFFER_PAGES: u64 = 2;
 /// # Errors
 /// [`ReplayError`] when the cell makes no sense or the trace is not the reference's.
 pub fn replay(cell: &Cell, conditions: &Conditions) -> Result<Outcome, ReplayError> {
-    let mut generator = TraceGenerator::new(&cell.trace)?;
-    let mut replay = Replay::start(cell, conditions, &generator)?;
+    let mut replay = Replay::start(cell, conditions)?;
+    let this = cell.members.this as usize;
     let mut outcome = Outcome::new();
-    let [populate_ns, warm_ns, main_ns] = conditions.miss_ns;
-    replay.machine.set_speed(populate_ns, HIT_NS);
-    let Some(simulated) = replay.measure(Phase::Populate, |replay| replay.populate(cell)) else {
-        return Ok(outcome);
-    };
-    outcome.insert(Phase::Populate, simulated);
-    for (phase, touches, miss_ns) in [
-        (Phase::Warm, cell.trace.touches / 4, warm_ns),
-        (Phase::Main, cell.trace.touches, main_ns),
-    ] {
+    for (phase, miss_ns) in Phase::ALL.into_iter().zip(conditions.miss_ns) {
         replay.machine.set_speed(miss_ns, HIT_NS);
-        let run = |replay: &mut Replay| replay.touch_all(&mut generator, touches);
-        match replay.measure(phase, run) {
+        match replay.measure(phase, this, |replay| replay.run(phase, cell)) {
             Some(simulated) => outcome.insert(phase, simulated),
             None => return Ok(outcome),
         };
     }
+    let found = replay.members[this].generator.hash();
     match cell.trace_hash {
-        Some(expected) if expected != generator.hash() => Err(ReplayError::Hash {
-            found: generator.hash(),
-            expected,
-        }),
+        Some(expected) if expected != found => Err(ReplayError::Hash { found, expected }),
         _ => Ok(outcome),
     }
 }
@@ -156,6 +150,7 @@ fn machine_config(cell: &Cell, conditions: &Conditions) -> Result<MachineConfig,
     };
     let limit_pages = (cell.limit_bytes / 4096).min(1 << 30) as u32;
     let total = cell.trace.pages.saturating_add(cell.trace.hot);
+    let total = total.saturating_mul(cell.members.count);
     // As in the guests, memory outside the cgroup is plentiful.
     let pages = limit_pages.saturating_mul(2).max(1 << 14);
     Ok(MachineConfig {
@@ -182,24 +177,67 @@ fn machine_config(cell: &Cell, conditions: &Conditions) -> Result<MachineConfig,
 }
 
 impl Replay {
-    fn start(
-        cell: &Cell,
-        conditions: &Conditions,
-        generator: &TraceGenerator,
-    ) -> Result<Replay, ReplayError> {
+    fn start(cell: &Cell, conditions: &Conditions) -> Result<Replay, ReplayError> {
         let mut machine = Machine::new(machine_config(cell, conditions)?);
         machine.set_lru_gen_bits(cell.lru_gen);
         let limits = Limits {
             max_pages: cell.limit_bytes / 4096,
             ..Limits::default()
         };
-        let memcg = machine.add_memcg(MemcgId::ROOT, "t", limits);
+        let limited = machine.add_memcg(MemcgId::ROOT, "t", limits);
+        let mut replay = Replay {
+            machine,
+            members: Vec::new(),
+        };
+        let memcgs = replay.add_memcgs(cell, limited);
+        let first_seed = cell.trace.seed.wrapping_sub(cell.members.this.into());
+        for (number, memcg) in (0..).zip(memcgs) {
+            let trace = TraceSpec {
+                seed: first_seed.wrapping_add(number),
+                ..cell.trace.clone()
+            };
+            replay.add_member(&trace, memcg, cell.nomadv)?;
+        }
+        let first = replay.members[0].memcg;
+        replay
+            .machine
+            .charge_kernel_pages(first, conditions.extra_kernel_pages);
+        Ok(replay)
+    }
+
+    /// One program is in the cgroup with the limit, several have one each below it.
+    fn add_memcgs(&mut self, cell: &Cell, limited: MemcgId) -> Vec<MemcgId> {
+        if cell.members.count == 1 {
+            return vec![limited];
+        }
+        let limits = |number: u32| match number {
+            0 => Limits {
+                min_pages: cell.members.min_bytes / 4096,
+                low_pages: cell.members.low_bytes / 4096,
+                ..Limits::default()
+            },
+            _ => Limits::default(),
+        };
+        let add = |number: u32| {
+            let name = format!("m{number}");
+            self.machine.add_memcg(limited, &name, limits(number))
+        };
+        (0..cell.members.count).map(add).collect()
+    }
+
+    fn add_member(
+        &mut self,
+        trace: &TraceSpec,
+        memcg: MemcgId,
+        nomadv: bool,
+    ) -> Result<(), ReplayError> {
+        let generator = TraceGenerator::new(trace)?;
+        let machine = &mut self.machine;
         let process = machine.add_process(memcg);
         machine.charge_process_objects(process);
-        machine.charge_kernel_pages(memcg, conditions.extra_kernel_pages);
         let medium = generator.pattern().medium;
-        let (pages, hot) = (cell.trace.pages, cell.trace.hot);
-        let advice = if cell.nomadv {
+        let (pages, hot) = (trace.pages, trace.hot);
+        let advice = if nomadv {
             Advice::Normal
         } else {
             Advice::Random
@@ -224,105 +262,87 @@ impl Replay {
             ..MapOptions::file(file.number(), file_pages.into())
         };
         let mapped = machine.map(process, &mapping).ok_or(too_large)?;
-        let mut replay = Replay {
-            machine,
+        if uses_file {
+            open_file(machine, process);
+        }
+        self.members.push(Member {
             process,
             memcg,
             medium,
+            generator,
             anon_vpn: anon,
             mapped_vpn: mapped,
             file,
             own_vpn: own,
             reads: matches!(medium, Medium::File | Medium::Mixed),
-        };
-        if uses_file {
-            replay.open_file();
-        }
-        Ok(replay)
+        });
+        Ok(())
     }
 
-    /// Opening a file on ext4 charges its inode and leaves two pages of the block device in the
-    /// group, read often enough to be active.
-    fn open_file(&mut self) {
-        self.machine.charge_file_objects(self.process);
-        let metadata = self.machine.add_file(2, MemcgId::ROOT, Advice::Random);
-        for _ in 0..3 {
-            for page in 0..2 {
-                self.machine.read(self.process, metadata, page, 1);
-            }
-        }
-    }
-
-    /// The program reads statistics into a buffer at each border between phases, which flushes them.
+    /// Each program reads statistics into a buffer at each border between phases, which flushes them.
     fn snapshot(&mut self) {
         self.machine.flush_stats();
-        for page in 0..STAT_BUFFER_PAGES {
-            self.machine.access(self.process, self.own_vpn + page, true);
-        }
-    }
-
-    fn populate(&mut self, cell: &Cell) {
-        let pages = match self.medium {
-            Medium::Mixed => cell.trace.hot,
-            Medium::Anon | Medium::File | Medium::Mmap => cell.trace.pages,
-        };
-        for page in 0..pages {
-            if self.touch(page, true) == Access::Killed {
-                return;
-            }
-        }
-    }
-
-    fn touch_all(&mut self, generator: &mut TraceGenerator, touches: u64) {
-        for t in 0..touches {
-            let code = generator.next(t, touches);
-            if self.touch(code, false) == Access::Killed {
-                return;
-            }
-        }
-    }
-
-    #[inline]
-    fn touch(&mut self, code: u32, write: bool) -> Access {
-        let page = u64::from(code & !FILE_BIT);
-        match self.medium {
-            Medium::Anon => self
-                .machine
-                .access(self.process, self.anon_vpn + page, write),
-            Medium::Mixed if code & FILE_BIT == 0 => {
+        for member in &self.members {
+            for page in 0..STAT_BUFFER_PAGES {
                 self.machine
-                    .access(self.process, self.anon_vpn + page, write)
+                    .access(member.process, member.own_vpn + page, true);
             }
-            Medium::Mmap => self
-                .machine
-                .access(self.process, self.mapped_vpn + page, false),
-            Medium::File | Medium::Mixed => self.read(code & !FILE_BIT),
         }
     }
 
-    /// A pread() copies into a buffer of the program, which is touched by that.
-    fn read(&mut self, page: u32) -> Access {
-        let access = self.machine.read(self.process, self.file, page, 1);
-        if self.reads {
-            let buffer = self.own_vpn + STAT_BUFFER_PAGES;
-            self.machine.access(self.process, buffer, true);
+    /// Runs a phase of all members, turn by turn, until one is killed.
+    fn run(&mut self, phase: Phase, cell: &Cell) {
+        let touches = match phase {
+            Phase::Populate if self.members[0].medium == Medium::Mixed => cell.trace.hot.into(),
+            Phase::Populate => cell.trace.pages.into(),
+            Phase::Warm => cell.trace.touches / 4,
+            Phase::Main => cell.trace.touches,
+        };
+        let is_alone = self.members.len() == 1;
+        let turn = if is_alone { touches.max(1) } else { TURN };
+        let mut from = 0;
+        while from < touches {
+            let until = touches.min(from + turn);
+            for member in &mut self.members {
+                if !is_alone {
+                    self.machine.schedule(member.process);
+                }
+                for t in from..until {
+                    let (code, write) = match phase {
+                        Phase::Populate => (t as u32, true),
+                        Phase::Warm | Phase::Main => {
+                            (member.generator.next(t, touches), cell.writes)
+                        }
+                    };
+                    if member.touch(&mut self.machine, code, write) == Access::Killed {
+                        return;
+                    }
+                }
+            }
+            from = until;
         }
-        access
     }
 
-    /// Runs a phase and tells the counts of it; none when the process was killed.
-    fn measure(&mut self, phase: Phase, run: impl FnOnce(&mut Replay)) -> Option<Simulated> {
+    /// Runs a phase and tells its counts for one member; none when a process was killed.
+    fn measure(
+        &mut self,
+        phase: Phase,
+        this: usize,
+        run: impl FnOnce(&mut Replay),
+    ) -> Option<Simulated> {
         self.snapshot();
-        let stats = self.machine.process_stats(self.process);
-        let events = self.machine.memcg_events(self.memcg);
+        let (process, memcg) = (self.members[this].process, self.members[this].memcg);
+        let stats = self.machine.process_stats(process);
+        let events = self.machine.memcg_events(memcg);
         run(self);
         self.snapshot();
-        if !self.machine.is_alive(self.process) {
+        let mut members = self.members.iter();
+        if !members.all(|member| self.machine.is_alive(member.process)) {
             return None;
         }
-        let after = self.machine.process_stats(self.process);
-        let now = self.machine.memcg_events(self.memcg);
-        let counts_reads = self.reads && phase != Phase::Populate;
+        let after = self.machine.process_stats(process);
+        let now = self.machine.memcg_events(memcg);
+        let counts_reads = self.members[this].reads && phase != Phase::Populate;
         let misses = if counts_reads {
             after.read_pages - stats.read_pages
         } else {
@@ -337,5 +357,42 @@ impl Replay {
                 now.workingset_refault[t] - events.workingset_refault[t]
             }),
         })
+    }
+}
+
+/// Opening a file on ext4 charges its inode and leaves two pages of the block device in the group,
+/// read often enough to be active.
+fn open_file(machine: &mut Machine, process: ProcessId) {
+    machine.charge_file_objects(process);
+    let metadata = machine.add_file(2, MemcgId::ROOT, Advice::Random);
+    for _ in 0..3 {
+        for page in 0..2 {
+            machine.read(process, metadata, page, 1);
+        }
+    }
+}
+
+impl Member {
+    #[inline]
+    fn touch(&self, machine: &mut Machine, code: u32, write: bool) -> Access {
+        let page = u64::from(code & !FILE_BIT);
+        match self.medium {
+            Medium::Anon => machine.access(self.process, self.anon_vpn + page, write),
+            Medium::Mixed if code & FILE_BIT == 0 => {
+                machine.access(self.process, self.anon_vpn + page, write)
+            }
+            Medium::Mmap => machine.access(self.process, self.mapped_vpn + page, false),
+            Medium::File | Medium::Mixed => self.read(machine, code & !FILE_BIT),
+        }
+    }
+
+    /// A pread() copies into a buffer of the program, which is touched by that.
+    fn read(&self, machine: &mut Machine, page: u32) -> Access {
+        let access = machine.read(self.process, self.file, page, 1);
+        if self.reads {
+            let buffer = self.own_vpn + STAT_BUFFER_PAGES;
+            machine.access(self.process, buffer, true);
+        }
+        access
     }
 }

@@ -16,8 +16,14 @@ pub const COMMITTED: &str = include_str!("../../reference/kernels.csv");
 
 /// Columns of a reference, and in which order it has them. A reference without `swappiness` was
 /// taken at 60.
-pub const COLUMNS: &str = "kver,nomadv,rep,lru_gen_enabled,limit_bytes,swappiness,phase,pattern,\
-                           npages,hot,theta,seed,touches,misses,elapsed,pgscan,tracehash,err";
+pub const COLUMNS: &str = "kver,nomadv,rep,lru_gen_enabled,limit_bytes,swappiness,members,member,\
+                           min_bytes,low_bytes,writes,phase,pattern,npages,hot,theta,seed,touches,\
+                           misses,elapsed,pgscan,tracehash,err";
+
+/// Touches that one of several members makes before it is the next one's turn.
+pub const TURN: u64 = 64;
+/// Most members.
+pub const MEMBERS_MAX: u32 = 16;
 
 /// A phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,6 +82,16 @@ struct RawRow {
     limit_bytes: u64,
     #[serde(default = "default_swappiness")]
     swappiness: u32,
+    #[serde(default = "default_members")]
+    members: u32,
+    #[serde(default)]
+    member: u32,
+    #[serde(default)]
+    min_bytes: u64,
+    #[serde(default)]
+    low_bytes: u64,
+    #[serde(default)]
+    writes: u32,
     phase: String,
     pattern: String,
     npages: u32,
@@ -94,6 +110,35 @@ struct RawRow {
 
 fn default_swappiness() -> u32 {
     60
+}
+
+fn default_members() -> u32 {
+    1
+}
+
+/// Programs that share a limit, one to a cgroup below the one that has it, take turns of [`TURN`]
+/// touches, in each phase from the first on. They differ by their seed, which counts up from that
+/// of the first, and the first may be protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Members {
+    /// How many; one is alone in the cgroup with the limit.
+    pub count: u32,
+    /// Which of them the cell is about, from 0.
+    pub this: u32,
+    /// `memory.min` of the first.
+    pub min_bytes: u64,
+    /// `memory.low` of the first.
+    pub low_bytes: u64,
+}
+
+impl Members {
+    /// One program without protection.
+    pub const ALONE: Members = Members {
+        count: 1,
+        this: 0,
+        min_bytes: 0,
+        low_bytes: 0,
+    };
 }
 
 /// What was measured in one phase of one run.
@@ -125,8 +170,12 @@ pub struct Cell {
     pub limit_bytes: u64,
     /// `vm.swappiness`.
     pub swappiness: u32,
+    /// Who shares the limit.
+    pub members: Members,
     /// Mapped files had no `MADV_RANDOM`.
     pub nomadv: bool,
+    /// Anonymous memory is written in all phases, not only when it is populated.
+    pub writes: bool,
     /// The trace.
     pub trace: TraceSpec,
     /// Hash of the trace as the guest computed it, unless every run was killed before its end.
@@ -187,6 +236,14 @@ impl RawRow {
             let swappiness = self.swappiness.to_string();
             return Err(field("swappiness", &swappiness, "is not between 0 and 200"));
         }
+        if !(1..=MEMBERS_MAX).contains(&self.members) {
+            let members = self.members.to_string();
+            return Err(field("members", &members, "is not between 1 and 16"));
+        }
+        if self.member >= self.members {
+            let member = self.member.to_string();
+            return Err(field("member", &member, "is none of the members"));
+        }
         if let Some(err) = self.err.as_deref().filter(|err| !matches!(*err, "" | "0")) {
             return Err(field("err", err, "says that the guest read wrong data"));
         }
@@ -219,7 +276,14 @@ pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
             lru_gen,
             limit_bytes: row.limit_bytes,
             swappiness: row.swappiness,
+            members: Members {
+                count: row.members,
+                this: row.member,
+                min_bytes: row.min_bytes,
+                low_bytes: row.low_bytes,
+            },
             nomadv: row.nomadv != 0,
+            writes: row.writes != 0,
             trace: TraceSpec {
                 pattern: row.pattern.clone(),
                 pages: row.npages,
@@ -286,7 +350,9 @@ fn is_same(one: &Cell, other: &Cell) -> bool {
         && one.lru_gen == other.lru_gen
         && one.limit_bytes == other.limit_bytes
         && one.swappiness == other.swappiness
+        && one.members == other.members
         && one.nomadv == other.nomadv
+        && one.writes == other.writes
         && hashes_agree
         && one.trace.pattern == other.trace.pattern
         && one.trace.pages == other.trace.pages
@@ -348,6 +414,38 @@ mod tests {
         ));
         let cut = HEADER.to_owned() + "7.2.12,0,1,0x0007,3355";
         assert!(matches!(read(cut.as_bytes()), Err(ReferenceError::Csv(_))));
+    }
+
+    /// A reference of today: one row with all columns.
+    fn today(limits: &str) -> String {
+        format!(
+            "{COLUMNS}\n6.12.1,1,1,0x0007,67108864,{limits},main,anon-zipf,8192,0,0.99,12346,40000,\
+             2775,1.0,3930,3a9e1aeaff0f4c56,0\n"
+        )
+    }
+
+    #[test]
+    fn members_and_swappiness_make_cells_of_their_own() {
+        let cells = read(today("100,3,1,25165824,0,1").as_bytes()).unwrap();
+        let wanted = Members {
+            count: 3,
+            this: 1,
+            min_bytes: 24 << 20,
+            low_bytes: 0,
+        };
+        assert_eq!((cells[0].swappiness, cells[0].members), (100, wanted));
+        assert!(cells[0].writes);
+        let old = read((HEADER.to_owned() + &row(1, "main", 4, 1)).as_bytes()).unwrap();
+        assert_eq!((old[0].swappiness, old[0].members), (60, Members::ALONE));
+        for (limits, column) in [
+            ("201,1,0,0,0,0", "swappiness"),
+            ("60,0,0,0,0,0", "members"),
+            ("60,17,0,0,0,0", "members"),
+            ("60,3,3,0,0,0", "member"),
+        ] {
+            let error = read(today(limits).as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(&format!(": {column} `")), "{error}");
+        }
     }
 
     proptest! {

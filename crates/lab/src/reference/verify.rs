@@ -33,6 +33,14 @@ pub struct Comparison {
     pub lru_gen: u32,
     /// `vm.swappiness`.
     pub swappiness: u32,
+    /// Programs that shared the limit, each in its cgroup.
+    pub members: u32,
+    /// Which of them this is, from 0.
+    pub member: u32,
+    /// `memory.min` of the first.
+    pub min_bytes: u64,
+    /// `memory.low` of the first.
+    pub low_bytes: u64,
     /// Pattern of the trace.
     pub pattern: String,
     /// Exponent of its distribution.
@@ -41,6 +49,8 @@ pub struct Comparison {
     pub hot: u32,
     /// 1: mapped files had no `MADV_RANDOM`.
     pub nomadv: u32,
+    /// 1: anonymous memory was written, 0: read.
+    pub writes: u32,
     /// Phase.
     pub phase: &'static str,
     /// Median of the simulated misses; none if every run was killed before the phase ended.
@@ -110,8 +120,22 @@ fn miss_ns(measured: Option<&Measured>, fallback_ns: u64) -> u64 {
     elapsed_ns.saturating_sub(hits * HIT_NS) / misses
 }
 
-/// Time of a miss in each phase of a run.
-fn speeds(run: &Run) -> [u64; 3] {
+/// Time of a miss in each phase of a run. Members wait for each other, so a phase takes as long as
+/// all of theirs together.
+fn speeds(run: &Run, members: u32) -> [u64; 3] {
+    let run: Run = run
+        .iter()
+        .map(|(phase, measured)| {
+            let elapsed_s = measured.elapsed_s / f64::from(members.max(1));
+            (
+                *phase,
+                Measured {
+                    elapsed_s,
+                    ..*measured
+                },
+            )
+        })
+        .collect();
     let populate = run.get(&Phase::Populate).map(|measured| Measured {
         misses: measured.touches,
         ..*measured
@@ -132,7 +156,7 @@ pub fn conditions(cell: &Cell, effort: Effort) -> Vec<Conditions> {
             .iter()
             .flat_map(|run| {
                 (0..phases).map(|phase| Conditions {
-                    miss_ns: speeds(run),
+                    miss_ns: speeds(run, cell.members.count),
                     flush_phase_ns: FLUSH_PERIOD_NS * (2 * phase + 1) / (2 * phases),
                     ..Conditions::default()
                 })
@@ -174,10 +198,15 @@ fn compare(cell: &Cell, outcomes: &[Outcome], phase: Phase) -> Option<Comparison
         kernel: cell.kernel.clone(),
         lru_gen: cell.lru_gen,
         swappiness: cell.swappiness,
+        members: cell.members.count,
+        member: cell.members.this,
+        min_bytes: cell.members.min_bytes,
+        low_bytes: cell.members.low_bytes,
         pattern: cell.trace.pattern.clone(),
         theta: cell.trace.theta,
         hot: cell.trace.hot,
         nomadv: cell.nomadv.into(),
+        writes: cell.writes.into(),
         phase: phase.name(),
         misses_sim: median(all(|s| s.misses)),
         misses_sim_min: all(|s| s.misses).into_iter().min(),

@@ -191,10 +191,11 @@ fn number(value: Option<u64>) -> String {
 fn print_text(out: &mut impl Write, reports: &[CellReport]) -> io::Result<()> {
     writeln!(
         out,
-        "{:6} {:7} {:4} {:15} {:5} {:>5} {:6} {:8} {:>8} {:>17} {:>8} {:>17} {:>7} {:>8} {:>8} {:>7} {:>13}",
+        "{:6} {:7} {:4} {:7} {:15} {:5} {:>5} {:6} {:8} {:>8} {:>17} {:>8} {:>17} {:>7} {:>8} {:>8} {:>7} {:>13}",
         "kernel",
         "lru",
         "swap",
+        "member",
         "pattern",
         "theta",
         "hot",
@@ -218,7 +219,7 @@ fn print_text(out: &mut impl Write, reports: &[CellReport]) -> io::Result<()> {
         if simulated + measured > 0 {
             writeln!(
                 out,
-                "{:51} ended early (out of memory, or cut short): simulated {simulated} of {of} runs, measured \
+                "{:59} ended early (out of memory, or cut short): simulated {simulated} of {of} runs, measured \
                  {measured} of {runs}",
                 ""
             )?;
@@ -239,6 +240,16 @@ fn print_row(out: &mut impl Write, row: &Comparison) -> io::Result<()> {
         7 => "mglru".to_owned(),
         bits => format!("mglru/{bits}"),
     };
+    let protected = match (row.min_bytes, row.low_bytes) {
+        (0, 0) => "",
+        (0, _) => " low",
+        _ => " min",
+    };
+    let member = format!("{}/{}{protected}", row.member + 1, row.members);
+    let pattern = match row.writes {
+        0 => row.pattern.clone(),
+        _ => format!("{} w", row.pattern),
+    };
     let simulated_range = format!(
         "{}-{}",
         number(row.misses_sim_min),
@@ -246,11 +257,10 @@ fn print_row(out: &mut impl Write, row: &Comparison) -> io::Result<()> {
     );
     writeln!(
         out,
-        "{:6} {lru:7} {:<4} {:15} {:<5} {:>5} {:6} {:8} {:>8} {simulated_range:>17} {:>8} {:>17} {:>7} \
+        "{:6} {lru:7} {:<4} {member:7} {pattern:15} {:<5} {:>5} {:6} {:8} {:>8} {simulated_range:>17} {:>8} {:>17} {:>7} \
          {:>8} {:>8} {:>7} {:>13}{}",
         row.kernel,
         row.swappiness,
-        row.pattern,
         row.theta,
         row.hot,
         row.nomadv,
