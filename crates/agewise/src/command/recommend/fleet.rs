@@ -437,6 +437,10 @@ mod tests {
                 "too many samples",
             ),
             ("<html>", "no answer of a Prometheus"),
+            (
+                r#"{"status":"success","data":{"resultType":"vector","result":[{"metr"#,
+                "no answer of a Prometheus",
+            ),
         ] {
             let (url, served) = serve(answer);
             let error = Server::new(&url).unwrap().ask("x").unwrap_err();
