@@ -1,152 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon serves over HTTP, as those see it for whom it is: promtool, a Prometheus, a
-//! browser. On a made-up machine, so that it needs no root.
+//! What the daemon serves over HTTP, as those see it for whom it is: promtool and a browser. On a
+//! made-up machine, so that it needs no root.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use assert_cmd::cargo::cargo_bin;
-use serde_json::Value;
+use prometheus::{DASHBOARDS, demo, get, has, of_panels, of_rules, of_variables, packaging};
 
-/// A process that is ended with its guard.
-struct Running(Child);
+mod prometheus;
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A daemon on a made-up machine, and where it listens.
-fn demo() -> (Running, String) {
-    let dir = tempfile::tempdir().unwrap();
-    let config = dir.path().join("agewise.toml");
-    std::fs::write(
-        &config,
-        "metrics.listen = '127.0.0.1:0'\nobserve.tick = '1s'\n",
-    )
-    .unwrap();
-    let child = Command::new(cargo_bin("agewise"))
-        .args(["daemon", "--demo", "--config"])
-        .arg(&config)
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("agewise starts");
-    let mut running = Running(child);
-    let mut line = String::new();
-    let stderr = running.0.stderr.take().unwrap();
-    BufReader::new(stderr).read_line(&mut line).unwrap();
-    let address = line
-        .split_once("http://")
-        .and_then(|(_, rest)| rest.split_once('/'));
-    let address = address.unwrap_or_else(|| panic!("{line}")).0.to_owned();
-    (running, address)
-}
-
-/// The head and the body of an answer.
-fn get(address: &str, path: &str, accept: &str) -> std::io::Result<(String, String)> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
-    )?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-    let body = match head
-        .to_ascii_lowercase()
-        .contains("transfer-encoding: chunked")
-    {
-        true => unchunked(body),
-        false => body.to_owned(),
-    };
-    Ok((head.to_owned(), body))
-}
-
-fn unchunked(mut body: &str) -> String {
-    let mut whole = String::new();
-    while let Some((size, rest)) = body.split_once("\r\n") {
-        match usize::from_str_radix(size.trim(), 16) {
-            Ok(size) if size > 0 && size <= rest.len() => {
-                whole += &rest[..size];
-                body = rest[size..].trim_start_matches("\r\n");
-            }
-            _ => break,
-        }
-    }
-    whole
-}
-
-/// Whether this machine has a program; a test that needs it says so and is skipped if not.
-fn has(test: &str, program: &str) -> bool {
-    let found = Command::new(program)
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
-    if !found {
-        println!("SKIP {test}: no {program} here (Debian has a package of it)");
-    }
-    found
-}
-
-fn packaging(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../packaging")
-        .join(file)
-}
-
-/// What rules and dashboard ask for: each expression.
+/// What rules and dashboards ask for: each expression.
 fn expressions() -> Vec<String> {
-    let mut all = Vec::new();
-    let rules = std::fs::read_to_string(packaging("prometheus/agewise.rules.yml")).unwrap();
-    let mut lines = rules.lines().peekable();
-    while let Some(line) = lines.next() {
-        let Some(expression) = line.trim().strip_prefix("expr: ") else {
-            continue;
-        };
-        if expression != "|" {
-            all.push(expression.to_owned());
-            continue;
-        }
-        let indent = |line: &str| line.len() - line.trim_start().len();
-        let mut whole = String::new();
-        while lines.peek().is_some_and(|next| indent(next) > indent(line)) {
-            whole += lines.next().unwrap_or_default();
-        }
-        all.push(whole);
+    let mut all = of_rules();
+    for dashboard in DASHBOARDS {
+        all.extend(of_panels(dashboard));
+        all.extend(of_variables(dashboard));
     }
-    let text = std::fs::read_to_string(packaging("grafana/agewise.json")).unwrap();
-    let board: Value = serde_json::from_str(&text).unwrap();
-    for panel in board["panels"].as_array().unwrap() {
-        for target in panel["targets"].as_array().unwrap() {
-            let expression = target["expr"].as_str().unwrap();
-            let known = [
-                ("$instance", ".+"),
-                ("$cgroup", ".+"),
-                ("$__rate_interval", "1m"),
-            ];
-            all.push(
-                known
-                    .iter()
-                    .fold(expression.to_owned(), |e, (k, v)| e.replace(k, v)),
-            );
-        }
-    }
-    let variables = board["templating"]["list"].as_array().unwrap();
-    all.extend(
-        variables
-            .iter()
-            .filter_map(|variable| variable["definition"].as_str())
-            .map(|query| query.replace("$instance", ".+")),
-    );
     all
 }
 
@@ -324,105 +195,6 @@ fn every_rule_does_what_it_should_on_made_up_series() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
-}
-
-/// A Prometheus that scrapes a daemon, and where it answers.
-fn prometheus(daemon: &str, dir: &Path) -> (Running, String) {
-    let rules = packaging("prometheus/agewise.rules.yml")
-        .canonicalize()
-        .unwrap();
-    let config = format!(
-        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{}']\n\
-         scrape_configs: [{{job_name: agewise, static_configs: [{{targets: ['{daemon}']}}]}}]\n",
-        rules.display()
-    );
-    std::fs::write(dir.join("prometheus.yml"), config).unwrap();
-    // Free a moment ago: as good as it gets for a program that has to be told its port.
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let child = Command::new("prometheus")
-        .arg(format!(
-            "--config.file={}",
-            dir.join("prometheus.yml").display()
-        ))
-        .arg(format!(
-            "--storage.tsdb.path={}",
-            dir.join("data").display()
-        ))
-        .arg(format!("--web.listen-address={free}"))
-        .stdout(Stdio::null())
-        .stderr(std::fs::File::create(dir.join("log")).unwrap())
-        .spawn()
-        .unwrap();
-    (Running(child), free.to_string())
-}
-
-fn query(prometheus: &str, expression: &str) -> std::io::Result<Value> {
-    let encoded: String = expression
-        .bytes()
-        .map(|byte| format!("%{byte:02X}"))
-        .collect();
-    let path = format!("/api/v1/query?query={encoded}");
-    let (_, body) = get(prometheus, &path, "application/json")?;
-    Ok(serde_json::from_str(&body).unwrap_or(Value::Null))
-}
-
-#[test]
-fn a_real_prometheus_scrapes_it() {
-    if !has("a_real_prometheus_scrapes_it", "prometheus") {
-        return;
-    }
-    let (_daemon, address) = demo();
-    let dir = tempfile::tempdir().unwrap();
-    let (_prometheus, server) = prometheus(&address, dir.path());
-    let until = Instant::now() + Duration::from_secs(60);
-    let recorded = "cgroup:agewise_working_set_bytes:2m{cgroup='/web'}";
-    let has_all = || {
-        let found = query(&server, recorded).ok()?;
-        (!found["data"]["result"].as_array()?.is_empty()).then_some(())
-    };
-    while has_all().is_none() {
-        let log = || std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
-        assert!(Instant::now() < until, "nothing was scraped: {}", log());
-        std::thread::sleep(Duration::from_millis(300));
-    }
-    let (_, body) = get(&server, "/api/v1/targets", "application/json").unwrap();
-    let targets: Value = serde_json::from_str(&body).unwrap();
-    let target = &targets["data"]["activeTargets"][0];
-    assert_eq!(
-        (&target["health"], &target["lastError"]),
-        (&"up".into(), &"".into())
-    );
-    // Prometheus knows what each metric is: it read our OpenMetrics, not only numbers.
-    let (_, body) = get(
-        &server,
-        "/api/v1/metadata?metric=agewise_refaulted_bytes",
-        "*/*",
-    )
-    .unwrap();
-    let known: Value = serde_json::from_str(&body).unwrap();
-    let known = &known["data"]["agewise_refaulted_bytes"][0];
-    assert_eq!(
-        (&known["type"], &known["unit"]),
-        (&"counter".into(), &"bytes".into())
-    );
-    // Ages add up there as they do here.
-    let gap = query(
-        &server,
-        "max(abs(sum by (cgroup, node, type) (agewise_age_bytes) \
-         - on (cgroup, node, type) sum by (cgroup, node, type) (agewise_resident_bytes)))",
-    )
-    .unwrap();
-    assert_eq!(gap["data"]["result"][0]["value"][1], "0", "{gap}");
-    for expression in expressions() {
-        if expression.starts_with("label_values") {
-            continue;
-        }
-        let found = query(&server, &expression).unwrap();
-        assert_eq!(found["status"], "success", "{expression}: {found}");
-    }
 }
 
 #[test]

@@ -115,7 +115,8 @@ fn bins(record: &Value) -> Vec<(u64, u64, u64)> {
         .flat_map(|node| node["bins"].as_array().unwrap())
         .map(|bin| {
             (
-                number(&bin["upper_ms"]),
+                // The last bin has no bound.
+                bin["upper_ms"].as_u64().unwrap_or(u64::MAX),
                 number(&bin["anon_bytes"]),
                 number(&bin["file_bytes"]),
             )

@@ -23,6 +23,7 @@ struct Part {
     depth: usize,
     size_mib: u64,
     policy: Option<&'static str>,
+    is_rehearsal: bool,
     /// How long its memory takes to be touched again, ms.
     period_ms: u64,
 }
@@ -34,6 +35,7 @@ const fn cgroup(name: &'static str, depth: usize, size_mib: u64, period_ms: u64)
         depth,
         size_mib,
         policy: None,
+        is_rehearsal: false,
         period_ms,
     }
 }
@@ -42,6 +44,7 @@ const PARTS: [Part; 6] = [
     cgroup("/", 0, 3000, 400_000),
     Part {
         policy: Some("cost"),
+        is_rehearsal: true,
         ..cgroup("/batch", 1, 900, 700_000)
     },
     cgroup("/batch/job-1", 2, 500, 900_000),
@@ -177,9 +180,14 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
         })
         .collect();
     let mut reclaimed = Reclaimed::default();
+    let mut rehearsed_bytes = 0;
     let policy = part.policy.and_then(Reason::by_name);
     if let Some(reason) = policy {
-        reclaimed.add(reason, time_ms / 30_000 * 4 * MIB);
+        let gone_bytes = time_ms / 30_000 * 4 * MIB;
+        match part.is_rehearsal {
+            true => rehearsed_bytes = gone_bytes,
+            false => reclaimed.add(reason, gone_bytes),
+        }
     }
     SubjectView {
         name: Arc::from(part.name),
@@ -193,7 +201,7 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
         depth: part.depth,
         id,
         policy,
-        is_rehearsal: false,
+        is_rehearsal: part.is_rehearsal,
         processes: 1 + part.depth,
         nodes,
         looked_ms: time_ms,
@@ -202,20 +210,21 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
         unmapped_cache_bytes: part.is_cgroup.then_some(part.size_mib * MIB / 10),
         refaulted_bytes: time_ms / 45_000 * MIB,
         reclaimed,
-        rehearsed_bytes: 0,
+        rehearsed_bytes,
         budget_gain: None,
         psi: part.is_cgroup.then(|| psi(time_ms)),
-        less: less(part.size_mib * MIB),
+        less: less(part.size_mib * MIB, part.period_ms),
         shrink_limit_bytes: None,
         is_under_reclaim: false,
         troubles: Vec::new(),
     }
 }
 
-/// A fifth less costs nothing, and more of it more and more.
-fn less(full_bytes: u64) -> Vec<LessMemory> {
+/// A fifth less costs nothing, of what is seldom touched nearly half; more costs more and more.
+fn less(full_bytes: u64, period_ms: u64) -> Vec<LessMemory> {
+    let enough_percent: u16 = if period_ms < 500_000 { 80 } else { 55 };
     let at = |percent: u16| {
-        let short = f64::from(80u16.saturating_sub(percent));
+        let short = f64::from(enough_percent.saturating_sub(percent));
         LessMemory {
             percent,
             memory_bytes: full_bytes * u64::from(percent) / 100,

@@ -15,6 +15,9 @@ use agewise_cli::signal::Stop;
 /// Looks that are over when it begins, so that the time line is not empty.
 const PAST_TICKS: u64 = 240;
 
+/// How much longer each machine of a fleet has been observed than the one before.
+const APART_MS: u64 = 4000;
+
 /// The machine as it is at the look with this number; `first_unix_ms` is when it was started.
 fn look(sequence: u64, tick_ms: u64, first_unix_ms: u64) -> Snapshot {
     let time_ms = sequence.saturating_mul(tick_ms);
@@ -98,8 +101,10 @@ fn fleet(
     agewise_cli::note!("{count} made-up machines: metrics at ports from {first} on");
     let mut next = Instant::now();
     for sequence in 1.. {
-        let time_ms = sequence * tick_ms;
         for (host, hub, _) in &hosts {
+            // As if each had been started a while after the one before.
+            let started_ms = u64::from(*host) * APART_MS;
+            let time_ms = (PAST_TICKS + sequence) * tick_ms + started_ms;
             hub.publish(Snapshot {
                 unix_ms: unix_ms(),
                 ..demo::snapshot_of_host(*host, sequence, time_ms)

@@ -2,7 +2,7 @@
 //! The metrics of how old memory is.
 
 use agewise_policy::generations::PageType;
-use agewise_policy::workingset::{Histogram, NO_UPPER_BOUND_MS};
+use agewise_policy::workingset::{Bin, Histogram};
 
 use super::family::{Family, Labels, Unit, buckets, gauge};
 use super::rows::Row;
@@ -49,7 +49,7 @@ pub(super) fn families(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
                 let node = ("node", node.to_string());
                 let labels = [&row.labels[..], &[node, type_label(page_type)]].concat();
                 for bin in histogram.bins() {
-                    let upper = ("upper_ms", upper_text(bin.upper_ms));
+                    let upper = ("upper_ms", bin.bound_text());
                     ages.add(with(&labels, upper), bin.amounts[at]);
                 }
                 resident.add(labels, sum);
@@ -61,7 +61,7 @@ pub(super) fn families(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
             let mut below = 0u64;
             for bin in whole.bins() {
                 below = below.saturating_add(bin.amounts[at]);
-                within.add(with(&labels, ("le", upper_seconds(bin.upper_ms))), below);
+                within.add(with(&labels, ("le", upper_seconds(bin))), below);
             }
         }
     }
@@ -82,17 +82,8 @@ fn type_label(page_type: PageType) -> (&'static str, String) {
     ("type", name.to_owned())
 }
 
-fn upper_text(upper_ms: u64) -> String {
-    match upper_ms {
-        NO_UPPER_BOUND_MS => "+Inf".to_owned(),
-        ms => ms.to_string(),
-    }
-}
-
 /// As OpenMetrics writes bounds: a decimal point always.
-fn upper_seconds(upper_ms: u64) -> String {
-    match upper_ms {
-        NO_UPPER_BOUND_MS => "+Inf".to_owned(),
-        ms => format!("{:?}", ms as f64 / 1e3),
-    }
+fn upper_seconds(bin: &Bin) -> String {
+    bin.bound_ms()
+        .map_or_else(|| bin.bound_text(), |ms| format!("{:?}", ms as f64 / 1e3))
 }

@@ -60,7 +60,8 @@ struct Node {
 
 #[derive(Serialize)]
 struct Bin {
-    upper_ms: u64,
+    /// None of the last one.
+    upper_ms: Option<u64>,
     anon_bytes: u64,
     file_bytes: u64,
 }
@@ -115,7 +116,7 @@ fn target<'a>(subject: &'a SubjectView) -> Target<'a> {
             .bins()
             .iter()
             .map(|bin| Bin {
-                upper_ms: bin.upper_ms,
+                upper_ms: bin.bound_ms(),
                 anon_bytes: bin.amounts[0],
                 file_bytes: bin.amounts[1],
             })

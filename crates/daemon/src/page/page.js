@@ -28,7 +28,6 @@ function span(ms) {
 }
 const percent = share => (share * 100).toFixed(share > 0 && share < 0.1 ? 1 : 0) + "\u00a0%";
 const clock = ms => new Date(ms).toLocaleTimeString();
-const isEndless = ms => !(ms < 2 ** 53);
 function binName(bounds, at) {
   if (bounds.length === 0) return "any age";
   if (at === bounds.length) return span(bounds[at - 1]) + " and older";
@@ -67,7 +66,7 @@ function bins(target) {
     });
   return all;
 }
-const boundsOf = target => bins(target).map(bin => bin.upper_ms).filter(ms => !isEndless(ms));
+const boundsOf = target => bins(target).map(bin => bin.upper_ms).filter(ms => ms !== null);
 
 // ---- the machine
 

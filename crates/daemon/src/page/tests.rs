@@ -79,6 +79,7 @@ fn a_snapshot_has_the_field_names_of_reports() {
     assert_eq!((web.get("pod"), web.get("image")), (None, None));
     let bins = web["nodes"][0]["bins"].as_array().unwrap();
     assert_eq!((bins.len(), &bins[0]["upper_ms"]), (6, &1000.into()));
+    assert!(bins[5]["upper_ms"].is_null());
     let sum: u64 = web["nodes"]
         .as_array()
         .unwrap()

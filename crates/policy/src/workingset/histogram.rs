@@ -46,6 +46,21 @@ pub struct Bin {
     pub amounts: ByType<u64>,
 }
 
+impl Bin {
+    /// Its upper bound in milliseconds; the last bin has none.
+    #[must_use]
+    pub fn bound_ms(&self) -> Option<u64> {
+        (self.upper_ms != NO_UPPER_BOUND_MS).then_some(self.upper_ms)
+    }
+
+    /// The same as text: `+Inf` where there is none, which readers of numbers take.
+    #[must_use]
+    pub fn bound_text(&self) -> String {
+        self.bound_ms()
+            .map_or_else(|| "+Inf".to_owned(), |ms| ms.to_string())
+    }
+}
+
 /// How much memory is how old. Bins are not cumulative: bin `i` counts ages above bound `i - 1`
 /// up to bound `i`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::pagecache::{CacheKind, CachedFile, FilesLook, device_text};
 use agewise_host::untrusted::Untrusted;
-use agewise_policy::workingset::{Histogram, Intervals};
+use agewise_policy::workingset::{Bin, Histogram, Intervals};
 use serde::Serialize;
 
 use super::kind_text;
@@ -87,8 +87,9 @@ impl Totals {
 }
 
 #[derive(Serialize)]
-struct Bin {
-    upper_ms: u64,
+struct BinRecord {
+    /// None of the last one.
+    upper_ms: Option<u64>,
     bytes: u64,
 }
 
@@ -108,7 +109,7 @@ struct FileRecord<'a> {
     resident_bytes: u64,
     dirty_bytes: u64,
     oldest_ms: u64,
-    ages: Vec<Bin>,
+    ages: Vec<BinRecord>,
     openers: usize,
     open_by: &'a [Opener],
 }
@@ -156,11 +157,15 @@ fn wall_clock_ms() -> u64 {
     })
 }
 
-fn bins(ages: &Histogram) -> impl Iterator<Item = Bin> + '_ {
-    ages.bins().iter().map(|bin| Bin {
-        upper_ms: bin.upper_ms,
-        bytes: bin.amounts.iter().sum::<u64>() * PAGE_BYTES,
+fn bins(ages: &Histogram) -> impl Iterator<Item = BinRecord> + '_ {
+    ages.bins().iter().map(|bin| BinRecord {
+        upper_ms: bin.bound_ms(),
+        bytes: bytes_of(bin),
     })
+}
+
+fn bytes_of(bin: &Bin) -> u64 {
+    bin.amounts.iter().sum::<u64>() * PAGE_BYTES
 }
 
 fn json(
@@ -218,7 +223,7 @@ fn csv(out: &mut impl Write, shown: &[Shown]) -> io::Result<()> {
     let empty = Untrusted::default();
     for shown in shown {
         let file = &shown.file;
-        for bin in bins(&shown.ages) {
+        for bin in shown.ages.bins() {
             writeln!(
                 out,
                 "{time_ms},{},{},{},{},{},{},{},{},{},{}",
@@ -230,8 +235,8 @@ fn csv(out: &mut impl Write, shown: &[Shown]) -> io::Result<()> {
                 file.pages * PAGE_BYTES,
                 file.dirty_pages * PAGE_BYTES,
                 shown.oldest_ms,
-                bin.upper_ms,
-                bin.bytes,
+                bin.bound_text(),
+                bytes_of(bin),
             )?;
         }
     }

@@ -39,11 +39,17 @@ struct Series {
     value: (f64, String),
 }
 
-/// One cgroup of one machine: all labels but the size.
+/// Labels of a series without the size; of one cgroup of one machine those that name no container.
 type Key = BTreeMap<String, String>;
 
+/// Labels that name the container or pod of a cgroup, or of the daemon that was scraped.
+const NAMES: [&str; 3] = ["namespace", "pod", "container"];
+
+/// What is known of one cgroup of one machine. Its series have other labels from the moment on at
+/// which its names are known, or the daemon's own pod is another one.
 #[derive(Debug, Default)]
 struct Found {
+    container: Option<Container>,
     full_bytes: f64,
     beyond_bytes: f64,
     hours: f64,
@@ -77,20 +83,7 @@ pub(super) fn all(url: &str, args: &Args) -> anyhow::Result<Vec<Seen>> {
         let answers = answers.map(|answer| answer.unwrap_or_else(|panic| resume_unwind(panic)));
         answers.collect::<anyhow::Result<Vec<Vec<Point>>>>()
     })?;
-    let mut all: BTreeMap<Key, Found> = BTreeMap::new();
-    for (number, points) in answers.into_iter().enumerate() {
-        for Point { key, size, value } in points {
-            let found = all.entry(key).or_default();
-            match (number, size) {
-                (0, None) => found.full_bytes = value,
-                (1, None) => found.beyond_bytes = value,
-                (2, None) => found.hours = value,
-                (3, Some(size)) => found.worst.entry(size).or_default()[0] = value,
-                (4, Some(size)) => found.worst.entry(size).or_default()[1] = value,
-                _ => {}
-            }
-        }
-    }
+    let mut all = by_cgroup(answers);
     all.retain(|_, found| found.full_bytes > 0.0);
     if all.is_empty() {
         bail!(
@@ -98,14 +91,62 @@ pub(super) fn all(url: &str, args: &Args) -> anyhow::Result<Vec<Seen>> {
              daemons (metrics.enabled)?"
         );
     }
-    let prefix = prefix(all.keys());
     Ok(all
-        .iter()
-        .filter_map(|(key, found)| seen(key, found, prefix))
+        .into_iter()
+        .filter_map(|(key, found)| seen(&key, found))
         .collect())
 }
 
-fn seen(key: &Key, found: &Found, prefix: &str) -> Option<Seen> {
+/// The answers to all queries, in their order, put together.
+fn by_cgroup(answers: Vec<Vec<Point>>) -> BTreeMap<Key, Found> {
+    let prefix = prefix(answers.iter().flatten().map(|point| &point.key));
+    let mut all: BTreeMap<Key, Found> = BTreeMap::new();
+    for (number, points) in answers.into_iter().enumerate() {
+        for Point {
+            mut key,
+            size,
+            value,
+        } in points
+        {
+            let container = container(&key, prefix);
+            key.retain(|label, _| {
+                let bare = label.strip_prefix("exported_").unwrap_or(label);
+                !NAMES.contains(&bare)
+            });
+            let found = all.entry(key).or_default();
+            found.name(container);
+            let most = |held: &mut f64| *held = held.max(value);
+            match (number, size) {
+                (0, None) => most(&mut found.full_bytes),
+                (1, None) => most(&mut found.beyond_bytes),
+                (2, None) => found.hours += value,
+                (3, Some(size)) => most(&mut found.worst.entry(size).or_default()[0]),
+                (4, Some(size)) => most(&mut found.worst.entry(size).or_default()[1]),
+                _ => {}
+            }
+        }
+    }
+    all
+}
+
+impl Found {
+    /// Takes these names if they say more than those it has.
+    fn name(&mut self, container: Option<Container>) {
+        let known = |of: &Option<Container>| {
+            let names = of
+                .as_ref()
+                .map(|of| [&of.namespace, &of.pod, &of.container]);
+            names.map_or(0, |names| {
+                names.iter().filter(|name| name.is_some()).count()
+            })
+        };
+        if known(&container) > known(&self.container) {
+            self.container = container;
+        }
+    }
+}
+
+fn seen(key: &Key, found: Found) -> Option<Seen> {
     // Of processes there is no limit to set, and the rest is nobody's.
     let cgroup = key
         .get("cgroup")
@@ -129,7 +170,7 @@ fn seen(key: &Key, found: &Found, prefix: &str) -> Option<Seen> {
     Some(Seen {
         host: key.get("instance").cloned(),
         cgroup,
-        container: container(key, prefix),
+        container: found.container,
         limit_now_bytes: None,
         recent: Vec::new(),
         longer: vec![time],
@@ -245,10 +286,11 @@ mod tests {
 
     #[test]
     fn an_infinite_bound_is_none() {
-        let mut found = Found {
+        let found = |hours| Found {
+            container: None,
             full_bytes: 1000.0,
             beyond_bytes: 5.0,
-            hours: 30.0,
+            hours,
             worst: BTreeMap::from([
                 (500, [0.0, f64::INFINITY]),
                 (750, [0.0, 0.001]),
@@ -259,16 +301,70 @@ mod tests {
             wait_max: 0.002,
             history_ms: 86_400_000,
         };
-        let of = |found: &Found| {
-            let seen = seen(&key("/web"), found, "").unwrap();
+        let of = |found: Found| {
+            let seen = seen(&key("/web"), found).unwrap();
             assert_eq!(seen.host.as_deref(), Some("a:9779"));
             let said = recommend(&[], &seen.longer, wanted).unwrap();
             (said.request_bytes, said.basis)
         };
-        assert_eq!(of(&found), (755, Basis::Curve));
-        found.hours = 23.0;
-        assert_eq!(of(&found), (1005, Basis::ShortHistory));
-        assert_eq!(seen(&key("other"), &found, ""), None);
+        assert_eq!(of(found(30.0)), (755, Basis::Curve));
+        assert_eq!(of(found(23.0)), (1005, Basis::ShortHistory));
+        assert_eq!(seen(&key("other"), found(30.0)), None);
+    }
+
+    #[test]
+    fn a_cgroup_is_one_whenever_its_names_became_known() {
+        let point = |names: &[(&str, &str)], size, value| {
+            let names = names.iter();
+            let names = names.map(|(name, value)| (name.to_string(), value.to_string()));
+            Point {
+                key: key("/pods/1").into_iter().chain(names).collect(),
+                size,
+                value,
+            }
+        };
+        let pod = [("namespace", "shop"), ("pod", "web-0")];
+        let whole = [pod[0], pod[1], ("container", "nginx")];
+        let each = |size, values: [f64; 3]| {
+            let names: [&[(&str, &str)]; 3] = [&[], &whole, &pod];
+            let points = names.into_iter().zip(values);
+            points
+                .map(|(names, value)| point(names, size, value))
+                .collect::<Vec<_>>()
+        };
+        let answers = vec![
+            each(None, [100.0, 300.0, 200.0]),
+            each(None, [3.0, 1.0, 2.0]),
+            each(None, [1.0, 20.0, 4.0]),
+            each(Some(500), [0.1, 0.3, 0.2]),
+            each(Some(500), [0.4, f64::INFINITY, 0.2]),
+        ];
+        let all: Vec<Found> = by_cgroup(answers).into_values().collect();
+        let [one] = &all[..] else { panic!("{all:?}") };
+        assert_eq!(
+            (one.full_bytes, one.beyond_bytes, one.hours),
+            (300.0, 3.0, 25.0)
+        );
+        assert_eq!(one.worst[&500], [0.3, f64::INFINITY]);
+        let title = one.container.as_ref().and_then(Container::title);
+        assert_eq!(title, Some("shop/web-0/nginx".into()));
+
+        // The daemon was scraped with its own names, and was another pod later.
+        let renamed = |of: &'static str| {
+            [
+                ("pod", of),
+                ("exported_namespace", "shop"),
+                ("exported_pod", "web-0"),
+            ]
+        };
+        let scraped = [
+            point(&renamed("agewise-a"), None, 1.0),
+            point(&renamed("agewise-b"), None, 2.0),
+        ];
+        let all: Vec<Found> = by_cgroup(vec![scraped.into()]).into_values().collect();
+        let [one] = &all[..] else { panic!("{all:?}") };
+        let title = one.container.as_ref().and_then(Container::title);
+        assert_eq!((one.full_bytes, title), (2.0, Some("shop/web-0".into())));
     }
 
     #[test]
@@ -341,6 +437,10 @@ mod tests {
                 "too many samples",
             ),
             ("<html>", "no answer of a Prometheus"),
+            (
+                r#"{"status":"success","data":{"resultType":"vector","result":[{"metr"#,
+                "no answer of a Prometheus",
+            ),
         ] {
             let (url, served) = serve(answer);
             let error = Server::new(&url).unwrap().ask("x").unwrap_err();

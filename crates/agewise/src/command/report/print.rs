@@ -75,7 +75,8 @@ struct NodeRecord {
 
 #[derive(Serialize)]
 struct BinRecord {
-    upper_ms: u64,
+    /// None of the last one.
+    upper_ms: Option<u64>,
     anon_bytes: u64,
     file_bytes: u64,
     #[serde(flatten)]
@@ -351,7 +352,7 @@ impl<W: Write> Printer<W> {
                         "{time_ms},{},{},{node},{},{},{},{},{},{},{},{}",
                         report.name.csv(),
                         kind(report),
-                        bin.upper_ms,
+                        bin.bound_text(),
                         bin.amounts[0],
                         bin.amounts[1],
                         report.resident_bytes.iter().sum::<u64>(),
@@ -371,7 +372,7 @@ impl<'a> AgesRecord<'a> {
     fn new((report, container): &'a Named<'_>, knows: Knows, time_ms: u64) -> Self {
         let [anon_bytes, file_bytes] = report.resident_bytes;
         let bin = |(number, bin): (usize, &agewise_policy::workingset::Bin)| BinRecord {
-            upper_ms: bin.upper_ms,
+            upper_ms: bin.bound_ms(),
             anon_bytes: bin.amounts[0],
             file_bytes: bin.amounts[1],
             interval: (knows == Knows::Agent).then(|| {
