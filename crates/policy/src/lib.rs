@@ -9,7 +9,7 @@ pub mod agemap;
 pub mod budget;
 pub mod clear;
 pub mod generations;
-mod mix;
+pub mod mix;
 pub mod proactive;
 pub mod reuse;
 pub mod sample;

@@ -8,6 +8,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use agewise_policy::mix::hash;
+
 /// Words in a page of 4 KiB.
 pub const WORDS: usize = 512;
 
@@ -37,24 +39,15 @@ pub struct Content {
     seed: u64,
 }
 
-/// A bijection of 64-bit words that leaves no pattern (the finalizer of splitmix64).
-#[inline]
-fn mix(mut word: u64) -> u64 {
-    word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
-}
-
 impl Content {
     /// Contents that differ with `seed`.
     pub fn new(seed: u64) -> Self {
-        Self { seed: mix(seed) }
+        Self { seed: hash(seed) }
     }
 
     #[inline]
     fn key(&self, page: u64) -> u64 {
-        mix(self.seed ^ page)
+        hash(self.seed ^ page)
     }
 
     /// What word `word` (2 or more) of page `page` holds.
@@ -62,7 +55,7 @@ impl Content {
     fn body(&self, key: u64, word: usize) -> u64 {
         let column = word % RECORD;
         if column < NOISE {
-            return mix(key ^ word as u64);
+            return hash(key ^ word as u64);
         }
         let at = (column - NOISE) * 8;
         u64::from_le_bytes(TEXT[at..at + 8].try_into().expect("8 bytes"))
@@ -71,7 +64,7 @@ impl Content {
     /// Word 1 of a page that was written `writes` times.
     #[inline]
     fn proof(key: u64, writes: u64) -> u64 {
-        mix(key ^ writes)
+        hash(key ^ writes)
     }
 
     /// Writes page `page` for the first time.

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use agewise_policy::mix::hash;
 use anyhow::{Context, bail, ensure};
 use hdrhistogram::Histogram;
 use rand::{RngExt, SeedableRng};
@@ -172,7 +173,7 @@ impl Keys {
         self.drive(operations, stop, |this, request| {
             let rank = match choice {
                 Choice::Uniform => this.rng.random_range(0..count),
-                Choice::Zipf => mix(zipf.sample(&mut this.rng) as u64) % count,
+                Choice::Zipf => hash(zipf.sample(&mut this.rng) as u64) % count,
             };
             let key = keys.start + rank;
             if this.rng.random_range(0..100) < WRITES_PERCENT {
@@ -245,15 +246,6 @@ impl Keys {
             latency,
         })
     }
-}
-
-/// Spreads ranks over keys.
-fn mix(mut x: u64) -> u64 {
-    x ^= x >> 33;
-    x = x.wrapping_mul(0xff51_afd7_ed55_8ccd);
-    x ^= x >> 33;
-    x = x.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    x ^ x >> 33
 }
 
 #[cfg(test)]

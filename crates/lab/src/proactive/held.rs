@@ -15,6 +15,7 @@ use agewise_policy::budget::{
     Counted as Taken, Gone, Moved, Order, Pacer, PageQueue, Scanned, Seen, World,
 };
 use agewise_policy::generations::PageType;
+use agewise_policy::mix::mix;
 use agewise_policy::proactive::{Action, Controller, Decision, Facts, Hands};
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
@@ -259,12 +260,9 @@ impl Misses {
         if self.share <= 0.0 {
             return false;
         }
-        // splitmix64
-        let mut z = (page ^ (process.index() as u64) << 48 ^ self.scan << 32)
-            .wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ z >> 31) >> 11) as f64 / (1u64 << 53) as f64 <= self.share
+        let which = page ^ (process.index() as u64) << 48 ^ self.scan << 32;
+        let drawn = mix(which.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        (drawn >> 11) as f64 / (1u64 << 53) as f64 <= self.share
     }
 
     /// Takes what is missed out of what was seen.
