@@ -9,11 +9,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::bin::{Bin, NO_UPPER_BOUND_MS};
 use super::{BINS_MAX, Intervals};
 use crate::generations::{ByType, Generations, LABEL_UNSEEN, PageType, Sizes};
-
-/// The upper bound of the last bin, as printed. [`Histogram::from_str`] takes 2^63 - 1 as well.
-pub const NO_UPPER_BOUND_MS: u64 = u64::MAX;
 
 /// The bin of pages with only a lower bound of age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,30 +33,6 @@ pub struct Slice {
     /// Those of them that are older than the interval: drained into it from older generations.
     /// Only [`OldestPages::Unbounded`] tells them apart.
     pub drained_pages: u64,
-}
-
-/// One bin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bin {
-    /// Ages up to this one, above that of the bin before.
-    pub upper_ms: u64,
-    /// Anon and file: pages, or bytes in a histogram that was read.
-    pub amounts: ByType<u64>,
-}
-
-impl Bin {
-    /// Its upper bound in milliseconds; the last bin has none.
-    #[must_use]
-    pub fn bound_ms(&self) -> Option<u64> {
-        (self.upper_ms != NO_UPPER_BOUND_MS).then_some(self.upper_ms)
-    }
-
-    /// The same as text: `+Inf` where there is none, which readers of numbers take.
-    #[must_use]
-    pub fn bound_text(&self) -> String {
-        self.bound_ms()
-            .map_or_else(|| "+Inf".to_owned(), |ms| ms.to_string())
-    }
 }
 
 /// How much memory is how old. Bins are not cumulative: bin `i` counts ages above bound `i - 1`
