@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Makes the touches of a reference trace on a real kernel, and prints what the kernel counted: rows
-//! of `reference/kernels.csv`. `make reference` runs it in a guest.
+//! Makes the touches of a reference trace on a real kernel, and prints what the kernel counted:
+//! rows of `reference/kernels.csv`. `make reference` runs it in a guest.
 //!
-//! `reference_load REP PATTERN PAGES HOT THETA TOUCHES CGROUP FILE [MEMBERS MEMBER]`: it moves itself
-//! into the cgroup, or as one of several members into `CGROUP/mN`, and reads what limits it, the
-//! kernel's version, swappiness and `lru_gen/enabled` by itself. Members wait for a byte on standard
-//! input before each turn, and write one after it: with `all` for MEMBER it starts them and gives
-//! them their turns. A pattern that ends in `+w` writes anonymous memory instead of reading it.
+//! `reference_load REP PATTERN PAGES HOT THETA TOUCHES CGROUP FILE [MEMBERS MEMBER]`: it moves
+//! itself into the cgroup, or as one of several members into `CGROUP/mN`, and reads what limits it,
+//! the kernel's version, swappiness and `lru_gen/enabled` by itself. Members wait for a byte on
+//! standard input before each turn, and write one after it: with `all` for MEMBER it starts them
+//! and gives them their turns. A pattern that ends in `+w` writes anonymous memory, others read.
 
 use std::error::Error;
 use std::fs::{self, File};

@@ -253,6 +253,54 @@ impl RawRow {
         }
         Ok((kernel, lru_gen, phase, hash))
     }
+
+    /// The cell that it belongs to, without runs, and without the touches of the main phase.
+    fn cell(&self, kernel: String, lru_gen: u32, trace_hash: Option<u64>) -> Cell {
+        Cell {
+            kernel,
+            rules: None,
+            lru_gen,
+            limit_bytes: self.limit_bytes,
+            swappiness: self.swappiness,
+            members: Members {
+                count: self.members,
+                this: self.member,
+                min_bytes: self.min_bytes,
+                low_bytes: self.low_bytes,
+            },
+            nomadv: self.nomadv != 0,
+            writes: self.writes != 0,
+            trace: TraceSpec {
+                pattern: self.pattern.clone(),
+                pages: self.npages,
+                hot: self.hot,
+                theta: self.theta,
+                seed: self.seed,
+                touches: 0,
+            },
+            trace_hash,
+            runs: Vec::new(),
+        }
+    }
+
+    /// What it says of the length of the main phase. A run that was killed tells it by the warm
+    /// phase alone.
+    fn main_touches(&self, phase: Phase) -> Option<u64> {
+        match phase {
+            Phase::Main => Some(self.touches),
+            Phase::Warm => Some(self.touches.saturating_mul(4)),
+            Phase::Populate => None,
+        }
+    }
+
+    fn measured(&self) -> Measured {
+        Measured {
+            touches: self.touches,
+            misses: self.misses,
+            scanned: self.pgscan,
+            elapsed_s: self.elapsed,
+        }
+    }
 }
 
 /// Reads a reference into cells, in the order in which they appear.
@@ -270,31 +318,7 @@ pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
     for (number, row) in reader.deserialize::<RawRow>().enumerate() {
         let row = row?;
         let (kernel, lru_gen, phase, trace_hash) = row.check(number as u64 + 2)?;
-        let cell = Cell {
-            kernel,
-            rules: None,
-            lru_gen,
-            limit_bytes: row.limit_bytes,
-            swappiness: row.swappiness,
-            members: Members {
-                count: row.members,
-                this: row.member,
-                min_bytes: row.min_bytes,
-                low_bytes: row.low_bytes,
-            },
-            nomadv: row.nomadv != 0,
-            writes: row.writes != 0,
-            trace: TraceSpec {
-                pattern: row.pattern.clone(),
-                pages: row.npages,
-                hot: row.hot,
-                theta: row.theta,
-                seed: row.seed,
-                touches: 0,
-            },
-            trace_hash,
-            runs: Vec::new(),
-        };
+        let cell = row.cell(kernel, lru_gen, trace_hash);
         let index = match cells.iter().position(|other| is_same(other, &cell)) {
             Some(index) => index,
             None => {
@@ -302,12 +326,7 @@ pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
                 cells.len() - 1
             }
         };
-        let touches = match phase {
-            Phase::Main => Some(row.touches),
-            // A killed run tells its length by the warm phase alone.
-            Phase::Warm => Some(row.touches.saturating_mul(4)),
-            Phase::Populate => None,
-        };
+        let touches = row.main_touches(phase);
         if let Some(touches) = touches {
             let known = main_touches.entry(index).or_insert(touches);
             *known = (*known).max(touches);
@@ -320,15 +339,7 @@ pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
                 cell.runs.push(Run::new());
                 cell.runs.len() - 1
             });
-        cell.runs[run].insert(
-            phase,
-            Measured {
-                touches: row.touches,
-                misses: row.misses,
-                scanned: row.pgscan,
-                elapsed_s: row.elapsed,
-            },
-        );
+        cell.runs[run].insert(phase, row.measured());
     }
     if cells.is_empty() {
         return Err(ReferenceError::Empty);

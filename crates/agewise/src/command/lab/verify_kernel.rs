@@ -191,7 +191,8 @@ fn number(value: Option<u64>) -> String {
 fn print_text(out: &mut impl Write, reports: &[CellReport]) -> io::Result<()> {
     writeln!(
         out,
-        "{:6} {:7} {:4} {:7} {:15} {:5} {:>5} {:6} {:8} {:>8} {:>17} {:>8} {:>17} {:>7} {:>8} {:>8} {:>7} {:>13}",
+        "{:6} {:7} {:4} {:7} {:15} {:5} {:>5} {:6} {:8} {:>8} {:>17} {:>8} {:>17} {:>7} {:>8} \
+         {:>8} {:>7} {:>13}",
         "kernel",
         "lru",
         "swap",
@@ -219,8 +220,8 @@ fn print_text(out: &mut impl Write, reports: &[CellReport]) -> io::Result<()> {
         if simulated + measured > 0 {
             writeln!(
                 out,
-                "{:59} ended early (out of memory, or cut short): simulated {simulated} of {of} runs, measured \
-                 {measured} of {runs}",
+                "{:59} ended early (out of memory, or cut short): simulated {simulated} of {of} \
+                 runs, measured {measured} of {runs}",
                 ""
             )?;
         }
@@ -257,8 +258,8 @@ fn print_row(out: &mut impl Write, row: &Comparison) -> io::Result<()> {
     );
     writeln!(
         out,
-        "{:6} {lru:7} {:<4} {member:7} {pattern:15} {:<5} {:>5} {:6} {:8} {:>8} {simulated_range:>17} {:>8} {:>17} {:>7} \
-         {:>8} {:>8} {:>7} {:>13}{}",
+        "{:6} {lru:7} {:<4} {member:7} {pattern:15} {:<5} {:>5} {:6} {:8} {:>8} \
+         {simulated_range:>17} {:>8} {:>17} {:>7} {:>8} {:>8} {:>7} {:>13}{}",
         row.kernel,
         row.swappiness,
         row.theta,
