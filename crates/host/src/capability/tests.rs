@@ -442,6 +442,9 @@ fn an_architecture_says_what_works_there() {
     let large = arch("aarch64", 65536);
     assert_eq!(large.state, State::Missing);
     assert!(large.found.contains("64 KiB"), "{large:?}");
+    let mut fake = Fake::modern();
+    fake.calls.page_bytes = 65536;
+    assert!(fake.table().source().is_none());
     assert_eq!(arch("riscv64", 4096).state, State::Limited);
 }
 
