@@ -55,6 +55,7 @@ struct dentry {
 	struct dentry *d_parent;
 	struct qstr d_name;
 	struct inode *d_inode;
+	struct super_block *d_sb;
 	union { struct hlist_node d_alias; } d_u;
 };
 struct kernfs_node { u64 id; };
@@ -318,10 +319,12 @@ static long super_step(u64 i, void *ctx)
 {
 	u32 n = cw_ctl.n_supers;
 	struct cw_super *out;
-	u64 next = 0, type = 0, name = 0;
+	u64 next = 0, type = 0, name = 0, root = 0, sb = 0;
 
-	/* The head of the list stands in the kernel's image, all others in the direct map. */
-	if ((long long)cw_ctl.super < -0x80000000LL) {
+	/* The head of the list is none: nothing that would be its root belongs to it. */
+	read_field(root, cw_ctl.super, struct super_block, s_root);
+	read_field(sb, root, struct dentry, d_sb);
+	if (sb == cw_ctl.super) {
 		out = bpf_map_lookup_elem(&supers, &n);
 		if (!out) {
 			cw_ctl.rc = CW_FULL;

@@ -68,11 +68,7 @@ fn arch(facts: &Facts) -> Capability {
         return line("arch", State::Missing, found).advise("run a kernel with pages of 4 KiB");
     }
     match arch {
-        "x86_64" => line("arch", State::Available, arch),
-        "aarch64" => {
-            let found = format!("{arch}: page tables are read, the page cache is not");
-            line("arch", State::Limited, found)
-        }
+        "x86_64" | "aarch64" => line("arch", State::Available, arch),
         other => {
             let found = format!("{other}: page tables are not read here");
             line("arch", State::Limited, found)

@@ -18,7 +18,7 @@ use super::layout::{
 };
 use super::progress::{Place, Progress, SuperList};
 use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
-use crate::access::AccessError;
+use crate::access::{AccessError, check_page_size};
 use crate::bpf::{self, Mapping, run_syscall};
 use crate::clock::thread_cpu_ns;
 
@@ -77,10 +77,11 @@ impl CacheWalk {
     }
 
     fn open_with(with_frames: bool) -> Result<Self, AccessError> {
-        if !cfg!(target_arch = "x86_64") {
+        check_page_size()?;
+        if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
             return Err(AccessError::Unsupported {
                 what: WALKER,
-                why: format!("it works on x86-64 only, not on {}", std::env::consts::ARCH),
+                why: format!("not tried on {}", std::env::consts::ARCH),
             });
         }
         let anchor = OpenFile::open("/").map_err(|error| AccessError::io("/", error))?;

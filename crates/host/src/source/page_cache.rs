@@ -18,7 +18,9 @@ fn capability(facts: &Facts) -> Capability {
     let name = SOURCE.name;
     let hooks = match &facts.page_cache {
         Ok(hooks) => hooks,
-        Err(error) => return refused(facts, name, error, "Linux 6.1 on x86-64").since("6.1"),
+        Err(error) => {
+            return refused(facts, name, error, "Linux 6.1 on x86-64, 6.12 on AArch64").since("6.1");
+        }
     };
     let of_kind = |kind: Kind, what: &str| {
         let of_it = |hook: &&&'static Hook| hook.kind == kind;
