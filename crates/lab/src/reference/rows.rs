@@ -150,6 +150,8 @@ pub struct Measured {
     pub misses: u64,
     /// Pages isolated for reclaim.
     pub scanned: u64,
+    /// Misses of all members in the phase, which takes as long as all of theirs together.
+    pub all_misses: u64,
     /// Duration in s.
     pub elapsed_s: f64,
 }
@@ -293,11 +295,32 @@ impl RawRow {
         }
     }
 
-    fn measured(&self) -> Measured {
+    /// The same for all members of one phase of one run.
+    fn turn(&self) -> String {
+        let run = (&self.kver, &self.rep, &self.phase);
+        let cgroup = (
+            self.limit_bytes,
+            self.min_bytes,
+            self.low_bytes,
+            self.members,
+        );
+        let kernel = (&self.lru_gen_enabled, self.swappiness, self.nomadv);
+        let trace = (
+            &self.pattern,
+            self.npages,
+            self.hot,
+            self.theta,
+            self.writes,
+        );
+        format!("{run:?} {cgroup:?} {kernel:?} {trace:?} {}", self.touches)
+    }
+
+    fn measured(&self, all_misses: u64) -> Measured {
         Measured {
             touches: self.touches,
             misses: self.misses,
             scanned: self.pgscan,
+            all_misses,
             elapsed_s: self.elapsed,
         }
     }
@@ -315,8 +338,9 @@ pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
     let mut cells: Vec<Cell> = Vec::new();
     let mut runs: BTreeMap<(usize, String, String), usize> = BTreeMap::new();
     let mut main_touches: BTreeMap<usize, u64> = BTreeMap::new();
-    for (number, row) in reader.deserialize::<RawRow>().enumerate() {
-        let row = row?;
+    let rows: Vec<RawRow> = reader.deserialize().collect::<Result<_, _>>()?;
+    let together = misses_together(&rows);
+    for (number, row) in rows.iter().enumerate() {
         let (kernel, lru_gen, phase, trace_hash) = row.check(number as u64 + 2)?;
         let cell = row.cell(kernel, lru_gen, trace_hash);
         let index = match cells.iter().position(|other| is_same(other, &cell)) {
@@ -339,7 +363,7 @@ pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
                 cell.runs.push(Run::new());
                 cell.runs.len() - 1
             });
-        cell.runs[run].insert(phase, row.measured());
+        cell.runs[run].insert(phase, row.measured(together[&row.turn()]));
     }
     if cells.is_empty() {
         return Err(ReferenceError::Empty);
@@ -348,6 +372,25 @@ pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
         cells[index].trace.touches = touches;
     }
     Ok(cells)
+}
+
+/// Misses of all members in each phase of each run. Members that a reference leaves out are taken
+/// to have missed as often as the others.
+fn misses_together(rows: &[RawRow]) -> BTreeMap<String, u64> {
+    let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for row in rows {
+        let (misses, members) = sums.entry(row.turn()).or_default();
+        *misses = misses.saturating_add(row.misses);
+        *members += 1;
+    }
+    let counts = rows.iter().map(|row| (row.turn(), u64::from(row.members)));
+    counts
+        .map(|(turn, members)| {
+            let (misses, known) = sums[&turn];
+            let all = u128::from(misses) * u128::from(members) / u128::from(known);
+            (turn, u64::try_from(all).unwrap_or(u64::MAX))
+        })
+        .collect()
 }
 
 /// Cells differ by everything but the number of touches, for which the hash stands. A killed
@@ -448,6 +491,13 @@ mod tests {
         assert!(cells[0].writes);
         let old = read((HEADER.to_owned() + &row(1, "main", 4, 1)).as_bytes()).unwrap();
         assert_eq!((old[0].swappiness, old[0].members), (60, Members::ALONE));
+        let one = today("60,3,0,0,0,0");
+        let first = one.lines().last().unwrap();
+        let other = first.replace("60,3,0,", "60,3,1,").replace("2775", "1225");
+        let cells = read((one.clone() + &other + "\n").as_bytes()).unwrap();
+        // The third is taken to have missed 2000 times.
+        let all = |cell: &Cell| cell.values(Phase::Main, |m| m.all_misses);
+        assert_eq!((all(&cells[0]), all(&cells[1])), (vec![6000], vec![6000]));
         for (limits, column) in [
             ("201,1,0,0,0,0", "swappiness"),
             ("60,0,0,0,0,0", "members"),
