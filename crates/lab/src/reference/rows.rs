@@ -14,6 +14,10 @@ use crate::workload::kernel_trace::TraceSpec;
 /// of 32 MiB, in a guest. How it was taken: `docs/inside/kernel-reference.md`.
 pub const COMMITTED: &str = include_str!("../../reference/kernels.csv");
 
+/// More of the same kernels: swappiness, bits of `lru_gen/enabled`, three cgroups below one limit,
+/// protections, writes; three runs a cell.
+pub const EXTENDED: &str = include_str!("../../reference/extended.csv");
+
 /// Columns of a reference, and in which order it has them. A reference without `swappiness` was
 /// taken at 60.
 pub const COLUMNS: &str = "kver,nomadv,rep,lru_gen_enabled,limit_bytes,swappiness,members,member,\
