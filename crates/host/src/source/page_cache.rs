@@ -19,7 +19,8 @@ fn capability(facts: &Facts) -> Capability {
     let hooks = match &facts.page_cache {
         Ok(hooks) => hooks,
         Err(error) => {
-            return refused(facts, name, error, "Linux 6.1 on x86-64, 6.12 on AArch64").since("6.1");
+            return refused(facts, name, error, "Linux 6.1 on x86-64, 6.12 on AArch64")
+                .since("6.1");
         }
     };
     let of_kind = |kind: Kind, what: &str| {
