@@ -210,8 +210,8 @@ class Package(unittest.TestCase):
             self.skipTest(str(error))
         self.assertEqual((ages["record"], ages["kind"]), ("ages", "process"))
         watched = agewise.watch(pid=program.pid, every="1s")
-        times = [next(watched)["time_ms"], next(watched)["time_ms"]]
-        self.assertLess(times[0], times[1])
+        looks = (record["time_ms"] for record in watched if record["record"] == "ages")
+        self.assertLess(next(looks), next(looks))
         watched.close()  # type: ignore[attr-defined]
         with self.assertRaisesRegex(agewise.CommandError, "is gone") as raised:
             agewise.report(pid=2**22 + 1)
@@ -424,7 +424,8 @@ class Package(unittest.TestCase):
         for wrong in ([1, -1], [1.0, float("nan")], [1, None]):
             with self.assertRaisesRegex(ValueError, "access [01]: .* is no page and time"):
                 trace.write(path, polars.Series(wrong))
-        with self.assertRaisesRegex(ValueError, "2 pages, but 1 times"):
+        # The words with numpy, and without.
+        with self.assertRaisesRegex(ValueError, r"2 pages, but 1 times|access 1: \(2, None\)"):
             trace.write(path, polars.Series([1, 2]), time_ns=polars.Series([1]))
         with self.assertRaisesRegex(ValueError, "access 1: its time 2 is before 3"):
             trace.write(path, polars.Series([1, 2]), time_ns=polars.Series([3, 2]))
