@@ -1,22 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
 # Virtual machines with kernels of the distribution: read by test-vm and reference, which set `room`,
-# a directory for what is downloaded and made. Nothing is installed but QEMU, cpio, kmod and e2fsprogs:
-# kernel and busybox packages are only unpacked. Emulated in software, as what is asked for are counts.
+# a directory for what is downloaded and made. Nothing is installed but QEMU, cpio, kmod and e2fsprogs
+# (for another architecture: a compiler): kernel and busybox packages are only unpacked. Emulated in
+# software, as what is asked for are counts. ARCH=aarch64 asks for guests of that architecture.
+
+arch=${ARCH:-$(uname -m)}
+is_foreign() { [ "$arch" != "$(uname -m)" ]; }
 
 # need_guest SKIP: what all of it needs; without it SKIP is called with the reason.
 need_guest() {
-	[ "$(uname -m)" = x86_64 ] || "$1" "the packaged kernels are for x86-64"
+	local tools tool
+	case $arch in
+	x86_64)
+		debian=amd64 qemu=(qemu-system-x86_64 -M pc -cpu max) console=ttyS0
+		tools=qemu-system-x86_64:qemu-system-x86 ;;
+	aarch64)
+		# Authentication of pointers as the architecture has it takes most of the time in software.
+		debian=arm64 qemu=(qemu-system-aarch64 -M virt,gic-version=3 -cpu max,pauth-impdef=on)
+		console=ttyAMA0 tools=qemu-system-aarch64:qemu-system-arm ;;
+	*) "$1" "no guests of $arch: x86_64 and aarch64 are known" ;;
+	esac
+	is_foreign && tools+=" $arch-linux-gnu-gcc:gcc-${arch/_/-}-linux-gnu"
 	command -v apt-get >/dev/null || "$1" "needs Debian's packages (apt-get) for kernel and busybox"
-	for tool in qemu-system-x86_64:qemu-system-x86 cpio:cpio modprobe:kmod mke2fs:e2fsprogs; do
+	for tool in $tools cpio:cpio modprobe:kmod mke2fs:e2fsprogs; do
 		command -v "${tool%%:*}" >/dev/null && continue
 		[ "$(id -u)" = 0 ] || "$1" "install ${tool##*:} first"
 		apt-get install -y -qq --no-install-recommends "${tool##*:}" >/dev/null || "$1" "cannot install ${tool##*:}"
 	done
+	if is_foreign; then
+		foreign_packages || "$1" "cannot read the lists of packages for $debian"
+		foreign_programs || "$1" "install the target first: rustup target add $arch-unknown-linux-gnu"
+	fi
 	unpack busybox-static || "$1" "cannot download busybox-static"
 }
 
+# Packages of another architecture, by lists of our own: the system's stay as they are.
+foreign_packages() {
+	room=$room/$arch
+	mkdir -p "$room"/apt/{lists,cache/archives}/partial
+	cat >"$room/apt/conf" <<-CONF
+		APT::Architecture "$debian";
+		APT::Architectures { "$debian"; };
+		Dir::State::Lists "$room/apt/lists";
+		Dir::State::status "/dev/null";
+		Dir::Cache "$room/apt/cache";
+	CONF
+	export APT_CONFIG=$room/apt/conf
+	[ -n "$(apt-cache search --names-only '^busybox-static$')" ] || apt-get update -qq 2>/dev/null
+}
+
+# Programs for another architecture bring their libraries: sets `build`, arguments of cargo.
+foreign_programs() {
+	local triple=$arch-unknown-linux-gnu
+	local name=CARGO_TARGET_${triple//-/_}
+	[ -d "$(rustc --print sysroot)/lib/rustlib/$triple" ] || return
+	export "${name^^}_LINKER=$arch-linux-gnu-gcc" "${name^^}_RUSTFLAGS=-C target-feature=+crt-static"
+	build=(--target "$triple" --features static)
+}
+build=()
+
 # newest REGEX: the newest cloud kernel with such a version that apt knows.
-newest() { apt-cache search --names-only "^linux-image-$1.*-cloud-amd64$" | awk '{print $1}' | sort -V | tail -n 1; }
+newest() {
+	apt-cache search --names-only "^linux-image-$1.*-cloud-$debian$" | awk '{print $1}' | sort -V | tail -n 1
+}
 
 # unpack PACKAGE: its files below $room/PACKAGE.
 unpack() {
@@ -53,7 +99,7 @@ initrd() {
 	cp "$room/busybox-static/bin/busybox" "$top/bin/"
 	for program in "${@:2}"; do
 		cp "${program#*=}" "$top/bin/${program%%=*}"
-		ldd "${program#*=}" | grep -o '/[^ ]*' || true
+		is_foreign || ldd "${program#*=}" | grep -o '/[^ ]*' || true
 	done | sort -u | while read -r file; do install -D "$file" "$top$file"; done
 	depmod -b "$tree" "$version" 2>/dev/null
 	touch "$top/modules/order"
@@ -87,8 +133,8 @@ initrd() {
 
 # boot SECONDS DISK QEMU-OPTION...: what the guest prints.
 boot() {
-	timeout "$1" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max -nodefaults -no-reboot \
+	timeout "$1" "${qemu[@]}" -accel tcg,thread=multi -nodefaults -no-reboot \
 		-display none -serial stdio -net none -kernel "$vmlinuz" -initrd "$initrd" \
 		-drive "file=$2,format=raw,if=virtio" "${@:3}" \
-		-append "console=ttyS0 panic=-1 reboot=t quiet" </dev/null 2>&1 | tr -d '\r'
+		-append "console=$console panic=-1 reboot=t quiet" </dev/null 2>&1 | tr -d '\r'
 }

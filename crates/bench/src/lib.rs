@@ -16,9 +16,11 @@ pub mod reclaim;
 pub mod record;
 pub mod scale;
 mod service;
+mod shrink;
 pub mod sort;
 pub mod statistics;
 pub mod steady;
+mod subject;
 pub mod tally;
 mod whatif;
 
@@ -145,8 +147,9 @@ enum What {
     /// clients hang, its servers are killed, cgroups are made by the hundred, programs fork,
     /// execute others and end. Prints a line a minute and the verdict, with exit status 1 unless
     /// it holds: memory grew by at most 1 % or 1 MiB, descriptors by 2 % (there is one for each
-    /// process) and threads by none from the second quarter of the time to the last, CPU time is at most 2 % above what is granted with the
-    /// minute that may have been saved up before, the daemon lived and left nothing. Needs root.
+    /// process) and threads by none from the second quarter of the time to the last, CPU time is at
+    /// most 2 % above what is granted with the minute that may have been saved up before, the
+    /// daemon lived and left nothing. Needs root.
     Soak(daemon::soak::Args),
     /// What `agewise whatif` says beside what then happens.
     ///
@@ -155,6 +158,15 @@ enum What {
     /// half of the points within 15 % or one fault a second of what happens (near), 90 % of them
     /// inside their interval (within).
     Whatif(whatif::Args),
+    /// How small `agewise shrink` makes a program, beside the smallest fixed limit that does not
+    /// hurt.
+    ///
+    /// The program runs in a memory cgroup of its own with a zram device. Waiting is the kernel's
+    /// count: of the cgroup (v2), or of the whole machine, on which nothing else should lack memory
+    /// then; there whoever lowers the limit waits, too, once a step. Bars: no more than five
+    /// seconds in a row in which more was waited than --max-wait (over_seconds); 85 % of what the
+    /// best fixed limit saves (saved_ratio).
+    Shrink(shrink::Args),
     /// What following the page cache costs, and how true it is.
     ///
     /// A file of its own is read in known places by pread, sendfile and a mapping; loops of cached
@@ -377,6 +389,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         What::Daemon(args) => daemon::measure(&program, args, &stop)
             .and_then(|record| print("daemon", args.format, &record)),
         What::Whatif(args) => whatif::measure(&program, args, &stop),
+        What::Shrink(args) => shrink::measure(&program, args, &stop),
         What::Files(args) => {
             files::measure(args, &stop).and_then(|record| print("files", args.format, &record))
         }

@@ -18,6 +18,14 @@ pub const CONFIG: &str = "agewise.toml";
 /// Name of its socket.
 pub const SOCKET: &str = "socket";
 
+/// `program` in a session of its own: cgroups that hold processes of the session of whoever limits
+/// are left alone. `setsid` of util-linux executes it in place of itself.
+pub fn apart(program: &Path) -> Command {
+    let mut command = Command::new("setsid");
+    command.arg(program);
+    command
+}
+
 /// A daemon; ended when dropped, killed if it does not end.
 #[derive(Debug)]
 pub struct Service {
@@ -31,7 +39,7 @@ impl Service {
     /// # Errors
     /// It cannot be started.
     pub fn start(program: &Path, directory: &Path) -> anyhow::Result<Self> {
-        let child = Command::new(program)
+        let child = apart(program)
             .args(["daemon", "--config"])
             .arg(directory.join(CONFIG))
             .env("STATE_DIRECTORY", directory.join("state"))

@@ -252,21 +252,21 @@ impl Costs {
 /// On a disk, by the file system hierarchy standard: what is there survives a restart.
 pub const DISK: &str = "/var/tmp";
 
-/// Measures what a page from swap costs, on pages of our own, and one from a disk, on a file of our
-/// own; where there is none, takes what such devices take usually.
+/// Measures what a page from swap costs at a limit, where another has to leave for it, on pages of
+/// our own, and one from a disk, on a file of our own; where there is none, takes what such devices
+/// take usually.
 pub fn costs() -> Costs {
     const SSD_NS: f64 = 150_000.0;
-    const ZRAM: &str = "zram";
-    let usual =
-        |name: &str| sizing::cost_model(name).map_or(SSD_NS, |model| model.refault_us * 1e3);
-    let measured = swap::refault_ns().ok().flatten();
+    // Compressing the page that makes room takes nearly as long as bringing one back.
+    const ZRAM_EVICT_NS: f64 = 4_000.0;
+    let refault_ns = sizing::cost_model("zram").map_or(SSD_NS, |model| model.refault_us * 1e3);
+    let zram_ns = refault_ns + ZRAM_EVICT_NS;
+    let measured = swap::price().ok().flatten();
     let areas = SwapArea::all(&Roots::default().proc).unwrap_or_default();
     let (anon_ns, anon_source) = match measured {
-        Some(ns) => (ns as f64, "measured"),
-        None if areas.is_empty() => (usual(ZRAM), "no swap here: as zram usually is"),
-        None if areas.iter().any(|area| area.zram_id().is_some()) => {
-            (usual(ZRAM), "usual for zram")
-        }
+        Some(price) => (price.at_limit_ns() as f64, "measured"),
+        None if areas.is_empty() => (zram_ns, "no swap here: as zram usually is"),
+        None if areas.iter().any(|area| area.zram_id().is_some()) => (zram_ns, "usual for zram"),
         None => (SSD_NS, "usual for an SSD"),
     };
     let from_disk = PriceOfFile::new(Path::new(DISK)).and_then(|file| file.refault_ns());

@@ -102,8 +102,8 @@ impl World {
             return self.refault_ns;
         }
         self.probed_ms = Some(now_ms);
-        if let Ok(Some(ns)) = swap::refault_ns() {
-            self.refault_ns[0] = Some(ns);
+        if let Ok(Some(price)) = swap::price() {
+            self.refault_ns[0] = Some(price.refault_ns);
         }
         if with_files && self.file.is_none() {
             self.file = PriceOfFile::new(Path::new(DISK)).ok();

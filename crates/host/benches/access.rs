@@ -12,7 +12,7 @@ use agewise_host::access::{
 use agewise_host::clear::hand::{ClearHand, KernelHand, RefsScope};
 use agewise_host::clear::{ClearPolicy, Clearer};
 use agewise_host::clock::{monotonic_ns, thread_cpu_ns};
-use agewise_host::pagewalk::entry::EntryFormat;
+use agewise_host::pagewalk::entry::{EntryFormat, x86_64};
 use agewise_host::pagewalk::extract::{Extract, Extractor};
 use agewise_host::pagewalk::{Capacity, Flavour, PageWalk};
 use agewise_host::process::Process;
@@ -58,6 +58,7 @@ fn main() {
 
 fn extraction() {
     let format = EntryFormat {
+        bits: &x86_64::BITS,
         address_mask: 0x3fff_ffff_f000,
         address_end: 1 << 40,
     };

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * What the walker and its caller exchange. src/pagewalk/layout.rs mirrors it; a test compares the
- * two. Entry format: x86-64, 4 KiB pages (arch/x86/include/asm/pgtable_types.h).
+ * two. Tables of 512 entries, which map pages of 4 KiB: x86-64, and AArch64 with that granule. What
+ * the bits of an entry mean differs between those: pw_ctl says it, so that one object serves both.
  */
 #ifndef AGEWISE_LAYOUT_H
 #define AGEWISE_LAYOUT_H
 
-#define PW_P		0x001ULL	/* present */
-#define PW_U		0x004ULL	/* user may access */
-#define PW_A		0x020ULL	/* accessed */
-#define PW_D		0x040ULL	/* dirty */
-#define PW_PSE		0x080ULL	/* a leaf above the last level */
-#define PW_PROTNONE	0x100ULL	/* not present to the MMU, present to the kernel */
+#define PW_P		0x001ULL	/* present, on both */
 #define PW_ADDR		0x000ffffffffff000ULL
 
 #define PW_PTRS		512
@@ -50,10 +46,13 @@ struct pw_ctl {
 	/* in */
 	u64 direct_map;		/* virtual address of physical address 0 */
 	u64 addr_mask;		/* address bits of an entry that may be set */
+	u64 type_mask, type_table;	/* masked so, this is a pointer to a lower table */
+	u64 pointer_bits;	/* set in every such pointer of a process */
+	u64 mmu_bits;		/* set by the MMU in such a pointer, at any time */
 	u64 start_ticks;	/* start of the process, 1/100 s since boot; 0: any */
 	u64 va;			/* where to begin in the first range */
 	u32 tid, tgid;
-	u32 levels;		/* 4 or 5 */
+	u32 levels;		/* 3, 4 or 5 */
 	u32 first_range, n_ranges;
 	/* out */
 	u32 rc;

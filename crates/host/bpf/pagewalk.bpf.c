@@ -32,7 +32,7 @@ struct bpf_iter__task { struct bpf_iter_meta *meta; struct task_struct *task; };
 #pragma clang attribute pop
 
 #define PF_KTHREAD 0x00200000
-#define NS_PER_TICK 10000000ULL /* USER_HZ is 100 on x86 */
+#define NS_PER_TICK 10000000ULL /* USER_HZ is 100 on both */
 
 /* Weak: where they are missing, only the syscall programs fail to load, not the iterators. */
 extern struct task_struct *bpf_task_from_pid(s32 pid) __ksym __weak;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * The page-table walk, apart from where it reads and where it writes: how a virtual address picks
- * its entry at each of four or five levels, what an entry says, and where the walk resumes when the
+ * its entry at each of 3 to 5 levels, what an entry says, and where the walk resumes when the
  * output is full. Included by pagewalk.bpf.c (the kernel) and by a test that compiles it for user
  * space over a synthetic table, so both run this very text.
  *
@@ -52,11 +52,17 @@ static __always_inline u64 pw_next(u64 va, u64 size)
 	return next ? next : ~0ULL;
 }
 
-/* A pointer to a lower table: present, for user space, nothing in the address that cannot be. */
+/* A pointer to a lower table, rather than a leaf or something that is not present. */
+static __always_inline int pw_is_pointer(u64 e)
+{
+	return (e & pw_ctl.type_mask) == pw_ctl.type_table;
+}
+
+/* Such a pointer can be one of a process: for user space, no address that cannot be. */
 static __always_inline int pw_sane_pointer(u64 e)
 {
-	return (e & (PW_P | PW_U)) == (PW_P | PW_U) && !(e & PW_ADDR & ~pw_ctl.addr_mask) &&
-	       (e & pw_ctl.addr_mask);
+	return (e & pw_ctl.pointer_bits) == pw_ctl.pointer_bits &&
+	       !(e & PW_ADDR & ~pw_ctl.addr_mask) && (e & pw_ctl.addr_mask);
 }
 
 static __always_inline u64 pw_table_address(u64 e)
@@ -80,16 +86,16 @@ static __always_inline int pw_descend(u64 *table, u64 va, u32 shift, struct pw_s
 		s->kind = PW_STEP_NONE;
 		return 0;
 	}
-	if (shift == PW_PUD_SHIFT && (e & PW_PSE)) {
+	if (shift == PW_PUD_SHIFT && !pw_is_pointer(e)) {
+		/* A leaf of 1 GiB, or one in migration. */
 		s->kind = PW_STEP_LEAF;
 		return 0;
 	}
 	if (!(e & PW_P)) {
-		/* A 1 GiB migration entry: nothing that can be aged now. */
 		s->kind = PW_STEP_NONE;
 		return 0;
 	}
-	if (!pw_sane_pointer(e)) {
+	if (!pw_is_pointer(e) || !pw_sane_pointer(e)) {
 		s->kind = PW_STEP_BAD;
 		return 0;
 	}
@@ -105,7 +111,7 @@ static __always_inline u64 pw_find_pmds(u64 pgd, u64 va, struct pw_step *s)
 
 	if (pw_ctl.levels == 5 && !pw_descend(&table, va, PW_PGD5_SHIFT, s))
 		return 0;
-	if (!pw_descend(&table, va, PW_P4D_SHIFT, s))
+	if (pw_ctl.levels >= 4 && !pw_descend(&table, va, PW_P4D_SHIFT, s))
 		return 0;
 	if (!pw_descend(&table, va, PW_PUD_SHIFT, s))
 		return 0;
@@ -144,7 +150,7 @@ static long pw_pmd_slot(u64 i, void *ctx)
 	e = pmds->e[k & (PW_PTRS - 1)];
 	if (!e)
 		goto next;
-	if ((e & PW_PSE) || !(e & PW_P)) {
+	if (!pw_is_pointer(e)) {
 		if (pw_emit(va, e, PW_KIND_PMD))
 			goto full;
 		goto next;
@@ -163,7 +169,7 @@ static long pw_pmd_slot(u64 i, void *ctx)
 	now = 0;
 	if (pw_read(&now, sizeof(now), w->pmds + (pw_index(va, PW_PMD_SHIFT) << 3)))
 		goto bad;
-	if ((now ^ e) & ~(PW_A | PW_D)) {
+	if ((now ^ e) & ~pw_ctl.mmu_bits) {
 		if (w->tries++ >= PW_RETRIES)
 			goto bad;
 		pw_ctl.retries++;

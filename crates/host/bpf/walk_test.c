@@ -64,6 +64,7 @@ u64 synthetic_layout(u32 i)
 	const u64 facts[] = {
 		sizeof(struct pw_range), sizeof(struct pw_entry), sizeof(struct pw_table),
 		sizeof(struct pw_ctl), offsetof(struct pw_entry, slot),
+		offsetof(struct pw_ctl, type_table), offsetof(struct pw_ctl, mmu_bits),
 		offsetof(struct pw_ctl, start_ticks), offsetof(struct pw_ctl, va),
 		offsetof(struct pw_ctl, tid), offsetof(struct pw_ctl, levels),
 		offsetof(struct pw_ctl, rc), offsetof(struct pw_ctl, next_va),

@@ -298,6 +298,23 @@ pub trait AccessSource {
     ) -> Result<ScanReport, AccessError>;
 }
 
+/// Whether the kernel's pages are of [`PAGE_BYTES`], by which everything here counts.
+///
+/// # Errors
+/// [`AccessError::Unsupported`] where they are larger (AArch64 with 16 or 64 KiB).
+pub fn check_page_size() -> Result<(), AccessError> {
+    match rustix::param::page_size() as u64 {
+        PAGE_BYTES => Ok(()),
+        bytes => Err(AccessError::Unsupported {
+            what: "looking at memory",
+            why: format!(
+                "this kernel's pages are of {} KiB; run one with pages of 4 KiB",
+                bytes >> 10
+            ),
+        }),
+    }
+}
+
 /// Why a process could not be looked at.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {

@@ -9,7 +9,7 @@ use agewise_policy::table::PAGES_PER_TABLE;
 
 use crate::cgroup::{MemoryStat, Mounts, Version, name};
 use crate::memory::{MemInfo, Zone};
-use crate::pagewalk::entry::EntryFormat;
+use crate::pagewalk::entry::{EntryFormat, x86_64};
 use crate::pagewalk::extract::{Extract, Extractor};
 use crate::pressure::Psi;
 use crate::process::{Stat, Status, parse_memberships};
@@ -59,6 +59,7 @@ pub fn pages(bytes: &[u8]) {
             .fold(0, |sum, byte| sum << 8 | u64::from(*byte));
     }
     let format = EntryFormat {
+        bits: &x86_64::BITS,
         address_mask: 0x000f_ffff_ffff_f000,
         address_end: 1 << 40,
     };

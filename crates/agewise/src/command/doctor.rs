@@ -303,6 +303,10 @@ mod tests {
             "x86_64"
         }
 
+        fn page_bytes(&self) -> u64 {
+            4096
+        }
+
         fn has(&self, call: Syscall) -> bool {
             matches!(call, Syscall::Bpf | Syscall::PidfdOpen)
         }

@@ -14,6 +14,7 @@ use agewise_host::cgroup::{Cgroup, Hierarchy};
 use agewise_host::root::ProcRoot;
 use agewise_host::swap;
 use agewise_host::throttle::{Ledger, Throttle, state_directory, untouchable};
+use agewise_policy::whatif::Bound;
 use agewise_policy::whatif::shrink::{Act, Goal, Outcome, Planned, Shrink, Terms, Verdict};
 use agewise_policy::whatif::shrink::{Refusal, plan};
 use anyhow::{Context, bail};
@@ -46,7 +47,7 @@ pub struct Args {
     cgroup: String,
 
     /// Where to go: a share of what it has (60%), bytes (512M), or `auto`: the least memory whose
-    /// waiting stays within --max-wait at its upper bound.
+    /// waiting is likely to stay within --max-wait.
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = to)]
     to: To,
 
@@ -258,7 +259,7 @@ fn ledger() -> anyhow::Result<Ledger> {
 fn terms(scene: &Scene<'_>, costs: &Costs, full_bytes: u64) -> Terms {
     Terms {
         goal: match scene.args.to {
-            To::Auto => Goal::Auto,
+            To::Auto => Goal::Auto(Bound::Likely),
             To::Memory(memory) => Goal::Bytes(memory.bytes(scene.usage_bytes)),
         },
         wait_max: scene.args.max_wait,

@@ -46,6 +46,8 @@ pub struct WalkerFacts {
 pub trait Calls {
     /// The architecture as Rust names it: `x86_64`.
     fn arch(&self) -> &'static str;
+    /// The size of its pages, in bytes.
+    fn page_bytes(&self) -> u64;
     /// Whether the kernel knows the call.
     fn has(&self, call: Syscall) -> bool;
     /// Loads the page-table walker and lets go of it.
@@ -64,6 +66,10 @@ pub struct LiveCalls;
 impl Calls for LiveCalls {
     fn arch(&self) -> &'static str {
         std::env::consts::ARCH
+    }
+
+    fn page_bytes(&self) -> u64 {
+        rustix::param::page_size() as u64
     }
 
     fn has(&self, call: Syscall) -> bool {
@@ -208,6 +214,7 @@ pub(crate) struct Facts {
     pub release: String,
     pub version: Option<KernelVersion>,
     pub arch: &'static str,
+    pub page_bytes: u64,
     pub privileges: Privileges,
     pub has_btf: bool,
     /// `none`, `integrity` or `confidentiality`.
@@ -257,6 +264,7 @@ impl Facts {
             version: KernelVersion::parse(&release),
             release,
             arch: calls.arch(),
+            page_bytes: calls.page_bytes(),
             privileges: Privileges::read(roots),
             has_btf: sys_has("kernel/btf/vmlinux"),
             lockdown: sys_text(roots, "kernel/security/lockdown")

@@ -3,6 +3,7 @@
 
 use super::facts::{Facts, Syscall};
 use super::row::{Capability, Group, State};
+use crate::access::PAGE_BYTES;
 
 pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
     vec![
@@ -59,13 +60,23 @@ fn version(facts: &Facts) -> Capability {
 }
 
 fn arch(facts: &Facts) -> Capability {
-    match facts.arch {
-        "x86_64" => line("arch", State::Available, "x86_64"),
-        other => line(
-            "arch",
-            State::Limited,
-            format!("{other}: page tables are not read here"),
-        ),
+    let arch = facts.arch;
+    if facts.page_bytes != PAGE_BYTES {
+        let size_kib = facts.page_bytes >> 10;
+        let found =
+            format!("{arch}, pages of {size_kib} KiB: ages are kept of pages of 4 KiB only");
+        return line("arch", State::Missing, found).advise("run a kernel with pages of 4 KiB");
+    }
+    match arch {
+        "x86_64" => line("arch", State::Available, arch),
+        "aarch64" => {
+            let found = format!("{arch}: page tables are read, the page cache is not");
+            line("arch", State::Limited, found)
+        }
+        other => {
+            let found = format!("{other}: page tables are not read here");
+            line("arch", State::Limited, found)
+        }
     }
 }
 

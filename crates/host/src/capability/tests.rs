@@ -14,6 +14,7 @@ mod damon;
 /// A kernel that knows some calls.
 struct FakeCalls {
     arch: &'static str,
+    page_bytes: u64,
     calls: Vec<Syscall>,
     walker: fn() -> Result<WalkerFacts, AccessError>,
     /// Places where accesses to the page cache are met that this kernel lacks.
@@ -23,6 +24,10 @@ struct FakeCalls {
 impl Calls for FakeCalls {
     fn arch(&self) -> &'static str {
         self.arch
+    }
+
+    fn page_bytes(&self) -> u64 {
+        self.page_bytes
     }
 
     fn has(&self, call: Syscall) -> bool {
@@ -65,6 +70,7 @@ impl Fake {
             top: tempfile::tempdir().unwrap(),
             calls: FakeCalls {
                 arch: "x86_64",
+                page_bytes: 4096,
                 calls,
                 walker,
                 lacks: &[],
@@ -422,11 +428,33 @@ fn the_multi_gen_lru_can_be_absent_off_or_hidden() {
 }
 
 #[test]
+fn an_architecture_says_what_works_there() {
+    let arch = |arch, page_bytes| {
+        let mut fake = Fake::modern();
+        fake.calls.arch = arch;
+        fake.calls.page_bytes = page_bytes;
+        fake.table().get(Group::Kernel, "arch").unwrap().clone()
+    };
+    assert_eq!(arch("x86_64", 4096).state, State::Available);
+    let small = arch("aarch64", 4096);
+    assert_eq!(small.state, State::Limited);
+    assert!(small.found.contains("the page cache is not"), "{small:?}");
+    let large = arch("aarch64", 65536);
+    assert_eq!(large.state, State::Missing);
+    assert!(large.found.contains("64 KiB"), "{large:?}");
+    let mut fake = Fake::modern();
+    fake.calls.page_bytes = 65536;
+    assert!(fake.table().source().is_none());
+    assert_eq!(arch("riscv64", 4096).state, State::Limited);
+}
+
+#[test]
 fn an_empty_machine_gives_a_table_and_no_panic() {
     let fake = Fake {
         top: tempfile::tempdir().unwrap(),
         calls: FakeCalls {
             arch: "riscv64",
+            page_bytes: 4096,
             calls: Vec::new(),
             walker: || {
                 Err(AccessError::Unsupported {

@@ -34,6 +34,15 @@ pub(super) struct Program {
 
 impl Program {
     pub fn load(ring_bytes: u32) -> Result<Self, AccessError> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(AccessError::Unsupported {
+                what: "page faults by tracepoint",
+                why: format!(
+                    "the tracepoints are those of x86-64, not {}",
+                    std::env::consts::ARCH
+                ),
+            });
+        }
         bpf::load(
             "page faults by tracepoint",
             "the BPF programs on page faults",

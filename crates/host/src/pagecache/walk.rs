@@ -80,7 +80,7 @@ impl CacheWalk {
         if !cfg!(target_arch = "x86_64") {
             return Err(AccessError::Unsupported {
                 what: WALKER,
-                why: format!("not tried on {}", std::env::consts::ARCH),
+                why: format!("it works on x86-64 only, not on {}", std::env::consts::ARCH),
             });
         }
         let anchor = OpenFile::open("/").map_err(|error| AccessError::io("/", error))?;

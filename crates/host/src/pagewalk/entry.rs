@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one x86-64 page-table entry says (`arch/x86/include/asm/pgtable_types.h`, `pgtable_64.h`).
+//! What one page-table entry says, by the bits of each architecture ([`x86_64`], [`aarch64`]).
 //!
 //! Present to the kernel is more than present to the MMU: a PROT_NONE page (or one marked for NUMA
-//! balancing) has the present bit clear and bit 8 set, still holds memory, and keeps the accessed
-//! bit it had. Its frame number is stored inverted (the L1TF mitigation).
+//! balancing) is hidden from the MMU, still holds memory, and keeps the accessed bit it had.
 //!
-//! An entry that is not present and not zero is, by its top five bits (the "swap type"):
+//! An entry that is not present and not zero is, by its swap type:
 //! - below 23: a page on swap device `type`. Every kernel configuration leaves at least 23 types
 //!   to devices (32, less 1 for markers, 1 hwpoison, 3 migration, 4 device-private memory).
 //! - 31: a marker (userfaultfd write protection or poison, or a guard page: which of these is not
@@ -17,30 +16,77 @@
 //! Not visible at all in page tables: swapped-out shared memory (the entry is simply empty), and
 //! pages in the swap cache or page cache that nobody maps.
 
-/// Present to the MMU.
+use super::layout::Ctl;
+
+pub mod aarch64;
+pub mod x86_64;
+
+/// Present to the MMU, on every architecture here.
 pub const PRESENT: u64 = 1;
-/// User space may access it.
-pub const USER: u64 = 1 << 2;
-/// Accessed since the bit was last cleared.
-pub const ACCESSED: u64 = 1 << 5;
-/// Written since the bit was last cleared.
-pub const DIRTY: u64 = 1 << 6;
-/// A leaf above the last level.
-pub const HUGE: u64 = 1 << 7;
-/// Present to the kernel only, where [`PRESENT`] is clear.
-pub const PROTNONE: u64 = 1 << 8;
-/// No memory management for this page: zero page, vdso, device memory.
-pub const SPECIAL: u64 = 1 << 9;
-/// Dirty, saved while the entry is write-protected (Linux 6.6 and later; unused before).
-pub const SAVED_DIRTY: u64 = 1 << 57;
-/// Bits that neither the architecture nor Linux uses in a present entry.
-pub const UNUSED: u64 = 0x1f << 52;
-/// The frame's address, as wide as the architecture allows.
-pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-/// Entries not present, not zero and below this are on a swap device.
-pub const FIRST_SPECIAL_SWAP: u64 = FIRST_SPECIAL_TYPE << 59;
 
 const FIRST_SPECIAL_TYPE: u64 = 23;
+const TYPES: u64 = 32;
+
+/// What the bits of an entry mean.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Bits {
+    /// A page is present to the kernel where any of these is set.
+    pub mapped: u64,
+    /// The same of a leaf above the last level, which is hidden from the MMU for a moment while it
+    /// is split or migrated (`pmd_mkinvalid`).
+    pub leaf_mapped: u64,
+    /// No memory management for this page: zero page, vdso, device memory.
+    pub special: u64,
+    /// Accessed since the bit was last cleared.
+    pub accessed: u64,
+    /// Written since it was last cleaned: any of these.
+    pub dirty: u64,
+    /// Written, too, where this is set and [`read_only`](Self::read_only) is not; 0: means nothing.
+    pub writable: u64,
+    /// The MMU clears it when it writes for the first time.
+    pub read_only: u64,
+    /// One of 16 neighbours that share an accessed bit: the MMU sets any of theirs. 0: no such bit.
+    pub contiguous: u64,
+    /// Set in every entry of a process that is present to the MMU and not special.
+    pub required: u64,
+    /// Bits that neither the architecture nor Linux uses in such an entry.
+    pub unused: u64,
+    /// The frame's address, as wide as the architecture allows.
+    pub address: u64,
+    /// The frame is stored inverted where the entry is not present to the MMU.
+    pub inverts: bool,
+    /// The lowest of five bits that are the swap type.
+    pub swap_type_shift: u32,
+    /// The lowest of fifty bits that are the slot.
+    pub swap_slot_shift: u32,
+    /// Masked with the first, a pointer to a lower table is the second.
+    pub table: (u64, u64),
+    /// Set in every such pointer of a process.
+    pub pointer: u64,
+    /// Set by the MMU in such a pointer at any time.
+    pub pointer_mmu: u64,
+}
+
+/// The meanings known of this architecture. Where there are several, which one it is depends on the
+/// kernel, and a page of ours tells.
+pub(super) fn known_here() -> &'static [&'static Bits] {
+    match std::env::consts::ARCH {
+        "x86_64" => &[&x86_64::BITS],
+        "aarch64" => &[&aarch64::BITS_BEFORE, &aarch64::BITS],
+        _ => &[],
+    }
+}
+
+/// What an entry says of its page, or of the pages of its leaf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Said {
+    pub present: bool,
+    pub young: bool,
+    pub dirty: bool,
+    pub swapped: bool,
+    /// Neither empty, nor present, nor on a swap device.
+    pub other: bool,
+}
 
 /// A page's place on a swap device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,6 +100,8 @@ pub struct SwapEntry {
 /// How entries of this machine are to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryFormat {
+    /// What their bits mean.
+    pub bits: &'static Bits,
     /// Bits of an entry that are the frame's address here: bounded by the physical address width,
     /// without the memory-encryption bit of AMD SME and SEV.
     pub address_mask: u64,
@@ -65,20 +113,22 @@ impl EntryFormat {
     /// Bits that must be zero in an entry that is present to the MMU and not special. Frames are
     /// bounded by the next power of two behind the end of memory: one mask tells.
     pub fn reserved(&self, encryption_mask: u64) -> u64 {
+        let bits = self.bits;
         let beyond = !(self.address_end.max(1).next_power_of_two() - 1);
-        (ADDRESS & !self.address_mask & !encryption_mask) | UNUSED | (beyond & self.address_mask)
+        (bits.address & !self.address_mask & !encryption_mask)
+            | bits.unused
+            | (beyond & self.address_mask)
     }
 
     /// Frame number of a last-level entry that is present to the kernel.
     pub fn pfn(&self, entry: u64) -> Option<u64> {
-        (entry & (PRESENT | PROTNONE) != 0).then(|| self.frame(entry))
+        (entry & self.bits.mapped != 0).then(|| self.frame(entry))
     }
 
     /// The same for a leaf above the last level (the frame at its beginning; its lowest address bit
-    /// is an attribute, so take the frame as aligned). Such an entry stays present to the kernel
-    /// with [`HUGE`] alone, while the page is split or migrated (`pmd_mkinvalid`).
+    /// is an attribute, so take the frame as aligned).
     pub fn leaf_pfn(&self, entry: u64) -> Option<u64> {
-        (entry & (PRESENT | PROTNONE | HUGE) != 0).then(|| self.frame(entry))
+        (entry & self.bits.leaf_mapped != 0).then(|| self.frame(entry))
     }
 
     /// First frame of a 2 MiB leaf; 0 where nothing is there.
@@ -87,60 +137,60 @@ impl EntryFormat {
     }
 
     fn frame(&self, entry: u64) -> u64 {
-        let stored = if entry & PRESENT == 0 { !entry } else { entry };
+        let inverted = self.bits.inverts && entry & PRESENT == 0;
+        let stored = if inverted { !entry } else { entry };
         (stored & self.address_mask) >> 12
     }
 
     /// Swap device and slot of an entry that is on one.
     pub fn swap_entry(&self, entry: u64) -> Option<SwapEntry> {
-        let swapped = entry != 0 && entry & (PRESENT | PROTNONE) == 0 && entry < FIRST_SPECIAL_SWAP;
-        swapped.then_some(SwapEntry {
-            device: (entry >> 59) as u8,
-            slot: (!entry << 5) >> 14,
+        let bits = self.bits;
+        let stored = if bits.inverts { !entry } else { entry };
+        bits.said(entry, bits.mapped).swapped.then(|| SwapEntry {
+            device: bits.swap_type(entry) as u8,
+            slot: stored >> bits.swap_slot_shift & ((1 << 50) - 1),
         })
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FORMAT: EntryFormat = EntryFormat {
-        address_mask: 0x0000_3fff_ffff_f000,
-        address_end: 1 << 40,
-    };
-
-    /// `__swp_entry` of pgtable_64.h, written down from its definition.
-    fn kernel_swap_pte(device: u64, slot: u64) -> u64 {
-        (!slot << 14 >> 5) | (device << 59)
-    }
-
-    #[test]
-    fn swap_entries_decode_what_the_kernel_encodes() {
-        for (device, slot) in [(0, 1), (0, 0x12345), (7, (1 << 40) + 3), (22, 99)] {
-            let got = FORMAT.swap_entry(kernel_swap_pte(device, slot));
-            assert_eq!(
-                got,
-                Some(SwapEntry {
-                    device: device as u8,
-                    slot
-                })
-            );
+impl Bits {
+    /// What the walk has to know of them.
+    pub(super) fn ctl(&self) -> Ctl {
+        Ctl {
+            type_mask: self.table.0,
+            type_table: self.table.1,
+            pointer_bits: self.pointer,
+            mmu_bits: self.pointer_mmu,
+            ..Default::default()
         }
-        assert_eq!(FORMAT.swap_entry(kernel_swap_pte(31, 2)), None, "a marker");
-        assert_eq!(FORMAT.swap_entry(kernel_swap_pte(27, 2)), None, "migration");
-        assert_eq!(FORMAT.swap_entry(0), None);
     }
 
-    #[test]
-    fn protnone_frames_are_stored_inverted() {
-        let frame = 0x12_3456_u64;
-        assert_eq!(FORMAT.pfn((frame << 12) | PRESENT | USER), Some(frame));
-        let inverted = (!(frame << 12) & ADDRESS) | PROTNONE | ACCESSED;
-        assert_eq!(FORMAT.pfn(inverted), Some(frame));
-        assert_eq!(FORMAT.swap_entry(inverted), None);
-        assert_eq!(FORMAT.pfn(kernel_swap_pte(0, 5)), None);
-        let splitting = (!(frame << 12) & ADDRESS) | HUGE | ACCESSED;
-        assert_eq!(FORMAT.leaf_pfn(splitting), Some(frame));
+    fn swap_type(&self, entry: u64) -> u64 {
+        entry >> self.swap_type_shift & (TYPES - 1)
+    }
+
+    /// Of an entry that is present where any of the bits `mapped` is set.
+    #[inline]
+    pub(super) fn said(&self, entry: u64, mapped: u64) -> Said {
+        let is_mapped = entry & mapped != 0;
+        let present = is_mapped && entry & self.special == 0;
+        let gone = entry != 0 && !is_mapped;
+        let on_device = self.swap_type(entry) < FIRST_SPECIAL_TYPE;
+        let written = entry & self.writable != 0 && entry & self.read_only == 0;
+        Said {
+            present,
+            young: present && entry & self.accessed != 0,
+            dirty: present && (entry & self.dirty != 0 || written),
+            swapped: gone && on_device,
+            other: gone && !on_device,
+        }
+    }
+
+    /// An entry that no page table of a process holds; `reserved` must be zero.
+    #[inline]
+    pub(super) fn is_bad(&self, entry: u64, reserved: u64) -> bool {
+        entry & PRESENT != 0
+            && entry & self.special == 0
+            && (entry & self.required != self.required || entry & reserved != 0)
     }
 }

@@ -4,8 +4,13 @@
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 
+use super::entry::{Bits, EntryFormat};
+#[cfg(target_arch = "x86_64")]
 use super::entry::{
-    ACCESSED, DIRTY, EntryFormat, FIRST_SPECIAL_SWAP, PRESENT, PROTNONE, SAVED_DIRTY, SPECIAL, USER,
+    PRESENT,
+    x86_64::{
+        ACCESSED, BITS as X86_64, DIRTY, FIRST_SPECIAL_SWAP, PROTNONE, SAVED_DIRTY, SPECIAL, USER,
+    },
 };
 
 type Raw = [u64; PAGES_PER_TABLE];
@@ -22,6 +27,7 @@ pub struct Extract {
 /// Turns raw tables into bitmaps.
 #[derive(Clone, Copy, Debug)]
 pub struct Extractor {
+    bits: &'static Bits,
     reserved: u64,
     width: Width,
 }
@@ -39,8 +45,9 @@ impl Extractor {
     /// For tables of this machine. `encryption_mask`: the bit AMD SME or SEV sets in addresses.
     pub fn new(format: EntryFormat, encryption_mask: u64) -> Self {
         Extractor {
+            bits: format.bits,
             reserved: format.reserved(encryption_mask),
-            width: Width::best(),
+            width: Width::best(format.bits),
         }
     }
 
@@ -71,27 +78,25 @@ impl Extractor {
 
     fn extract_portable(&self, table: &Raw, out: &mut Extract) -> bool {
         *out = Extract::default();
-        let mut bad = false;
+        let (format, mut bad) = (self.bits, false);
         for word in 0..WORDS_PER_TABLE {
+            let mut contiguous = 0;
             for bit in 0..64 {
                 let entry = table[word * 64 + bit];
-                let mapped = entry & (PRESENT | PROTNONE) != 0;
-                let present = mapped && entry & SPECIAL == 0;
+                let said = format.said(entry, format.mapped);
                 let set = |yes: bool| u64::from(yes) << bit;
-                out.bits.present[word] |= set(present);
-                out.bits.young[word] |= set(present && entry & ACCESSED != 0);
-                out.bits.dirty[word] |= set(present && entry & (DIRTY | SAVED_DIRTY) != 0);
-                let gone = entry != 0 && !mapped;
-                out.bits.swapped[word] |= set(gone && entry < FIRST_SPECIAL_SWAP);
-                out.other[word] |= set(gone && entry >= FIRST_SPECIAL_SWAP);
-                bad |= self.is_bad(entry);
+                out.bits.present[word] |= set(said.present);
+                out.bits.young[word] |= set(said.young);
+                out.bits.dirty[word] |= set(said.dirty);
+                out.bits.swapped[word] |= set(said.swapped);
+                out.other[word] |= set(said.other);
+                contiguous |= set(said.present && entry & format.contiguous != 0);
+                bad |= format.is_bad(entry, self.reserved);
             }
+            out.bits.young[word] |= neighbours(out.bits.young[word] & contiguous) & contiguous;
+            out.bits.dirty[word] |= neighbours(out.bits.dirty[word] & contiguous) & contiguous;
         }
         !bad
-    }
-
-    fn is_bad(&self, entry: u64) -> bool {
-        entry & (PRESENT | SPECIAL) == PRESENT && (entry & USER == 0 || entry & self.reserved != 0)
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -210,6 +215,14 @@ impl Extractor {
     }
 }
 
+/// All 16 of each group of 16 in which any is set.
+fn neighbours(bits: u64) -> u64 {
+    (0..64)
+        .step_by(16)
+        .filter(|group| bits >> group & 0xffff != 0)
+        .fold(0, |all, group| all | 0xffff << group)
+}
+
 impl Extract {
     /// What it says of these pages alone.
     pub(super) fn within(&self, pages: &PageSet) -> Extract {
@@ -230,9 +243,10 @@ impl Extract {
 }
 
 impl Width {
-    fn best() -> Self {
+    /// Vectors know one meaning of bits.
+    fn best(bits: &'static Bits) -> Self {
         #[cfg(target_arch = "x86_64")]
-        {
+        if *bits == X86_64 {
             if is_x86_feature_detected!("avx512f") {
                 return Width::Avx512;
             }
@@ -240,16 +254,20 @@ impl Width {
                 return Width::Avx2;
             }
         }
+        let _ = bits;
         Width::Portable
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::entry::x86_64::{ACCESSED, DIRTY, PROTNONE, SAVED_DIRTY, SPECIAL, USER};
+    use super::super::entry::{PRESENT, aarch64, x86_64};
     use super::*;
     use proptest::prelude::*;
 
     const FORMAT: EntryFormat = EntryFormat {
+        bits: &x86_64::BITS,
         address_mask: 0x0000_3fff_ffff_f000,
         address_end: 1 << 36,
     };
@@ -319,6 +337,27 @@ mod tests {
             for other in &all[1..] {
                 prop_assert_eq!(extract(other, &table), meaning, "{:?}", other.width);
             }
+        }
+    }
+
+    #[test]
+    fn contiguous_pages_share_what_is_set_in_any() {
+        let format = EntryFormat {
+            bits: &aarch64::BITS,
+            address_mask: aarch64::ADDRESS,
+            address_end: 1 << 40,
+        };
+        let page = 0x5000 | aarch64::BITS.required | aarch64::READ_ONLY;
+        let mut table = [page; PAGES_PER_TABLE];
+        table[16..32].fill(page | aarch64::CONTIGUOUS);
+        table[20] |= aarch64::ACCESSED;
+        table[31] |= aarch64::DIRTY;
+        table[77] |= aarch64::ACCESSED | aarch64::DIRTY;
+        let said = extract(&Extractor::new(format, 0), &table).unwrap().bits;
+        assert!(said.present.is_full());
+        for bits in [said.young, said.dirty] {
+            assert_eq!(bits[0], 0xffff_0000);
+            assert_eq!(bits[1], 1 << (77 - 64));
         }
     }
 

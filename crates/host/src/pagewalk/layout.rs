@@ -71,6 +71,10 @@ pub struct Table {
 pub struct Ctl {
     pub direct_map: u64,
     pub addr_mask: u64,
+    pub type_mask: u64,
+    pub type_table: u64,
+    pub pointer_bits: u64,
+    pub mmu_bits: u64,
     pub start_ticks: u64,
     pub va: u64,
     pub tid: u32,

@@ -3,23 +3,16 @@
 
 use agewise_policy::table::{PageSet, TableBits};
 
-use super::entry::{ACCESSED, DIRTY, HUGE, PRESENT, PROTNONE, SAVED_DIRTY, SPECIAL};
+use super::entry::Bits;
 use super::extract::Extract;
 
 /// What a leaf above the last level says of the 512 pages of one sight.
-pub(super) fn leaf_bits(entry: u64) -> &'static Extract {
-    // The kernel holds a huge entry for present when any of these is set (`pmd_present`): it
-    // clears the present bit for a moment while it splits or migrates the page.
-    let mapped = entry & (PRESENT | PROTNONE | HUGE) != 0;
-    if !mapped {
-        return if entry == 0 { &LEAVES[0] } else { &LEAVES[1] };
+pub(super) fn leaf_bits(bits: &Bits, entry: u64) -> &'static Extract {
+    let said = bits.said(entry, bits.leaf_mapped);
+    if said.present {
+        return &LEAVES[2 + usize::from(said.young) + 2 * usize::from(said.dirty)];
     }
-    if entry & SPECIAL != 0 {
-        return &LEAVES[0];
-    }
-    let young = usize::from(entry & ACCESSED != 0);
-    let dirty = usize::from(entry & (DIRTY | SAVED_DIRTY) != 0);
-    &LEAVES[2 + young + 2 * dirty]
+    &LEAVES[usize::from(said.swapped || said.other)]
 }
 
 /// What a leaf may say: nothing, another thing; then present: idle, young, dirty, young and dirty.

@@ -7,17 +7,17 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::entry::{ADDRESS, EntryFormat};
+use super::entry::{self, Bits, EntryFormat};
 use super::layout::{Ctl, KIND_TABLE, RC_DONE, RC_NO_TASK, Range};
 use super::program::Program;
-use crate::access::{AccessError, PAGE_BYTES, TABLE_BYTES};
+use crate::access::{AccessError, PAGE_BYTES, TABLE_BYTES, check_page_size};
 
 /// Found and verified facts about the page tables of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Kernel virtual address of physical address 0.
     pub direct_map: u64,
-    /// Levels of a page table: 4, or 5 with LA57.
+    /// Levels of a page table: 4, or 5 with LA57 and LPA2, or 3 where AArch64 has 39-bit addresses.
     pub levels: u32,
     /// How entries are read.
     pub format: EntryFormat,
@@ -28,6 +28,16 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// What every walk here is given.
+    pub(super) fn ctl(&self) -> Ctl {
+        Ctl {
+            direct_map: self.direct_map,
+            addr_mask: self.format.address_mask,
+            levels: self.levels,
+            ..self.format.bits.ctl()
+        }
+    }
+
     /// Whether memory was added since: then what lies behind its old end makes sense after all.
     pub fn has_grown(&mut self) -> bool {
         match memory_end() {
@@ -68,6 +78,21 @@ impl MagicPage {
         (&raw const *self.page) as u64
     }
 
+    /// Hides it from the MMU, as long as `during` runs.
+    fn hidden<T>(&mut self, during: impl FnOnce(&Self) -> T) -> Result<T, AccessError> {
+        use rustix::mm::{MprotectFlags, mprotect};
+        let at = (&raw mut *self.page).cast();
+        let protect = |flags| {
+            // SAFETY: the page is ours alone, and nobody looks at it until it is as it was.
+            let done = unsafe { mprotect(at, PAGE_BYTES as usize, flags) };
+            done.map_err(|error| AccessError::io("mprotect(2)", error.into()))
+        };
+        protect(MprotectFlags::empty())?;
+        let said = during(self);
+        protect(MprotectFlags::READ | MprotectFlags::WRITE)?;
+        Ok(said)
+    }
+
     /// Physical address by `/proc/self/pagemap`.
     fn physical(&self) -> Result<u64, AccessError> {
         const PATH: &str = "/proc/self/pagemap";
@@ -88,15 +113,37 @@ impl MagicPage {
     }
 }
 
+/// Whether the walker knows page tables like those of this machine.
+///
+/// # Errors
+/// [`AccessError::Unsupported`] with the reason.
+pub(super) fn check() -> Result<(), AccessError> {
+    if entry::known_here().is_empty() {
+        let arch = std::env::consts::ARCH;
+        return unsupported(format!(
+            "it knows page tables of x86-64 and AArch64, not {arch}"
+        ));
+    }
+    check_page_size()
+}
+
 /// Learn the machine by means of the loaded program.
 pub(super) fn discover(program: &mut Program) -> Result<Machine, AccessError> {
-    let address = AddressWidth::read()?;
+    let known = entry::known_here();
+    let Some(bits) = known.first() else {
+        return unsupported("it does not know this architecture");
+    };
+    let address = AddressWidth::read(bits);
     let address_end = memory_end()?;
-    let magic = MagicPage::new();
+    if address_end > bits.address + PAGE_BYTES {
+        return unsupported("memory ends above 256 TiB");
+    }
+    let mut magic = MagicPage::new();
     let candidate = |found: &Ctl, direct_map: u64, levels: u32| Machine {
         direct_map,
         levels,
         format: EntryFormat {
+            bits,
             address_mask: address.mask,
             address_end,
         },
@@ -127,20 +174,50 @@ pub(super) fn discover(program: &mut Program) -> Result<Machine, AccessError> {
         };
         let found = search(program, physical, (address_end >> 30) + 2, magic.word)?;
         if found.rc != RC_DONE || found.search_found == 0 {
-            last = Some("the kernel's direct map was not found".to_string());
+            last = Some("the kernel's direct map was not found");
             continue;
         }
-        for levels in [4, 5] {
+        for levels in [4, 5, 3] {
             let machine = candidate(&found, found.search_found, levels);
-            if walk_to(program, &machine, &magic)? == Some(physical / PAGE_BYTES) {
-                return Ok(machine);
+            let frame = physical / PAGE_BYTES;
+            if walk_to(program, &machine, &magic)? != Some(frame) {
+                continue;
+            }
+            match magic.hidden(|magic| with_bits(program, machine, magic, frame))?? {
+                Some(machine) => return Ok(machine),
+                None => break,
             }
         }
-        last = Some("a walk to a page of our own did not find its frame".to_string());
+        last = Some("a walk to a page of our own did not find its frame");
     }
+    unsupported(last.unwrap_or_default())
+}
+
+/// The machine with what its entries mean, where that depends on the kernel: so that a page hidden
+/// from the MMU is still present, at `frame`.
+fn with_bits(
+    program: &mut Program,
+    machine: Machine,
+    hidden: &MagicPage,
+    frame: u64,
+) -> Result<Option<Machine>, AccessError> {
+    for bits in entry::known_here() {
+        let format = EntryFormat {
+            bits,
+            ..machine.format
+        };
+        let machine = Machine { format, ..machine };
+        if walk_to(program, &machine, hidden)? == Some(frame) {
+            return Ok(Some(machine));
+        }
+    }
+    Ok(None)
+}
+
+fn unsupported<T>(why: impl Into<String>) -> Result<T, AccessError> {
     Err(AccessError::Unsupported {
         what: "the BPF page-table walker",
-        why: last.unwrap_or_default(),
+        why: why.into(),
     })
 }
 
@@ -154,12 +231,10 @@ fn search(program: &mut Program, phys: u64, steps: u64, magic: u64) -> Result<Ct
         ..Default::default()
     })?;
     if found.rc == RC_NO_TASK {
-        return Err(AccessError::Unsupported {
-            what: "the BPF page-table walker",
-            why: "this process has another pid in the initial PID namespace; run agewise outside \
-                  PID namespaces (for a container: with the host's)"
-                .into(),
-        });
+        return unsupported(
+            "this process has another pid in the initial PID namespace; run agewise outside PID \
+             namespaces (for a container: with the host's)",
+        );
     }
     Ok(found)
 }
@@ -176,13 +251,10 @@ fn walk_to(
         end: va + PAGE_BYTES,
     }]);
     let out = program.walk(Ctl {
-        direct_map: machine.direct_map,
-        addr_mask: machine.format.address_mask,
-        levels: machine.levels,
         tid: std::process::id(),
         tgid: std::process::id(),
         n_ranges: 1,
-        ..Default::default()
+        ..machine.ctl()
     })?;
     if out.rc != RC_DONE || out.n_entries != 1 {
         return Ok(None);
@@ -207,7 +279,7 @@ struct AddressWidth {
 impl AddressWidth {
     /// CPUID 0x8000_0008 (physical address width) and 0x8000_001f (AMD memory encryption).
     #[cfg(target_arch = "x86_64")]
-    fn read() -> Result<Self, AccessError> {
+    fn read(bits: &Bits) -> Self {
         use std::arch::x86_64::__cpuid;
         let highest = __cpuid(0x8000_0000).eax;
         let width = if highest >= 0x8000_0008 {
@@ -220,25 +292,23 @@ impl AddressWidth {
         if highest >= 0x8000_001f {
             let leaf = __cpuid(0x8000_001f);
             if leaf.eax & 0b11 != 0 {
-                encryption_mask = (1u64 << (leaf.ebx & 0x3f)) & ADDRESS;
+                encryption_mask = (1u64 << (leaf.ebx & 0x3f)) & bits.address;
             }
         }
-        let mask = ADDRESS & ((1u64 << width) - 1) & !encryption_mask;
-        Ok(AddressWidth {
+        let mask = bits.address & ((1u64 << width) - 1) & !encryption_mask;
+        AddressWidth {
             mask,
             encryption_mask,
-        })
+        }
     }
 
+    /// User space is not told: all that an entry has room for.
     #[cfg(not(target_arch = "x86_64"))]
-    fn read() -> Result<Self, AccessError> {
-        Err(AccessError::Unsupported {
-            what: "the BPF page-table walker",
-            why: format!(
-                "it knows x86-64 page tables only, not {}",
-                std::env::consts::ARCH
-            ),
-        })
+    fn read(bits: &Bits) -> Self {
+        AddressWidth {
+            mask: bits.address,
+            encryption_mask: 0,
+        }
     }
 }
 
@@ -246,12 +316,10 @@ impl AddressWidth {
 pub(super) fn memory_end() -> Result<u64, AccessError> {
     const PATH: &str = "/proc/zoneinfo";
     let text = fs::read_to_string(PATH).map_err(|error| AccessError::io(PATH, error))?;
-    zones_end(&text)
-        .map(|pages| pages.saturating_mul(PAGE_BYTES))
-        .ok_or_else(|| AccessError::Unsupported {
-            what: "the BPF page-table walker",
-            why: format!("{PATH} names no zone with memory"),
-        })
+    match zones_end(&text) {
+        Some(pages) => Ok(pages.saturating_mul(PAGE_BYTES)),
+        None => unsupported(format!("{PATH} names no zone with memory")),
+    }
 }
 
 /// The highest `start_pfn + spanned` of all zones.

@@ -11,8 +11,8 @@
 //! It sees what is mapped. Page cache that no process maps has no accessed bit and does not appear;
 //! swapped-out shared memory leaves no trace in page tables either.
 //!
-//! x86-64 only. Needs BTF, BPF syscall programs or task iterators (Linux 5.17), CAP_BPF,
-//! CAP_PERFMON, and CAP_SYS_ADMIN for frame numbers in `/proc/self/pagemap`.
+//! x86-64, and AArch64 with pages of 4 KiB. Needs BTF, BPF syscall programs or task iterators
+//! (Linux 5.17), CAP_BPF, CAP_PERFMON, and CAP_SYS_ADMIN for frame numbers in `/proc/self/pagemap`.
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
@@ -69,15 +69,7 @@ impl PageWalk {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_with(flavour: Option<Flavour>, capacity: Capacity) -> Result<Self, AccessError> {
-        if !cfg!(target_arch = "x86_64") {
-            return Err(AccessError::Unsupported {
-                what: "the BPF page-table walker",
-                why: format!(
-                    "it knows x86-64 page tables only, not {}",
-                    std::env::consts::ARCH
-                ),
-            });
-        }
+        machine::check()?;
         let mut program = Program::load(flavour, capacity)?;
         let machine = machine::discover(&mut program)?;
         let extractor = Extractor::new(machine.format, machine.encryption_mask);
@@ -95,7 +87,7 @@ impl PageWalk {
         self.program.flavour()
     }
 
-    /// Levels of this machine's page tables: 4 or 5.
+    /// Levels of this machine's page tables: 3 to 5.
     pub fn levels(&self) -> u32 {
         self.machine.levels
     }
@@ -122,15 +114,12 @@ impl PageWalk {
         let last = (first + layout::MAX_RANGES).min(self.joined.len());
         self.program.set_ranges(&self.joined[first..last]);
         self.program.walk(Ctl {
-            direct_map: self.machine.direct_map,
-            addr_mask: self.machine.format.address_mask,
             start_ticks: target.start_ticks.unwrap_or(0),
             va,
             tid,
             tgid: target.pid,
-            levels: self.machine.levels,
             n_ranges: (last - first) as u32,
-            ..Default::default()
+            ..self.machine.ctl()
         })
     }
 
@@ -162,7 +151,7 @@ impl PageWalk {
         let mut joined = self.joined.iter().peekable();
         let mut entries = self.program.entries(found.n_entries);
         while let Some((entry, rest)) = entries.split_first() {
-            if let Some((range, alike)) = leaves_alike(entries, cursor) {
+            if let Some((range, alike)) = leaves_alike(self.machine.format.bits, entries, cursor) {
                 self.show_leaves(range, &entries[..alike], report, sink);
                 entries = &entries[alike..];
                 continue;
@@ -207,7 +196,7 @@ impl PageWalk {
         sink: &mut Shown<'_>,
     ) {
         let tables = leaves.len() as u64;
-        let Extract { bits, other } = leaf_bits(leaves[0].entry);
+        let Extract { bits, other } = leaf_bits(self.machine.format.bits, leaves[0].entry);
         let format = self.machine.format;
         let first = TableSight {
             va: leaves[0].va,
@@ -245,7 +234,7 @@ impl PageWalk {
             _ => format.huge_pfn(entry.entry),
         };
         let entries = Entries::Leaf(entry.entry, pfn);
-        let extract = leaf_bits(entry.entry);
+        let extract = leaf_bits(format.bits, entry.entry);
         emit(cursor, entry.va, leaf, extract, entries, report, sink);
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The ranges that a scan is asked for, and where in them the walk is.
 
+use super::entry::Bits;
 use super::layout::{self, Entry, Range};
 use super::leaf::leaf_bits;
 use crate::access::{AddressRange, TABLE_BYTES};
@@ -57,12 +58,16 @@ pub(super) fn join(ranges: &[AddressRange], out: &mut Vec<Range>) {
 
 /// How many of `entries`, from the first, are neighbouring 2 MiB leaves that look alike,
 /// whole in one range, and the number of that range. `None` where that is not even two.
-pub(super) fn leaves_alike(entries: &[Entry], cursor: &mut Cursor<'_>) -> Option<(usize, usize)> {
+pub(super) fn leaves_alike(
+    bits: &Bits,
+    entries: &[Entry],
+    cursor: &mut Cursor<'_>,
+) -> Option<(usize, usize)> {
     let first = match entries {
         [first, second, ..] if [first.kind, second.kind] == [layout::KIND_PMD; 2] => first,
         _ => return None,
     };
-    let seen = leaf_bits(first.entry);
+    let seen = leaf_bits(bits, first.entry);
     if !seen.bits.present.is_full() {
         return None;
     }
@@ -73,7 +78,7 @@ pub(super) fn leaves_alike(entries: &[Entry], cursor: &mut Cursor<'_>) -> Option
     let alike = candidates.take_while(|(entry, va)| {
         entry.kind == layout::KIND_PMD
             && entry.va == *va
-            && std::ptr::eq(leaf_bits(entry.entry), seen)
+            && std::ptr::eq(leaf_bits(bits, entry.entry), seen)
     });
     let alike = alike.count();
     (alike > 1).then_some((range, alike))

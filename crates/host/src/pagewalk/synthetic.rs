@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The C walk itself, compiled for user space, over synthetic page tables: four and five levels,
-//! leaves of all sizes, garbage, races, and maps of any size, against a naive model.
+//! The C walk itself, compiled for user space, over synthetic page tables: three to five levels, of
+//! each architecture, leaves of all sizes, garbage, races, and maps of any size, against a naive
+//! model.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
@@ -10,7 +11,7 @@ use std::sync::{Mutex, OnceLock};
 
 use proptest::prelude::*;
 
-use super::entry::{HUGE, PRESENT, USER};
+use super::entry::{Bits, PRESENT, aarch64, x86_64};
 use super::layout::*;
 use crate::access::TABLE_BYTES;
 
@@ -88,13 +89,39 @@ fn library() -> &'static Library {
 
 /// Page tables in a vector: table 0 is unused, table 1 the root.
 struct Tables {
+    bits: &'static Bits,
     words: Vec<u64>,
     levels: u32,
 }
 
+/// Kinds of tables that there are.
+const KINDS: [(&Bits, u32); 5] = [
+    (&x86_64::BITS, 4),
+    (&x86_64::BITS, 5),
+    (&aarch64::BITS, 3),
+    (&aarch64::BITS, 4),
+    (&aarch64::BITS, 5),
+];
+
+/// An entry that points to a lower table, less the address.
+fn pointer(bits: &Bits) -> u64 {
+    bits.table.1 | bits.pointer
+}
+
+/// One that maps memory itself, less the address.
+fn leaf(bits: &Bits) -> u64 {
+    PRESENT | (bits.table.0 & !bits.table.1) | bits.pointer | bits.accessed
+}
+
+/// Bits of addresses that one level less than the root's covers.
+fn root_shift(levels: u32) -> u32 {
+    12 + 9 * (levels - 1)
+}
+
 impl Tables {
-    fn new(levels: u32) -> Self {
+    fn new((bits, levels): (&'static Bits, u32)) -> Self {
         Tables {
+            bits,
             words: vec![0; 512 * 2],
             levels,
         }
@@ -107,13 +134,13 @@ impl Tables {
     /// The index of the entry for `va` whose span is `1 << shift`, making tables on the way.
     fn entry_at(&mut self, va: u64, shift: u32) -> usize {
         let mut table = 1;
-        let mut at = if self.levels == 5 { 48 } else { 39 };
+        let mut at = root_shift(self.levels);
         while at > shift {
             let slot = self.slot(table, va, at);
             if self.words[slot] == 0 {
                 let new = self.words.len() as u64 / 512;
                 self.words.extend([0; 512]);
-                self.words[slot] = new << 12 | PRESENT | USER | 0x63;
+                self.words[slot] = new << 12 | pointer(self.bits) | self.bits.pointer_mmu;
             }
             table = self.words[slot] >> 12 & 0xff_ffff_ffff;
             at -= 9;
@@ -150,7 +177,7 @@ impl Tables {
                 levels: self.levels,
                 first_range: first,
                 n_ranges: ranges.len() as u32,
-                ..Default::default()
+                ..self.bits.ctl()
             };
             let mut machine = Machine {
                 memory: self.words.as_mut_ptr().cast(),
@@ -209,6 +236,8 @@ fn both_sides_mean_the_same_layout() {
         size_of::<Table>(),
         size_of::<Ctl>(),
         offset_of!(Entry, slot),
+        offset_of!(Ctl, type_table),
+        offset_of!(Ctl, mmu_bits),
         offset_of!(Ctl, start_ticks),
         offset_of!(Ctl, va),
         offset_of!(Ctl, tid),
@@ -242,28 +271,44 @@ enum Thing {
     Garbage(u64),
 }
 
-const PAGE_ENTRY: u64 = PRESENT | USER | 0x63;
+/// The walk does not look at the last level.
+const PAGE_ENTRY: u64 = 0x67;
 
-fn thing() -> impl Strategy<Value = Thing> {
+fn thing(bits: &'static Bits) -> impl Strategy<Value = Thing> {
+    let (leaf, pointer) = (leaf(bits), pointer(bits));
+    // One for the kernel, where pointers say so.
+    let for_kernel = match bits.pointer {
+        0 => pointer | 1 << 45,
+        _ => 0x2000 | PRESENT,
+    };
     prop_oneof![
         5 => (1u64..1 << 30).prop_map(|n| Thing::Table(n << 12 | PAGE_ENTRY)),
-        3 => (1u64..1 << 20).prop_map(|n| Thing::Huge(n << 21 | PAGE_ENTRY | HUGE)),
-        1 => (1u64..1 << 10).prop_map(|n| Thing::Giant(n << 30 | PAGE_ENTRY | HUGE)),
-        // Migration (not present), a pointer outside memory, one for the kernel, reserved bits.
+        3 => (1u64..1 << 20).prop_map(move |n| Thing::Huge(n << 21 | leaf)),
+        1 => (1u64..1 << 10).prop_map(move |n| Thing::Giant(n << 30 | leaf)),
+        // Migration (not present), a pointer outside memory, reserved bits.
         1 => prop_oneof![
             Just(Thing::Huge(0xf800_0000_0000_0200)),
-            Just(Thing::Garbage(1 << 45 | PRESENT | USER)),
-            Just(Thing::Garbage(0x2000 | PRESENT)),
-            Just(Thing::Garbage(1 << 50 | 0x2000 | PRESENT | USER)),
+            Just(Thing::Giant(0xf800_0000_0000_0200)),
+            Just(Thing::Garbage(1 << 45 | pointer)),
+            Just(Thing::Garbage(for_kernel)),
+            Just(Thing::Garbage(1 << 50 | 0x2000 | pointer)),
         ],
     ]
 }
 
+/// Behind the last address of a process.
+fn top(levels: u32) -> u64 {
+    1 << (root_shift(levels) + 8)
+}
+
 /// Slots close together in a few places all over the address space.
-fn slots(bits: u32) -> impl Strategy<Value = Vec<(u64, Thing)>> {
-    let last = (1u64 << (bits - 1 - 21)) - 1;
+fn slots((bits, levels): (&'static Bits, u32)) -> impl Strategy<Value = Vec<(u64, Thing)>> {
+    let last = (top(levels) >> 21) - 1;
     let place = prop_oneof![0u64..3000, (last - 3000)..last, 0..last];
-    let cluster = (place, prop::collection::vec((0u64..1500, thing()), 1..12));
+    let cluster = (
+        place,
+        prop::collection::vec((0u64..1500, thing(bits)), 1..12),
+    );
     prop::collection::vec(cluster, 1..4).prop_map(move |clusters| {
         let near = |(base, things): (u64, Vec<(u64, Thing)>)| {
             things
@@ -276,16 +321,16 @@ fn slots(bits: u32) -> impl Strategy<Value = Vec<(u64, Thing)>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
-    /// The walk shows what a naive model says, with four and five levels, however small the maps.
+    /// The walk shows what a naive model says, of every kind, however small the maps.
     #[test]
     fn shows_what_the_tables_hold(
-        (levels, things, cuts) in prop_oneof![Just(4u32), Just(5)].prop_flat_map(|levels| {
+        (kind, things, cuts) in prop::sample::select(&KINDS[..]).prop_flat_map(|kind| {
             let cuts = prop::collection::vec((0usize..64, 0u64..1024, 1u64..400_000), 1..6);
-            (Just(levels), slots(if levels == 5 { 57 } else { 48 }), cuts)
+            (Just(kind), slots(kind), cuts)
         }),
         capacity in (1u32..9, 1u32..9),
     ) {
-        let mut tables = Tables::new(levels);
+        let mut tables = Tables::new(kind);
         let mut model: BTreeMap<u64, (u64, u32, u64)> = BTreeMap::new();
         for &(slot, thing) in &things {
             let va = slot * TABLE_BYTES;
@@ -321,7 +366,7 @@ proptest! {
             .collect();
         starts.sort_unstable();
         let mut ranges: Vec<Range> = Vec::new();
-        let top = 1u64 << if levels == 5 { 56 } else { 47 };
+        let top = top(kind.1);
         for (start, bytes) in starts {
             let start = start.max(ranges.last().map_or(0, |last| last.end.next_multiple_of(TABLE_BYTES)));
             let end = (start + bytes).min(top);
@@ -347,7 +392,7 @@ proptest! {
 
 #[test]
 fn a_table_that_changes_is_read_again() {
-    let mut tables = Tables::new(4);
+    let mut tables = Tables::new(KINDS[1]);
     let other = {
         tables.set(8 * TABLE_BYTES, 12, 0x9000 | PAGE_ENTRY);
         let at = tables.entry_at(8 * TABLE_BYTES, 21);
@@ -379,33 +424,35 @@ fn a_table_that_changes_is_read_again() {
 
 #[test]
 fn an_accessed_bit_that_appears_is_no_change() {
-    let mut tables = Tables::new(4);
-    tables.set(0, 12, 0x5000 | PAGE_ENTRY);
-    let pmd = tables.entry_at(0, 21);
-    tables.words[pmd] &= !0x20;
-    let value = tables.words[pmd] | 0x20;
-    let ranges = [Range {
-        start: 0,
-        end: TABLE_BYTES,
-    }];
-    let got = tables.walk_racing(&ranges, (4, 4), (1, 1, pmd as u64 * 8, value));
-    assert_eq!((got.found.len(), got.retries), (1, 0));
+    for kind in KINDS {
+        let mut tables = Tables::new(kind);
+        tables.set(0, 12, 0x5000 | PAGE_ENTRY);
+        let pmd = tables.entry_at(0, 21);
+        tables.words[pmd] &= !kind.0.accessed;
+        let value = tables.words[pmd] | kind.0.accessed;
+        let ranges = [Range {
+            start: 0,
+            end: TABLE_BYTES,
+        }];
+        let got = tables.walk_racing(&ranges, (4, 4), (1, 1, pmd as u64 * 8, value));
+        assert_eq!((got.found.len(), got.retries), (1, 0), "{kind:?}");
+    }
 }
 
 #[test]
 fn upper_tables_that_make_no_sense_are_reported_not_followed() {
-    for levels in [4, 5] {
+    for kind in KINDS.into_iter().filter(|(_, levels)| *levels > 3) {
         for shift in [30, 39] {
-            let mut tables = Tables::new(levels);
+            let mut tables = Tables::new(kind);
             // A pointer to where no memory is.
-            tables.set(0, shift, 1 << 40 | PRESENT | USER);
+            tables.set(0, shift, 1 << 40 | pointer(kind.0));
             tables.set(600 * GIB, 12, 0x5000 | PAGE_ENTRY);
             let ranges = [Range {
                 start: 0,
                 end: 601 * GIB,
             }];
             let got = tables.walk(&ranges, (4, 4));
-            assert!(got.unreadable > 0, "{levels} {shift}");
+            assert!(got.unreadable > 0, "{kind:?} {shift}");
             assert_eq!(got.found[0].1, KIND_BAD_PMDS);
             assert_eq!(
                 got.found.last(),
@@ -417,7 +464,7 @@ fn upper_tables_that_make_no_sense_are_reported_not_followed() {
 
 #[test]
 fn the_next_gigabyte_has_a_table_of_its_own() {
-    let mut tables = Tables::new(4);
+    let mut tables = Tables::new(KINDS[1]);
     tables.set(5 * GIB, 12, 0x1000 | PAGE_ENTRY);
     tables.set(6 * GIB, 12, 0x2000 | PAGE_ENTRY);
     let got = tables.walk(

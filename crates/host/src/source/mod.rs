@@ -12,7 +12,7 @@ mod pagewalk;
 
 use agewise_policy::workingset::{Intervals, OldestPages};
 
-use crate::access::{AccessError, AccessSource};
+use crate::access::{AccessError, AccessSource, PAGE_BYTES};
 use crate::agent::Targets;
 use crate::capability::facts::Facts;
 use crate::capability::row::{Capability, Group, State};
@@ -89,7 +89,10 @@ impl Source {
 
 /// The rows of all sources.
 pub(crate) fn capabilities(facts: &Facts) -> Vec<Capability> {
-    let row = |source: &Source| (source.capability)(facts);
+    let row = |source: &Source| match facts.page_bytes {
+        PAGE_BYTES => (source.capability)(facts),
+        _ => line(source.name, State::Missing, "it counts pages of 4 KiB").advise("see arch above"),
+    };
     ALL.into_iter().map(row).collect()
 }
 

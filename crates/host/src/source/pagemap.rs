@@ -2,6 +2,7 @@
 //! Whole mappings, by `/proc/PID/pagemap` and `smaps`: for one's own processes, without privilege.
 
 use super::{Open, Source, line};
+use crate::access::check_page_size;
 use crate::access::pagemap::Pagemap;
 use crate::capability::facts::Facts;
 use crate::capability::row::{Capability, State};
@@ -9,7 +10,10 @@ use crate::capability::row::{Capability, State};
 pub(super) static SOURCE: Source = Source {
     name: "pagemap",
     about: "Whole mappings, of your own processes",
-    open: Open::Pages(|| Ok(Box::new(Pagemap::new()))),
+    open: Open::Pages(|| {
+        check_page_size()?;
+        Ok(Box::new(Pagemap::new()))
+    }),
     capability,
 };
 

@@ -28,7 +28,7 @@ fn capability(facts: &Facts) -> Capability {
             );
             line(name, State::Available, found)
         }
-        Err(error) => refused(facts, name, error, "Linux 5.17 on x86-64"),
+        Err(error) => refused(facts, name, error, "Linux 5.17 on x86-64 or AArch64"),
     }
     .since("5.17")
 }

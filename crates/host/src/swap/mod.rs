@@ -7,7 +7,7 @@ mod zram;
 
 use std::path::{Path, PathBuf};
 
-pub use probe::refault_ns;
+pub use probe::{SwapPrice, price};
 pub use zram::{ZramDevice, ZramError, ZramOptions, ZramStat};
 
 use crate::error::{self, FileError};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a page costs that comes back from swap, on this machine, now: measured on pages of our own,
-//! made for it.
+//! What a page costs that goes to swap and comes back, on this machine, now: measured on pages of
+//! our own, made for it.
 //!
 //! A page from zram takes microseconds, from a disk milliseconds, and no counter of the kernel tells
 //! which it was. So a few pages are filled (half of each compressible, as much data is), paged out,
@@ -31,12 +31,29 @@ impl Drop for Mapping {
     }
 }
 
-/// The median time that touching a swapped-out page takes, ns; `None` where the pages did not leave
-/// (no swap, or no room in it).
+/// What a page costs, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwapPrice {
+    /// Touching it when it is swapped out: the median.
+    pub refault_ns: u64,
+    /// Paging it out: the mean, as pages leave together.
+    pub evict_ns: u64,
+}
+
+impl SwapPrice {
+    /// What a program at its limit waits for a page that comes back: for another to leave, too, as
+    /// it reclaims by itself.
+    #[must_use]
+    pub fn at_limit_ns(self) -> u64 {
+        self.refault_ns.saturating_add(self.evict_ns)
+    }
+}
+
+/// What a page costs; `None` where the pages did not leave (no swap, or no room in it).
 ///
 /// # Errors
 /// No memory, or our own pagemap cannot be read.
-pub fn refault_ns() -> Result<Option<u64>, FileError> {
+pub fn price() -> Result<Option<SwapPrice>, FileError> {
     let failed = |source| FileError::Read {
         path: "/proc/self/pagemap".into(),
         source,
@@ -70,11 +87,13 @@ pub fn refault_ns() -> Result<Option<u64>, FileError> {
             unsafe { page(index).cast::<u64>().add(word).write_volatile(state) };
         }
     }
+    let began = Instant::now();
     // SAFETY: our own mapping; its content is kept.
     let advised = unsafe { libc::madvise(mapping.at.cast(), bytes, libc::MADV_PAGEOUT) };
     if advised != 0 {
         return Ok(None);
     }
+    let evicting_ns = nanos(began);
     let pagemap = std::fs::File::open("/proc/self/pagemap").map_err(failed)?;
     let mut times_ns = Vec::with_capacity(PAGES);
     for index in 0..PAGES {
@@ -90,10 +109,18 @@ pub fn refault_ns() -> Result<Option<u64>, FileError> {
         let began = Instant::now();
         // SAFETY: within the mapping.
         unsafe { page(index).read_volatile() };
-        times_ns.push(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        times_ns.push(nanos(began));
     }
     times_ns.sort_unstable();
-    Ok(times_ns.get(times_ns.len() / 2).copied())
+    let refault_ns = times_ns.get(times_ns.len() / 2).copied();
+    Ok(refault_ns.map(|refault_ns| SwapPrice {
+        refault_ns,
+        evict_ns: evicting_ns / times_ns.len() as u64,
+    }))
+}
+
+fn nanos(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -103,11 +130,11 @@ mod tests {
 
     #[test]
     fn without_swap_there_is_nothing_to_measure() {
-        let ns = refault_ns().unwrap();
+        let price = price().unwrap();
         match crate::swap::free_bytes(&ProcRoot::default()).unwrap() {
-            0 => assert_eq!(ns, None),
+            0 => assert_eq!(price, None),
             // Somebody else's device may be full or slow; what was measured is a time.
-            _ => assert!(ns.is_none_or(|ns| ns > 100)),
+            _ => assert!(price.is_none_or(|price| price.refault_ns.min(price.evict_ns) > 100)),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! holds both beside each other, [`mutation`] finds out which rules the counts depend on.
 
 pub mod mutation;
+mod raw;
 pub mod replay;
 pub mod rows;
 pub mod verify;

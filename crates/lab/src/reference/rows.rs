@@ -4,15 +4,19 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use serde::Deserialize;
 use thiserror::Error;
 
+use super::raw::{RawRow, misses_together};
 use crate::machine::kernel::Kernel;
 use crate::workload::kernel_trace::TraceSpec;
 
 /// The reference that is part of agewise: Linux 6.12 and 7.2, both LRUs, eight traces below a limit
 /// of 32 MiB, in a guest. How it was taken: `docs/inside/kernel-reference.md`.
 pub const COMMITTED: &str = include_str!("../../reference/kernels.csv");
+
+/// More of the same kernels: swappiness, bits of `lru_gen/enabled`, three cgroups below one limit,
+/// protections, writes; three runs a cell.
+pub const EXTENDED: &str = include_str!("../../reference/extended.csv");
 
 /// Columns of a reference, and in which order it has them. A reference without `swappiness` was
 /// taken at 60.
@@ -73,49 +77,6 @@ pub enum ReferenceError {
     Empty,
 }
 
-#[derive(Debug, Deserialize)]
-struct RawRow {
-    kver: String,
-    nomadv: u32,
-    rep: String,
-    lru_gen_enabled: String,
-    limit_bytes: u64,
-    #[serde(default = "default_swappiness")]
-    swappiness: u32,
-    #[serde(default = "default_members")]
-    members: u32,
-    #[serde(default)]
-    member: u32,
-    #[serde(default)]
-    min_bytes: u64,
-    #[serde(default)]
-    low_bytes: u64,
-    #[serde(default)]
-    writes: u32,
-    phase: String,
-    pattern: String,
-    npages: u32,
-    #[serde(default)]
-    hot: u32,
-    theta: f64,
-    seed: u64,
-    touches: u64,
-    misses: u64,
-    elapsed: f64,
-    pgscan: u64,
-    tracehash: String,
-    #[serde(default)]
-    err: Option<String>,
-}
-
-fn default_swappiness() -> u32 {
-    60
-}
-
-fn default_members() -> u32 {
-    1
-}
-
 /// Programs that share a limit, one to a cgroup below the one that has it, take turns of [`TURN`]
 /// touches, in each phase from the first on. They differ by their seed, which counts up from that
 /// of the first, and the first may be protected.
@@ -150,6 +111,8 @@ pub struct Measured {
     pub misses: u64,
     /// Pages isolated for reclaim.
     pub scanned: u64,
+    /// Misses of all members in the phase, which takes as long as all of theirs together.
+    pub all_misses: u64,
     /// Duration in s.
     pub elapsed_s: f64,
 }
@@ -192,117 +155,6 @@ impl Cell {
     }
 }
 
-fn kernel_of(kver: &str) -> Option<String> {
-    let mut numbers = kver.split(['.', ' ', '+', '-']);
-    let (major, minor) = (numbers.next()?, numbers.next()?);
-    let plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    (plain(major) && plain(minor)).then(|| format!("{major}.{minor}"))
-}
-
-impl RawRow {
-    fn check(&self, line: u64) -> Result<(String, u32, Phase, Option<u64>), ReferenceError> {
-        let field = |column, value: &str, reason| ReferenceError::Field {
-            line,
-            column,
-            value: value.to_owned(),
-            reason,
-        };
-        let kernel = kernel_of(&self.kver)
-            .ok_or_else(|| field("kver", &self.kver, "does not start with a kernel version"))?;
-        let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
-        let lru_gen = hex(&self.lru_gen_enabled)
-            .and_then(|bits| u32::try_from(bits).ok())
-            .ok_or_else(|| field("lru_gen_enabled", &self.lru_gen_enabled, "is no bit mask"))?;
-        let phase = Phase::ALL
-            .into_iter()
-            .find(|phase| phase.name() == self.phase)
-            .ok_or_else(|| field("phase", &self.phase, "is none of populate, warm, main"))?;
-        // A run that was killed has no hash.
-        let hash = match self.tracehash.as_str() {
-            "" => None,
-            text => Some(
-                hex(text).ok_or_else(|| field("tracehash", text, "is no hexadecimal number"))?,
-            ),
-        };
-        let limit = self.limit_bytes.to_string();
-        if !(1 << 18..=1 << 46).contains(&self.limit_bytes) {
-            return Err(field(
-                "limit_bytes",
-                &limit,
-                "is not between 256 KiB and 64 TiB",
-            ));
-        }
-        if self.swappiness > 200 {
-            let swappiness = self.swappiness.to_string();
-            return Err(field("swappiness", &swappiness, "is not between 0 and 200"));
-        }
-        if !(1..=MEMBERS_MAX).contains(&self.members) {
-            let members = self.members.to_string();
-            return Err(field("members", &members, "is not between 1 and 16"));
-        }
-        if self.member >= self.members {
-            let member = self.member.to_string();
-            return Err(field("member", &member, "is none of the members"));
-        }
-        if let Some(err) = self.err.as_deref().filter(|err| !matches!(*err, "" | "0")) {
-            return Err(field("err", err, "says that the guest read wrong data"));
-        }
-        if !self.elapsed.is_finite() || self.elapsed < 0.0 {
-            let elapsed = self.elapsed.to_string();
-            return Err(field("elapsed", &elapsed, "is no duration"));
-        }
-        Ok((kernel, lru_gen, phase, hash))
-    }
-
-    /// The cell that it belongs to, without runs, and without the touches of the main phase.
-    fn cell(&self, kernel: String, lru_gen: u32, trace_hash: Option<u64>) -> Cell {
-        Cell {
-            kernel,
-            rules: None,
-            lru_gen,
-            limit_bytes: self.limit_bytes,
-            swappiness: self.swappiness,
-            members: Members {
-                count: self.members,
-                this: self.member,
-                min_bytes: self.min_bytes,
-                low_bytes: self.low_bytes,
-            },
-            nomadv: self.nomadv != 0,
-            writes: self.writes != 0,
-            trace: TraceSpec {
-                pattern: self.pattern.clone(),
-                pages: self.npages,
-                hot: self.hot,
-                theta: self.theta,
-                seed: self.seed,
-                touches: 0,
-            },
-            trace_hash,
-            runs: Vec::new(),
-        }
-    }
-
-    /// What it says of the length of the main phase. A run that was killed tells it by the warm
-    /// phase alone.
-    fn main_touches(&self, phase: Phase) -> Option<u64> {
-        match phase {
-            Phase::Main => Some(self.touches),
-            Phase::Warm => Some(self.touches.saturating_mul(4)),
-            Phase::Populate => None,
-        }
-    }
-
-    fn measured(&self) -> Measured {
-        Measured {
-            touches: self.touches,
-            misses: self.misses,
-            scanned: self.pgscan,
-            elapsed_s: self.elapsed,
-        }
-    }
-}
-
 /// Reads a reference into cells, in the order in which they appear.
 ///
 /// Rows of one cell differ by `kver` and `rep`, so that control runs with other boot options
@@ -315,8 +167,9 @@ pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
     let mut cells: Vec<Cell> = Vec::new();
     let mut runs: BTreeMap<(usize, String, String), usize> = BTreeMap::new();
     let mut main_touches: BTreeMap<usize, u64> = BTreeMap::new();
-    for (number, row) in reader.deserialize::<RawRow>().enumerate() {
-        let row = row?;
+    let rows: Vec<RawRow> = reader.deserialize().collect::<Result<_, _>>()?;
+    let together = misses_together(&rows);
+    for (number, row) in rows.iter().enumerate() {
         let (kernel, lru_gen, phase, trace_hash) = row.check(number as u64 + 2)?;
         let cell = row.cell(kernel, lru_gen, trace_hash);
         let index = match cells.iter().position(|other| is_same(other, &cell)) {
@@ -339,7 +192,7 @@ pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
                 cell.runs.push(Run::new());
                 cell.runs.len() - 1
             });
-        cell.runs[run].insert(phase, row.measured());
+        cell.runs[run].insert(phase, row.measured(together[&row.turn()]));
     }
     if cells.is_empty() {
         return Err(ReferenceError::Empty);
@@ -448,6 +301,13 @@ mod tests {
         assert!(cells[0].writes);
         let old = read((HEADER.to_owned() + &row(1, "main", 4, 1)).as_bytes()).unwrap();
         assert_eq!((old[0].swappiness, old[0].members), (60, Members::ALONE));
+        let one = today("60,3,0,0,0,0");
+        let first = one.lines().last().unwrap();
+        let other = first.replace("60,3,0,", "60,3,1,").replace("2775", "1225");
+        let cells = read((one.clone() + &other + "\n").as_bytes()).unwrap();
+        // The third is taken to have missed 2000 times.
+        let all = |cell: &Cell| cell.values(Phase::Main, |m| m.all_misses);
+        assert_eq!((all(&cells[0]), all(&cells[1])), (vec![6000], vec![6000]));
         for (limits, column) in [
             ("201,1,0,0,0,0", "swappiness"),
             ("60,0,0,0,0,0", "members"),

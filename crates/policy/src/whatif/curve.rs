@@ -80,7 +80,27 @@ impl Estimate {
     }
 }
 
-/// What it costs to bring a page back, ns.
+/// What of an interval counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// What is likely: somebody looks on, and each step is verified.
+    Likely,
+    /// The upper bound, in which all is that was not seen: nobody looks on.
+    High,
+}
+
+impl Bound {
+    /// That bound.
+    #[must_use]
+    pub fn of(self, estimate: &Estimate) -> f64 {
+        match self {
+            Bound::Likely => estimate.likely,
+            Bound::High => estimate.high,
+        }
+    }
+}
+
+/// What a task waits for a page that comes back, ns; at a limit another has to leave for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prices {
     /// From swap.
@@ -202,12 +222,18 @@ impl Curves {
         self.of(decider).at(percent)
     }
 
-    /// The least memory whose waiting stays within `wait_max` at its upper bound, bytes, down to
-    /// the first of [`PERCENTS`]; `None` if not even all of it does.
-    pub fn least_bytes(&self, decider: Decider, prices: Prices, wait_max: f64) -> Option<u64> {
+    /// The least memory whose waiting stays within `wait_max` by that bound, bytes, down to the
+    /// first of [`PERCENTS`]; `None` if not even all of it does.
+    pub fn least_bytes(
+        &self,
+        decider: Decider,
+        prices: Prices,
+        wait_max: f64,
+        bound: Bound,
+    ) -> Option<u64> {
         let points = self.of(decider).points.iter().zip(PERCENTS).rev();
         points
-            .take_while(|(point, _)| point.wait_ratio(prices).high <= wait_max)
+            .take_while(|(point, _)| bound.of(&point.wait_ratio(prices)) <= wait_max)
             .last()
             .map(|(_, percent)| self.bytes_at(percent))
     }

@@ -5,9 +5,8 @@
 //! [`Keeper`] is handed the time, the counters of a cgroup and its newest curves, and answers with
 //! the limit to set. Like [`Shrink`] it neither waits nor touches anything.
 
-use super::Curves;
 use super::shrink::{Act, Facts, Goal, Shrink, Terms, Verdict, plan, waited_ratio};
-use super::{Estimate, Prices};
+use super::{Bound, Curves, Estimate, Prices};
 
 /// Between two attempts to go down.
 const REST_MS: u64 = 10 * 60 * 1000;
@@ -240,7 +239,7 @@ impl Keeper {
             return None;
         }
         let terms = Terms {
-            goal: Goal::Auto,
+            goal: Goal::Auto(Bound::High),
             wait_max: self.wanted.wait_max,
             prices: room.prices,
             beyond_bytes: room.beyond_bytes,

@@ -47,7 +47,7 @@ mod tally;
 use crate::generations::PageType;
 use crate::sample::Level;
 
-pub use curve::{Curve, Curves, Decider, Estimate, PERCENTS, Point, Prices, SIZES};
+pub use curve::{Bound, Curve, Curves, Decider, Estimate, PERCENTS, Point, Prices, SIZES};
 pub use history::{History, HistoryError};
 pub use sample::{Filter, page_hash};
 

@@ -6,13 +6,13 @@
 //! answers with the next thing to do; it neither waits nor touches anything, so the same machine
 //! runs against a cgroup and against a simulated one.
 
-use super::{Curves, Decider, Estimate, Prices};
+use super::{Bound, Curves, Decider, Estimate, Prices};
 
 /// Where to go.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
     /// The least memory that the curve says does not hurt.
-    Auto,
+    Auto(Bound),
     /// So many bytes, of all that is charged.
     Bytes(u64),
 }
@@ -61,7 +61,7 @@ pub enum Refusal {
         wait_max: f64,
     },
     /// Nothing can be taken.
-    #[error("no size below what it has keeps waiting within {:.2} % for certain", wait_max * 100.0)]
+    #[error("no size below what it has keeps waiting within {:.2} %", wait_max * 100.0)]
     Nothing {
         /// What is allowed.
         wait_max: f64,
@@ -97,8 +97,8 @@ pub fn plan(curves: &Curves, terms: &Terms) -> Result<Vec<Planned>, Refusal> {
     };
     let goal = match terms.goal {
         Goal::Bytes(bytes) => bytes,
-        Goal::Auto => curves
-            .least_bytes(Decider::Kernel, terms.prices, terms.wait_max)
+        Goal::Auto(bound) => curves
+            .least_bytes(Decider::Kernel, terms.prices, terms.wait_max, bound)
             .ok_or(Refusal::Nothing {
                 wait_max: terms.wait_max,
             })?
@@ -106,7 +106,7 @@ pub fn plan(curves: &Curves, terms: &Terms) -> Result<Vec<Planned>, Refusal> {
     };
     if goal >= terms.usage_bytes {
         return Err(match terms.goal {
-            Goal::Auto => Refusal::Nothing {
+            Goal::Auto(_) => Refusal::Nothing {
                 wait_max: terms.wait_max,
             },
             Goal::Bytes(_) => Refusal::Smaller {

@@ -91,14 +91,14 @@ fn what_hurts_is_refused() {
     assert!(text.contains("of the time in waiting"), "{text}");
     let more = plan(&curves, &terms(Goal::Bytes(FULL * 2)));
     assert!(matches!(more, Err(Refusal::Smaller { .. })));
-    let all = plan(&self::curves(200.0, 100.0), &terms(Goal::Auto));
+    let all = plan(&self::curves(200.0, 100.0), &terms(Goal::Auto(Bound::High)));
     assert!(matches!(all, Err(Refusal::Nothing { .. })));
 }
 
 #[test]
 fn auto_goes_to_the_least_that_does_not_hurt_and_stays() {
     let curves = curves(60.0, 100.0);
-    let terms = terms(Goal::Auto);
+    let terms = terms(Goal::Auto(Bound::High));
     let steps = plan(&curves, &terms).unwrap();
     assert!(
         steps

@@ -185,6 +185,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             !args.files,
             "--files puts page tables and the page cache together; this source reads neither"
         );
+        agewise_host::access::check_page_size()?;
         return kernel::run(args, open, &targets, duration, period);
     }
     let (mut agent, note) = observe::open_agent_with(targets, args.ages.config(period), source)?;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise bench whatif`: what the curve says beside what then happens.
 
-mod subject;
-
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,7 +15,7 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 
 use crate::reclaim::group::Group;
-use subject::{Load, Subject};
+use crate::subject::{Load, Subject};
 
 /// Before it is watched.
 const SETTLE: Duration = Duration::from_secs(3);

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise bench shrink`: how small `agewise shrink` makes a program, beside the smallest fixed
+//! limit that does not hurt, and how long it hurt on the way.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use agewise_cli::children;
+use agewise_cli::output::{self, Format};
+use agewise_cli::signal::Stop;
+use agewise_cli::units;
+use agewise_host::pressure::{Psi, Resource};
+use agewise_host::root::ProcRoot;
+use agewise_host::swap::{ZramDevice, ZramOptions};
+use anyhow::{Context, bail, ensure};
+use serde::Serialize;
+
+use crate::reclaim::group::Group;
+use crate::service;
+use crate::subject::{Load, Subject};
+
+/// Before anything is done to it.
+const SETTLE: Duration = Duration::from_secs(3);
+/// After a fixed limit was set, before waiting is measured.
+const FIXED_SETTLE: Duration = Duration::from_secs(4);
+/// What the command may take to end when it is asked to.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks at the kernel's count of waiting.
+const SAMPLE: Duration = Duration::from_millis(500);
+/// Looks that make a second, in which more may have been waited than is allowed.
+const SAMPLES_PER_SECOND: usize = 2;
+/// The smallest fixed limit tried, percent of what it has without one.
+const LEAST_PERCENT: u64 = 20;
+/// Fixed limits tried: each halves what is not known.
+const TRIES: u32 = 5;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Memory of the exerciser, or of the values that a program keeps.
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = units::positive_size)]
+    size: u64,
+    /// What runs, as for `bench whatif`.
+    #[arg(long, value_name = "LOAD", num_args = 1.., default_values = [
+        "redis@20000", "memcached@20000", "sqlite@10000", "python@10000", "zipf:0.99@10000",
+        "hotcold:0.5@20000",
+    ])]
+    load: Vec<Load>,
+    /// Share of the time that waiting for memory may take.
+    #[arg(long, value_name = "SHARE", default_value = "0.5%", value_parser = units::share)]
+    max_wait: f64,
+    /// How long it is watched before it is shrunk.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "20s",
+        value_parser = units::positive_duration
+    )]
+    duration: Duration,
+    /// How long waiting is measured at each fixed limit.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "8s",
+        value_parser = units::positive_duration
+    )]
+    window: Duration,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// One load.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    record: &'static str,
+    load: String,
+    /// What it has without a limit.
+    usage_bytes: u64,
+    /// The limit it was left with; null where nothing was taken.
+    limit_bytes: Option<u64>,
+    /// Waiting at that limit, over --window.
+    wait_ratio: f64,
+    /// The longest time, in seconds, in each of which more was waited than is allowed.
+    over_seconds: usize,
+    /// The smallest fixed limit that does not hurt, to a 40th of what it has.
+    best_bytes: u64,
+    /// What was saved, as a share of what that limit saves.
+    saved_ratio: f64,
+    is_met: bool,
+}
+
+/// Measures and prints as it goes.
+pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Result<()> {
+    let device = ZramDevice::create(&ZramOptions::new(args.size.saturating_mul(2)))
+        .context("what has to leave goes to a zram device")?;
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        Format::Text => writeln!(
+            out,
+            "{:<20} {:>11} {:>11} {:>8} {:>7} {:>11} {:>7}",
+            "load", "has", "limit", "waits", "over", "best", "saved"
+        )?,
+        Format::Csv => writeln!(
+            out,
+            "load,usage_bytes,limit_bytes,wait_ratio,over_seconds,best_bytes,saved_ratio,is_met"
+        )?,
+        Format::Json => {}
+    }
+    for load in &args.load {
+        if let Err(reason) = load.is_possible() {
+            agewise_cli::note!("{load} is skipped: {reason}");
+            continue;
+        }
+        let row = run(program, args, load, stop)?;
+        print_row(&mut out, args.format, &row)?;
+    }
+    Ok(device.remove()?)
+}
+
+fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<Row> {
+    let scene = Scene::start(program, args, load, stop)?;
+    let usage_bytes = scene.usage_bytes()?;
+    let ended = AtomicBool::new(false);
+    let (shrunk, waits) = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| scene.waits(&ended));
+        let shrunk = shrink(program, args, &scene);
+        ended.store(true, Ordering::Relaxed);
+        (shrunk, waits.join())
+    });
+    let (limit_bytes, wait_ratio) = shrunk?;
+    let waits = waits.ok().context("the thread that samples panicked")??;
+    scene.end()?;
+    let best_bytes = best(program, args, load, usage_bytes, stop)?;
+    let saved = |limit: u64| usage_bytes.saturating_sub(limit) as f64;
+    let saved_ratio = match saved(best_bytes) {
+        0.0 => 1.0,
+        most => limit_bytes.map_or(0.0, saved) / most,
+    };
+    let over_seconds = longest_over(&waits, args.max_wait);
+    Ok(Row {
+        record: "shrink",
+        load: load.to_string(),
+        usage_bytes,
+        limit_bytes,
+        wait_ratio,
+        over_seconds,
+        best_bytes,
+        saved_ratio,
+        is_met: over_seconds <= 5 && saved_ratio >= 0.85,
+    })
+}
+
+/// A program in a cgroup of its own.
+struct Scene<'a> {
+    group: Group,
+    subject: Subject,
+    stop: &'a Stop,
+}
+
+impl<'a> Scene<'a> {
+    fn start(program: &Path, args: &Args, load: &Load, stop: &'a Stop) -> anyhow::Result<Self> {
+        let group = Group::create("shrink")?;
+        let subject = load.start(program, args.size, &group, stop)?;
+        let scene = Scene {
+            group,
+            subject,
+            stop,
+        };
+        scene.wait(SETTLE)?;
+        Ok(scene)
+    }
+
+    fn usage_bytes(&self) -> anyhow::Result<u64> {
+        let usage = self.group.cgroup().usage_bytes()?;
+        usage.context("the cgroup has no count of its memory")
+    }
+
+    fn wait(&self, duration: Duration) -> anyhow::Result<()> {
+        ensure!(!self.stop.wait(duration), "interrupted");
+        Ok(())
+    }
+
+    /// The limit that whoever shrinks it has set.
+    fn limit_bytes(&self) -> anyhow::Result<Option<u64>> {
+        let limits = self.group.cgroup().limits()?;
+        Ok(limits.high_bytes.or(limits.max_bytes))
+    }
+
+    /// Time since boot in which something waited for memory: in the cgroup (v2), else anywhere.
+    fn stalled(&self) -> anyhow::Result<Duration> {
+        let psi = match Psi::of_cgroup(self.group.cgroup(), Resource::Memory)? {
+            Some(psi) => Some(psi),
+            None => Psi::of_machine(&ProcRoot::default(), Resource::Memory)?,
+        };
+        let psi = psi.context("the kernel keeps no pressure (CONFIG_PSI, psi=1)")?;
+        Ok(Duration::from_micros(psi.some.total_us))
+    }
+
+    /// The share of each sample that was waited, until `ended`.
+    fn waits(&self, ended: &AtomicBool) -> anyhow::Result<Vec<f64>> {
+        let mut waits = Vec::new();
+        let mut last = (Instant::now(), self.stalled()?);
+        while !ended.load(Ordering::Relaxed) {
+            std::thread::sleep(SAMPLE);
+            let now = (Instant::now(), self.stalled()?);
+            let (waited, took) = (now.1.saturating_sub(last.1), now.0 - last.0);
+            waits.push(waited.as_secs_f64() / took.as_secs_f64());
+            last = now;
+        }
+        Ok(waits)
+    }
+
+    fn wait_ratio(&self, window: Duration) -> anyhow::Result<f64> {
+        let (began, before) = (Instant::now(), self.stalled()?);
+        self.wait(window)?;
+        let waited = self.stalled()?.saturating_sub(before);
+        Ok(waited.as_secs_f64() / began.elapsed().as_secs_f64())
+    }
+
+    fn end(mut self) -> anyhow::Result<()> {
+        ensure!(!self.subject.has_ended(), "it ended by itself");
+        // What was squeezed ends sooner with its memory back.
+        self.group.limit(1 << 40)?;
+        self.subject.finish()
+    }
+}
+
+/// Has it shrunk. The limit it is left with, and what it waits there.
+fn shrink(program: &Path, args: &Args, scene: &Scene<'_>) -> anyhow::Result<(Option<u64>, f64)> {
+    let state = tempfile::tempdir()?;
+    let mut command = service::apart(program);
+    command.args([
+        "shrink", "--to", "auto", "--keep", "--format", "json", "--cgroup",
+    ]);
+    command.arg(scene.group.cgroup().name());
+    command.args(["--max-wait", &format!("{}%", args.max_wait * 100.0)]);
+    command.args(["--duration", &format!("{}ms", args.duration.as_millis())]);
+    command.env("STATE_DIRECTORY", state.path());
+    follow(command, scene)?;
+    Ok((scene.limit_bytes()?, scene.wait_ratio(args.window)?))
+}
+
+/// Runs the command to its end; what it took back, and why, is a result.
+fn follow(mut command: Command, scene: &Scene<'_>) -> anyhow::Result<()> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    while child.try_wait()?.is_none() {
+        if let Err(error) = scene.wait(SAMPLE) {
+            children::end(&mut child, PATIENCE);
+            return Err(error);
+        }
+    }
+    let done = child.wait_with_output()?;
+    let lines = String::from_utf8_lossy(&done.stdout);
+    let verdict = lines.lines().last().and_then(|line| {
+        let line: serde_json::Value = serde_json::from_str(line).ok()?;
+        Some(line.get("verdict")?.as_str()?.to_owned())
+    });
+    let said = String::from_utf8_lossy(&done.stderr);
+    match verdict.as_deref() {
+        Some("reached") => {}
+        Some(verdict) => agewise_cli::note!("it ended with: {verdict}"),
+        None if said.contains("refused") => agewise_cli::note!("{}", said.trim_end()),
+        None => bail!("{}", said.trim_end()),
+    }
+    Ok(())
+}
+
+/// The smallest fixed limit at which a program waits no more than is allowed. Each is tried on a
+/// program of its own: what another limit had taken would come back for minutes.
+fn best(
+    program: &Path,
+    args: &Args,
+    load: &Load,
+    usage_bytes: u64,
+    stop: &Stop,
+) -> anyhow::Result<u64> {
+    let (mut hurts, mut well) = (usage_bytes / 100 * LEAST_PERCENT, usage_bytes);
+    for _ in 0..TRIES {
+        let limit = hurts.midpoint(well);
+        let scene = Scene::start(program, args, load, stop)?;
+        scene.group.limit(limit)?;
+        scene.wait(FIXED_SETTLE)?;
+        match scene.wait_ratio(args.window)? <= args.max_wait {
+            true => well = limit,
+            false => hurts = limit,
+        }
+        scene.end()?;
+    }
+    Ok(well)
+}
+
+/// The longest run of seconds in each of which more than `max` was waited.
+fn longest_over(waits: &[f64], max: f64) -> usize {
+    let (mut longest, mut now) = (0, 0);
+    for second in waits.chunks(SAMPLES_PER_SECOND) {
+        let mean = second.iter().sum::<f64>() / second.len() as f64;
+        now = if mean > max { now + 1 } else { 0 };
+        longest = longest.max(now);
+    }
+    longest
+}
+
+fn print_row(out: &mut impl Write, format: Format, row: &Row) -> anyhow::Result<()> {
+    match format {
+        Format::Json => output::json_line(out, row)?,
+        Format::Csv => writeln!(
+            out,
+            "{},{},{},{},{},{},{},{}",
+            output::csv_field(&row.load),
+            row.usage_bytes,
+            row.limit_bytes.map_or(String::new(), |of| of.to_string()),
+            row.wait_ratio,
+            row.over_seconds,
+            row.best_bytes,
+            row.saved_ratio,
+            row.is_met
+        )?,
+        Format::Text => writeln!(
+            out,
+            "{:<20} {:>11} {:>11} {:>7.2}% {:>6}s {:>11} {:>6.0}%{}",
+            row.load,
+            units::bytes_text(row.usage_bytes),
+            row.limit_bytes.map_or("-".to_owned(), units::bytes_text),
+            row.wait_ratio * 100.0,
+            row.over_seconds,
+            units::bytes_text(row.best_bytes),
+            row.saved_ratio * 100.0,
+            if row.is_met { "" } else { " missed" }
+        )?,
+    }
+    Ok(out.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_run_of_bad_seconds_counts() {
+        let (good, bad) = ([0.0, 0.001], [0.0, 0.2]);
+        let waits = [bad, good, bad, bad, bad, good, bad].concat();
+        assert_eq!(longest_over(&waits, 0.005), 3);
+        assert_eq!(longest_over(&[], 0.005), 0);
+        // A second that is not over yet counts by what there is of it.
+        assert_eq!(longest_over(&[bad.as_slice(), &[0.1]].concat(), 0.005), 2);
+    }
+}

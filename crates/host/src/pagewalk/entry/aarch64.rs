@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//! AArch64 with pages of 4 KiB (`arch/arm64/include/asm/pgtable-hwdef.h`, `pgtable-prot.h`,
+//! `pgtable.h`; 6.1 and 6.12).
+//!
+//! The accessed bit is the access flag: set by the MMU where it can (FEAT_HAFDBS), elsewhere by the
+//! kernel, which takes a fault. A page is dirty where software says so, or where it was made
+//! writable and the MMU has cleared "read only" since.
+//!
+//! Linux 6.10 moved the mark of pages that are hidden from the MMU, and with it the swap entries.
+//! Addresses of more than 48 bits have another layout (FEAT_LPA2), which is not read.
+
+use super::{Bits, PRESENT};
+
+/// With [`PRESENT`]: a page at the last level, a table above it. Alone that is a block, above.
+pub const TABLE: u64 = 1 << 1;
+/// The MMU clears it on the first write to a page that is [`WRITABLE`].
+pub const READ_ONLY: u64 = 1 << 7;
+/// The access flag.
+pub const ACCESSED: u64 = 1 << 10;
+/// Not global: of one address space. Linux 6.10: present to the kernel where [`PRESENT`] is clear.
+pub const NOT_GLOBAL: u64 = 1 << 11;
+/// The MMU may make it writable (DBM), and so may the process.
+pub const WRITABLE: u64 = 1 << 51;
+/// One of 16 neighbours that map 64 KiB.
+pub const CONTIGUOUS: u64 = 1 << 52;
+/// Dirty, as the kernel keeps it.
+pub const DIRTY: u64 = 1 << 55;
+/// No memory management for this page.
+pub const SPECIAL: u64 = 1 << 56;
+/// Before Linux 6.10: present to the kernel where [`PRESENT`] is clear.
+pub const PROTNONE_BEFORE: u64 = 1 << 58;
+/// Before Linux 6.10: a block that is split or migrated just now.
+pub const INVALID_BEFORE: u64 = 1 << 59;
+/// The frame's address without FEAT_LPA2.
+pub const ADDRESS: u64 = 0x0000_ffff_ffff_f000;
+
+/// Since Linux 6.10.
+pub const BITS: Bits = Bits {
+    mapped: PRESENT | NOT_GLOBAL,
+    leaf_mapped: PRESENT | NOT_GLOBAL,
+    special: SPECIAL,
+    accessed: ACCESSED,
+    dirty: DIRTY,
+    writable: WRITABLE,
+    read_only: READ_ONLY,
+    contiguous: CONTIGUOUS,
+    required: PRESENT | TABLE | NOT_GLOBAL,
+    unused: 0x3 << 48,
+    address: ADDRESS,
+    inverts: false,
+    swap_type_shift: 6,
+    swap_slot_shift: 12,
+    table: (PRESENT | TABLE, PRESENT | TABLE),
+    pointer: 0,
+    // FEAT_HAFT: tables have an access flag, too.
+    pointer_mmu: ACCESSED,
+};
+
+/// Before Linux 6.10.
+pub const BITS_BEFORE: Bits = Bits {
+    mapped: PRESENT | PROTNONE_BEFORE,
+    leaf_mapped: PRESENT | PROTNONE_BEFORE | INVALID_BEFORE,
+    swap_type_shift: 3,
+    swap_slot_shift: 8,
+    ..BITS
+};
+
+#[cfg(test)]
+mod tests {
+    use super::super::{EntryFormat, SwapEntry};
+    use super::*;
+
+    const fn format(bits: &'static Bits) -> EntryFormat {
+        EntryFormat {
+            bits,
+            address_mask: ADDRESS,
+            address_end: 1 << 40,
+        }
+    }
+    const NOW: EntryFormat = format(&BITS);
+    const BEFORE: EntryFormat = format(&BITS_BEFORE);
+
+    /// A page of a process, read-only or written, as `_PAGE_SHARED` has it.
+    const PAGE: u64 = PRESENT | TABLE | NOT_GLOBAL | READ_ONLY | 0x40 | 0x300 | 3 << 53;
+
+    #[test]
+    fn swap_entries_decode_what_the_kernel_encodes() {
+        for (device, slot) in [(0, 1), (0, 0x12345), (7, (1 << 40) + 3), (22, 99)] {
+            let want = Some(SwapEntry {
+                device: device as u8,
+                slot,
+            });
+            // With and without the mark of exclusive anonymous pages (bit 2).
+            for exclusive in [0, 4] {
+                let entry = device << 6 | slot << 12 | exclusive;
+                assert_eq!(NOW.swap_entry(entry), want);
+                let entry = device << 3 | slot << 8 | exclusive;
+                assert_eq!(BEFORE.swap_entry(entry), want);
+            }
+        }
+        assert_eq!(NOW.swap_entry(31 << 6 | 2 << 12), None, "a marker");
+        assert_eq!(BEFORE.swap_entry(27 << 3 | 2 << 8), None, "migration");
+        assert_eq!(NOW.swap_entry(0), None);
+    }
+
+    #[test]
+    fn hidden_pages_keep_their_frames() {
+        let frame = 0x12_3456_u64;
+        let hidden = (frame << 12 | PAGE | ACCESSED) & !PRESENT;
+        assert_eq!(NOW.pfn(hidden), Some(frame));
+        assert_eq!(BEFORE.pfn(hidden | PROTNONE_BEFORE), Some(frame));
+        assert_eq!(BEFORE.swap_entry(hidden | PROTNONE_BEFORE), None);
+        assert_eq!(BEFORE.leaf_pfn(hidden | INVALID_BEFORE), Some(frame));
+    }
+
+    #[test]
+    fn a_page_is_dirty_by_software_or_by_the_mmu() {
+        let said = |entry| BITS.said(entry, BITS.mapped);
+        assert!(!said(PAGE).dirty && !said(PAGE | WRITABLE).dirty);
+        assert!(said(PAGE | DIRTY).dirty);
+        assert!(said((PAGE | WRITABLE) & !READ_ONLY).dirty);
+        assert!(!said(PAGE).young && said(PAGE | ACCESSED).young);
+    }
+
+    #[test]
+    fn what_cannot_be_of_a_process_is_bad() {
+        let reserved = NOW.reserved(0);
+        assert!(!BITS.is_bad(0x5000 | PAGE, reserved));
+        // Execute only: user space may not read it.
+        assert!(!BITS.is_bad(0x5000 | PAGE & !0x40, reserved));
+        // A branch target may be guarded.
+        assert!(!BITS.is_bad(0x5000 | PAGE | 1 << 50, reserved));
+        for bad in [
+            0x5000 | PAGE & !TABLE,
+            0x5000 | PAGE & !NOT_GLOBAL,
+            1 << 48 | PAGE,
+            1 << 40 | PAGE,
+        ] {
+            assert!(BITS.is_bad(bad, reserved), "{bad:#x}");
+            assert!(!BITS.is_bad(bad | SPECIAL, reserved), "{bad:#x}");
+        }
+    }
+}

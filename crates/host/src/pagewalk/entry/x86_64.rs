@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! x86-64 (`arch/x86/include/asm/pgtable_types.h`, `pgtable_64.h`).
+//!
+//! A page hidden from the MMU has bit 8 set, and its frame number is stored inverted (the L1TF
+//! mitigation), as are slots of swap devices.
+
+use super::{Bits, FIRST_SPECIAL_TYPE, PRESENT};
+
+/// User space may access it.
+pub const USER: u64 = 1 << 2;
+/// Accessed since the bit was last cleared.
+pub const ACCESSED: u64 = 1 << 5;
+/// Written since the bit was last cleared.
+pub const DIRTY: u64 = 1 << 6;
+/// A leaf above the last level.
+pub const HUGE: u64 = 1 << 7;
+/// Present to the kernel only, where [`PRESENT`] is clear.
+pub const PROTNONE: u64 = 1 << 8;
+/// No memory management for this page: zero page, vdso, device memory.
+pub const SPECIAL: u64 = 1 << 9;
+/// Dirty, saved while the entry is write-protected (Linux 6.6 and later; unused before).
+pub const SAVED_DIRTY: u64 = 1 << 57;
+/// The frame's address, as wide as the architecture allows.
+pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+/// Entries not present, not zero and below this are on a swap device: the type is on top.
+pub const FIRST_SPECIAL_SWAP: u64 = FIRST_SPECIAL_TYPE << 59;
+
+/// What they mean together.
+pub const BITS: Bits = Bits {
+    mapped: PRESENT | PROTNONE,
+    leaf_mapped: PRESENT | PROTNONE | HUGE,
+    special: SPECIAL,
+    accessed: ACCESSED,
+    dirty: DIRTY | SAVED_DIRTY,
+    writable: 0,
+    read_only: 0,
+    contiguous: 0,
+    required: PRESENT | USER,
+    unused: 0x1f << 52,
+    address: ADDRESS,
+    inverts: true,
+    swap_type_shift: 59,
+    swap_slot_shift: 9,
+    table: (PRESENT | HUGE, PRESENT),
+    pointer: USER,
+    pointer_mmu: ACCESSED | DIRTY,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::super::{EntryFormat, SwapEntry};
+    use super::*;
+
+    const FORMAT: EntryFormat = EntryFormat {
+        bits: &BITS,
+        address_mask: 0x0000_3fff_ffff_f000,
+        address_end: 1 << 40,
+    };
+
+    /// `__swp_entry` of pgtable_64.h, written down from its definition.
+    fn kernel_swap_pte(device: u64, slot: u64) -> u64 {
+        (!slot << 14 >> 5) | (device << 59)
+    }
+
+    #[test]
+    fn swap_entries_decode_what_the_kernel_encodes() {
+        for (device, slot) in [(0, 1), (0, 0x12345), (7, (1 << 40) + 3), (22, 99)] {
+            let got = FORMAT.swap_entry(kernel_swap_pte(device, slot));
+            assert_eq!(
+                got,
+                Some(SwapEntry {
+                    device: device as u8,
+                    slot
+                })
+            );
+        }
+        assert_eq!(FORMAT.swap_entry(kernel_swap_pte(31, 2)), None, "a marker");
+        assert_eq!(FORMAT.swap_entry(kernel_swap_pte(27, 2)), None, "migration");
+        assert_eq!(FORMAT.swap_entry(0), None);
+    }
+
+    #[test]
+    fn protnone_frames_are_stored_inverted() {
+        let frame = 0x12_3456_u64;
+        assert_eq!(FORMAT.pfn((frame << 12) | PRESENT | USER), Some(frame));
+        let inverted = (!(frame << 12) & ADDRESS) | PROTNONE | ACCESSED;
+        assert_eq!(FORMAT.pfn(inverted), Some(frame));
+        assert_eq!(FORMAT.swap_entry(inverted), None);
+        assert_eq!(FORMAT.pfn(kernel_swap_pte(0, 5)), None);
+        let splitting = (!(frame << 12) & ADDRESS) | HUGE | ACCESSED;
+        assert_eq!(FORMAT.leaf_pfn(splitting), Some(frame));
+    }
+}
