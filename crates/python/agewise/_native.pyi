@@ -53,6 +53,7 @@ def reproduce(
 ) -> str: ...
 def verify_kernel(
     reference: Optional[str],
+    extended: bool,
     kernel: Optional[str],
     flush_phases: int,
     single: bool,

@@ -301,6 +301,7 @@ def reproduce(
 def verify_kernel(
     *,
     reference: Optional[Path] = None,
+    extended: bool = False,
     kernel: Optional[str] = None,
     flush_phases: int = 20,
     single: bool = False,
@@ -309,12 +310,16 @@ def verify_kernel(
 ) -> Rows:
     """The simulated machine beside counts of real kernels: ``agewise lab verify-kernel``.
 
-    `mutate` sets rules wrong instead, all (True) or those whose line begins so. After Ctrl-C runs
-    go on in the background to their end. Raises ValueError for a reference that makes no sense.
+    `extended`: against more cells than the machine was made with. `mutate` sets rules wrong
+    instead, all (True) or those whose line begins so. After Ctrl-C runs go on in the background to
+    their end. Raises ValueError for a reference that makes no sense.
     """
     wrong = {True: "", False: None}[mutate] if isinstance(mutate, bool) else mutate
     of = None if reference is None else os.fspath(reference)
+    if extended and of is not None:
+        raise ValueError("extended: another reference than the one given")
     with shown("run", progress) as advance:
-        return _rows(
-            _native.verify_kernel(of, kernel, flush_phases, single, wrong, advance)
+        told = _native.verify_kernel(
+            of, extended, kernel, flush_phases, single, wrong, advance
         )
+        return _rows(told)

@@ -98,9 +98,11 @@ pub fn reproduce(
 
 /// The simulated machine beside counts of real kernels.
 #[pyfunction]
+#[allow(clippy::too_many_arguments)] // one an argument of the Python function
 pub fn verify_kernel(
     py: Python<'_>,
     reference: Option<PathBuf>,
+    extended: bool,
     kernel: Option<String>,
     flush_phases: u64,
     single: bool,
@@ -114,7 +116,7 @@ pub fn verify_kernel(
         perturb: !single,
     };
     let work = move || {
-        let cells = cells(reference, kernel)?;
+        let cells = cells(reference, extended, kernel)?;
         let done = |total| count.one_of(total as u64);
         let lines = match &wrong {
             Some(rule) => {
@@ -137,12 +139,19 @@ pub fn verify_kernel(
     wait(py, &failure, || counter.tell(&advance), move |_| work())
 }
 
-fn cells(reference: Option<PathBuf>, kernel: Option<String>) -> Result<Vec<Cell>, StudyError> {
+fn cells(
+    reference: Option<PathBuf>,
+    extended: bool,
+    kernel: Option<String>,
+) -> Result<Vec<Cell>, StudyError> {
     let (name, read) = match reference {
-        None => (
-            "the reference".to_owned(),
-            rows::read(rows::COMMITTED.as_bytes()),
-        ),
+        None => {
+            let text = match extended {
+                true => rows::EXTENDED,
+                false => rows::COMMITTED,
+            };
+            ("the reference".to_owned(), rows::read(text.as_bytes()))
+        }
         Some(path) => {
             let file = File::open(&path).map_err(|source| StudyError::Read {
                 path: path.clone(),
