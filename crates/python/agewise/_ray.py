@@ -108,8 +108,7 @@ class _Tasks:
     def start(self, errand: Errand, attempt: int) -> None:
         file = errand[3]
         if file is not None and self.sent[0] != file:
-            with open(file, "rb") as content:
-                self.sent = (file, self.ray.put(content.read()))
+            self.sent = (file, self.ray.put(file.read_bytes()))
         content = self.sent[1] if file is not None else None
         self.under_way[self.task.remote(errand, content)] = (errand, attempt)
 
