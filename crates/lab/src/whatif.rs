@@ -3,15 +3,65 @@
 //! as a machine is looked at, page by page and look by look.
 
 use agewise_policy::PageType;
-use agewise_policy::whatif::{Decider, Fact, Kernel, PERCENTS, Params, WhatIf, page_hash};
+use agewise_policy::whatif::{
+    Decider, Fact, Kernel, PAGES_MAX, PERCENTS, Params, WhatIf, page_hash,
+};
 use agewise_trace::curve::StackDistances;
 use agewise_trace::{DenseTrace, TraceError, TraceSource};
+use serde::Serialize;
 
 /// Sizes that are compared: 10 to 100 percent.
 pub const COMPARED: usize = 31;
 /// A trace that tells no intervals is cut into looks in each of which so many accesses are made for
 /// each page there is.
 const LOOK_PART: usize = 64;
+
+/// The least sample: less says nothing.
+const SAMPLE_MIN: usize = 100;
+
+/// What is said of a trace beside the truth.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Beside {
+    /// The name of its file.
+    pub trace: String,
+    /// Different pages.
+    pub pages: usize,
+    /// Those that were simulated.
+    pub sampled_pages: usize,
+    /// Looks.
+    pub looks: usize,
+    /// Uses, each page once a look.
+    pub uses: usize,
+    /// Mean absolute error of the miss ratio.
+    pub error: f64,
+    /// Share of the sizes at which the truth lies within what is told.
+    pub within: f64,
+}
+
+impl Beside {
+    /// Shows a trace look by look to the simulation of so many percent of its pages, within limits.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn of(source: &TraceSource, percent: f64) -> Result<Beside, TraceError> {
+        let looks = Looks::read(source)?;
+        let sampled_pages = (looks.pages() as f64 * percent / 100.0) as usize;
+        let most = looks.pages().max(1);
+        let sampled_pages = sampled_pages.clamp(SAMPLE_MIN, PAGES_MAX).min(most);
+        let told = looks.told(sampled_pages, Kernel::Classic, Decider::Lru);
+        let (error, within) = looks.compare(&looks.lru_misses(), &told);
+        let name = source.path.file_name().unwrap_or(source.path.as_os_str());
+        Ok(Beside {
+            trace: name.to_string_lossy().into_owned(),
+            pages: looks.pages(),
+            sampled_pages,
+            looks: looks.len(),
+            uses: looks.uses(),
+            error,
+            within,
+        })
+    }
+}
 
 /// A trace as looks: the pages of each, each once, in the order of the trace.
 #[derive(Debug)]

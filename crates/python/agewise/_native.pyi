@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Optional, Union
 
 from .policy import Policy as _Policy
@@ -16,6 +17,7 @@ class Results:
     def rows(self) -> list[dict[str, Any]]: ...
     def runs(self) -> list[dict[str, Any]]: ...
     def parquet(self) -> bytes: ...
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
 def run(
     subject: str,
@@ -27,6 +29,7 @@ def run(
     damon: Optional[str],
     options: str,
     seeds: Optional[int],
+    advance: Callable[[int, int, float], None],
 ) -> Results: ...
 def curve(
     trace: str,
@@ -39,6 +42,40 @@ def curve(
 def sweep(
     spec: str, out: str, prune: bool, advance: Callable[[int, int, float], None]
 ) -> tuple[int, int, list[tuple[str, str]]]: ...
+def whatif(traces: list[str], percent: float) -> str: ...
+def reproduce(
+    name: str,
+    seeds: int,
+    benchmark: Optional[str],
+    variant: Optional[str],
+    settings: list[str],
+    advance: Callable[[int, int, float], None],
+) -> str: ...
+def verify_kernel(
+    reference: Optional[str],
+    extended: bool,
+    kernel: Optional[str],
+    flush_phases: int,
+    single: bool,
+    wrong: Optional[str],
+    advance: Callable[[int, int, float], None],
+) -> str: ...
+
+_Errand = tuple[str, dict[str, str], str, Optional[Path]]
+
+class OpenSweep:
+    def __init__(self, spec: str, out: str, prune: bool) -> None: ...
+    def found(self) -> int: ...
+    def missing(self) -> list[_Errand]: ...
+    def put(self, id: str, partition: Path, bytes: bytes) -> None: ...
+
+def run_cell(errand: _Errand, file: Optional[str]) -> tuple[Path, bytes]: ...
+# Numbers of 64 bits, and whether they have a sign.
+_Column = tuple[bytes, bool]
+
+def write_columns(
+    path: str, pages: _Column, times: Optional[_Column], format: str
+) -> int: ...
 def write_trace(path: str, accesses: Iterable[tuple[int, int]], format: str) -> int: ...
 
 class TraceReader:

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from . import _native
+from . import _native, _ray
+from ._progress import Advance, shown
 
 Path = Union[str, "os.PathLike[str]"]
-
-#: Cells done, cells there are, seconds left.
-Advance = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True)
@@ -42,23 +40,6 @@ class Sweep:
             files += [os.path.join(root, name) for name in cells]
         frames = [polars.read_parquet(file, hive_partitioning=False) for file in files]
         return polars.concat(frames, how="diagonal")
-
-
-def _bar() -> Advance:
-    """A bar in notebooks and terminals, where tqdm is installed."""
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        return lambda done, total, left: None
-    bar = tqdm(unit="cell", bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} cells{postfix}")
-
-    def advance(done: int, total: int, left: float) -> None:
-        bar.total, bar.n = total, done
-        bar.set_postfix_str(f"{left:.0f} s left")
-        if done == total:
-            bar.close()
-
-    return advance
 
 
 def _toml(spec: Mapping[str, Any]) -> str:
@@ -99,20 +80,35 @@ def sweep(
 
     `spec`: a TOML file as ``agewise lab sweep`` takes it (see ``docs/use/lab.md``), or the same as
     a mapping: ``{"seeds": 3, "grid": {"workload": ["kv"], "policy": ["classic", "mglru:7.2"]}}``.
+    `on`: ``"local"``, or ``"ray"`` for the cluster of Ray that this process is connected to
+    (``ray.init``), that of RAY_ADDRESS, or one started here. A cell is a task; workloads and traces
+    go to the workers through the object store, profiles of policies (``mglru:FILE.toml``) have to
+    be there under the same name. A cell whose worker dies is run again, twice at most, with a
+    warning. The files are the same, byte for byte.
+
     `prune`: deletes results in the directory that are not of this sweep. `progress` is called with
     cells done, cells there are and seconds left; a bar of tqdm unless given. Ctrl-C stops it.
 
-    Raises ValueError for what does not exist, OSError for unreadable files.
+    Raises ValueError for what does not exist, OSError for unreadable files, ImportError where Ray
+    is asked for and not installed.
     """
-    if on != "local":
-        raise ValueError(f"sweeps run on \"local\", not {on!r}")
-    advance = progress or _bar()
+    if on not in ("local", "ray"):
+        raise ValueError(f"sweeps run on \"local\" or \"ray\", not {on!r}")
     out = os.fspath(directory)
     if not isinstance(spec, Mapping):
-        ran, found, failed = _native.sweep(os.fspath(spec), out, prune, advance)
-        return Sweep(out, ran, found, failed)
+        return _run(os.fspath(spec), out, on, prune, progress)
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.write(_toml(spec))
         file.flush()
-        ran, found, failed = _native.sweep(file.name, out, prune, advance)
+        return _run(file.name, out, on, prune, progress)
+
+
+def _run(spec: str, out: str, on: str, prune: bool, progress: Optional[Advance]) -> Sweep:
+    with shown("cell", progress) as advance:
+        if on == "local":
+            ran, found, failed = _native.sweep(spec, out, prune, advance)
+        else:
+            opened = _native.OpenSweep(spec, out, prune)
+            found = opened.found()
+            ran, failed = _ray.sweep(opened, advance)
     return Sweep(out, ran, found, failed)

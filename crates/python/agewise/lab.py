@@ -3,14 +3,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
-from . import _native
+from . import _command, _native
+from ._progress import Advance, shown
 from .policy import Policy, describe
 
-__all__ = ["Results", "curve", "run"]
+__all__ = [
+    "Results",
+    "Rows",
+    "curve",
+    "reproduce",
+    "run",
+    "size",
+    "verify_kernel",
+    "whatif",
+]
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -37,12 +48,16 @@ class Results:
         with open(path, "wb") as file:
             file.write(self._native.parquet())
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows as an Arrow stream: polars, pandas, pyarrow and DuckDB take `self` for a table,
+        and copy nothing."""
+        return self._native.__arrow_c_stream__(requested_schema)
+
     def frame(self) -> Any:
         """The rows as a frame of polars, or of pandas where there is no polars.
 
         Raises ImportError where neither is installed.
         """
-        rows = self.rows()
         try:
             import polars
         except ImportError:
@@ -52,8 +67,11 @@ class Results:
                 raise ImportError(
                     "frames need polars or pandas: pip install polars"
                 ) from None
-            return pandas.DataFrame(rows)
-        return polars.DataFrame(rows, infer_schema_length=None)
+            # Pandas before 3 knows Arrow by pyarrow only.
+            if hasattr(pandas.DataFrame, "from_arrow"):
+                return pandas.DataFrame.from_arrow(self)
+            return pandas.DataFrame(self.rows())
+        return polars.DataFrame(self)
 
     def __len__(self) -> int:
         return len(self._native)
@@ -152,6 +170,7 @@ def run(
     damon: Optional[str] = None,
     seeds: Optional[int] = None,
     options: Optional[Mapping[str, object]] = None,
+    progress: Optional[Advance] = None,
 ) -> Results:
     """Runs a workload or trace on simulated memory under several policies.
 
@@ -159,12 +178,13 @@ def run(
     `memory`: bytes, or a size such as ``"24M"``, ``"5000p"`` (pages) or ``"25%"`` (of a trace).
     `proactive`: agents that reclaim beside each policy. `seeds`: 1 to this number. `options`:
     others of the command, such as ``{"access": "mapped", "trace_format": "csv"}``. What is not
-    given is as in ``agewise lab run``. Uses all cores. Ctrl-C stops it.
+    given is as in ``agewise lab run``. `progress` is called with runs done, runs there are and
+    seconds left; a bar of tqdm unless given. Uses all cores. Ctrl-C stops it.
 
     Raises ValueError with the nearest name for what does not exist, OSError for unreadable files.
     """
-    return Results(
-        _native.run(
+    with shown("run", progress) as advance:
+        native = _native.run(
             os.fspath(workload_or_trace),
             [describe(policy) for policy in policies],
             list(proactive),
@@ -174,8 +194,9 @@ def run(
             damon,
             _options(options),
             seeds,
+            advance,
         )
-    )
+    return Results(native)
 
 
 def curve(
@@ -205,3 +226,100 @@ def curve(
             _options(options),
         )
     )
+
+
+class Rows(list[dict[str, Any]]):
+    """What the command prints with ``--format json``: a mapping a line."""
+
+    def frame(self) -> Any:
+        """A frame of polars, or of pandas where there is no polars; raises ImportError without."""
+        try:
+            import polars
+        except ImportError:
+            try:
+                import pandas
+            except ImportError:
+                raise ImportError(
+                    "frames need polars or pandas: pip install polars"
+                ) from None
+            return pandas.DataFrame(list(self))
+        return polars.DataFrame(list(self), infer_schema_length=None)
+
+
+def _rows(text: str) -> Rows:
+    return Rows(json.loads(line) for line in text.splitlines())
+
+
+def whatif(traces: Union[Path, Sequence[Path]], *, sample: float = 1.0) -> Rows:
+    """What ``agewise whatif`` would say of traces beside the truth: ``agewise lab whatif``.
+
+    `sample`: percent of the pages that are simulated. Raises OSError for unreadable files.
+    """
+    if not 0 < sample <= 100:
+        raise ValueError(f"{sample!r} is no share of the pages: above 0, to 100 percent")
+    all = [traces] if isinstance(traces, (str, os.PathLike)) else traces
+    return _rows(_native.whatif([os.fspath(trace) for trace in all], float(sample)))
+
+
+def size(
+    trace: Optional[Path] = None,
+    *,
+    pid: Optional[int] = None,
+    cgroup: Optional[str] = None,
+    options: Optional[Mapping[str, object]] = None,
+) -> Rows:
+    """How much memory a program needs: a row a size, and the answer in the last.
+
+    Runs the installed command ``agewise size``, as it prices pages by the swap of this machine.
+    `options`: others of it, such as ``{"target": "2%", "cost_model": "zram"}``. Raises as
+    `agewise.report` does.
+    """
+    given = {"pid": pid, "cgroup": cgroup, **(options or {})}
+    of = [] if trace is None else [os.fspath(trace)]
+    return Rows(_command.rows("size", *_command.options(given), *of))
+
+
+def reproduce(
+    name: str,
+    *,
+    seeds: int = 10,
+    benchmark: Optional[str] = None,
+    variant: Optional[str] = None,
+    settings: Optional[Mapping[str, object]] = None,
+    progress: Optional[Advance] = None,
+) -> Rows:
+    """The benchmarks of a document again, with verdicts on its claims: ``agewise lab reproduce``.
+
+    A row a claim, and the summary in the last. After Ctrl-C measurements go on in the background
+    to their end. Raises ValueError with the nearest name for what does not exist.
+    """
+    with shown("measurement", progress) as advance:
+        given = [f"{key}={value}" for key, value in (settings or {}).items()]
+        return _rows(_native.reproduce(name, seeds, benchmark, variant, given, advance))
+
+
+def verify_kernel(
+    *,
+    reference: Optional[Path] = None,
+    extended: bool = False,
+    kernel: Optional[str] = None,
+    flush_phases: int = 20,
+    single: bool = False,
+    mutate: Union[str, bool] = False,
+    progress: Optional[Advance] = None,
+) -> Rows:
+    """The simulated machine beside counts of real kernels: ``agewise lab verify-kernel``.
+
+    `extended`: against more cells than the machine was made with. `mutate` sets rules wrong
+    instead, all (True) or those whose line begins so. After Ctrl-C runs go on in the background to
+    their end. Raises ValueError for a reference that makes no sense.
+    """
+    wrong = {True: "", False: None}[mutate] if isinstance(mutate, bool) else mutate
+    of = None if reference is None else os.fspath(reference)
+    if extended and of is not None:
+        raise ValueError("extended: another reference than the one given")
+    with shown("run", progress) as advance:
+        told = _native.verify_kernel(
+            of, extended, kernel, flush_phases, single, wrong, advance
+        )
+        return _rows(told)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any, Optional, Union
 
 from . import _native
@@ -55,27 +56,57 @@ def _batches(pyarrow: Any, reader: _native.TraceReader) -> Iterator[Any]:
 
 def write(
     path: Path,
-    pages: Iterable[int],
+    pages: Any,
     *,
     time_ns: Optional[Iterable[int]] = None,
     format: str = "page",
 ) -> int:
     """Writes pages, in the order of their accesses, and returns how many.
 
-    `pages`: whole numbers, such as a list or a column of a frame; `time_ns`: when each was
-    accessed, in nanoseconds; 0 unless given. `format`: ``"page"``, ``"csv"`` or ``"lirs"`` (a page a line).
+    `pages`: whole numbers, such as a list or a column of a frame, or a frame or table with the
+    columns ``page`` and, if it has times, ``time_ns``. `time_ns`: when each was accessed, in
+    nanoseconds; 0 unless given. Columns of 64 bits are taken as they are, all else number by
+    number. `format`: ``"page"``, ``"csv"`` or ``"lirs"`` (a page a line).
     A name that ends in .gz or .zst is compressed. What was there is lost.
 
     Raises ValueError for what is no page (a fraction, NaN, less than 0, nothing) or goes back in
     time, OSError for what cannot be written.
     """
-    times = _numbers(time_ns) if time_ns is not None else None
+    names = getattr(pages, "column_names", None) or getattr(pages, "columns", None)
+    if names is not None:
+        pages, time_ns = _of_frame(pages, list(names), time_ns)
+    column, times = _column(pages), None if time_ns is None else _column(time_ns)
+    if column is not None and (time_ns is None or times is not None):
+        return _native.write_columns(os.fspath(path), column, times, format)
+    ticks = None if time_ns is None else _numbers(time_ns)
 
     def accesses() -> Iterator[tuple[Any, Any]]:
         for page in _numbers(pages):
-            yield page, 0 if times is None else next(times, None)
+            yield page, 0 if ticks is None else next(ticks, None)
 
     return _native.write_trace(os.fspath(path), accesses(), format)
+
+
+def _of_frame(frame: Any, names: list[str], time_ns: Any) -> tuple[Any, Any]:
+    if "page" not in names:
+        raise ValueError(f"the frame has no column 'page'; it has {names}")
+    if time_ns is None and "time_ns" in names:
+        time_ns = frame["time_ns"]
+    return frame["page"], time_ns
+
+
+def _column(of: Any) -> Optional[tuple[bytes, bool]]:
+    """Numbers of 64 bits, and whether they have a sign; none of what holds others."""
+    # Without numpy, columns of polars have the method all the same, and panic.
+    if hasattr(of, "to_numpy") and find_spec("numpy") is not None:
+        of = of.to_numpy()
+    try:
+        view = memoryview(of)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if view.ndim != 1 or view.itemsize != 8 or view.format not in ("q", "l", "Q", "L"):
+        return None
+    return view.tobytes(), view.format in ("q", "l")
 
 
 def _numbers(of: Iterable[Any]) -> Iterator[Any]:

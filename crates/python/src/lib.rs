@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the Python package calls: the studies of the lab, as the command runs them.
 
+mod arrow;
 mod policy;
+mod progress;
+mod studies;
+mod sweep;
 mod trace;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -17,7 +20,6 @@ use agewise_lab::study::curve::CurveRequest;
 use agewise_lab::study::description::Description;
 use agewise_lab::study::run::{RunRequest, columns};
 use agewise_lab::study::setup::Setup;
-use agewise_lab::study::sweep::{Advance, Sweep};
 use agewise_lab::study::table::{Table, Value};
 use agewise_lab::study::{StudyError, options, parquet};
 use agewise_lab::yardstick;
@@ -27,9 +29,10 @@ use agewise_trace::yardstick::Yardstick;
 use agewise_trace::{ReadLimits, TraceError};
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyCapsule, PyDict};
 
 use policy::{Failure, PolicyError, PythonPolicy};
+use progress::Counter;
 
 /// How long Python waits before it looks for signals.
 const SIGNALS_EVERY: Duration = Duration::from_millis(20);
@@ -76,6 +79,18 @@ impl Results {
     /// How many rows.
     fn __len__(&self) -> usize {
         self.rows.rows.len()
+    }
+
+    /// The rows as a capsule that holds an Arrow stream.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        // Who asks for another schema may be given ours.
+        let _ = requested_schema;
+        arrow::capsule(py, &self.rows)
     }
 
     /// A row a run, as dictionaries.
@@ -183,7 +198,9 @@ fn setup(options: &str) -> PyResult<(Setup, Sight)> {
 
 /// Policies on the simulated machine.
 #[pyfunction]
-#[pyo3(signature = (subject, policies, agents, memory, swap, settings, damon, options, seeds))]
+#[pyo3(signature = (
+    subject, policies, agents, memory, swap, settings, damon, options, seeds, advance
+))]
 #[allow(clippy::too_many_arguments)] // one an argument of the Python function
 fn run(
     py: Python<'_>,
@@ -196,6 +213,7 @@ fn run(
     damon: Option<String>,
     options: &str,
     seeds: Option<u64>,
+    advance: Bound<'_, PyAny>,
 ) -> PyResult<Results> {
     if seeds == Some(0) {
         return Err(PyValueError::new_err("seeds: 1 at least"));
@@ -228,12 +246,12 @@ fn run(
         seeds,
         build: BUILD.to_owned(),
     };
-    let outcome = wait(
-        py,
-        &failure,
-        || Ok(()),
-        move |stop| request.run(stop, |_| ()),
-    )?;
+    let counter = Counter::default();
+    let count = counter.clone();
+    let tick = || counter.tell(&advance);
+    let outcome = wait(py, &failure, tick, move |stop| {
+        request.run(stop, |total| count.one_of(total))
+    })?;
     Ok(Results {
         rows: outcome.summary_table(),
         runs: outcome.run_table(),
@@ -287,41 +305,6 @@ fn curve(
     })
 }
 
-/// Cells that could not be run, and why.
-type Failed = Vec<(String, String)>;
-
-/// A sweep into a directory: how many cells were run, how many were there, and those that failed,
-/// each with why. `advance` is called with cells done, all cells, and the seconds left.
-#[pyfunction]
-fn sweep(
-    py: Python<'_>,
-    spec: PathBuf,
-    out: PathBuf,
-    prune: bool,
-    advance: Bound<'_, PyAny>,
-) -> PyResult<(usize, usize, Failed)> {
-    let limits = setup("")?.0.reading.limits;
-    let last = Arc::new(Mutex::new(None::<Advance>));
-    let seen = Arc::clone(&last);
-    let tick = || {
-        let advanced = last.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match advanced {
-            Some(Advance { done, total, left }) => {
-                advance.call1((done, total, left.as_secs_f64())).map(drop)
-            }
-            None => Ok(()),
-        }
-    };
-    let outcome = wait(py, &Failure::default(), tick, move |stop| {
-        Sweep::read(&spec, limits, BUILD)?.run(&out, prune, stop, |advance| {
-            *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(advance);
-        })
-    })?;
-    let failed = outcome.failed.into_iter();
-    let failed = failed.map(|(cell, error)| (cell, error.to_string()));
-    Ok((outcome.ran, outcome.found, failed.collect()))
-}
-
 /// The native part of the package.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -329,9 +312,15 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("build", BUILD)?;
     module.add_class::<Results>()?;
     module.add_class::<trace::TraceReader>()?;
+    module.add_class::<sweep::OpenSweep>()?;
+    module.add_function(wrap_pyfunction!(sweep::run_cell, module)?)?;
+    module.add_function(wrap_pyfunction!(studies::whatif, module)?)?;
+    module.add_function(wrap_pyfunction!(studies::reproduce, module)?)?;
+    module.add_function(wrap_pyfunction!(studies::verify_kernel, module)?)?;
     module.add_function(wrap_pyfunction!(trace::write_trace, module)?)?;
+    module.add_function(wrap_pyfunction!(trace::write_columns, module)?)?;
     module.add("PolicyError", module.py().get_type::<PolicyError>())?;
     module.add_function(wrap_pyfunction!(run, module)?)?;
-    module.add_function(wrap_pyfunction!(sweep, module)?)?;
+    module.add_function(wrap_pyfunction!(sweep::sweep, module)?)?;
     module.add_function(wrap_pyfunction!(curve, module)?)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Traces as columns of numbers, which Python makes Arrow batches of.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use agewise_trace::page_trace::Header;
@@ -68,24 +68,77 @@ impl TraceReader {
     }
 }
 
+/// Numbers of 64 bits as bytes, and whether they have a sign.
+type Column<'py> = (Bound<'py, PyBytes>, bool);
+
+/// The numbers of a column; those below 0 as they would be read without a sign.
+fn numbers<'a>(column: &'a Column<'_>) -> impl Iterator<Item = (u64, bool)> + 'a {
+    let (bytes, is_signed) = column;
+    let (numbers, _) = bytes.as_bytes().as_chunks();
+    let numbers = numbers.iter().map(|bytes| u64::from_ne_bytes(*bytes));
+    numbers.map(|number| (number, *is_signed && number.cast_signed() < 0))
+}
+
+/// Writes columns of pages and times, in order, and gives their number.
+#[pyfunction]
+pub fn write_columns(
+    path: PathBuf,
+    pages: Column<'_>,
+    times: Option<Column<'_>>,
+    format: &str,
+) -> PyResult<u64> {
+    let many = |column: &Column<'_>| column.0.as_bytes().len() / 8;
+    let (all, with_time) = (many(&pages), times.as_ref().map(many));
+    if let Some(with_time) = with_time.filter(|with_time| *with_time != all) {
+        return Err(PyValueError::new_err(format!(
+            "{all} pages, but {with_time} times: each access has both"
+        )));
+    }
+    let mut times = times.as_ref().map(numbers);
+    let accesses = numbers(&pages).enumerate().map(|(at, (page, is_below))| {
+        let time = times.as_mut().and_then(Iterator::next);
+        let (time_ns, is_before) = time.unwrap_or_default();
+        match is_below || is_before {
+            true => Err(no_access(
+                at,
+                &format!("({}, {})", page.cast_signed(), time_ns.cast_signed()),
+            )),
+            false => Ok((page, time_ns)),
+        }
+    });
+    write(&path, format, accesses)
+}
+
 /// Writes pages with their times, in order, and gives their number.
 #[pyfunction]
 pub fn write_trace(path: PathBuf, accesses: &Bound<'_, PyAny>, format: &str) -> PyResult<u64> {
+    let accesses = accesses.try_iter()?.enumerate().map(|(at, access)| {
+        let access = access?;
+        let wrong = |_| no_access(at, &format!("{access:?}"));
+        access.extract().map_err(wrong)
+    });
+    write(&path, format, accesses)
+}
+
+fn no_access(at: usize, access: &str) -> PyErr {
+    PyValueError::new_err(format!(
+        "access {at}: {access} is no page and time: both are whole numbers from 0 on"
+    ))
+}
+
+fn write(
+    path: &Path,
+    format: &str,
+    accesses: impl Iterator<Item = PyResult<(u64, u64)>>,
+) -> PyResult<u64> {
     let format = OutputFormat::by_name(format).filter(|of| *of != OutputFormat::OracleGeneral);
     let format =
         format.ok_or_else(|| PyValueError::new_err("format is \"page\", \"csv\" or \"lirs\""))?;
     let failed = |error: agewise_trace::TraceError| exception(error.into());
-    let accesses = accesses.try_iter()?;
-    let mut writer = TraceWriter::create(&path, format, &Header::default()).map_err(failed)?;
+    let mut writer = TraceWriter::create(path, format, &Header::default()).map_err(failed)?;
     let mut last_ns = 0;
     for (at, access) in accesses.enumerate() {
-        let access = access?;
-        let wrong = |_| {
-            PyValueError::new_err(format!(
-                "access {at}: {access:?} is no page and time: both are whole numbers from 0 on"
-            ))
-        };
-        let (page, time_ns): (u64, u64) = access.extract().map_err(wrong)?;
+        let (page, time_ns) = access?;
         if time_ns < last_ns {
             return Err(PyValueError::new_err(format!(
                 "access {at}: its time {time_ns} is before {last_ns}, that of the access before"

@@ -18,12 +18,13 @@ import unittest
 import unittest.mock
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import agewise
-from agewise import lab, policy, trace
+from agewise import _sweep, lab, policy, trace
 
 AGEWISE = os.environ["AGEWISE"]
 EXAMPLES = os.environ["EXAMPLES"]
@@ -39,6 +40,12 @@ def command(*arguments: str) -> list[dict[str, Any]]:
 def without_build(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The build of the command need not be that of the wheel."""
     return [{key: value for key, value in row.items() if key != "build"} for row in rows]
+
+
+def files(directory: str) -> dict[str, bytes]:
+    """The files of a data set by name."""
+    found = Path(directory).rglob("*.parquet")
+    return {str(file.relative_to(directory)): file.read_bytes() for file in found}
 
 
 class MyLru(policy.Policy):
@@ -134,6 +141,81 @@ class Package(unittest.TestCase):
     def test_frames_hold_the_rows(self) -> None:
         results = lab.run("kv", ["classic"], seeds=1)
         self.assertEqual(results.frame().to_dicts(), results.rows())
+        curves = lab.curve(self.trace, ["lru"], points=3)
+        self.assertEqual(curves.frame().to_dicts(), curves.rows())
+
+    @unittest.skipUnless(find_spec("pyarrow"), "pyarrow is not installed")
+    def test_results_are_tables_of_arrow(self) -> None:
+        pyarrow = import_module("pyarrow")
+        results = lab.run("kv", ["classic"], seeds=1)
+        table = pyarrow.table(results)
+        self.assertEqual(table.to_pylist(), results.rows())
+        kinds = {field.name: str(field.type) for field in table.schema}
+        some = [kinds[name] for name in ("policy", "n", "mean")]
+        self.assertEqual(some, ["string", "int64", "double"])
+        # Twice: a stream is used up, the results are not.
+        self.assertEqual(len(pyarrow.table(results)), len(results))
+
+    def test_studies_give_the_rows_of_the_command(self) -> None:
+        theirs = command("whatif", self.trace, "--sample", "50")
+        self.assertEqual(lab.whatif(self.trace, sample=50), theirs)
+        seen: list[tuple[int, int]] = []
+
+        def progress(done: int, total: int, left: float) -> None:
+            seen.append((done, total))
+
+        ours = lab.reproduce("refault-distance", seeds=2, progress=progress)
+        self.assertEqual(ours, command("reproduce", "refault-distance", "--seeds", "2"))
+        self.assertEqual(seen[-1][0], seen[-1][1])
+        with self.assertRaisesRegex(ValueError, "did you mean `refault-distance`"):
+            lab.reproduce("refault-distanc")
+        with self.assertRaisesRegex(ValueError, "no row of kernel 5.4"):
+            lab.verify_kernel(kernel="5.4")
+        with self.assertRaises(FileNotFoundError):
+            lab.verify_kernel(reference="/nonexistent")
+        with self.assertRaisesRegex(ValueError, "no share of the pages"):
+            lab.whatif(self.trace, sample=0)
+        with self.assertRaises(FileNotFoundError):
+            lab.whatif("/nonexistent")
+
+    def test_verify_kernel_gives_the_rows_of_the_command(self) -> None:
+        ours = lab.verify_kernel(kernel="7.2", single=True, flush_phases=1)
+        line = [AGEWISE, "lab", "verify-kernel", "--kernel", "7.2", "--single"]
+        line += ["--flush-phases", "1", "--format", "json"]
+        # Its exit status is whether all agree.
+        printed = subprocess.run(line, capture_output=True).stdout
+        self.assertEqual(ours, [json.loads(line) for line in printed.splitlines()])
+        self.assertGreater(len(ours), 0)
+
+    def test_size_runs_the_command(self) -> None:
+        rows = lab.size(self.trace, options={"cost_model": "nvme", "points": 4})
+        self.assertEqual(rows[-1]["cost_model"], "nvme")
+        self.assertEqual(len(rows), 5)
+        with self.assertRaisesRegex(FileNotFoundError, "/nonexistent"):
+            lab.size("/nonexistent")
+        with self.assertRaisesRegex(ValueError, "invalid value 'x'"):
+            lab.size(self.trace, options={"points": "x"})
+        with unittest.mock.patch.dict(os.environ, {"AGEWISE": "", "PATH": ""}):
+            with self.assertRaisesRegex(FileNotFoundError, "install it, or set AGEWISE"):
+                lab.size(self.trace)
+
+    @unittest.skipUnless(os.geteuid() == 0, "page tables are read as root")
+    def test_live_programs_are_reported(self) -> None:
+        program = subprocess.Popen(["sleep", "60"])
+        self.addCleanup(program.wait)
+        self.addCleanup(program.kill)
+        try:
+            ages = agewise.report(pid=program.pid, duration="1s")[0]
+        except agewise.CommandError as error:
+            self.skipTest(str(error))
+        self.assertEqual((ages["record"], ages["kind"]), ("ages", "process"))
+        watched = agewise.watch(pid=program.pid, every="1s")
+        looks = (record["time_ms"] for record in watched if record["record"] == "ages")
+        self.assertLess(next(looks), next(looks))
+        watched.close()  # type: ignore[attr-defined]
+        with self.assertRaisesRegex(agewise.CommandError, "is gone") as raised:
+            agewise.report(pid=2**22 + 1)
+        self.assertEqual(raised.exception.status, 1)
 
     def test_policies_in_python_count_as_ours(self) -> None:
         for trace in (self.trace, self.zipf()):
@@ -231,10 +313,72 @@ class Package(unittest.TestCase):
             return sorted(str(row) for row in without_build(cells))
 
         self.assertEqual(rows(out), rows(theirs))
+        if find_spec("ray"):
+            on_ray = os.path.join(self.directory.name, "on-ray")
+            self.on_ray(spec, out, on_ray)
+            self.assertEqual(rows(on_ray), rows(theirs))
+        else:
+            print("SKIPPED sweeps on Ray: ray is not installed", file=sys.stderr)
+        with self.assertRaisesRegex(ValueError, "sweeps run on"):
+            agewise.sweep(spec, out, on="slurm")
         with self.assertRaisesRegex(ValueError, "did you mean `workload`"):
             agewise.sweep({"grid": {"worklod": "kv"}}, out)
         with self.assertRaisesRegex(ValueError, "not of this sweep"):
             agewise.sweep({"grid": {"workload": "kv", "policy": "classic"}}, out)
+
+    def on_ray(self, spec: dict[str, Any], local: str, out: str) -> None:
+        """The files of a sweep on Ray are those of the local one, whoever dies meanwhile."""
+        import ray
+        from agewise import _native, _ray
+
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=40)
+        self.addCleanup(ray.shutdown)
+        seen: list[tuple[int, int]] = []
+
+        def progress(done: int, total: int, left: float) -> None:
+            seen.append((done, total))
+
+        swept = agewise.sweep(spec, out, on="ray", progress=progress)
+        self.assertEqual((swept.ran, swept.found, swept.failed), (4, 0, []))
+        self.assertEqual(seen[-1], (4, 4))
+        self.assertEqual(files(out), files(local))
+        self.assertEqual(agewise.sweep(spec, out, on="ray").found, 4)
+
+        marker = os.path.join(self.directory.name, "died")
+
+        def mortal(errand: _ray.Errand, content: Any) -> _ray.Done:
+            # The first cell of all kills its worker once, that of kv each time.
+            if errand[1]["workload"] == "kv":
+                os._exit(9)
+            try:
+                os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return _ray.run_cell(errand, content)
+            os._exit(9)
+
+        described = os.path.join(self.directory.name, "described.toml")
+        Path(described).write_text(_sweep._toml(spec))
+        again = os.path.join(self.directory.name, "again")
+        opened = _native.OpenSweep(described, again, False)
+        with self.assertWarnsRegex(UserWarning, "its worker died, it is run again"):
+            ran, [(cell, why)] = _ray.sweep(opened, progress, mortal)
+        self.assertEqual(ran, 3)
+        self.assertIn("workload=kv", cell)
+        self.assertIn("3 workers died of it", why)
+        self.assertTrue(set(files(again).items()) < set(files(local).items()))
+
+    def test_workers_refuse_cells_of_others(self) -> None:
+        from agewise import _native
+
+        spec = os.path.join(self.directory.name, "one.toml")
+        Path(spec).write_text(f"[[grid]]\nworkload = '{self.trace}'\npolicy = 'lru'\n")
+        opened = _native.OpenSweep(spec, os.path.join(self.directory.name, "one"), False)
+        [(name, values, sha256, file)] = opened.missing()
+        self.assertEqual(str(file), self.trace)
+        other = os.path.join(self.directory.name, "other.trace")
+        Path(other).write_text("1\n2\n")
+        with self.assertRaisesRegex(ValueError, "another build of agewise, or another file"):
+            _native.run_cell((name, values, sha256, file), other)
 
     @unittest.skipUnless(find_spec("polars"), "polars is not installed")
     def test_sweeps_are_read_in_place(self) -> None:
@@ -257,13 +401,34 @@ class Package(unittest.TestCase):
         self.assertEqual(ours, plain)
         for wrong in ([1, -1], [1, 1.5], [1, float("nan")], [1, None], [1, 2**64]):
             with self.assertRaisesRegex(ValueError, "access 1: .* is no page"):
-                trace.write(path, wrong)  # type: ignore[arg-type]
+                trace.write(path, wrong)
         with self.assertRaisesRegex(ValueError, "access 1: .* is no page and time"):
             trace.write(path, [1, 2], time_ns=[3])
         with self.assertRaisesRegex(ValueError, "access 1: its time 2 is before 3"):
             trace.write(path, [1, 2], time_ns=[3, 2])
         with self.assertRaisesRegex(ValueError, "format is"):
             trace.write(path, [], format="oracleGeneral")
+
+    @unittest.skipUnless(find_spec("polars"), "polars is not installed")
+    def test_frames_are_written_as_they_should_be(self) -> None:
+        import polars
+
+        path, plain = (os.path.join(self.directory.name, name) for name in ("f.pages", "p.pages"))
+        pages = [n * n % 1009 for n in range(5000)]
+        frame = polars.DataFrame({"page": pages, "time_ns": range(5000)})
+        self.assertEqual(trace.write(path, frame), 5000)
+        trace.write(plain, pages, time_ns=range(5000))
+        self.assertEqual(Path(path).read_bytes(), Path(plain).read_bytes())
+        with self.assertRaisesRegex(ValueError, r"no column 'page'; it has \['pages'\]"):
+            trace.write(path, polars.DataFrame({"pages": [1]}))
+        for wrong in ([1, -1], [1.0, float("nan")], [1, None]):
+            with self.assertRaisesRegex(ValueError, "access [01]: .* is no page and time"):
+                trace.write(path, polars.Series(wrong))
+        # The words with numpy, and without.
+        with self.assertRaisesRegex(ValueError, r"2 pages, but 1 times|access 1: \(2, None\)"):
+            trace.write(path, polars.Series([1, 2]), time_ns=polars.Series([1]))
+        with self.assertRaisesRegex(ValueError, "access 1: its time 2 is before 3"):
+            trace.write(path, polars.Series([1, 2]), time_ns=polars.Series([3, 2]))
 
     @unittest.skipUnless(find_spec("pyarrow"), "pyarrow is not installed")
     def test_traces_are_read_in_batches(self) -> None:
@@ -306,7 +471,7 @@ class Package(unittest.TestCase):
     def test_examples_of_the_page_run(self) -> None:
         pages = "".join(Path(page).read_text() for page in EXAMPLES.split())
         examples = re.findall(r"```python\n(.*?)```", pages, re.S)
-        self.assertEqual(len(examples), 6)
+        self.assertEqual(len(examples), 7)
         for example in examples:
             line = [sys.executable, "-c", example]
             done = subprocess.run(line, cwd=self.directory.name, capture_output=True, text=True)

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
@@ -219,6 +219,14 @@ impl Setup {
             Place::Workload { text, .. } => Ok(hex(Sha256::new_with_prefix(text))),
             Place::Trace(source) => sha256_of(&source.path),
         }
+    }
+
+    /// The file of a workload or trace that is named by its path.
+    #[must_use]
+    pub fn file(&self, name: &str) -> Option<PathBuf> {
+        let path = Path::new(name);
+        let is_named = self.reading.manifest.is_none() && path.is_file();
+        is_named.then(|| path.to_owned())
     }
 
     fn place(&self, name: &str) -> Result<Place, StudyError> {

@@ -6,11 +6,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use agewise_cli::output::{self, Format};
-use agewise_lab::whatif::Looks;
-use agewise_policy::whatif::{Decider, Kernel, PAGES_MAX};
+use agewise_lab::whatif::Beside;
 use agewise_trace::TraceSource;
 use anyhow::Context;
-use serde::Serialize;
 
 use crate::command::trace::input::trace_memory_default;
 
@@ -25,7 +23,7 @@ use crate::command::trace::input::trace_memory_default;
 /// the truth lies within the interval told.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Recorded traces, of any format `agewise trace info` knows.
+    /// Besideed traces, of any format `agewise trace info` knows.
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
 
@@ -42,21 +40,6 @@ fn percent(text: &str) -> Result<f64, String> {
     agewise_cli::observe::percent(text).map_err(|_| format!("'{text}' is no share of the pages"))
 }
 
-/// The least sample: less says nothing.
-const PAGES_MIN: usize = 100;
-
-/// A trace as it is printed.
-#[derive(Debug, Serialize)]
-struct Record {
-    trace: String,
-    pages: usize,
-    sampled_pages: usize,
-    looks: usize,
-    uses: usize,
-    error: f64,
-    within: f64,
-}
-
 /// Compares and prints.
 ///
 /// # Errors
@@ -68,21 +51,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let mut source = TraceSource::new(path);
         source.options.limits.memory_max_bytes = trace_memory_default();
         let place = || format!("{}", path.display());
-        let looks = Looks::read(&source).with_context(place)?;
-        let share = (looks.pages() as f64 * args.sample / 100.0) as usize;
-        let sampled_pages = share.clamp(PAGES_MIN, PAGES_MAX).min(looks.pages().max(1));
-        let told = looks.told(sampled_pages, Kernel::Classic, Decider::Lru);
-        let (error, within) = looks.compare(&looks.lru_misses(), &told);
-        let name = path.file_name().unwrap_or(path.as_os_str());
-        let record = Record {
-            trace: agewise_host::untrusted::clean(&name.to_string_lossy()),
-            pages: looks.pages(),
-            sampled_pages,
-            looks: looks.len(),
-            uses: looks.uses(),
-            error,
-            within,
-        };
+        let mut record = Beside::of(&source, args.sample).with_context(place)?;
+        record.trace = agewise_host::untrusted::clean(&record.trace);
         match args.format {
             Format::Text => text(&mut out, &record)?,
             Format::Json => output::json_line(&mut out, &record)?,
@@ -99,7 +69,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             csv.flush()?;
         }
         Format::Text if records.len() > 1 => {
-            let mean = |of: &dyn Fn(&Record) -> f64| {
+            let mean = |of: &dyn Fn(&Beside) -> f64| {
                 records.iter().map(of).sum::<f64>() / records.len() as f64
             };
             let (error, within) = (mean(&|of| of.error), mean(&|of| of.within));
@@ -110,7 +80,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(out: &mut impl Write, record: &Record) -> std::io::Result<()> {
+fn text(out: &mut impl Write, record: &Beside) -> std::io::Result<()> {
     writeln!(
         out,
         "{:<32} {:>6} of {:>8} pages, {:>6} looks: error {:.4}, within {:>5.1} %",

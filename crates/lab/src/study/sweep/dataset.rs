@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use super::Done;
 use crate::study::description::{Described, RunCell};
 use crate::study::error::StudyError;
 
@@ -18,7 +19,7 @@ const LOCK: &str = ".lock";
 
 /// A directory that a sweep writes to.
 #[derive(Debug)]
-pub(super) struct Dataset {
+pub struct Dataset {
     directory: PathBuf,
     known: HashSet<String>,
     /// Gives the lock back when it is dropped.
@@ -31,7 +32,7 @@ impl Dataset {
     /// # Errors
     /// Another sweep writes to it, it holds other cells and `prune` is not set, or it cannot be
     /// read or written.
-    pub fn open(
+    pub(super) fn open(
         directory: &Path,
         cells: &HashSet<&str>,
         prune: bool,
@@ -77,8 +78,14 @@ impl Dataset {
         })
     }
 
+    /// How many cells were there when it was opened.
+    #[must_use]
+    pub fn found(&self) -> usize {
+        self.known.len()
+    }
+
     /// Whether a cell was there when it was opened.
-    pub fn has(&self, id: &str) -> bool {
+    pub(super) fn has(&self, id: &str) -> bool {
         self.known.contains(id)
     }
 
@@ -86,27 +93,28 @@ impl Dataset {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn put(
-        &self,
-        id: &str,
-        cells: &[Described<RunCell>],
-        bytes: &[u8],
-    ) -> Result<(), StudyError> {
-        let mut directory = self.directory.clone();
-        if let Some(Described { cell, .. }) = cells.first() {
-            directory.push(format!("workload={}", escaped(&cell.workload)));
-            directory.push(format!("policy={}", escaped(&cell.policy)));
-        }
+    pub fn put(&self, id: &str, done: &Done) -> Result<(), StudyError> {
+        let directory = self.directory.join(&done.partition);
         let part = directory.join(format!("{id}.part"));
         let write = || {
             fs::create_dir_all(&directory)?;
             let mut file = File::create(&part)?;
-            file.write_all(bytes)?;
+            file.write_all(&done.bytes)?;
             file.sync_all()?;
             fs::rename(&part, directory.join(format!("{id}.parquet")))
         };
         write().map_err(|source| write_error(&part, source))
     }
+}
+
+/// Where the file of a cell goes.
+pub(super) fn partition(cells: &[Described<RunCell>]) -> PathBuf {
+    let mut partition = PathBuf::new();
+    if let Some(Described { cell, .. }) = cells.first() {
+        partition.push(format!("workload={}", escaped(&cell.workload)));
+        partition.push(format!("policy={}", escaped(&cell.policy)));
+    }
+    partition
 }
 
 /// The cells in a directory; none if there is no directory.

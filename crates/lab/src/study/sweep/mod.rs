@@ -7,7 +7,7 @@ pub mod dataset;
 mod spec;
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,12 +18,12 @@ use sha2::{Digest, Sha256};
 
 use super::description::Description;
 use super::error::StudyError;
-use super::run::{RunOutcome, RunRequest};
+use super::run::RunRequest;
 use super::setup::{Named, Setup, hex, parse_contender, read_text};
 use super::{options, parquet};
 use crate::proactive::Sight;
-use dataset::Dataset;
-use spec::Values;
+pub use dataset::Dataset;
+pub use spec::Values;
 
 /// A sweep.
 #[derive(Debug)]
@@ -35,11 +35,33 @@ pub struct Sweep {
 struct Cell {
     /// Names the file.
     id: String,
-    /// What it was given, for messages.
-    text: String,
+    /// What it was given.
+    values: Values,
     request: RunRequest,
     /// Which of the subjects it runs, and the hash of that.
     subject: (usize, String),
+}
+
+/// A cell for whoever runs it elsewhere: all that it takes, and its file.
+#[derive(Clone, Debug)]
+pub struct Errand {
+    /// Names the cell.
+    pub id: String,
+    /// What it was given, by key.
+    pub values: Values,
+    /// SHA-256 of the workload or trace.
+    pub sha256: String,
+    /// The file of that, if it has one of its own.
+    pub file: Option<PathBuf>,
+}
+
+/// What came of a cell.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// Where its file goes below the directory of the sweep.
+    pub partition: PathBuf,
+    /// What is in it.
+    pub bytes: Vec<u8>,
 }
 
 /// How far a sweep is.
@@ -109,7 +131,7 @@ impl Sweep {
             };
             cells.push(Cell {
                 id: id(&values, &request, &subject.1),
-                text,
+                values,
                 request,
                 subject,
             });
@@ -139,6 +161,28 @@ impl Sweep {
         Ok(cells.filter(|cell| there.contains(&cell.id)).count())
     }
 
+    /// Opens a directory for cells that are run elsewhere, and gives those that are missing in it.
+    ///
+    /// # Errors
+    /// As [`Sweep::run`].
+    pub fn open(
+        &self,
+        directory: &Path,
+        prune: bool,
+    ) -> Result<(Dataset, Vec<Errand>), StudyError> {
+        let ids = self.cells.iter().map(|cell| cell.id.as_str()).collect();
+        let dataset = Dataset::open(directory, &ids, prune)?;
+        let missing = self.cells.iter().filter(|cell| !dataset.has(&cell.id));
+        let errands = missing.map(|cell| Errand {
+            id: cell.id.clone(),
+            values: cell.values.clone(),
+            sha256: cell.subject.1.clone(),
+            file: cell.request.setup.file(&cell.request.subject),
+        });
+        let errands = errands.collect();
+        Ok((dataset, errands))
+    }
+
     /// Runs the cells that are not in the directory yet, as many at a time as there are threads.
     /// With `prune`, deletes cells in it that are not of this sweep.
     ///
@@ -166,8 +210,8 @@ impl Sweep {
                 let started = Instant::now();
                 match subjects.run(cell, stop) {
                     Err(StudyError::Stopped) => return Err(StudyError::Stopped),
-                    Err(error) => lock(&failed).push((cell.text.clone(), error)),
-                    Ok((outcome, bytes)) => dataset.put(&cell.id, &outcome.cells, &bytes)?,
+                    Err(error) => lock(&failed).push((line(&cell.values), error)),
+                    Ok(done) => dataset.put(&cell.id, &done)?,
                 }
                 advance(times.done(cell.subject.0, started.elapsed()));
             }
@@ -183,6 +227,43 @@ impl Sweep {
             failed,
         })
     }
+}
+
+impl Errand {
+    /// Runs the cell; its workload or trace is read from `file` if that is given, which has the
+    /// name of the file but may lie anywhere.
+    ///
+    /// # Errors
+    /// It cannot be run, or here it would be another cell.
+    pub fn run(
+        &self,
+        file: Option<&Path>,
+        limits: ReadLimits,
+        build: &str,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Done, StudyError> {
+        let request = request(&self.values, limits, build)?;
+        let place = file.map(|file| file.to_string_lossy().into_owned());
+        let place = place.as_ref().unwrap_or(&request.subject);
+        let named = request.setup.subject(place)?;
+        if id(&self.values, &request, &named.sha256) != self.id {
+            return Err(StudyError::argument(
+                "the worker has another build of agewise, or another file under this name, than \
+                 who sent it",
+            ));
+        }
+        done(&request, &named, stop)
+    }
+}
+
+/// Runs a cell.
+fn done(request: &RunRequest, named: &Named, stop: &Arc<AtomicBool>) -> Result<Done, StudyError> {
+    let outcome = request.run_on(named, stop, |_| ())?;
+    let table = outcome.run_table();
+    let partition = dataset::partition(&outcome.cells);
+    let cells = outcome.cells;
+    let bytes = parquet::bytes(&table, &Description::Run { cells })?;
+    Ok(Done { partition, bytes })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -270,18 +351,8 @@ impl Subjects {
         Subjects(slots)
     }
 
-    fn run(
-        &self,
-        cell: &Cell,
-        stop: &Arc<AtomicBool>,
-    ) -> Result<(RunOutcome, Vec<u8>), StudyError> {
-        let named = self.take(cell)?;
-        let outcome = cell.request.run_on(&named, stop, |_| ())?;
-        let description = Description::Run {
-            cells: outcome.cells.clone(),
-        };
-        let bytes = parquet::bytes(&outcome.run_table(), &description)?;
-        Ok((outcome, bytes))
+    fn run(&self, cell: &Cell, stop: &Arc<AtomicBool>) -> Result<Done, StudyError> {
+        done(&cell.request, &self.take(cell)?, stop)
     }
 
     fn take(&self, cell: &Cell) -> Result<Named, StudyError> {

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What looks at this machine is done by the command ``agewise``, which has the privileges for it,
+and is not part of the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional, Union
+
+__all__ = ["CommandError", "report", "watch"]
+
+#: Seconds that the command has to put back what it changed, once it is interrupted.
+TO_END = 10.0
+
+Some = Union[int, str, Sequence[Union[int, str]], None]
+
+
+class CommandError(RuntimeError):
+    """The command failed; its words, and its exit status in `status`."""
+
+    def __init__(self, words: str, status: int) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+def _found() -> str:
+    found = os.environ.get("AGEWISE") or shutil.which("agewise")
+    if not found:
+        raise FileNotFoundError(
+            "this needs the command agewise: install it, or set AGEWISE to its path"
+        )
+    return found
+
+
+def rows(*arguments: str) -> Iterator[dict[str, Any]]:
+    """The objects that the command prints, one after the other."""
+    return _rows([_found(), *arguments, "--format", "json"])
+
+
+def _rows(line: list[str]) -> Iterator[dict[str, Any]]:
+    with tempfile.TemporaryFile("w+") as said:
+        # Who closes the iterator, and Ctrl-C, interrupt the command, which then tidies up.
+        with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=said, text=True) as command:
+            assert command.stdout is not None
+            try:
+                for printed in command.stdout:
+                    yield json.loads(printed)
+                status = command.wait()
+            finally:
+                _end(command)
+        if status != 0:
+            said.seek(0)
+            raise _exception(said.read(), status)
+
+
+def _end(command: subprocess.Popen[str]) -> None:
+    if command.poll() is None:
+        command.send_signal(signal.SIGINT)
+        try:
+            command.wait(TO_END)
+        except subprocess.TimeoutExpired:
+            command.kill()
+
+
+def _exception(said: str, status: int) -> Exception:
+    words = said.strip()
+    for start in ("agewise: ", "error: "):
+        words = words.rpartition("\n" + start)[2].removeprefix(start)
+    if status == 2:
+        return ValueError(words.split("\n\n")[0])
+    if "(os error 2)" in words:
+        return FileNotFoundError(words)
+    if "(os error 13)" in words or "(os error 1)" in words:
+        return PermissionError(words)
+    return CommandError(words or f"agewise ended with status {status}", status)
+
+
+def options(given: Mapping[str, object]) -> list[str]:
+    """Options of the command: a list is an option several times, None is none."""
+    line = []
+    for name, value in given.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            line.append(flag)
+        elif isinstance(value, (list, tuple)):
+            line += [part for one in value for part in (flag, str(one))]
+        elif value is not None and value is not False:
+            line += [flag, str(value)]
+    return line
+
+
+def report(
+    *,
+    pid: Some = None,
+    cgroup: Some = None,
+    duration: Optional[str] = None,
+    options: Optional[Mapping[str, object]] = None,
+) -> list[dict[str, Any]]:
+    """How old the memory of processes or cgroups is: the records of ``agewise report``.
+
+    `duration`: how long to look, such as ``"1m"``. `options`: others of the command, such as
+    ``{"intervals": "1s,1m", "exact": True}``. Runs the installed command; reading page tables
+    needs root.
+
+    Raises ValueError for wrong arguments, FileNotFoundError where the command is not installed,
+    CommandError for all else, with its words.
+    """
+    given = {"pid": pid, "cgroup": cgroup, "duration": duration, **(options or {})}
+    return list(rows("report", *_line(given)))
+
+
+def watch(
+    *,
+    pid: Some = None,
+    cgroup: Some = None,
+    every: str = "10s",
+    options: Optional[Mapping[str, object]] = None,
+) -> Iterator[dict[str, Any]]:
+    """The records of `report`, again and again: those of ``agewise report --follow EVERY``.
+
+    Ends when every target is gone, and with ``close()`` of the iterator. Raises as `report` does.
+    """
+    given = {"pid": pid, "cgroup": cgroup, "follow": every, **(options or {})}
+    return rows("report", *_line(given))
+
+
+_line = options

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bars in notebooks and terminals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Optional
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Parts done, parts there are, seconds left.
+Advance = Callable[[int, int, float], None]
+
+
+@contextmanager
+def shown(unit: str, progress: Optional[Advance]) -> Iterator[Advance]:
+    """What is called as work goes on: `progress`, or a bar where tqdm is installed."""
+    if progress is not None:
+        yield progress
+        return
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        yield lambda done, total, left: None
+        return
+    words = "{l_bar}{bar}| {n_fmt}/{total_fmt} " + unit + "s{postfix}"
+    # Nothing is shown of what takes less than half a second.
+    with tqdm(unit=unit, bar_format=words, delay=0.5) as bar:
+
+        def advance(done: int, total: int, left: float) -> None:
+            bar.total = total
+            bar.set_postfix_str(f"{left:.0f} s left", refresh=False)
+            bar.update(done - bar.n)
+
+        yield advance

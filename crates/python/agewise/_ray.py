@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells of a sweep as tasks of Ray. Traces go through its object store, results come back as the
+bytes of their files, and who asked for the sweep writes them: same cells, same bytes as locally."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Optional
+
+from . import _native
+from ._progress import Advance
+
+#: How often a cell is begun whose workers die.
+ATTEMPTS = 3
+#: Cells under way at a time, for each processor of the cluster.
+UNDER_WAY = 4
+
+#: A cell: its name, what it was given, the hash of its workload or trace, and the file of that.
+Errand = tuple[str, dict[str, str], str, Optional[Path]]
+#: What `_native.run_cell` gives: directories below that of the sweep, and the bytes of the file.
+Done = tuple[Path, bytes]
+RunCell = Callable[[Errand, Optional[bytes]], Done]
+
+
+def run_cell(errand: Errand, content: Optional[bytes]) -> Done:
+    """Runs a cell on a worker. `content` is what is in its file."""
+    # A task has one processor.
+    os.environ.setdefault("RAYON_NUM_THREADS", "1")
+    file = errand[3]
+    if file is None or content is None:
+        return _native.run_cell(errand, None)
+    # Another worker of this machine may have written it; a directory a content, a name at once.
+    digest = hashlib.sha256(content).hexdigest()
+    directory = os.path.join(tempfile.gettempdir(), f"agewise-{os.getuid()}", digest)
+    place = os.path.join(directory, file.name)
+    if not os.path.exists(place):
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=directory, delete=False) as part:
+            part.write(content)
+        os.replace(part.name, place)
+    return _native.run_cell(errand, place)
+
+
+def sweep(
+    opened: _native.OpenSweep, advance: Advance, run: RunCell = run_cell
+) -> tuple[int, list[tuple[str, str]]]:
+    """Runs what is missing; gives the number of cells run, and those that failed with why."""
+    try:
+        import ray
+    except ImportError:
+        raise ImportError("sweeps on \"ray\" need it: pip install ray") from None
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        # The cluster of RAY_ADDRESS, or one that is started on this machine.
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        return _Tasks(ray, opened, advance, run).run()
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
+class _Tasks:
+    def __init__(
+        self, ray: Any, opened: _native.OpenSweep, advance: Advance, run: RunCell
+    ) -> None:
+        self.ray = ray
+        self.opened = opened
+        self.advance = advance
+        # Deaths are counted here, so that each can be reported.
+        self.task = ray.remote(num_cpus=1, max_retries=0)(run)
+        self.waiting = [(errand, 1) for errand in reversed(opened.missing())]
+        self.total = opened.found() + len(self.waiting)
+        self.under_way: dict[Any, tuple[Errand, int]] = {}
+        self.failed: list[tuple[str, str]] = []
+        self.ran = 0
+        #: The file that was sent last, and where it is in the object store: cells of a file follow
+        #: each other, and the store keeps what tasks still need.
+        self.sent: tuple[Optional[Path], Any] = (None, None)
+
+    def run(self) -> tuple[int, list[tuple[str, str]]]:
+        began = time.monotonic()
+        most = UNDER_WAY * max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+        todo = len(self.waiting)
+        try:
+            while self.waiting or self.under_way:
+                while self.waiting and len(self.under_way) < most:
+                    self.start(*self.waiting.pop())
+                ready, _ = self.ray.wait(list(self.under_way), timeout=1.0)
+                for task in ready:
+                    self.finish(task)
+                done = self.ran + len(self.failed)
+                if ready and done:
+                    left = (time.monotonic() - began) / done * (todo - done)
+                    self.advance(self.total - todo + done, self.total, left)
+        finally:
+            for task in self.under_way:
+                self.ray.cancel(task, force=True)
+        return self.ran, self.failed
+
+    def start(self, errand: Errand, attempt: int) -> None:
+        file = errand[3]
+        if file is not None and self.sent[0] != file:
+            self.sent = (file, self.ray.put(file.read_bytes()))
+        content = self.sent[1] if file is not None else None
+        self.under_way[self.task.remote(errand, content)] = (errand, attempt)
+
+    def finish(self, task: Any) -> None:
+        errand, attempt = self.under_way.pop(task)
+        text = " ".join(f"{key}={value}" for key, value in errand[1].items())
+        exceptions = self.ray.exceptions
+        try:
+            partition, content = self.ray.get(task)
+        except exceptions.RayTaskError as error:
+            self.failed.append((text, str(error.cause)))
+        except exceptions.RayError as error:
+            words = str(error).strip().partition("\n")[0]
+            if attempt == ATTEMPTS:
+                self.failed.append((text, f"{attempt} workers died of it, the last: {words}"))
+                return
+            warnings.warn(f"{text}: its worker died, it is run again: {words}", stacklevel=2)
+            self.waiting.append((errand, attempt + 1))
+        else:
+            self.opened.put(errand[0], partition, content)
+            self.ran += 1

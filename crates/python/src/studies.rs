@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Studies whose rows are what the command prints with `--format json`: they are handed to Python
+//! as that text.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use agewise_lab::reference::mutation::mutate;
+use agewise_lab::reference::rows::{self, Cell};
+use agewise_lab::reference::verify::{Effort, verify};
+use agewise_lab::reproduce::{Choice, Summary, find, reproduce as again};
+use agewise_lab::study::StudyError;
+use agewise_lab::whatif::Beside;
+use agewise_trace::TraceSource;
+use pyo3::prelude::*;
+use serde::Serialize;
+
+use crate::progress::Counter;
+use crate::{Failure, setup, wait};
+
+/// Rows as JSON, one a line.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn push(&mut self, row: &impl Serialize) -> Result<(), StudyError> {
+        let line = serde_json::to_string(row).map_err(|error| argument(&error))?;
+        self.0.push_str(&line);
+        self.0.push('\n');
+        Ok(())
+    }
+
+    fn all<'a, T: Serialize + 'a>(
+        rows: impl IntoIterator<Item = &'a T>,
+    ) -> Result<Lines, StudyError> {
+        let mut lines = Lines::default();
+        rows.into_iter().try_for_each(|row| lines.push(row))?;
+        Ok(lines)
+    }
+}
+
+fn argument(error: &dyn std::error::Error) -> StudyError {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(because) = cause {
+        words = format!("{words}: {because}");
+        cause = because.source();
+    }
+    StudyError::Argument(words)
+}
+
+/// What `agewise whatif` would say of traces, beside the truth.
+#[pyfunction]
+pub fn whatif(py: Python<'_>, traces: Vec<PathBuf>, percent: f64) -> PyResult<String> {
+    let limits = setup("")?.0.reading.limits;
+    let work = move || {
+        let mut lines = Lines::default();
+        for trace in traces {
+            let mut source = TraceSource::new(&trace);
+            source.options.limits = limits;
+            lines.push(&Beside::of(&source, percent)?)?;
+        }
+        Ok(lines.0)
+    };
+    wait(py, &Failure::default(), || Ok(()), move |_| work())
+}
+
+/// The benchmarks of a document again.
+#[pyfunction]
+pub fn reproduce(
+    py: Python<'_>,
+    name: String,
+    seeds: u64,
+    benchmark: Option<String>,
+    variant: Option<String>,
+    settings: Vec<String>,
+    advance: Bound<'_, PyAny>,
+) -> PyResult<String> {
+    let counter = Counter::default();
+    let count = counter.clone();
+    let work = move || {
+        let document = find(&name).map_err(|error| argument(&error))?;
+        let choice = Choice {
+            benchmark: benchmark.as_deref(),
+            variant: variant.as_deref(),
+            seeds,
+            settings: &settings,
+        };
+        let rows = again(document, &choice, |total| count.one_of(total));
+        let rows = rows.map_err(|error| argument(&error))?;
+        let mut lines = Lines::all(&rows)?;
+        lines.push(&Summary::of(document, &rows))?;
+        Ok(lines.0)
+    };
+    let failure = Failure::default();
+    wait(py, &failure, || counter.tell(&advance), move |_| work())
+}
+
+/// The simulated machine beside counts of real kernels.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)] // one an argument of the Python function
+pub fn verify_kernel(
+    py: Python<'_>,
+    reference: Option<PathBuf>,
+    extended: bool,
+    kernel: Option<String>,
+    flush_phases: u64,
+    single: bool,
+    wrong: Option<String>,
+    advance: Bound<'_, PyAny>,
+) -> PyResult<String> {
+    let counter = Counter::default();
+    let count = counter.clone();
+    let effort = Effort {
+        flush_phases: flush_phases.max(1),
+        perturb: !single,
+    };
+    let work = move || {
+        let cells = cells(reference, extended, kernel)?;
+        let done = |total| count.one_of(total as u64);
+        let lines = match &wrong {
+            Some(rule) => {
+                let caught = mutate(&cells, rule, effort, done);
+                let caught = caught.map_err(|error| argument(&error))?;
+                if caught.is_empty() {
+                    let what = format!("no change of a rule begins with `{rule}`");
+                    return Err(StudyError::argument(what));
+                }
+                Lines::all(&caught)?
+            }
+            None => {
+                let reports = verify(&cells, effort, done).map_err(|error| argument(&error))?;
+                Lines::all(reports.iter().flat_map(|report| &report.comparisons))?
+            }
+        };
+        Ok(lines.0)
+    };
+    let failure = Failure::default();
+    wait(py, &failure, || counter.tell(&advance), move |_| work())
+}
+
+fn cells(
+    reference: Option<PathBuf>,
+    extended: bool,
+    kernel: Option<String>,
+) -> Result<Vec<Cell>, StudyError> {
+    let (name, read) = match reference {
+        None => {
+            let text = match extended {
+                true => rows::EXTENDED,
+                false => rows::COMMITTED,
+            };
+            ("the reference".to_owned(), rows::read(text.as_bytes()))
+        }
+        Some(path) => {
+            let file = File::open(&path).map_err(|source| StudyError::Read {
+                path: path.clone(),
+                source,
+            })?;
+            (path.display().to_string(), rows::read(file))
+        }
+    };
+    let mut cells = read.map_err(|error| argument(&error))?;
+    if let Some(kernel) = kernel {
+        cells.retain(|cell| cell.kernel == kernel);
+        if cells.is_empty() {
+            return Err(StudyError::Argument(format!(
+                "{name} has no row of kernel {kernel}"
+            )));
+        }
+    }
+    Ok(cells)
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sweeps, here and cell by cell elsewhere.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use agewise_lab::study::sweep::{Advance, Dataset, Done, Errand, Sweep};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::{BUILD, Failure, exception, setup, wait};
+
+/// Cells that could not be run, and why.
+type Failed = Vec<(String, String)>;
+
+/// A sweep into a directory: how many cells were run, how many were there, and those that failed,
+/// each with why. `advance` is called with cells done, all cells, and the seconds left.
+#[pyfunction]
+pub fn sweep(
+    py: Python<'_>,
+    spec: PathBuf,
+    out: PathBuf,
+    prune: bool,
+    advance: Bound<'_, PyAny>,
+) -> PyResult<(usize, usize, Failed)> {
+    let limits = setup("")?.0.reading.limits;
+    let last = Arc::new(Mutex::new(None::<Advance>));
+    let seen = Arc::clone(&last);
+    let tick = || {
+        let advanced = last.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match advanced {
+            Some(Advance { done, total, left }) => {
+                advance.call1((done, total, left.as_secs_f64())).map(drop)
+            }
+            None => Ok(()),
+        }
+    };
+    let outcome = wait(py, &Failure::default(), tick, move |stop| {
+        Sweep::read(&spec, limits, BUILD)?.run(&out, prune, stop, |advance| {
+            *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(advance);
+        })
+    })?;
+    let failed = outcome.failed.into_iter();
+    let failed = failed.map(|(cell, error)| (cell, error.to_string()));
+    Ok((outcome.ran, outcome.found, failed.collect()))
+}
+
+/// A cell to be run elsewhere: its name, what it was given, the hash of its workload or trace, and
+/// the file of that.
+type PyErrand = (String, BTreeMap<String, String>, String, Option<PathBuf>);
+
+/// A directory of a sweep, locked, and the cells that are missing in it.
+#[pyclass(frozen, module = "agewise._native")]
+pub struct OpenSweep {
+    dataset: Dataset,
+    missing: Vec<Errand>,
+}
+
+#[pymethods]
+impl OpenSweep {
+    #[new]
+    fn new(spec: PathBuf, out: PathBuf, prune: bool) -> PyResult<Self> {
+        let limits = setup("")?.0.reading.limits;
+        let sweep = Sweep::read(&spec, limits, BUILD).map_err(exception)?;
+        let (dataset, missing) = sweep.open(&out, prune).map_err(exception)?;
+        Ok(OpenSweep { dataset, missing })
+    }
+
+    /// How many cells were there.
+    fn found(&self) -> usize {
+        self.dataset.found()
+    }
+
+    /// The others.
+    fn missing(&self) -> Vec<PyErrand> {
+        let errands = self.missing.iter().cloned();
+        let errands = errands.map(|of| (of.id, of.values, of.sha256, of.file));
+        errands.collect()
+    }
+
+    /// Puts the file of a cell in its place.
+    fn put(&self, id: &str, partition: PathBuf, bytes: Vec<u8>) -> PyResult<()> {
+        let done = Done { partition, bytes };
+        self.dataset.put(id, &done).map_err(exception)
+    }
+}
+
+/// Runs a cell that somebody else sent, with its file from another place: the directories that its
+/// own file goes to, and that file.
+#[pyfunction]
+pub fn run_cell<'py>(
+    py: Python<'py>,
+    errand: PyErrand,
+    file: Option<PathBuf>,
+) -> PyResult<(PathBuf, Bound<'py, PyBytes>)> {
+    let limits = setup("")?.0.reading.limits;
+    let (id, values, sha256, _) = errand;
+    let errand = Errand {
+        id,
+        values,
+        sha256,
+        file: None,
+    };
+    let done = wait(
+        py,
+        &Failure::default(),
+        || Ok(()),
+        move |stop| errand.run(file.as_deref(), limits, BUILD, stop),
+    )?;
+    Ok((done.partition, PyBytes::new(py, &done.bytes)))
+}
