@@ -38,10 +38,14 @@ def run_cell(errand: Errand, content: Optional[bytes]) -> Done:
         return _native.run_cell(errand, None)
     # Another worker of this machine may have written it; a directory a content, a name at once.
     digest = hashlib.sha256(content).hexdigest()
-    directory = os.path.join(tempfile.gettempdir(), f"agewise-{os.getuid()}", digest)
+    ours = os.path.join(tempfile.gettempdir(), f"agewise-{os.getuid()}")
+    os.makedirs(ours, mode=0o700, exist_ok=True)
+    if os.lstat(ours).st_uid != os.getuid():
+        raise PermissionError(f"{ours} is somebody else's: remove it, or set TMPDIR")
+    directory = os.path.join(ours, digest)
     place = os.path.join(directory, file.name)
     if not os.path.exists(place):
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        os.makedirs(directory, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=directory, delete=False) as part:
             part.write(content)
         os.replace(part.name, place)
