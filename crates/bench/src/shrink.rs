@@ -220,6 +220,17 @@ impl<'a> Scene<'a> {
         Ok(waited.as_secs_f64() / began.elapsed().as_secs_f64())
     }
 
+    /// Whether it waits no more than is allowed at a fixed limit. One that the kernel cannot
+    /// reclaim down to, or kills it at, hurts.
+    fn is_well_at(&mut self, limit_bytes: u64, args: &Args) -> anyhow::Result<bool> {
+        if self.group.limit(limit_bytes).is_err() {
+            return Ok(false);
+        }
+        self.wait(FIXED_SETTLE)?;
+        let wait_ratio = self.wait_ratio(args.window)?;
+        Ok(!self.subject.has_ended() && wait_ratio <= args.max_wait)
+    }
+
     fn end(mut self) -> anyhow::Result<()> {
         ensure!(!self.subject.has_ended(), "it ended by itself");
         // What was squeezed ends sooner with its memory back.
@@ -284,14 +295,15 @@ fn best(
     let (mut hurts, mut well) = (usage_bytes / 100 * LEAST_PERCENT, usage_bytes);
     for _ in 0..TRIES {
         let limit = hurts.midpoint(well);
-        let scene = Scene::start(program, args, load, stop)?;
-        scene.group.limit(limit)?;
-        scene.wait(FIXED_SETTLE)?;
-        match scene.wait_ratio(args.window)? <= args.max_wait {
+        let mut scene = Scene::start(program, args, load, stop)?;
+        match scene.is_well_at(limit, args)? {
             true => well = limit,
             false => hurts = limit,
         }
-        scene.end()?;
+        // One that the kernel killed has ended; its cgroup goes with the scene.
+        if !scene.subject.has_ended() {
+            scene.end()?;
+        }
     }
     Ok(well)
 }
