@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::reclaim::group::Group;
 use crate::service;
-use crate::subject::{Load, Subject};
+use crate::subject::{Load, Subject, wait};
 
 /// Before anything is done to it.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -169,18 +169,13 @@ impl<'a> Scene<'a> {
             subject,
             stop,
         };
-        scene.wait(SETTLE)?;
+        wait(stop, SETTLE)?;
         Ok(scene)
     }
 
     fn usage_bytes(&self) -> anyhow::Result<u64> {
         let usage = self.group.cgroup().usage_bytes()?;
         usage.context("the cgroup has no count of its memory")
-    }
-
-    fn wait(&self, duration: Duration) -> anyhow::Result<()> {
-        ensure!(!self.stop.wait(duration), "interrupted");
-        Ok(())
     }
 
     /// The limit that whoever shrinks it has set.
@@ -215,7 +210,7 @@ impl<'a> Scene<'a> {
 
     fn wait_ratio(&self, window: Duration) -> anyhow::Result<f64> {
         let (began, before) = (Instant::now(), self.stalled()?);
-        self.wait(window)?;
+        wait(self.stop, window)?;
         let waited = self.stalled()?.saturating_sub(before);
         Ok(waited.as_secs_f64() / began.elapsed().as_secs_f64())
     }
@@ -226,7 +221,7 @@ impl<'a> Scene<'a> {
         if self.group.limit(limit_bytes).is_err() {
             return Ok(false);
         }
-        self.wait(FIXED_SETTLE)?;
+        wait(self.stop, FIXED_SETTLE)?;
         let wait_ratio = self.wait_ratio(args.window)?;
         Ok(!self.subject.has_ended() && wait_ratio <= args.max_wait)
     }
@@ -262,7 +257,7 @@ fn follow(mut command: Command, scene: &Scene<'_>) -> anyhow::Result<()> {
         .stderr(Stdio::piped())
         .spawn()?;
     while child.try_wait()?.is_none() {
-        if let Err(error) = scene.wait(SAMPLE) {
+        if let Err(error) = wait(scene.stop, SAMPLE) {
             children::end(&mut child, PATIENCE);
             return Err(error);
         }

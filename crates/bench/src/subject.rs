@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use agewise_cli::signal::Stop;
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::ValueEnum;
 
 use crate::exercise::spawned::Spawned;
@@ -61,6 +61,15 @@ impl std::str::FromStr for Load {
             rate: rate.parse().ok().filter(|rate| *rate > 0).ok_or_else(bad)?,
         })
     }
+}
+
+/// Lets it run for so long.
+///
+/// # Errors
+/// Interrupted.
+pub fn wait(stop: &Stop, duration: Duration) -> anyhow::Result<()> {
+    ensure!(!stop.wait(duration), "interrupted");
+    Ok(())
 }
 
 /// One that runs.

@@ -11,11 +11,11 @@ use agewise_cli::whatif::{Costs, Found, Plan, costs, watch};
 use agewise_cli::{observe, units};
 use agewise_host::swap::{ZramDevice, ZramOptions};
 use agewise_policy::whatif::Decider;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde::Serialize;
 
 use crate::reclaim::group::Group;
-use crate::subject::{Load, Subject};
+use crate::subject::{Load, Subject, wait};
 
 /// Before it is watched.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -229,13 +229,6 @@ fn squeeze(
         observed_seconds: found.curves.observed_ms as f64 / 1000.0,
         interval_ms: observe::millis(found.interval),
     })
-}
-
-fn wait(stop: &Stop, duration: Duration) -> anyhow::Result<()> {
-    if stop.wait(duration) {
-        bail!("interrupted");
-    }
-    Ok(())
 }
 
 fn print_row(out: &mut impl Write, format: Format, row: &Row) -> anyhow::Result<()> {

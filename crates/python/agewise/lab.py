@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -58,20 +59,13 @@ class Results:
 
         Raises ImportError where neither is installed.
         """
-        try:
-            import polars
-        except ImportError:
-            try:
-                import pandas
-            except ImportError:
-                raise ImportError(
-                    "frames need polars or pandas: pip install polars"
-                ) from None
-            # Pandas before 3 knows Arrow by pyarrow only.
-            if hasattr(pandas.DataFrame, "from_arrow"):
-                return pandas.DataFrame.from_arrow(self)
-            return pandas.DataFrame(self.rows())
-        return polars.DataFrame(self)
+        library = _frames()
+        # Pandas before 3 knows Arrow by pyarrow only.
+        if library.__name__ == "pandas":
+            if hasattr(library.DataFrame, "from_arrow"):
+                return library.DataFrame.from_arrow(self)
+            return library.DataFrame(self.rows())
+        return library.DataFrame(self)
 
     def __len__(self) -> int:
         return len(self._native)
@@ -228,22 +222,24 @@ def curve(
     )
 
 
+def _frames() -> Any:
+    for name in ("polars", "pandas"):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise ImportError("frames need polars or pandas: pip install polars")
+
+
 class Rows(list[dict[str, Any]]):
     """What the command prints with ``--format json``: a mapping a line."""
 
     def frame(self) -> Any:
         """A frame of polars, or of pandas where there is no polars; raises ImportError without."""
-        try:
-            import polars
-        except ImportError:
-            try:
-                import pandas
-            except ImportError:
-                raise ImportError(
-                    "frames need polars or pandas: pip install polars"
-                ) from None
-            return pandas.DataFrame(list(self))
-        return polars.DataFrame(list(self), infer_schema_length=None)
+        library = _frames()
+        if library.__name__ == "pandas":
+            return library.DataFrame(list(self))
+        return library.DataFrame(list(self), infer_schema_length=None)
 
 
 def _rows(text: str) -> Rows:

@@ -120,7 +120,7 @@ pub fn replay(cell: &Cell, conditions: &Conditions) -> Result<Outcome, ReplayErr
     let mut outcome = Outcome::new();
     for (phase, miss_ns) in Phase::ALL.into_iter().zip(conditions.miss_ns) {
         replay.machine.set_speed(miss_ns, HIT_NS);
-        match replay.measure(phase, this, |replay| replay.run(phase, cell)) {
+        match replay.measure(phase, cell) {
             Some(simulated) => outcome.insert(phase, simulated),
             None => return Ok(outcome),
         };
@@ -323,18 +323,15 @@ impl Replay {
         }
     }
 
-    /// Runs a phase and tells its counts for one member; none when a process was killed.
-    fn measure(
-        &mut self,
-        phase: Phase,
-        this: usize,
-        run: impl FnOnce(&mut Replay),
-    ) -> Option<Simulated> {
+    /// Runs a phase and tells its counts for the member that the cell is about; none when a process
+    /// was killed.
+    fn measure(&mut self, phase: Phase, cell: &Cell) -> Option<Simulated> {
+        let this = cell.members.this as usize;
         self.snapshot();
         let (process, memcg) = (self.members[this].process, self.members[this].memcg);
         let stats = self.machine.process_stats(process);
         let events = self.machine.memcg_events(memcg);
-        run(self);
+        self.run(phase, cell);
         self.snapshot();
         let mut members = self.members.iter();
         if !members.all(|member| self.machine.is_alive(member.process)) {

@@ -18,8 +18,8 @@ pub const COMMITTED: &str = include_str!("../../reference/kernels.csv");
 /// protections, writes; three runs a cell.
 pub const EXTENDED: &str = include_str!("../../reference/extended.csv");
 
-/// Columns of a reference, and in which order it has them. A reference without `swappiness` was
-/// taken at 60.
+/// Columns of a reference, and in which order it has them. Where `swappiness` is missing it was 60;
+/// where columns of members are, the program was alone and unprotected; where `writes` is, it read.
 pub const COLUMNS: &str = "kver,nomadv,rep,lru_gen_enabled,limit_bytes,swappiness,members,member,\
                            min_bytes,low_bytes,writes,phase,pattern,npages,hot,theta,seed,touches,\
                            misses,elapsed,pgscan,tracehash,err";

@@ -23,7 +23,7 @@ use crate::command::trace::input::trace_memory_default;
 /// the truth lies within the interval told.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Besideed traces, of any format `agewise trace info` knows.
+    /// Recorded traces, of any format `agewise trace info` knows.
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
 
