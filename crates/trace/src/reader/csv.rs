@@ -36,7 +36,7 @@ pub static FORMAT: Format = Format {
         let header = input.next_line(FORMAT.name)?.unwrap_or_default().to_vec();
         let layout = Layout::of_header(&header, &options.columns)
             .map_err(|what| input.malformed(FORMAT.name, what))?;
-        let fields = Fields::default();
+        let fields = Fields::new(layout.delimiter);
         Ok(Box::new(Csv {
             input,
             layout,
@@ -60,8 +60,8 @@ impl Layout {
             .iter()
             .find(|byte| header.contains(byte))
             .unwrap_or(&b',');
-        let mut fields = Fields::default();
-        fields.split(header, delimiter)?;
+        let mut fields = Fields::new(delimiter);
+        fields.split(header)?;
         let names: Vec<String> = (0..fields.count())
             .map(|at| String::from_utf8_lossy(fields.get(at)).trim().to_string())
             .collect();
@@ -105,22 +105,35 @@ impl Layout {
 }
 
 /// The fields of one line, unquoted.
-#[derive(Default)]
 struct Fields {
+    /// Kept from line to line: making one takes longer than a thousand lines.
+    reader: csv_core::Reader,
     text: Vec<u8>,
     ends: Vec<usize>,
     count: usize,
 }
 
 impl Fields {
-    fn split(&mut self, line: &[u8], delimiter: u8) -> Result<(), String> {
+    fn new(delimiter: u8) -> Self {
+        Fields {
+            reader: csv_core::ReaderBuilder::new().delimiter(delimiter).build(),
+            text: Vec::new(),
+            ends: Vec::new(),
+            count: 0,
+        }
+    }
+
+    fn split(&mut self, line: &[u8]) -> Result<(), String> {
         self.text.resize(line.len() + 1, 0);
         self.ends.resize(line.len() + 2, 0);
-        let mut reader = csv_core::ReaderBuilder::new().delimiter(delimiter).build();
-        let (_, used, _, ends) = reader.read_record(line, &mut self.text, &mut self.ends);
+        self.reader.reset();
+        let (_, used, _, ends) = self
+            .reader
+            .read_record(line, &mut self.text, &mut self.ends);
         // The end of the line is the end of the input.
         let (result, _, _, more) =
-            reader.read_record(&[], &mut self.text[used..], &mut self.ends[ends..]);
+            self.reader
+                .read_record(&[], &mut self.text[used..], &mut self.ends[ends..]);
         self.count = ends + more;
         match result {
             csv_core::ReadRecordResult::Record | csv_core::ReadRecordResult::End => Ok(()),
@@ -156,7 +169,7 @@ impl RequestReader for Csv {
             }
             let parsed = self
                 .fields
-                .split(line, self.layout.delimiter)
+                .split(line)
                 .and_then(|()| parse(&self.fields, &self.layout, self.page_shift));
             return parsed
                 .map(Some)

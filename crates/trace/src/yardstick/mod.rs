@@ -182,6 +182,7 @@ pub static YARDSTICKS: &[&PolicySpec] = &[
     &lirs::SPEC,
     &lirs::PAPER_SPEC,
     &s3_fifo::SPEC,
+    &s3_fifo::MAIN_FIRST_SPEC,
     &sieve::SPEC,
     &w_tiny_lfu::SPEC,
     &two_queue::SPEC,

@@ -165,3 +165,57 @@ pub fn lfu(pages: &[u64], capacity: usize) -> u64 {
     }
     misses
 }
+
+pub fn s3_fifo(pages: &[u64], capacity: usize) -> u64 {
+    s3_fifo_filled(pages, capacity, false)
+}
+
+pub fn s3_fifo_main_first(pages: &[u64], capacity: usize) -> u64 {
+    s3_fifo_filled(pages, capacity, true)
+}
+
+/// Queues of pages with their accesses, oldest first.
+fn s3_fifo_filled(pages: &[u64], capacity: usize, main_first: bool) -> u64 {
+    let (mut small, mut main) = (VecDeque::<(u64, u8)>::new(), VecDeque::<(u64, u8)>::new());
+    let mut ghost = VecDeque::new();
+    let small_max = (capacity / 10).max(1);
+    let (mut misses, mut has_evicted) = (0, false);
+    for &page in pages {
+        let mut resident = small.iter_mut().chain(&mut main);
+        if let Some((_, accesses)) = resident.find(|(other, _)| *other == page) {
+            *accesses = (*accesses + 1).min(3);
+            continue;
+        }
+        misses += 1;
+        let remembered = ghost.iter().position(|&other| other == page);
+        if let Some(at) = remembered {
+            ghost.remove(at);
+        }
+        while small.len() + main.len() == capacity {
+            has_evicted = true;
+            if main.len() > capacity - small_max || small.is_empty() {
+                if let Some((other, accesses @ 1..)) = main.pop_front() {
+                    main.push_back((other, accesses - 1));
+                }
+                continue;
+            }
+            while let Some((other, accesses)) = small.pop_front() {
+                if accesses < 2 {
+                    ghost.push_back(other);
+                    break;
+                }
+                main.push_back((other, 0));
+            }
+            if ghost.len() > capacity * 9 / 10 {
+                ghost.pop_front();
+            }
+        }
+        let fills_main = main_first && !has_evicted && small.len() >= small_max;
+        if remembered.is_some() || fills_main {
+            main.push_back((page, 0));
+        } else {
+            small.push_back((page, 0));
+        }
+    }
+    misses
+}

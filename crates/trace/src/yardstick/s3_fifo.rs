@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! S3-FIFO: a small FIFO that most pages leave soon, a main FIFO with a 2-bit counter, and a ghost.
 //!
-//! Source: Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023. The small queue
-//! is 10 % of the pool and the ghost remembers 90 %. A page that leaves the small queue after two or
-//! more accesses goes to the main one. A pool that is not full yet lets the small queue grow beyond its
-//! share, as in the paper (the authors' later code fills the main queue first).
+//! Source: Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023. The small
+//! queue is 10 % of the pool and the ghost remembers 90 %. A page that leaves the small queue after
+//! two or more accesses goes to the main one. A pool that is not full yet lets the small queue grow
+//! beyond its share, as in the paper. In the authors' later code (libCacheSim's Python package
+//! 0.3.5) a page goes straight to the main queue then, until the first eviction:
+//! [`MAIN_FIRST_SPEC`].
 
 use super::list::{Links, List};
 use super::{Policy, PolicySpec, Simulation};
@@ -13,7 +15,14 @@ pub(super) static SPEC: PolicySpec = PolicySpec {
     name: "s3fifo",
     aliases: &["s3-fifo"],
     summary: "S3-FIFO, small queue 10 %, ghost 90 %, two accesses promote",
-    simulation: Simulation::Online(|capacity| Box::new(S3Fifo::new(capacity))),
+    simulation: Simulation::Online(|capacity| Box::new(S3Fifo::new(capacity, Fill::Small))),
+};
+
+pub(super) static MAIN_FIRST_SPEC: PolicySpec = PolicySpec {
+    name: "s3fifo-main-first",
+    aliases: &[],
+    summary: "S3-FIFO as libCacheSim has it now: the first pages fill the main queue",
+    simulation: Simulation::Online(|capacity| Box::new(S3Fifo::new(capacity, Fill::Main))),
 };
 
 /// Accesses in the small queue that move a page to the main one.
@@ -29,7 +38,15 @@ enum Place {
     Ghost,
 }
 
+/// The queue that takes new pages once the small one has its share, until the first eviction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fill {
+    Small,
+    Main,
+}
+
 struct S3Fifo {
+    fill: Fill,
     capacity: usize,
     main_max: usize,
     ghost_max: usize,
@@ -42,9 +59,10 @@ struct S3Fifo {
 }
 
 impl S3Fifo {
-    fn new(capacity: usize) -> Self {
+    fn new(capacity: usize, fill: Fill) -> Self {
         let small_max = (capacity / 10).max(1);
         Self {
+            fill,
             capacity,
             main_max: capacity - small_max,
             ghost_max: (capacity as u128 * 9 / 10) as usize,
@@ -57,6 +75,7 @@ impl S3Fifo {
     }
 
     fn evict(&mut self) {
+        self.fill = Fill::Small;
         if self.main.len() > self.main_max || self.small.len() == 0 {
             self.evict_main();
         } else {
@@ -137,14 +156,14 @@ impl Policy for S3Fifo {
         while self.resident_pages() >= self.capacity {
             self.evict();
         }
-        self.insert(
-            page,
-            if remembered {
-                Place::Main
-            } else {
-                Place::Small
-            },
-        );
+        let small_max = self.capacity - self.main_max;
+        let fills_main = self.fill == Fill::Main && self.small.len() >= small_max;
+        let place = if remembered || fills_main {
+            Place::Main
+        } else {
+            Place::Small
+        };
+        self.insert(page, place);
         false
     }
 

@@ -109,6 +109,21 @@ fn s3_fifo_filters_a_scan() {
     );
 }
 
+/// A loop over 20 pages with 10 frames. Filled by the small queue, every page leaves before it
+/// comes again, and the 9 ghosts of 20 know none. Filled by the main queue, the 9 pages it took
+/// stay: in 7 later rounds they hit 63 times.
+#[test]
+fn s3_fifo_that_fills_the_main_queue_first_keeps_the_first_pages() {
+    let pages: Vec<u64> = (0..20).cycle().take(20 * 8).collect();
+    assert_eq!(
+        [
+            misses("s3fifo", &pages, 10),
+            misses("s3fifo-main-first", &pages, 10)
+        ],
+        [160, 160 - 63]
+    );
+}
+
 /// W-TinyLFU with 10 frames: 0..9 accessed three times each, then a scan of pages seen once. None of
 /// them beats a page of the main part; the window (1 page) is all it gets.
 #[test]
@@ -142,10 +157,11 @@ type Model = fn(&[u64], usize) -> u64;
 proptest! {
     #[test]
     fn as_the_plain_models(pages in traces(), capacity in 1usize..40) {
-        let models: [(&str, Model); 7] = [
+        let models: [(&str, Model); 9] = [
             ("lru", naive::lru), ("fifo", naive::fifo), ("clock", naive::clock),
             ("opt", naive::opt), ("sieve", naive::sieve), ("2q", naive::two_queue),
-            ("lfu", naive::lfu),
+            ("lfu", naive::lfu), ("s3fifo", naive::s3_fifo),
+            ("s3fifo-main-first", naive::s3_fifo_main_first),
         ];
         for (name, model) in models {
             prop_assert_eq!(misses(name, &pages, capacity), model(&pages, capacity), "{}", name);

@@ -44,11 +44,12 @@ pub struct Args {
     #[command(flatten)]
     pub input: InputArgs,
 
-    /// Policies, parted by commas: opt, lru, fifo, clock, arc, lirs, lirs-paper, s3fifo, sieve,
-    /// wtinylfu, 2q, lfu; the kernel's classic, mglru-6.12, mglru-7.2, each also -mapped; agewise's
-    /// own reuse, which may be followed by parameters: reuse:look=0.25,batch=8,decay=0.99 (accesses
-    /// from look to look as a share of the memory, pages evicted at a time, what a look leaves of
-    /// hotness). mglru:FILE.toml is a profile of your own, mglru-mapped:FILE.toml as mapped memory.
+    /// Policies, parted by commas: opt, lru, fifo, clock, arc, lirs, lirs-paper, s3fifo,
+    /// s3fifo-main-first, sieve, wtinylfu, 2q, lfu; the kernel's classic, mglru-6.12, mglru-7.2,
+    /// each also -mapped; agewise's own reuse, which may be followed by parameters:
+    /// reuse:look=0.25,batch=8,decay=0.99 (accesses from look to look as a share of the memory,
+    /// pages evicted at a time, what a look leaves of hotness). mglru:FILE.toml is a profile of
+    /// your own, mglru-mapped:FILE.toml as mapped memory.
     #[arg(long, value_name = "NAME", value_parser = PolicyList::parse,
           default_value = "opt,lru,clock")]
     pub policy: Vec<PolicyList>,
