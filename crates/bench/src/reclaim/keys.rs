@@ -17,6 +17,8 @@ use rand_pcg::Pcg64;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use super::postgres;
+
 /// Requests under way at a time, one a connection.
 const CONNECTIONS: usize = 8;
 /// Of a hundred operations so many write.
@@ -45,6 +47,8 @@ pub enum Dialect {
     Resp,
     /// As to memcached, in text.
     Memcached,
+    /// As to PostgreSQL.
+    Postgres,
 }
 
 impl Dialect {
@@ -52,6 +56,7 @@ impl Dialect {
         let text = match self {
             Dialect::Resp => format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len()),
             Dialect::Memcached => format!("get {key}\r\n"),
+            Dialect::Postgres => return postgres::get(key, request),
         };
         request.extend_from_slice(text.as_bytes());
     }
@@ -63,6 +68,7 @@ impl Dialect {
                 format!("*3\r\n$3\r\nSET\r\n${of_key}\r\n{key}\r\n${of_value}\r\n")
             }
             Dialect::Memcached => format!("set {key} 0 0 {of_value}\r\n"),
+            Dialect::Postgres => return postgres::set(key, value, request),
         };
         request.extend_from_slice(head.as_bytes());
         request.extend_from_slice(value);
@@ -71,6 +77,9 @@ impl Dialect {
 
     /// Whether an answer is complete.
     fn is_whole(self, answer: &[u8]) -> anyhow::Result<bool> {
+        if self == Dialect::Postgres {
+            return postgres::is_whole(answer);
+        }
         let Some(end) = answer.windows(2).position(|pair| pair == b"\r\n") else {
             return Ok(false);
         };
@@ -141,12 +150,28 @@ impl Keys {
                 })
             })
             .collect::<anyhow::Result<_>>()?;
-        Ok(Keys {
+        let mut keys = Keys {
             dialect,
             connections,
             pool,
             rng,
-        })
+        };
+        if dialect == Dialect::Postgres {
+            keys.greet()?;
+        }
+        Ok(keys)
+    }
+
+    /// What PostgreSQL wants to hear first: who asks, on every connection, and what is kept, once.
+    fn greet(&mut self) -> anyhow::Result<()> {
+        let stop = AtomicBool::new(false);
+        // All are ready at first, in order: one greeting each.
+        let count = self.connections.len() as u64;
+        self.drive(count, &stop, |_, request| postgres::greeting(request))?;
+        self.drive(1, &stop, |_, request| {
+            postgres::query(postgres::TABLE, request)
+        })?;
+        Ok(())
     }
 
     /// Sets keys `0..count`, in order.

@@ -9,6 +9,7 @@ mod beside;
 mod compile;
 pub(crate) mod group;
 pub(crate) mod keys;
+mod postgres;
 pub(crate) mod program;
 mod run;
 mod self_measured;

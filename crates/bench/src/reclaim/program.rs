@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use tempfile::TempDir;
 
 use super::group::Group;
 use super::keys::{Dialect, VALUE_BYTES};
+use super::postgres;
 
 /// What holds the values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -27,6 +29,8 @@ pub enum Program {
     Sqlite,
     /// A dictionary of Python.
     Python,
+    /// PostgreSQL, a quarter of the memory in its own buffers, the rest page cache.
+    Postgres,
 }
 
 /// What redis takes for each key besides its value; others take about as much.
@@ -57,7 +61,12 @@ impl Program {
 
     /// Whether it can run here, or why not.
     pub fn is_installed(self) -> Result<(), String> {
-        is_installed(self.executable())
+        match self {
+            Program::Postgres => ["initdb", "postgres"]
+                .into_iter()
+                .try_for_each(|name| postgres::executable(name).map(|_| ())),
+            _ => is_installed(self.executable()),
+        }
     }
 
     /// What has to be installed.
@@ -66,6 +75,7 @@ impl Program {
             Program::Redis => "redis-server",
             Program::Memcached => "memcached",
             Program::Sqlite | Program::Python => "python3",
+            Program::Postgres => "postgres",
         }
     }
 
@@ -73,11 +83,42 @@ impl Program {
     pub fn dialect(self) -> Dialect {
         match self {
             Program::Memcached => Dialect::Memcached,
+            Program::Postgres => Dialect::Postgres,
             _ => Dialect::Resp,
         }
     }
 
-    fn command(self, directory: &Path, socket: &Path, size_bytes: u64) -> Command {
+    /// Whether what it misses is read by descriptor, and not faulted in.
+    pub fn reads_files(self) -> bool {
+        self == Program::Postgres
+    }
+
+    /// Where it listens.
+    fn socket(self, directory: &Path) -> PathBuf {
+        directory.join(match self {
+            Program::Postgres => postgres::SOCKET,
+            _ => "socket",
+        })
+    }
+
+    /// Whether it answers.
+    fn is_ready(self, directory: &Path) -> bool {
+        match self {
+            Program::Postgres => postgres::is_ready(directory),
+            _ => self.socket(directory).exists(),
+        }
+    }
+
+    /// What ends it at once, with nothing left behind: PostgreSQL has shared memory to give back.
+    fn end_signal(self) -> Signal {
+        match self {
+            Program::Postgres => Signal::QUIT,
+            _ => Signal::KILL,
+        }
+    }
+
+    fn command(self, directory: &Path, size_bytes: u64) -> anyhow::Result<Command> {
+        let socket = &self.socket(directory);
         let mut command = Command::new(self.executable());
         match self {
             Program::Redis => command
@@ -94,8 +135,12 @@ impl Program {
                 .arg(socket),
             Program::Sqlite => command.args(["-c", SCRIPT, "sqlite"]).arg(socket),
             Program::Python => command.args(["-c", SCRIPT, "python"]).arg(socket),
+            Program::Postgres => {
+                postgres::prepare(directory)?;
+                return postgres::command(directory, size_bytes);
+            }
         };
-        command
+        Ok(command)
     }
 }
 
@@ -146,6 +191,7 @@ while True:
 
 /// The server; killed when dropped.
 pub struct Server {
+    program: Program,
     child: Child,
     directory: TempDir,
 }
@@ -154,20 +200,23 @@ impl Server {
     /// Starts it in a cgroup. `size_bytes`: memory of the values.
     pub fn start(program: Program, group: &Group, size_bytes: u64) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
-        let socket = directory.path().join("socket");
         let name = program.executable();
         let child = program
-            .command(directory.path(), &socket, size_bytes)
+            .command(directory.path(), size_bytes)?
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("{name} does not start"))?;
-        let server = Server { child, directory };
+        let server = Server {
+            program,
+            child,
+            directory,
+        };
         group.take_in(server.pid())?;
         let began = Instant::now();
-        while !socket.exists() {
+        while !program.is_ready(server.directory.path()) {
             if began.elapsed() > Duration::from_secs(20) {
-                bail!("{name} made no socket within 20 s");
+                bail!("{name} did not listen within 20 s");
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -181,13 +230,17 @@ impl Server {
 
     /// Where it listens.
     pub fn socket(&self) -> PathBuf {
-        self.directory.path().join("socket")
+        self.program.socket(self.directory.path())
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        if let Ok(pid) = i32::try_from(self.pid())
+            && let Some(pid) = Pid::from_raw(pid)
+        {
+            let _ = kill_process(pid, self.program.end_signal());
+        }
         let _ = self.child.wait();
     }
 }

@@ -13,9 +13,10 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 use super::group::Group;
-use super::keys::{Choice, Keys};
+use super::keys::{Choice, Keys, Phase};
 use super::program::{Program, Server, is_installed, keys_in};
 use super::{Load, ReclaimArgs, compile};
+use crate::PAGE_BYTES;
 use crate::service::{self, Service};
 use agewise_cli::signal::Stop;
 
@@ -75,7 +76,7 @@ pub fn is_possible(load: Load, program: Program) -> Result<(), String> {
     }
 }
 
-/// Counters of one process: CPU time, faults.
+/// Counters of processes: CPU time, faults.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     cpu_ns: u64,
@@ -83,20 +84,56 @@ struct Counters {
     major_faults: u64,
 }
 
-fn counters(pid: u32) -> Counters {
-    let stat = Process::open(pid).and_then(|process| process.stat());
-    stat.map_or_else(
-        |_| Counters::default(),
-        |stat| Counters {
-            cpu_ns: stat.cpu_ns(),
-            faults: stat.minor_faults + stat.major_faults,
-            major_faults: stat.major_faults,
-        },
-    )
+impl Counters {
+    /// `reads_files`: what a program misses are reads by descriptor, which are no faults. Then all
+    /// pages that came from a device count, those from swap among them.
+    fn of(pids: &[u32], reads_files: bool) -> Self {
+        let read = |&pid: &u32| {
+            let process = Process::open(pid).ok()?;
+            let stat = process.stat().ok()?;
+            let major_faults = match reads_files {
+                true => process.read_from_device_bytes().ok()? / PAGE_BYTES,
+                false => stat.major_faults,
+            };
+            Some(Counters {
+                cpu_ns: stat.cpu_ns(),
+                faults: stat.minor_faults + stat.major_faults,
+                major_faults,
+            })
+        };
+        let sum = |a: Counters, b: Counters| Counters {
+            cpu_ns: a.cpu_ns + b.cpu_ns,
+            faults: a.faults + b.faults,
+            major_faults: a.major_faults + b.major_faults,
+        };
+        pids.iter().filter_map(read).fold(Counters::default(), sum)
+    }
+
+    /// What came since; a process that has ended takes its counts with it.
+    fn since(self, before: Self) -> Self {
+        Counters {
+            cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
+            faults: self.faults.saturating_sub(before.faults),
+            major_faults: self.major_faults.saturating_sub(before.major_faults),
+        }
+    }
 }
 
 fn us_per_op(cpu_ns: u64, operations: u64) -> f64 {
     cpu_ns as f64 / 1e3 / operations.max(1) as f64
+}
+
+/// What the phase that is measured took, and the whole with its warm-up.
+struct Phases {
+    whole_began: Instant,
+    began: Instant,
+    elapsed: Duration,
+    phase: Phase,
+    limit_hits: u64,
+    program: Counters,
+    daemon: Counters,
+    program_whole: Counters,
+    daemon_whole: Counters,
 }
 
 /// Nothing if there is none; that one has ended is an error.
@@ -105,7 +142,7 @@ fn of_daemon(daemon: &mut Option<Daemon>) -> anyhow::Result<Counters> {
         return Ok(Counters::default());
     };
     daemon.service.check()?;
-    Ok(counters(daemon.service.pid()))
+    Ok(Counters::of(&[daemon.service.pid()], false))
 }
 
 /// The daemon of one run; ended when dropped.
@@ -115,12 +152,17 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(program: &Path, group: &Group, policy: &str) -> anyhow::Result<Self> {
+    fn start(
+        program: &Path,
+        group: &Group,
+        policy: &str,
+        reads_files: bool,
+    ) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
         let path = group.cgroup().name();
         let text = format!(
             "[observe]\ncgroups = ['{path}']\n[journal]\nfile = '{}'\n[[act]]\ncgroups = ['{path}']\n\
-             policy = '{policy}'\ndry_run = false\n",
+             policy = '{policy}'\nfiles = {reads_files}\ndry_run = false\n",
             directory.path().join("journal").display()
         );
         std::fs::write(directory.path().join(service::CONFIG), text)?;
@@ -149,6 +191,8 @@ impl Daemon {
 /// Samples resident memory of a cgroup's processes while it lives.
 struct Sampler<'a> {
     group: &'a Group,
+    /// What it is charged with, not what its processes have mapped.
+    reads_files: bool,
     end: &'a AtomicBool,
 }
 
@@ -158,6 +202,11 @@ impl Sampler<'_> {
         let mut samples = Vec::new();
         let mut known: BTreeMap<u32, Process> = BTreeMap::new();
         while !self.end.load(Ordering::Relaxed) {
+            if self.reads_files {
+                samples.push((Instant::now(), self.group.usage_bytes()));
+                std::thread::sleep(SAMPLE);
+                continue;
+            }
             let pids = self.group.cgroup().procs(false).unwrap_or_default();
             known.retain(|pid, _| pids.contains(pid));
             for pid in pids {
@@ -221,44 +270,31 @@ impl<'a> Bench<'a> {
         let server = Server::start(program, group, self.args.size)?;
         let mut keys = Keys::connect(&server.socket(), program.dialect(), round as u64)?;
         keys.load(count, self.stop.flag())?;
-        let (range, choice) = asked(load, count);
         let limit_bytes = match load {
             Load::Budget => (group.usage_bytes() as f64 * LIMIT_SHARE) as u64,
             _ => 0,
         };
         let mut daemon = self.limit(group, limit_bytes, policy)?;
         let end = AtomicBool::new(false);
-        let sampler = Sampler { group, end: &end };
+        let reads_files = program.reads_files();
+        let sampler = Sampler {
+            group,
+            reads_files,
+            end: &end,
+        };
         std::thread::scope(|scope| {
             let samples = scope.spawn(|| sampler.run());
-            let whole = Instant::now();
-            let before_whole = (counters(server.pid()), of_daemon(&mut daemon)?);
-            let measured = (|| {
-                keys.run(
-                    self.args.warm_operations,
-                    range.clone(),
-                    choice,
-                    self.stop.flag(),
-                )?;
-                let began = Instant::now();
-                let before = (counters(server.pid()), of_daemon(&mut daemon)?);
-                let hits = group.limit_hits();
-                let operations = self.operations(policy);
-                let phase = keys.run(operations, range, choice, self.stop.flag())?;
-                let hits = group.limit_hits().saturating_sub(hits);
-                let after = (counters(server.pid()), of_daemon(&mut daemon)?);
-                anyhow::Ok((began, before, phase, after, hits))
-            })();
+            let done = self.phases(&mut keys, asked(load, count), group, &mut daemon, policy);
             end.store(true, Ordering::Relaxed);
             let samples = samples.join().expect("the sampler does not panic");
-            let (began, before, phase, after, hits) = measured?;
+            let done = done?;
             if let Some(daemon) = &daemon {
                 daemon.keep_journal(&format!("{load:?}-{policy}-{round}").replace(['/', ':'], "_"));
             }
-            let (mean, peak) = mean_since(&samples, began);
-            let operations = phase.operations;
+            let (mean, peak) = mean_since(&samples, done.began);
+            let operations = done.phase.operations;
             let all = operations + self.args.warm_operations;
-            let us = |quantile: f64| phase.latency.value_at_quantile(quantile) as f64 / 1e3;
+            let us = |quantile: f64| done.phase.latency.value_at_quantile(quantile) as f64 / 1e3;
             let per_op = |n: u64| n as f64 / operations as f64;
             Ok(Run {
                 load,
@@ -266,23 +302,57 @@ impl<'a> Bench<'a> {
                 policy: policy.to_owned(),
                 round,
                 operations,
-                elapsed_ms: began.elapsed().as_millis() as u64,
+                elapsed_ms: done.elapsed.as_millis() as u64,
                 resident_mean_bytes: mean,
                 resident_peak_bytes: peak,
-                resident_mean_whole_bytes: mean_since(&samples, whole).0,
+                resident_mean_whole_bytes: mean_since(&samples, done.whole_began).0,
                 limit_bytes,
-                program_cpu_us_per_op: us_per_op(after.0.cpu_ns - before.0.cpu_ns, operations),
-                daemon_cpu_us_per_op: us_per_op(after.1.cpu_ns - before.1.cpu_ns, operations),
-                program_cpu_us_per_op_whole: us_per_op(after.0.cpu_ns - before_whole.0.cpu_ns, all),
-                daemon_cpu_us_per_op_whole: us_per_op(after.1.cpu_ns - before_whole.1.cpu_ns, all),
-                faults_per_op: per_op(after.0.faults - before.0.faults),
-                major_faults_per_op: per_op(after.0.major_faults - before.0.major_faults),
-                limit_hits_per_op: per_op(hits),
+                program_cpu_us_per_op: us_per_op(done.program.cpu_ns, operations),
+                daemon_cpu_us_per_op: us_per_op(done.daemon.cpu_ns, operations),
+                program_cpu_us_per_op_whole: us_per_op(done.program_whole.cpu_ns, all),
+                daemon_cpu_us_per_op_whole: us_per_op(done.daemon_whole.cpu_ns, all),
+                faults_per_op: per_op(done.program.faults),
+                major_faults_per_op: per_op(done.program.major_faults),
+                limit_hits_per_op: per_op(done.limit_hits),
                 p50_us: us(0.5),
                 p99_us: us(0.99),
                 p999_us: us(0.999),
                 measured: daemon.and_then(|daemon| daemon.measured()),
             })
+        })
+    }
+
+    /// Warms up, then measures.
+    fn phases(
+        &self,
+        keys: &mut Keys,
+        (range, choice): (Range<u64>, Choice),
+        group: &Group,
+        daemon: &mut Option<Daemon>,
+        policy: &str,
+    ) -> anyhow::Result<Phases> {
+        let reads_files = self.args.program.reads_files();
+        let mut counters = || {
+            let pids = group.cgroup().procs(false).unwrap_or_default();
+            anyhow::Ok((Counters::of(&pids, reads_files), of_daemon(daemon)?))
+        };
+        let stop = self.stop.flag();
+        let (whole_began, first) = (Instant::now(), counters()?);
+        keys.run(self.args.warm_operations, range.clone(), choice, stop)?;
+        let (began, before, hits) = (Instant::now(), counters()?, group.limit_hits());
+        let phase = keys.run(self.operations(policy), range, choice, stop)?;
+        let limit_hits = group.limit_hits().saturating_sub(hits);
+        let after = counters()?;
+        Ok(Phases {
+            whole_began,
+            began,
+            elapsed: began.elapsed(),
+            phase,
+            limit_hits,
+            program: after.0.since(before.0),
+            daemon: after.1.since(before.1),
+            program_whole: after.0.since(first.0),
+            daemon_whole: after.1.since(first.1),
         })
     }
 
@@ -300,7 +370,8 @@ impl<'a> Bench<'a> {
             group.limit(bytes)?;
         }
         let options = &self.args.budget_options;
-        let start = |spec: &str| Daemon::start(self.program, group, spec).map(Some);
+        let reads_files = self.args.program.reads_files();
+        let start = |spec: &str| Daemon::start(self.program, group, spec, reads_files).map(Some);
         match policy {
             "none" => Ok(None),
             "budget" => start(&format!("budget:{bytes}{options},measure=off")),
@@ -312,7 +383,11 @@ impl<'a> Bench<'a> {
     fn compile(&self, group: &Group, policy: &str, round: usize) -> anyhow::Result<Run> {
         let mut daemon = self.limit(group, 0, policy)?;
         let end = AtomicBool::new(false);
-        let sampler = Sampler { group, end: &end };
+        let sampler = Sampler {
+            group,
+            reads_files: false,
+            end: &end,
+        };
         std::thread::scope(|scope| {
             let samples = scope.spawn(|| sampler.run());
             let before = agewise_cli::children::children_usage();
