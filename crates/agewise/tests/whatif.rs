@@ -97,7 +97,7 @@ fn live_half_of_the_memory_is_known_to_do() {
     let output = scene.run(&["whatif", "--memory", "30%,80%"]);
     assert!(output.status.success(), "{output:?}");
     let lines = lines(&output);
-    assert_eq!(lines.len(), 4, "two sizes, two policies: {lines:?}");
+    assert_eq!(lines.len(), 6, "two sizes, three policies: {lines:?}");
     for pair in lines.chunks(2) {
         let faults = |at: usize| pair[at]["faults_per_second"].as_f64().expect("a number");
         assert!(

@@ -48,7 +48,7 @@ impl Beside {
         let sampled_pages = (looks.pages() as f64 * percent / 100.0) as usize;
         let most = looks.pages().max(1);
         let sampled_pages = sampled_pages.clamp(SAMPLE_MIN, PAGES_MAX).min(most);
-        let told = looks.told(sampled_pages, Kernel::Classic, Decider::Lru);
+        let told = looks.told(sampled_pages, Kernel::Classic, Decider::Lru.name());
         let (error, within) = looks.compare(&looks.lru_misses(), &told);
         let name = source.path.file_name().unwrap_or(source.path.as_os_str());
         Ok(Beside {
@@ -150,11 +150,15 @@ impl Looks {
 
     /// What is told with so many pages simulated: misses of pages seen before by size, at least,
     /// likely and at most.
-    pub fn told(&self, pages: usize, kernel: Kernel, decider: Decider) -> Vec<[f64; 3]> {
+    ///
+    /// # Panics
+    /// If `policy` is none of [`POLICIES`](agewise_policy::whatif::POLICIES).
+    pub fn told(&self, pages: usize, kernel: Kernel, policy: &str) -> Vec<[f64; 3]> {
         let params = Params {
             pages,
             kernel,
             every: 1,
+            reuse: policy == "reuse",
         };
         let mut what_if = WhatIf::new(params);
         let (mut known, mut sampled) = (0, Vec::new());
@@ -183,7 +187,8 @@ impl Looks {
         }
         let curves = what_if.curves();
         let seconds = self.looks.len() as f64;
-        let points = curves.of(decider).points[..COMPARED].iter();
+        let curve = curves.named(policy).expect("a policy that was simulated");
+        let points = curve.points[..COMPARED].iter();
         points
             .map(|point| {
                 let faults = point.faults_per_second();

@@ -9,7 +9,8 @@ use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::whatif::{Costs, Found, INTERVAL_MIN, Plan, Watching, costs, watch};
 use agewise_cli::{observe, units};
-use agewise_policy::whatif::{Decider, PERCENTS, Point};
+use agewise_policy::whatif::{Curve, PERCENTS, POLICIES, Point};
+use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 
 /// Tell how fast a running program would be with less memory.
@@ -19,10 +20,11 @@ use serde::Serialize;
 /// this machine's prices. Nothing is taken from the program.
 ///
 /// `kernel` is the order in which the kernel that runs evicts (active and inactive lists, or
-/// generations), simulated in miniature; `lru` is an exact LRU. Every figure has an interval that
-/// holds it 95 times of 100, for what was watched: it covers the order of uses between two looks,
-/// which accessed bits do not tell, the sample, and uses of pages whose last use lies before the
-/// observation. A size that is smaller than what is used from one look to the next has no upper
+/// generations), simulated in miniature; `lru` is an exact LRU; `reuse` is agewise's own order, as
+/// the policy `budget` and `agewise run --memory` hold a limit by it. Every figure has an interval
+/// that holds it 95 times of 100, for what was watched: it covers the order of uses between two
+/// looks, which accessed bits do not tell, the sample, and uses of pages whose last use lies before
+/// the observation. A size that is smaller than what is used from one look to the next has no upper
 /// bound: look more often. What happens more rarely than --duration is not known at all; how much
 /// memory was not used meanwhile is printed.
 ///
@@ -52,9 +54,9 @@ pub struct Args {
     interval: Interval,
 
     /// Who decides what leaves memory.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = decider,
-          default_value = "kernel,lru")]
-    policy: Vec<Decider>,
+    #[arg(long, value_name = "NAME", value_delimiter = ',',
+          value_parser = PossibleValuesParser::new(POLICIES), default_values = POLICIES)]
+    policy: Vec<String>,
 
     /// Form of the answer; json has one object a size and policy.
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -106,17 +108,12 @@ fn interval(text: &str) -> Result<Interval, String> {
     }
 }
 
-fn decider(text: &str) -> Result<Decider, String> {
-    let found = Decider::ALL.into_iter().find(|of| of.name() == text);
-    found.ok_or_else(|| "expected kernel or lru".to_owned())
-}
-
 /// A point as it is printed.
 #[derive(Debug, Serialize)]
-struct Record {
+struct Record<'a> {
     memory_bytes: u64,
     memory_ratio: f64,
-    policy: &'static str,
+    policy: &'a str,
     faults_per_second: f64,
     faults_low: f64,
     /// Null: nothing seen sets a bound.
@@ -129,14 +126,19 @@ struct Record {
     observed_seconds: f64,
 }
 
-impl Record {
-    fn new(found: &Found, costs: &Costs, decider: Decider, memory_bytes: u64) -> Self {
-        let point: Point = found.curves.at(decider, memory_bytes);
+impl<'a> Record<'a> {
+    fn new(
+        found: &Found,
+        costs: &Costs,
+        (policy, curve): (&'a str, &Curve),
+        memory_bytes: u64,
+    ) -> Self {
+        let point: Point = curve.at(found.curves.percent_of(memory_bytes));
         let (faults, wait) = (point.faults_per_second(), point.wait_ratio(costs.prices));
         Record {
             memory_bytes,
             memory_ratio: memory_bytes as f64 / found.curves.full_bytes.max(1) as f64,
-            policy: decider.name(),
+            policy,
             faults_per_second: faults.likely,
             faults_low: faults.low,
             faults_high: faults.high,
@@ -179,11 +181,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             .map(|memory| memory.bytes(full))
             .collect(),
     };
-    let records: Vec<Vec<Record>> = args
-        .policy
-        .iter()
-        .map(|decider| {
-            let record = |bytes: &u64| Record::new(&found, &costs, *decider, *bytes);
+    let curves = args.policy.iter().filter_map(|policy| {
+        let curve = found.curves.named(policy)?;
+        Some((policy.as_str(), curve))
+    });
+    let records: Vec<Vec<Record<'_>>> = curves
+        .map(|of| {
+            let record = |bytes: &u64| Record::new(&found, &costs, of, *bytes);
             sizes.iter().map(record).collect()
         })
         .collect();
@@ -193,7 +197,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }))
 }
 
-fn print(args: &Args, found: &Found, costs: &Costs, by: &[Vec<Record>]) -> anyhow::Result<()> {
+fn print(args: &Args, found: &Found, costs: &Costs, by: &[Vec<Record<'_>>]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match args.format {
         Format::Text => text(&mut out, found, costs, by)?,
@@ -222,7 +226,7 @@ fn text(
     out: &mut impl Write,
     found: &Found,
     costs: &Costs,
-    by: &[Vec<Record>],
+    by: &[Vec<Record<'_>>],
 ) -> std::io::Result<()> {
     for records in by {
         let Some(first) = records.first() else {

@@ -27,13 +27,18 @@ impl Decider {
     pub const ALL: [Decider; 2] = [Decider::Kernel, Decider::Lru];
 
     /// As reports call it.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Decider::Kernel => "kernel",
             Decider::Lru => "lru",
         }
     }
 }
+
+/// As reports call agewise's own order.
+const REUSE: &str = "reuse";
+/// What there can be a curve of, as reports call it.
+pub const POLICIES: [&str; 3] = [Decider::Kernel.name(), Decider::Lru.name(), REUSE];
 
 /// A figure and what it may be off by, with 95 % probability.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -165,6 +170,8 @@ pub struct Curves {
     pub beyond_bytes: u64,
     /// By [`Decider::ALL`].
     pub curves: [Curve; Decider::ALL.len()],
+    /// What agewise's own order ([`crate::reuse`]) would do, where that was simulated.
+    pub reuse: Option<Box<Curve>>,
 }
 
 impl Curve {
@@ -208,6 +215,7 @@ impl Curves {
             curves: std::array::from_fn(|_| Curve {
                 points: PERCENTS.map(point),
             }),
+            reuse: None,
         }
     }
 
@@ -216,10 +224,24 @@ impl Curves {
         &self.curves[decider as usize]
     }
 
+    /// The curve of one of [`POLICIES`], if it was simulated.
+    pub fn named(&self, policy: &str) -> Option<&Curve> {
+        let mut deciders = Decider::ALL.into_iter();
+        match deciders.find(|decider| decider.name() == policy) {
+            Some(decider) => Some(self.of(decider)),
+            None if policy == REUSE => self.reuse.as_deref(),
+            None => None,
+        }
+    }
+
     /// The point at a size in bytes.
     pub fn at(&self, decider: Decider, memory_bytes: u64) -> Point {
-        let percent = memory_bytes as f64 * 100.0 / self.full_bytes.max(1) as f64;
-        self.of(decider).at(percent)
+        self.of(decider).at(self.percent_of(memory_bytes))
+    }
+
+    /// A size in bytes, as percent of the most that was resident.
+    pub fn percent_of(&self, memory_bytes: u64) -> f64 {
+        memory_bytes as f64 * 100.0 / self.full_bytes.max(1) as f64
     }
 
     /// The least memory whose waiting stays within `wait_max` by that bound, bytes, down to the
@@ -250,13 +272,13 @@ impl Curves {
         let (a, b) = (self.observed_ms as f64, other.observed_ms as f64);
         let share = if a + b > 0.0 { b / (a + b) } else { 0.0 };
         let full_bytes = self.full_bytes.max(other.full_bytes);
-        let point = |decider: usize, size: usize| {
-            let bytes = full_bytes as f64 * f64::from(PERCENTS[size]) / 100.0;
-            let of = |curves: &Curves| {
-                let percent = bytes * 100.0 / curves.full_bytes.max(1) as f64;
-                curves.curves[decider].at(percent)
-            };
-            of(self).between(&of(other), share)
+        let merged = |mine: &Curve, others: &Curve| Curve {
+            points: std::array::from_fn(|size| {
+                let bytes = full_bytes as f64 * f64::from(PERCENTS[size]) / 100.0;
+                let percent = |curves: &Curves| bytes * 100.0 / curves.full_bytes.max(1) as f64;
+                let other = others.at(percent(other));
+                mine.at(percent(self)).between(&other, share)
+            }),
         };
         Curves {
             full_bytes,
@@ -266,9 +288,12 @@ impl Curves {
             uses_per_second: mean(self.uses_per_second, other.uses_per_second, share),
             unused_bytes: self.unused_bytes.min(other.unused_bytes),
             beyond_bytes: self.beyond_bytes.max(other.beyond_bytes),
-            curves: std::array::from_fn(|decider| Curve {
-                points: std::array::from_fn(|size| point(decider, size)),
-            }),
+            curves: Decider::ALL.map(|decider| merged(self.of(decider), other.of(decider))),
+            reuse: self
+                .reuse
+                .as_deref()
+                .zip(other.reuse.as_deref())
+                .map(|(mine, others)| Box::new(merged(mine, others))),
         }
     }
 }

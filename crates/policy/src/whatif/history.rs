@@ -202,6 +202,7 @@ impl Kept {
             curves: std::array::from_fn(|decider| Curve {
                 points: std::array::from_fn(|size| point(decider * SIZES + size)),
             }),
+            reuse: None,
         }
     }
 
@@ -305,6 +306,7 @@ mod tests {
                     faults: [estimate(decider * 99 + size), estimate(500 + size)],
                 }),
             }),
+            reuse: None,
         }
     }
 

@@ -47,11 +47,13 @@ mod tally;
 use crate::generations::PageType;
 use crate::sample::Level;
 
-pub use curve::{Bound, Curve, Curves, Decider, Estimate, PERCENTS, Point, Prices, SIZES};
+pub use curve::{
+    Bound, Curve, Curves, Decider, Estimate, PERCENTS, POLICIES, Point, Prices, SIZES,
+};
 pub use history::{History, HistoryError};
 pub use sample::{Filter, page_hash};
 
-use pool::{Pools, pools};
+use pool::{Pools, ReusePools, pools};
 use sample::{Page, Sample};
 use stack::Stack;
 use tally::{Scale, Tally};
@@ -90,6 +92,8 @@ pub struct Params {
     pub every: usize,
     /// What the kernel's order is.
     pub kernel: Kernel,
+    /// Whether agewise's own order is simulated as well: its model takes 0.1 ms a look.
+    pub reuse: bool,
 }
 
 impl Default for Params {
@@ -99,6 +103,7 @@ impl Default for Params {
             pages: 1 << 14,
             every: 1,
             kernel: Kernel::Classic,
+            reuse: true,
         }
     }
 }
@@ -110,6 +115,7 @@ impl Params {
             pages: 1 << 9,
             every: 6,
             kernel,
+            reuse: false,
         }
     }
 }
@@ -131,6 +137,7 @@ pub struct WhatIf {
     sample: Sample,
     stack: Stack,
     pools: Box<dyn Pools>,
+    reuse: Option<Box<ReusePools>>,
     simulated: Vec<usize>,
     tally: Tally,
     scale: Scale,
@@ -156,8 +163,11 @@ impl WhatIf {
             sample: Sample::new(pages),
             stack: Stack::new(pages),
             pools: pools(params.kernel, simulated.len(), pages),
+            reuse: params
+                .reuse
+                .then(|| Box::new(ReusePools::new(simulated.len(), pages))),
             simulated,
-            tally: Tally::new(0),
+            tally: Tally::new(0, params.reuse),
             scale: Scale::default(),
             looks: 0,
             last_ms: 0,
@@ -180,7 +190,7 @@ impl WhatIf {
     pub fn look(&mut self, now_ms: u64) -> Look<'_> {
         self.last_ms = self.last_ms.max(now_ms);
         if self.looks == 0 {
-            self.tally = Tally::new(self.last_ms);
+            self.tally = Tally::new(self.last_ms, self.reuse.is_some());
         }
         Look { of: self }
     }
@@ -188,7 +198,7 @@ impl WhatIf {
     /// Counts from now on: what came before only showed which pages are where. 100 percent are what
     /// was resident since the last time.
     pub fn count_anew(&mut self) {
-        self.tally = Tally::new(self.last_ms);
+        self.tally = Tally::new(self.last_ms, self.reuse.is_some());
         self.full_pages = self.peak_pages;
         self.peak_pages = 0;
     }
@@ -237,12 +247,16 @@ impl WhatIf {
     /// Bytes taken from the allocator.
     pub fn memory_bytes(&self) -> usize {
         let own = self.tally.memory_bytes() + self.sample.memory_bytes();
-        self.pools.memory_bytes() + own + self.stack.memory_bytes() + size_of::<Self>()
+        let reuse = self.reuse.as_ref().map_or(0, |of| of.memory_bytes());
+        self.pools.memory_bytes() + reuse + own + self.stack.memory_bytes() + size_of::<Self>()
     }
 
     fn forget(&mut self, slot: Slot) {
         self.stack.remove(slot);
         self.pools.remove(slot);
+        if let Some(reuse) = &mut self.reuse {
+            reuse.remove(slot);
+        }
     }
 
     /// What one page of the sample stands for, and what 100 percent are.
@@ -281,7 +295,22 @@ impl WhatIf {
         });
     }
 
-    fn use_pages(&mut self, used: &[Slot], is_counted: bool) {
+    /// Pages of the sample are there from now on, in this order; whether they were used is not
+    /// known, and nothing is counted.
+    fn take_in(&mut self, come: &[Slot]) {
+        self.stack.look(come);
+        let capacities = self.capacities();
+        self.pools.use_pages(&capacities, come, &mut |_, _| {});
+    }
+
+    fn capacities(&self) -> Vec<u32> {
+        let sizes = self.simulated.iter();
+        sizes.map(|size| self.scale.capacity(*size)).collect()
+    }
+
+    /// Uses pages, and counts those that memories would not have had.
+    fn use_pages(&mut self, come: &[Slot], used: &[Slot]) {
+        let capacities = self.capacities();
         let WhatIf {
             sample,
             tally,
@@ -291,7 +320,7 @@ impl WhatIf {
         } = self;
         let distances = self.stack.look(used);
         let mut count = |slot: Slot, distance| {
-            let page = sample.page_mut(slot).filter(|_| is_counted)?;
+            let page = sample.page_mut(slot)?;
             if std::mem::take(&mut page.is_out) {
                 tally.seen_pages += scale.weight;
             }
@@ -307,13 +336,19 @@ impl WhatIf {
             .zip(distances)
             .map(|(slot, distance)| count(*slot, distance))
             .collect();
-        let capacities: Vec<u32> = simulated.iter().map(|size| scale.capacity(*size)).collect();
         let pools = &mut self.pools;
         pools.use_pages(&capacities, used, &mut |number, at| {
             if let Some((page_type, rank)) = counted[at] {
-                tally.kernel(simulated[number], page_type, rank, scale);
+                tally.kernel.miss(simulated[number], page_type, rank, scale);
             }
         });
+        if let (Some(pools), Some(faults)) = (&mut self.reuse, &mut tally.reuse) {
+            pools.look(&capacities, come, used, &mut |number, at| {
+                if let Some((page_type, rank)) = counted[at] {
+                    faults.miss(simulated[number], page_type, rank, scale);
+                }
+            });
+        }
     }
 }
 
@@ -379,13 +414,19 @@ impl Look<'_> {
             of.put_in_order(list);
         }
         if look == 0 {
-            // Nothing is known of their order but that those in swap were used before the others.
-            of.use_pages(&out, false);
-            of.use_pages(&[idle, used].concat(), false);
+            // Nothing is known of their order but that those in swap were used before the others,
+            // and of when they were used nothing at all.
+            let here = [idle, used].concat();
+            of.take_in(&out);
+            of.take_in(&here);
+            let capacities = of.capacities();
+            if let Some(pools) = &mut of.reuse {
+                pools.look(&capacities, &here, &[], &mut |_, _| {});
+            }
         } else {
             of.tally.look(used.len(), &of.scale);
-            of.use_pages(&[out, idle].concat(), false);
-            of.use_pages(&used, true);
+            of.take_in(&[out, idle.clone()].concat());
+            of.use_pages(&idle, &used);
         }
         let unused = of
             .sample

@@ -21,7 +21,7 @@ pub(super) type BySize = [f64; SIZES];
 
 /// Faults of one decider, in pages that the sample stands for.
 #[derive(Clone, Debug)]
-struct Faults {
+pub(super) struct Faults {
     by_type: [BySize; 2],
     by_group: [BySize; GROUPS],
 }
@@ -31,6 +31,12 @@ impl Faults {
         by_type: [[0.0; SIZES]; 2],
         by_group: [[0.0; SIZES]; GROUPS],
     };
+
+    /// Notes that a page was not there in a memory of a size.
+    pub fn miss(&mut self, size: usize, page_type: PageType, rank: u64, scale: &Scale) {
+        self.by_type[page_type as usize][size] += scale.weight;
+        self.by_group[group(rank)][size] += scale.weight;
+    }
 }
 
 /// What was counted since a time.
@@ -39,7 +45,8 @@ pub(super) struct Tally {
     began_ms: u64,
     looks: u64,
     lru: Box<Faults>,
-    kernel: Box<Faults>,
+    pub kernel: Box<Faults>,
+    pub reuse: Option<Box<Faults>>,
     /// The same of LRU in the best and in the worst order inside looks.
     least: Box<[BySize; 2]>,
     most: Box<[BySize; 2]>,
@@ -73,12 +80,14 @@ impl Scale {
 }
 
 impl Tally {
-    pub fn new(now_ms: u64) -> Self {
+    /// `has_reuse`: agewise's own order is simulated.
+    pub fn new(now_ms: u64, has_reuse: bool) -> Self {
         Tally {
             began_ms: now_ms,
             looks: 0,
             lru: Box::new(Faults::NONE),
             kernel: Box::new(Faults::NONE),
+            reuse: has_reuse.then(|| Box::new(Faults::NONE)),
             least: Box::new([[0.0; SIZES]; 2]),
             most: Box::new([[0.0; SIZES]; 2]),
             coarse: [0; SIZES],
@@ -124,16 +133,10 @@ impl Tally {
         add(&mut self.lru.by_group[group(rank)], likely);
     }
 
-    /// Notes that a page was not there in the kernel's memory of a size.
-    pub fn kernel(&mut self, size: usize, page_type: PageType, rank: u64, scale: &Scale) {
-        self.kernel.by_type[page_type as usize][size] += scale.weight;
-        self.kernel.by_group[group(rank)][size] += scale.weight;
-    }
-
     /// 100 percent are so many times as much from now on: what was counted moves to where it was.
     pub fn stretch(&mut self, factor: f64) {
-        let all = [&mut *self.lru, &mut *self.kernel];
-        for faults in all {
+        let all = [&mut self.lru, &mut self.kernel].into_iter();
+        for faults in all.chain(&mut self.reuse) {
             let both = faults.by_type.iter_mut().chain(&mut faults.by_group);
             both.for_each(|counts| stretch(counts, factor));
         }
@@ -141,23 +144,20 @@ impl Tally {
         bounds.for_each(|counts| stretch(counts, factor));
     }
 
-    /// The curves. `filled` are the sizes at which the kernel's memory was simulated, rising, with
-    /// the first and the last of all.
+    /// The curves. `filled` are the sizes at which memories were simulated, rising, with the first
+    /// and the last of all.
     pub fn curves(&self, now_ms: u64, scale: &Scale, full_bytes: u64, filled: &[usize]) -> Curves {
         let observed_ms = self.observed_ms(now_ms);
         let seconds = (observed_ms as f64 / 1000.0).max(1e-3);
-        let mut kernel = self.kernel.clone();
-        for counts in kernel.by_type.iter_mut().chain(&mut kernel.by_group) {
-            fill(counts, filled);
-        }
-        let of = |decider: Decider| {
-            let faults = match decider {
-                Decider::Kernel => &kernel,
-                Decider::Lru => &self.lru,
-            };
-            Curve {
-                points: std::array::from_fn(|size| self.point(size, faults, scale, seconds)),
+        let curve = |faults: &Faults| Curve {
+            points: std::array::from_fn(|size| self.point(size, faults, scale, seconds)),
+        };
+        let simulated = |faults: &Faults| {
+            let mut faults = faults.clone();
+            for counts in faults.by_type.iter_mut().chain(&mut faults.by_group) {
+                fill(counts, filled);
             }
+            curve(&faults)
         };
         Curves {
             full_bytes,
@@ -167,7 +167,11 @@ impl Tally {
             uses_per_second: self.used_pages / seconds,
             unused_bytes: 0,
             beyond_bytes: 0,
-            curves: Decider::ALL.map(of),
+            curves: Decider::ALL.map(|decider| match decider {
+                Decider::Kernel => simulated(&self.kernel),
+                Decider::Lru => curve(&self.lru),
+            }),
+            reuse: self.reuse.as_ref().map(|of| Box::new(simulated(of))),
         }
     }
 
@@ -192,8 +196,8 @@ impl Tally {
             let high = |at: f64| value(counts, at) + value(&self.most[of], at) - value(lru, at);
             let likely = counts[size].max(0.0);
             let half = half * if total > 0.0 { likely / total } else { 0.0 };
-            // The kernel's lists hold what their history made of them, which is not known: where
-            // the miniature and LRU disagree, it may be either.
+            // Lists and models hold what their history made of them, which is not known: where a
+            // simulated memory and LRU disagree, it may be either.
             let high = (high(percent - off) / noticed + half.max(never)).max(lru[size]);
             let low = (low(percent + off) - half).min(lru[size]);
             Estimate {
@@ -212,7 +216,8 @@ impl Tally {
 
     /// Bytes taken from the allocator.
     pub fn memory_bytes(&self) -> usize {
-        2 * size_of::<Faults>() + 2 * size_of::<[BySize; 2]>()
+        let faults = 2 + usize::from(self.reuse.is_some());
+        faults * size_of::<Faults>() + 2 * size_of::<[BySize; 2]>()
     }
 }
 

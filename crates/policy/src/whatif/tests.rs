@@ -113,7 +113,7 @@ proptest! {
         pages in 1usize..200,
         every in 1usize..8,
     ) {
-        let mut what_if = WhatIf::new(Params { pages, every, kernel });
+        let mut what_if = WhatIf::new(Params { pages, every, kernel, reuse: true });
         for (second, shown) in looks.iter().enumerate() {
             let mut look = what_if.look(second as u64 * 1000);
             for (page, what) in shown {
@@ -125,8 +125,8 @@ proptest! {
         }
         prop_assert!(what_if.sampled_pages() <= pages);
         let curves = what_if.curves();
-        for decider in Decider::ALL {
-            for point in &curves.of(decider).points {
+        for policy in POLICIES {
+            for point in &curves.named(policy).expect("simulated").points {
                 for faults in point.faults {
                     let Estimate { low, likely, high } = faults;
                     prop_assert!(0.0 <= low && low <= likely && likely <= high, "{faults:?}");
@@ -181,15 +181,16 @@ fn a_sample_says_what_all_pages_say() {
     };
     let (all, some) = (of(4000), of(500));
     let mut within = 0;
-    for decider in Decider::ALL {
-        for (exact, told) in all.of(decider).points.iter().zip(&some.of(decider).points) {
+    for policy in POLICIES {
+        let of = |curves| Curves::named(curves, policy).expect("simulated").points;
+        for (exact, told) in of(&all).iter().zip(&of(&some)) {
             let (exact, told) = (exact.faults_per_second(), told.faults_per_second());
             let off = (exact.likely - told.likely).abs();
             assert!(off < 20.0, "of some 300 a second: {exact:?} {told:?}");
             within += usize::from(told.low <= exact.likely && exact.likely <= told.high);
         }
     }
-    assert!(within * 100 >= 2 * SIZES * 95, "{within}");
+    assert!(within * 100 >= POLICIES.len() * SIZES * 95, "{within}");
 }
 
 #[test]

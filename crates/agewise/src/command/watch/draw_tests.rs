@@ -230,6 +230,7 @@ fn known() -> Known {
             unused_bytes: 34 * MIB,
             beyond_bytes: 0,
             curves: [curve.clone(), curve],
+            reuse: None,
         }),
         looks: 41,
         has_files: false,

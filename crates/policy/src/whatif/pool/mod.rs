@@ -11,9 +11,12 @@
 mod classic;
 mod links;
 mod multi_gen;
+mod reuse;
 
 use classic::Classic;
 use multi_gen::MultiGen;
+
+pub(super) use reuse::ReusePools;
 
 use super::{Kernel, Slot};
 
