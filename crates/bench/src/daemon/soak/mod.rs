@@ -92,10 +92,12 @@ struct Soaked {
     /// Median of the last quarter of the time, and by how much it is above that of the second.
     resident_bytes: f64,
     growth_bytes: f64,
-    /// Most of the last quarter, and by how much that is above the second: there are fewer while
-    /// processes that came have not been looked at, or a server is missing.
+    /// Mean of the last quarter, and by how much that is above the second. Neither the most nor the
+    /// middle will do: there is one for each process that has not ended since the last look, and
+    /// how many those are depends on when the look fell.
     descriptors: f64,
     descriptors_growth: f64,
+    /// Most of the last quarter, and by how much that is above the second.
     threads: f64,
     threads_growth: f64,
     resident_max_bytes: u64,
@@ -338,7 +340,14 @@ impl Soak {
             samples.map(|sample| of(sample) as f64).collect()
         };
         let middle = |number| median(&quarter(number, |s| s.resident_bytes));
-        let peak = |number, of| quarter(number, of).into_iter().fold(0.0, f64::max);
+        let mean = |number| {
+            let descriptors = quarter(number, |s| s.descriptors);
+            descriptors.iter().sum::<f64>() / (descriptors.len() as f64).max(1.0)
+        };
+        let peak = |number| {
+            let threads = quarter(number, |s| s.threads);
+            threads.into_iter().fold(0.0, f64::max)
+        };
         let most = |of: fn(&Sample) -> u64| self.samples.iter().map(of).max().unwrap_or(0);
         let granted_ratio = args.crowd.cpu_percent / 100.0;
         let granted_s = granted_ratio * (seconds + SAVED_UP.as_secs_f64());
@@ -355,10 +364,10 @@ impl Soak {
             excess_ratio: cpu_s / granted_s - 1.0,
             resident_bytes: middle(3),
             growth_bytes: middle(3) - middle(1),
-            descriptors: peak(3, |s| s.descriptors),
-            descriptors_growth: peak(3, |s| s.descriptors) - peak(1, |s| s.descriptors),
-            threads: peak(3, |s| s.threads),
-            threads_growth: peak(3, |s| s.threads) - peak(1, |s| s.threads),
+            descriptors: mean(3),
+            descriptors_growth: mean(3) - mean(1),
+            threads: peak(3),
+            threads_growth: peak(3) - peak(1),
             resident_max_bytes: most(|s| s.resident_bytes),
             servers_resident_max_bytes: most(|s| s.servers_resident_bytes),
             servers_descriptors_max: most(|s| s.servers_descriptors),
