@@ -13,7 +13,7 @@ use agewise_lab::machine::{
     CgroupError, FileError, Limits, Machine, MachineConfig, Policy, SwapConfig,
 };
 use agewise_lab::reference::replay::{Conditions, replay};
-use agewise_lab::reference::rows::{Cell, Members, Phase};
+use agewise_lab::reference::rows::{Cell, Guest, Members, Phase};
 use agewise_lab::workload::kernel_trace::TraceSpec;
 use agewise_lab::workload::library;
 
@@ -98,6 +98,7 @@ fn cell(kernel: &str, lru_gen: u32, pattern: &str, theta: f64, touches: u64) -> 
         rules: None,
         lru_gen,
         limit_bytes: 32 << 20,
+        guest: Guest::PLAIN,
         swappiness: 60,
         members: Members::ALONE,
         nomadv: true,

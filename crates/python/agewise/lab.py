@@ -286,8 +286,8 @@ def reproduce(
 ) -> Rows:
     """The benchmarks of a document again, with verdicts on its claims: ``agewise lab reproduce``.
 
-    A row a claim, and the summary in the last. After Ctrl-C measurements go on in the background
-    to their end. Raises ValueError with the nearest name for what does not exist.
+    A row a claim, and the summary in the last. After Ctrl-C those under way are finished in the
+    background, and no more begin. Raises ValueError with the nearest name for what does not exist.
     """
     with shown("measurement", progress) as advance:
         given = [f"{key}={value}" for key, value in (settings or {}).items()]
@@ -307,8 +307,8 @@ def verify_kernel(
     """The simulated machine beside counts of real kernels: ``agewise lab verify-kernel``.
 
     `extended`: against more cells than the machine was made with. `mutate` sets rules wrong
-    instead, all (True) or those whose line begins so. After Ctrl-C runs go on in the background to
-    their end. Raises ValueError for a reference that makes no sense.
+    instead, all (True) or those whose line begins so. After Ctrl-C those under way are finished in
+    the background, and no more begin. Raises ValueError for a reference that makes no sense.
     """
     wrong = {True: "", False: None}[mutate] if isinstance(mutate, bool) else mutate
     of = None if reference is None else os.fspath(reference)

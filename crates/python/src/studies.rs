@@ -4,11 +4,13 @@
 
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use agewise_lab::reference::mutation::mutate;
 use agewise_lab::reference::rows::{self, Cell};
-use agewise_lab::reference::verify::{Effort, verify};
-use agewise_lab::reproduce::{Choice, Summary, find, reproduce as again};
+use agewise_lab::reference::verify::{Effort, verify_unless_stopped};
+use agewise_lab::reproduce::{Choice, Summary, find, reproduce_unless_stopped};
 use agewise_lab::study::StudyError;
 use agewise_lab::whatif::Beside;
 use agewise_trace::TraceSource;
@@ -78,7 +80,7 @@ pub fn reproduce(
 ) -> PyResult<String> {
     let counter = Counter::default();
     let count = counter.clone();
-    let work = move || {
+    let work = move |stop: &Arc<AtomicBool>| {
         let document = find(&name).map_err(|error| argument(&error))?;
         let choice = Choice {
             benchmark: benchmark.as_deref(),
@@ -86,14 +88,14 @@ pub fn reproduce(
             seeds,
             settings: &settings,
         };
-        let rows = again(document, &choice, |total| count.one_of(total));
+        let rows = reproduce_unless_stopped(document, &choice, stop, |total| count.one_of(total));
         let rows = rows.map_err(|error| argument(&error))?;
         let mut lines = Lines::all(&rows)?;
         lines.push(&Summary::of(document, &rows))?;
         Ok(lines.0)
     };
     let failure = Failure::default();
-    wait(py, &failure, || counter.tell(&advance), move |_| work())
+    wait(py, &failure, || counter.tell(&advance), work)
 }
 
 /// The simulated machine beside counts of real kernels.
@@ -115,12 +117,12 @@ pub fn verify_kernel(
         flush_phases: flush_phases.max(1),
         perturb: !single,
     };
-    let work = move || {
+    let work = move |stop: &Arc<AtomicBool>| {
         let cells = cells(reference, extended, kernel)?;
         let done = |total| count.one_of(total as u64);
         let lines = match &wrong {
             Some(rule) => {
-                let caught = mutate(&cells, rule, effort, done);
+                let caught = mutate(&cells, rule, effort, stop, done);
                 let caught = caught.map_err(|error| argument(&error))?;
                 if caught.is_empty() {
                     let what = format!("no change of a rule begins with `{rule}`");
@@ -129,14 +131,15 @@ pub fn verify_kernel(
                 Lines::all(&caught)?
             }
             None => {
-                let reports = verify(&cells, effort, done).map_err(|error| argument(&error))?;
+                let reports = verify_unless_stopped(&cells, effort, stop, done);
+                let reports = reports.map_err(|error| argument(&error))?;
                 Lines::all(reports.iter().flat_map(|report| &report.comparisons))?
             }
         };
         Ok(lines.0)
     };
     let failure = Failure::default();
-    wait(py, &failure, || counter.tell(&advance), move |_| work())
+    wait(py, &failure, || counter.tell(&advance), work)
 }
 
 fn cells(

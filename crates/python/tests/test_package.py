@@ -179,13 +179,18 @@ class Package(unittest.TestCase):
             lab.whatif("/nonexistent")
 
     def test_verify_kernel_gives_the_rows_of_the_command(self) -> None:
-        ours = lab.verify_kernel(kernel="7.2", single=True, flush_phases=1)
-        line = [AGEWISE, "lab", "verify-kernel", "--kernel", "7.2", "--single"]
-        line += ["--flush-phases", "1", "--format", "json"]
-        # Its exit status is whether all agree.
-        printed = subprocess.run(line, capture_output=True).stdout
-        self.assertEqual(ours, [json.loads(line) for line in printed.splitlines()])
-        self.assertGreater(len(ours), 0)
+        for extended in (False, True):
+            ours = lab.verify_kernel(
+                kernel="7.2", single=True, flush_phases=1, extended=extended
+            )
+            line = [AGEWISE, "lab", "verify-kernel", "--kernel", "7.2", "--single"]
+            line += ["--flush-phases", "1", "--format", "json"]
+            line += ["--extended"] * extended
+            # Its exit status is whether all agree.
+            printed = subprocess.run(line, capture_output=True).stdout
+            rows = [json.loads(row) for row in printed.splitlines()]
+            self.assertEqual(ours, rows)
+            self.assertGreater(len(ours), 0)
 
     def test_size_runs_the_command(self) -> None:
         rows = lab.size(self.trace, options={"cost_model": "nvme", "points": 4})
@@ -467,6 +472,25 @@ class Package(unittest.TestCase):
         with self.assertRaises(KeyboardInterrupt):
             lab.run("kv", seeds=100_000)
         self.assertLess(time.monotonic() - started, 5.0)
+
+    def test_nothing_goes_on_after_ctrl_c(self) -> None:
+        studies: list[Callable[[], object]] = [
+            lambda: lab.reproduce("refault-distance", seeds=100_000),
+            lambda: lab.verify_kernel(flush_phases=1000),
+        ]
+        for study in studies:
+            timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+            timer.start()
+            with self.assertRaises(KeyboardInterrupt):
+                study()
+            deadline = time.monotonic() + 60.0
+            used = time.process_time()
+            while True:
+                time.sleep(0.5)
+                before, used = used, time.process_time()
+                if used - before < 0.05:
+                    break
+                self.assertLess(time.monotonic(), deadline)
 
     def test_examples_of_the_page_run(self) -> None:
         pages = "".join(Path(page).read_text() for page in EXAMPLES.split())

@@ -27,6 +27,10 @@ pub struct Settings {
     /// again, and one chunk of nothing else lets kswapd write (Linux up to 4.10). Later they go to
     /// the active list until the flusher is through with them.
     pub dirty_stays_inactive: bool,
+    /// Direct reclaim sleeps for a tick on a congested node, and where it makes no progress. Linux
+    /// up to 5.15 sleeps only while a device says that it is congested, which block devices with
+    /// several queues never do.
+    pub progress_waits: bool,
     /// Bits a shadow has for the age, by type.
     pub timestamp_bits: [u32; 2],
     /// Decides refaults by the refault-distance rework instead of the mainline test.
@@ -42,6 +46,7 @@ impl Settings {
         Settings {
             list_scope: ListScope::Node,
             dirty_stays_inactive: false,
+            progress_waits: true,
             exact_stats: false,
             size_scale: 1,
             zero_cost_decays: false,

@@ -345,3 +345,53 @@ pub(super) fn out_of_generations(lru: &Lru, lruvec: LruvecId, swappiness: u32) -
     let state = &lru.lruvecs[lruvec.index()].mglru;
     evictable_min_seq(state.min_seq, swappiness) + MIN_NR_GENS as u64 > state.max_seq
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Profile, Settings};
+    use super::*;
+    use crate::cgroups::LruConfig;
+    use crate::ids::MemcgId;
+    use crate::lru::Mode;
+    use crate::reclaim::Reclaimer;
+
+    #[test]
+    fn older_anon_generations_and_no_io_decide_the_type_before_6_14_only() {
+        let chosen = |profile: &str, min_seq: [u64; 2], refaults: u64, io_allowed| {
+            let mut lru = Lru::new(LruConfig {
+                frames: 1,
+                nodes: 1,
+                cpus: 1,
+                mode: Mode::MultiGen,
+                now_ns: 0,
+                seed: 7,
+                mglru: Settings {
+                    profile: *Profile::by_name(profile).expect("known profile"),
+                    ..Settings::default()
+                },
+                classic: crate::classic::Settings::default(),
+            });
+            let state = &mut lru.lruvecs[0].mglru;
+            state.min_seq = min_seq;
+            for slot in &mut state.control.current {
+                slot[FolioType::File.index()].refaulted[0] = refaults;
+            }
+            let mut sc = ScanControl::new(Reclaimer::Direct, MemcgId::ROOT, 32);
+            sc.io_allowed = io_allowed;
+            choose(&lru, LruvecId(0), &sc, 60).folio_type
+        };
+        let (anon, file) = (FolioType::Anon, FolioType::File);
+        for (profile, older_anon, no_io) in [
+            ("v6", anon, file),
+            ("6.12", anon, file),
+            ("6.14", file, anon),
+            ("7.2", file, anon),
+        ] {
+            assert_eq!(chosen(profile, [1, 1], 0, true), file, "{profile}");
+            assert_eq!(chosen(profile, [1, 2], 0, true), older_anon, "{profile}");
+            // File pages come back, anon pages do not.
+            assert_eq!(chosen(profile, [1, 1], 10_000, true), anon, "{profile}");
+            assert_eq!(chosen(profile, [1, 1], 10_000, false), no_io, "{profile}");
+        }
+    }
+}

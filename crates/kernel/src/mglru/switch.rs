@@ -120,3 +120,44 @@ fn drain(lru: &mut Lru, lruvec: LruvecId) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Profile, Settings};
+    use super::*;
+    use crate::cgroups::LruConfig;
+
+    fn machine(profile: &str, mode: Mode) -> Lru {
+        Lru::new(LruConfig {
+            frames: 1,
+            nodes: 1,
+            cpus: 1,
+            mode,
+            now_ns: 0,
+            seed: 7,
+            mglru: Settings {
+                profile: *Profile::by_name(profile).expect("known profile"),
+                ..Settings::default()
+            },
+            classic: crate::classic::Settings::default(),
+        })
+    }
+
+    #[test]
+    fn reclaim_looks_at_both_structures_while_7_2_switches_and_at_the_new_one_before() {
+        for (from, multi_gen, to) in [
+            (Mode::Classic, true, Mode::MultiGen),
+            (Mode::MultiGen, false, Mode::Classic),
+        ] {
+            for (profile, meanwhile) in [("7.2", Mode::Switching), ("6.12", to), ("v6", to)] {
+                let mut lru = machine(profile, from);
+                let mut switch = Switch::begin(&mut lru, multi_gen).expect("another mode");
+                assert_eq!(lru.mode, meanwhile, "{profile}");
+                while !switch.step(&mut lru) {
+                    assert_eq!(lru.mode, meanwhile, "{profile}");
+                }
+                assert_eq!(lru.mode, to, "{profile}");
+            }
+        }
+    }
+}

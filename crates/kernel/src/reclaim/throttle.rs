@@ -19,10 +19,12 @@ pub fn timeout_ns(reason: Throttle) -> u64 {
     }
 }
 
-/// Sends the reclaimer to sleep. On a hopeless node nobody waits for progress that will not come.
+/// Sends the reclaimer to sleep. On a hopeless node nobody waits for progress that will not come,
+/// and before 5.16 nobody did anywhere.
 pub fn throttle<W: World>(lru: &Lru, world: &mut W, node: NodeId, reason: Throttle) {
     let waits_for_progress = matches!(reason, Throttle::NoProgress | Throttle::Congested);
-    if waits_for_progress && lru.nodes[node.index()].is_hopeless() {
+    let never = lru.nodes[node.index()].is_hopeless() || !lru.classic.progress_waits;
+    if waits_for_progress && never {
         return;
     }
     world.throttle(node, reason, timeout_ns(reason));

@@ -136,6 +136,16 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        key: "progress_waits",
+        description: "0: direct reclaim never sleeps for want of progress, as Linux up to 5.15 (1)",
+        expected: "0 or 1",
+        apply: |config, text| {
+            let value: u32 = number(text, 0, 1)?;
+            config.progress_waits = value == 1;
+            Some(())
+        },
+    },
+    Setting {
         key: "swappiness",
         description: "vm.swappiness (60)",
         expected: "a number from 0 to 200",
@@ -233,6 +243,18 @@ pub const SETTINGS: &[Setting] = &[
                 .filter(|pages| (1..=1 << 30).contains(pages))?;
             if let Some(swap) = &mut config.swap {
                 swap.pages = pages;
+            }
+            Some(())
+        },
+    },
+    Setting {
+        key: "swap_on_file_disk",
+        description: "1: swap lies on the disk of files, and both wait for each other (0)",
+        expected: "0 or 1",
+        apply: |config, text| {
+            let value: u32 = number(text, 0, 1)?;
+            if let Some(swap) = &mut config.swap {
+                swap.on_file_disk = value == 1;
             }
             Some(())
         },

@@ -122,10 +122,10 @@ impl Machine {
     fn kswapd_step(&mut self, node: NodeId, at_ns: u64) {
         let runs = self.trace_kswapd(node);
         let (next, end_ns) = self.in_background(at_ns, |machine| {
-            let before = machine.lru.work;
+            let begun = machine.begin_work();
             let kswapd = &mut machine.kswapd[node.index()];
             let next = kswapd.step(&mut machine.lru, &mut machine.sys);
-            machine.pay_for_work(&before);
+            machine.pay_for_work(&begun);
             next
         });
         self.trace_task(runs);
@@ -220,10 +220,10 @@ impl Machine {
         self.sys.frames.total_free() + file
     }
 
-    /// Dirty pages over a ratio of what could be dirty, of the machine or of the nearest cgroup with a
-    /// limit, whichever is more over: with `memory.max`, file pages and what is left below it.
-    fn dirty_excess(&self, process: ProcessId, percent: u64) -> u64 {
-        let limit = self.dirtyable_pages() * percent / 100;
+    /// Dirty pages over a ratio of what could be dirty, of the machine or of the nearest cgroup with
+    /// a limit, whichever is more over: with `memory.max`, file pages and what is left below it.
+    fn dirty_excess(&self, process: ProcessId, machine_percent: u64, percent: u64) -> u64 {
+        let limit = self.dirtyable_pages() * machine_percent / 100;
         let of_machine = self.sys.dirty_file_pages.saturating_sub(limit);
         let memcgs = &self.sys.memcgs;
         let of_cgroups = memcgs
@@ -242,17 +242,20 @@ impl Machine {
         of_cgroups.max().unwrap_or(0).max(of_machine)
     }
 
-    /// A writer over the background ratio wakes the flusher; over the ratio it waits until half of
-    /// the excess is written (`balance_dirty_pages`, cgroup writeback included).
+    /// A writer over the background ratio wakes the flusher, in a cgroup one over the mean of both
+    /// ratios, to which it runs freely; over the ratio it waits until half of the excess is written
+    /// (`balance_dirty_pages`, cgroup writeback included).
     pub(super) fn balance_dirty_pages(&mut self, process: ProcessId) {
-        if self.dirty_excess(process, self.config.dirty_background_ratio) == 0 {
+        let (background, ratio) = (self.config.dirty_background_ratio, self.config.dirty_ratio);
+        let freerun = (background + ratio) / 2;
+        if self.dirty_excess(process, background, freerun) == 0 {
             return;
         }
         if !self.sys.flush_everything {
             self.sys.flush_everything = true;
             self.sys.events.push(self.sys.now_ns, Event::Flusher);
         }
-        let excess = self.dirty_excess(process, self.config.dirty_ratio);
+        let excess = self.dirty_excess(process, ratio, ratio);
         if excess == 0 {
             return;
         }

@@ -90,13 +90,13 @@ impl Machine {
             self.sys.memcgs[memcg].limits.max_pages = max_pages;
             return Resize::Done;
         }
-        let before = self.lru.work;
+        let begun = self.begin_work();
         let request = CgroupRequest {
             nr_pages: 1,
             ..CgroupRequest::limit(memcg, self.sys.cpu, NodeId(0))
         };
         let reclaimed = try_to_free_mem_cgroup_pages(&mut self.lru, &mut self.sys, request);
-        self.pay_for_work(&before);
+        self.pay_for_work(&begun);
         if reclaimed > 0 {
             Resize::Again
         } else {

@@ -222,6 +222,8 @@ pub struct SwapConfig {
     pub pages: u32,
     /// How much pages shrink, where the device is compressed memory.
     pub compression: Option<f64>,
+    /// It lies on the disk of files, whose requests it takes time from, and not on `device`.
+    pub on_file_disk: bool,
 }
 
 impl SwapConfig {
@@ -231,6 +233,7 @@ impl SwapConfig {
             device: kind.model(),
             pages,
             compression: (kind == DeviceKind::Zram).then_some(3.0),
+            on_file_disk: false,
         }
     }
 }
@@ -247,6 +250,8 @@ pub struct MachineConfig {
     pub zones: Option<[u32; 4]>,
     /// Dirty pages that classic meets stay on the inactive list (Linux up to 4.10).
     pub dirty_stays_inactive: bool,
+    /// Direct reclaim sleeps where it makes no progress (Linux from 5.16 on).
+    pub progress_waits: bool,
     /// What bytes are multiplied by before sizes are judged (inactive ratio), for machines at a
     /// fraction of their size; 1 for none.
     pub size_scale: u64,
@@ -301,6 +306,7 @@ impl MachineConfig {
             zones: None,
             size_scale: 1,
             dirty_stays_inactive: false,
+            progress_waits: true,
             cpus: 1,
             swap: None,
             file_device: DeviceKind::Nvme.model(),

@@ -13,6 +13,7 @@ use super::device::Direction;
 use super::frames::Owner;
 use super::page_cache::Entry;
 use super::page_tables::{COPY_ON_WRITE, swap_slot};
+use super::swap::swap_place;
 use super::{Access, Machine, ProcessId};
 
 impl Machine {
@@ -271,7 +272,7 @@ impl Machine {
         self.enter_lists(pfn, vma);
         self.lru.folios[pfn].set(Flag::Swapcache);
         self.sys.counters.pswpin += 1;
-        self.read_page(process, pfn, u64::from(slot), true);
+        self.read_page(process, pfn, swap_place(slot), true);
         Ok(pfn)
     }
 
@@ -295,9 +296,8 @@ impl Machine {
     /// again is a stall.
     pub(super) fn read_page(&mut self, process: ProcessId, pfn: Pfn, place: u64, swap: bool) {
         let start_ns = self.sys.now_ns;
-        let device = match &mut self.sys.swap_device {
-            Some(device) if swap => device,
-            _ => &mut self.sys.file_device,
+        let Some(device) = self.sys.disk(swap) else {
+            return;
         };
         let done_ns = device.submit(start_ns, Direction::Read, place);
         if device.model.synchronous {
@@ -346,6 +346,9 @@ impl Machine {
             return access;
         }
         if write {
+            if !self.add_buffer_head(process, pfn) {
+                return Access::Killed;
+            }
             self.sys.set_dirty(&mut self.lru.folios, pfn);
         }
         // A first write to a clean page of a shared mapping faults, so that it is known as dirty.
@@ -367,6 +370,9 @@ impl Machine {
             let alone = anon && self.sys.frames.mapcount(pfn) == 1 && !self.slot_is_shared(pfn);
             if shared_file || alone {
                 if shared_file {
+                    if !self.add_buffer_head(process, pfn) {
+                        return Access::Killed;
+                    }
                     self.sys.set_dirty(&mut self.lru.folios, pfn);
                 }
                 if let Some(place) = self.sys.tables.leaf_mut(mm, vpn) {

@@ -93,39 +93,60 @@ impl Machine {
 
     /// Writes whole pages through a descriptor.
     pub fn write(&mut self, process: ProcessId, file: FileId, index: u32, pages: u32) -> Access {
+        self.write_pages(process, file, index, pages, false)
+    }
+
+    /// Writes a part of a page through a descriptor: a page that is not in memory is read first.
+    pub fn write_part(&mut self, process: ProcessId, file: FileId, index: u32) -> Access {
+        self.write_pages(process, file, index, 1, true)
+    }
+
+    fn write_pages(
+        &mut self,
+        process: ProcessId,
+        file: FileId,
+        index: u32,
+        pages: u32,
+        reads: bool,
+    ) -> Access {
         self.begin_io();
         let FileId(number) = file;
         let len = self.sys.files[number as usize].cache.len();
         if index.checked_add(pages).is_none_or(|end| end > len) {
             return Access::Invalid;
         }
+        let mut result = Access::Hit;
         for at in index..index + pages {
             self.sys.now_ns += self.config.cost.file_io_ns;
             self.accesses[1] += 1;
+            // Only reads mark a page as accessed, and a page that is made for a write is no refault
+            // (`FGP_WRITEBEGIN` has no `FGP_ACCESSED`; `__GFP_WRITE`).
             let pfn = match self.sys.files[number as usize].cache.get(at) {
-                Entry::Present(pfn) => {
-                    self.lru.mark_accessed(pfn, self.sys.cpu);
+                Entry::Present(pfn) => pfn,
+                Entry::Empty | Entry::Shadow(_) => {
+                    let Ok((pfn, _)) = self.add_to_cache(process, number, at, Effort::Normal)
+                    else {
+                        return Access::Killed;
+                    };
+                    self.queue_page(pfn, false);
+                    if reads {
+                        self.sys.now_ns += self.config.cost.fault_ns;
+                        result = Access::Major;
+                        self.fill(process, number, at, pfn);
+                    }
                     pfn
                 }
-                // A page that is overwritten is not a refault, and is created as referenced.
-                Entry::Empty | Entry::Shadow(_) => {
-                    match self.add_to_cache(process, number, at, Effort::Normal) {
-                        Ok((pfn, _)) => {
-                            self.lru.folios[pfn].set(Flag::Referenced);
-                            self.queue_page(pfn, false);
-                            pfn
-                        }
-                        Err(_) => return Access::Killed,
-                    }
-                }
             };
+            if !self.add_buffer_head(process, pfn) {
+                return Access::Killed;
+            }
             if !self.lru.folios[pfn].has(Flag::Dirty) {
                 self.note_file_access(number, at..at + 1);
             }
             self.sys.set_dirty(&mut self.lru.folios, pfn);
         }
         self.balance_dirty_pages(process);
-        Access::Hit
+        result
     }
 
     fn begin_io(&mut self) {
@@ -205,10 +226,15 @@ impl Machine {
             self.lru.refault(&self.sys, pfn, shadow, in_fault);
         }
         self.queue_page(pfn, in_fault);
+        self.fill(process, file, index, pfn);
+        Ok(pfn)
+    }
+
+    /// Reads what belongs into a page of the cache.
+    fn fill(&mut self, process: ProcessId, file: u32, index: u32, pfn: Pfn) {
         self.sys.counters.pgpgin += 1;
         let place = self.sys.files[file as usize].first_block + u64::from(index);
         self.read_page(process, pfn, place, false);
-        Ok(pfn)
     }
 
     /// Reads what follows a miss: a window that starts at 4 pages for a read anywhere and grows to

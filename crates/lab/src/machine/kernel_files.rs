@@ -162,9 +162,9 @@ impl Machine {
             "/sys/kernel/mm/lru_gen/min_ttl_ms" => sysfs::min_ttl_store(&mut self.lru, text)?,
             "/sys/kernel/debug/lru_gen" => {
                 let names = self.names();
-                let before = self.lru.work;
+                let begun = self.begin_work();
                 let result = mglru::write(&mut self.lru, &mut self.sys, &names, text);
-                self.pay_for_work(&before);
+                self.pay_for_work(&begun);
                 result?
             }
             // The mode of the file is 0444, but root may open it: the write itself is refused.

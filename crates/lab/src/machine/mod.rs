@@ -17,6 +17,7 @@ pub mod cost;
 mod counters;
 pub mod damon;
 pub mod device;
+mod dirty;
 mod events;
 mod fault;
 mod file_io;
@@ -81,6 +82,12 @@ pub enum Access {
     Killed,
 }
 
+/// What was counted, and the clock, when work of the policies began.
+struct Begun {
+    work: Work,
+    at_ns: u64,
+}
+
 /// A simulated machine.
 pub struct Machine {
     /// State of the policies.
@@ -139,6 +146,7 @@ impl Machine {
                 list_scope: config.policy.arrangement.list_scope(),
                 size_scale: config.size_scale,
                 dirty_stays_inactive: config.dirty_stays_inactive,
+                progress_waits: config.progress_waits,
                 ..kernel.classic.clone().for_memory(config.pages.into())
             },
         });
@@ -254,15 +262,23 @@ impl Machine {
         }
     }
 
-    /// Accounts for the CPU time of policy work done since `before`.
-    fn pay_for_work(&mut self, before: &Work) {
-        self.policy_ns += self.charge_work(before);
+    /// Work of the policies begins, to be paid for at its end.
+    fn begin_work(&self) -> Begun {
+        Begun {
+            work: self.lru.work,
+            at_ns: self.sys.now_ns,
+        }
     }
 
-    /// Sets the clock forward by the CPU time of work done since `before`, and by the wait for the
+    /// Accounts for the CPU time of policy work done since `begun`.
+    fn pay_for_work(&mut self, begun: &Begun) {
+        self.policy_ns += self.charge_work(begun);
+    }
+
+    /// Sets the clock forward by the CPU time of work done since `begun`, and by the wait for the
     /// LRU lock where several CPUs need it. Returns the CPU time.
-    fn charge_work(&mut self, before: &Work) -> u64 {
-        let work = cost::difference(&self.lru.work, before);
+    fn charge_work(&mut self, begun: &Begun) -> u64 {
+        let work = cost::difference(&self.lru.work, &begun.work);
         let cpus = self.config.cpus;
         let total_ns = self.config.cost.price(&work, cpus);
         if total_ns == 0 {
@@ -270,10 +286,12 @@ impl Machine {
         }
         let locked_ns = self.config.cost.price_locked(&work);
         if cpus > 1 && locked_ns > 0 {
-            let wait_ns = self.lock_free_ns.saturating_sub(self.sys.now_ns);
+            // Not from the end of the work on: who compresses, waits for a device or sleeps has let
+            // the lock go, and others must not wait for what it takes up again later.
+            let wait_ns = self.lock_free_ns.saturating_sub(begun.at_ns);
             self.lock_wait_ns += wait_ns;
             self.sys.now_ns += wait_ns;
-            self.lock_free_ns = self.sys.now_ns + locked_ns;
+            self.lock_free_ns = begun.at_ns + wait_ns + locked_ns;
         }
         self.sys.now_ns += total_ns;
         total_ns
@@ -302,5 +320,35 @@ impl Machine {
 
     fn memcg_of_mm(&self, mm: MmId) -> MemcgId {
         self.sys.spaces[mm].memcg
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sleeps_in_reclaim_does_not_hold_the_lock() {
+        let mut machine = Machine::new(MachineConfig {
+            cpus: 2,
+            ..MachineConfig::new(4096)
+        });
+        let begun = machine.begin_work();
+        machine.lru.work.lru_locks += 1;
+        machine.sys.wait_until(1_000_000_000);
+        machine.pay_for_work(&begun);
+        assert!(machine.now_ns() >= 1_000_000_000);
+        // Another CPU, in the middle of that.
+        machine.set_now_ns(500_000_000);
+        let begun = machine.begin_work();
+        machine.lru.work.lru_locks += 1;
+        machine.pay_for_work(&begun);
+        assert_eq!(machine.lock_wait_ns, 0);
+        // And a third at the same time, who does wait.
+        machine.set_now_ns(500_000_000);
+        let begun = machine.begin_work();
+        machine.lru.work.lru_locks += 1;
+        machine.pay_for_work(&begun);
+        assert_eq!(machine.lock_wait_ns, machine.config.cost.lru_lock_ns);
     }
 }

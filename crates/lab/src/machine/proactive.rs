@@ -293,17 +293,17 @@ impl Machine {
     }
 
     pub(super) fn reclaim_folios(&mut self, folios: &[Pfn]) -> ByType<u64> {
-        let before = self.lru.work;
+        let begun = self.begin_work();
         let cpu = self.sys.cpu;
         let freed = reclaim_chosen(&mut self.lru, &mut self.sys, cpu, folios);
-        self.pay_for_work(&before);
+        self.pay_for_work(&begun);
         self.end_victims();
         freed
     }
 
     /// Makes the pages of these runs the first to go (`MADV_COLD`).
     pub fn sort_cold(&mut self, process: ProcessId, runs: &[Range<u64>]) -> u64 {
-        let before = self.lru.work;
+        let begun = self.begin_work();
         let mut sorted = 0;
         for vpn in runs.iter().cloned().flatten() {
             let leaf = self.sys.tables.leaf_mut(process.mm(), vpn);
@@ -317,7 +317,7 @@ impl Machine {
         }
         self.sys.now_ns +=
             CALL_NS * (runs.len() as u64).div_ceil(RUNS_PER_CALL) + sorted * CLEAR_IN_RUN_NS;
-        self.pay_for_work(&before);
+        self.pay_for_work(&begun);
         sorted
     }
 
@@ -345,7 +345,7 @@ impl Machine {
     /// Opens a generation in every lruvec of a cgroup and below, as a write to `lru_gen` does with
     /// swap allowed and by force.
     pub fn age_generations(&mut self, memcg: MemcgId) {
-        let before = self.lru.work;
+        let begun = self.begin_work();
         for at in self.lru.tree_order(memcg) {
             for node in 0..self.config.nodes {
                 let lruvec = self.lru.lruvec_id(at, agewise_kernel::ids::NodeId(node));
@@ -362,7 +362,7 @@ impl Machine {
                 let _ = mglru::run(&mut self.lru, &mut self.sys, &ByIndex, command);
             }
         }
-        self.pay_for_work(&before);
+        self.pay_for_work(&begun);
     }
 }
 

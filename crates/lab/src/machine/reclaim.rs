@@ -25,7 +25,7 @@ impl Machine {
         pages: u64,
     ) -> u64 {
         let start_ns = self.sys.now_ns;
-        let before = self.lru.work;
+        let begun = self.begin_work();
         self.trace_process(process);
         // Since its last call tens of faults have passed, milliseconds: it was switched to.
         self.schedule(process);
@@ -34,7 +34,7 @@ impl Machine {
             ..CgroupRequest::limit(memcg, self.sys.cpu, self.home(process))
         };
         let reclaimed = try_to_free_mem_cgroup_pages(&mut self.lru, &mut self.sys, request);
-        self.pay_for_work(&before);
+        self.pay_for_work(&begun);
         self.note_stall(process, start_ns);
         reclaimed
     }
@@ -50,7 +50,7 @@ impl Machine {
         pages: u64,
         swappiness: Option<u32>,
     ) -> Result<u64, ShortOfTarget> {
-        let before = self.lru.work;
+        let begun = self.begin_work();
         let request = CgroupRequest {
             nr_pages: pages,
             reclaimer: Reclaimer::Proactive,
@@ -59,7 +59,7 @@ impl Machine {
         };
         self.trace_outside();
         let result = reclaim_proactively(&mut self.lru, &mut self.sys, request);
-        self.pay_for_work(&before);
+        self.pay_for_work(&begun);
         self.end_victims();
         result
     }
@@ -145,7 +145,7 @@ impl Machine {
 
     fn reclaim_directly(&mut self, process: ProcessId, node: NodeId, highest: usize) -> u64 {
         let start_ns = self.sys.now_ns;
-        let before = self.lru.work;
+        let begun = self.begin_work();
         self.sys.counters.allocstall += 1;
         self.trace_process(process);
         self.schedule(process);
@@ -157,7 +157,7 @@ impl Machine {
             node,
         };
         let reclaimed = try_to_free_pages(&mut self.lru, &mut self.sys, request);
-        self.pay_for_work(&before);
+        self.pay_for_work(&begun);
         self.note_stall(process, start_ns);
         reclaimed
     }

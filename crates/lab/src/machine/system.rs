@@ -20,7 +20,7 @@ use super::page_cache::{Entry, NODE_BYTES, PageCache};
 use super::page_tables::{PageTables, swap_entry};
 use super::residency::Residency;
 use super::stall::{Pressure, Stalls};
-use super::swap::Swap;
+use super::swap::{Swap, swap_place};
 use super::tracing::Tracer;
 use super::zram::CompressedStore;
 
@@ -68,6 +68,8 @@ pub struct System {
     pub compressed: Option<CompressedStore>,
     /// Where files lie.
     pub file_device: Device,
+    /// Swap lies on that, too, and `swap_device` serves nothing.
+    pub swap_on_file_disk: bool,
     /// Open files.
     pub files: Vec<File>,
     /// Cgroup counters.
@@ -92,6 +94,8 @@ pub struct System {
     pub dirty_file_pages: u64,
     /// File pages in the order in which they became dirty.
     pub dirty_queue: std::collections::VecDeque<Pfn>,
+    /// Frames whose page has a buffer head; empty until the first has.
+    pub(super) buffer_heads: Vec<bool>,
     /// What a set of LRU lists covers.
     pub list_scope: ListScope,
     /// How long pages stayed; kept where a machine has zones of its own choice.
@@ -119,6 +123,7 @@ impl System {
             frames,
             swap: Swap::new(config.swap.map_or(0, |swap| swap.pages)),
             swap_device: config.swap.map(|swap| Device::new(swap.device)),
+            swap_on_file_disk: config.swap.is_some_and(|swap| swap.on_file_disk),
             compressed: config
                 .swap
                 .and_then(|swap| swap.compression)
@@ -138,6 +143,7 @@ impl System {
             flush_everything: false,
             dirty_file_pages: 0,
             dirty_queue: std::collections::VecDeque::new(),
+            buffer_heads: Vec::new(),
             list_scope: config.policy.arrangement.list_scope(),
             residency: Residency::new(if config.zones.is_some() {
                 config.pages
@@ -255,49 +261,24 @@ impl System {
         }
     }
 
-    /// Marks a file page dirty and queues it for the flusher.
-    pub fn set_dirty(&mut self, folios: &mut FolioTable, pfn: Pfn) {
-        if folios[pfn].has(Flag::Dirty) {
-            return;
-        }
-        folios[pfn].set(Flag::Dirty);
-        if folios[pfn].folio_type() == FolioType::File {
-            let pages = folios[pfn].nr_pages();
-            let memcg = self.memcg_of(folios, pfn);
-            self.dirty_file_pages += pages;
-            self.memcgs[memcg].dirty_pages += pages;
-            self.dirty_queue.push_back(pfn);
-        }
-    }
-
-    fn clear_dirty(&mut self, folios: &mut FolioTable, pfn: Pfn) {
-        let folio = &mut folios[pfn];
-        if folio.test_clear(Flag::Dirty) && folio.folio_type() == FolioType::File {
-            let pages = folio.nr_pages();
-            let memcg = self.memcg_of(folios, pfn);
-            let group = &mut self.memcgs[memcg];
-            group.dirty_pages = group.dirty_pages.saturating_sub(pages);
-            self.dirty_file_pages = self.dirty_file_pages.saturating_sub(pages);
-        }
-    }
-
     /// Starts writing a dirty page; returns when the device is done.
     pub fn start_write(&mut self, folios: &mut FolioTable, pfn: Pfn) -> Option<u64> {
         let pages = folios[pfn].nr_pages();
         let now_ns = self.now_ns;
-        let (device, place) = match self.frames.owner(pfn) {
+        let (swap, place) = match self.frames.owner(pfn) {
             Owner::Swap { slot } => {
                 self.counters.pswpout += pages;
-                (self.swap_device.as_mut()?, u64::from(slot))
+                (true, swap_place(slot))
             }
             Owner::File { file, index } => {
                 self.counters.pgpgout += pages;
                 let place = self.files[file as usize].first_block + u64::from(index);
                 self.clear_dirty(folios, pfn);
-                (&mut self.file_device, place)
+                (false, place)
             }
             Owner::None => return None,
         };
+        let device = self.disk(swap)?;
         let mut done_ns = now_ns;
         for page in 0..pages {
             let from_ns = if device.model.synchronous {
@@ -320,6 +301,7 @@ impl System {
         self.clear_dirty(folios, pfn);
         self.memcgs[memcg].resident_pages[folio_type.index()] -= pages;
         self.memcgs.uncharge(memcg, pages);
+        self.free_buffer_head(memcg, pfn);
         let zone = folios[pfn].zone();
         for page in 0..pages as u32 {
             self.frames.free(Pfn(pfn.0 + page));
@@ -436,23 +418,17 @@ impl World for System {
         }
         // A full queue puts the reclaimer to sleep: that is what slows reclaim to the device's pace.
         let now_ns = self.now_ns;
-        let room_ns = match (self.frames.owner(pfn), &mut self.swap_device) {
-            (Owner::Swap { .. }, Some(device)) => device.has_room_at(now_ns),
-            _ => self.file_device.has_room_at(now_ns),
+        let swap = matches!(self.frames.owner(pfn), Owner::Swap { .. });
+        let room_ns = match self.disk(swap) {
+            Some(device) => device.has_room_at(now_ns),
+            None => now_ns,
         };
         self.wait_until(room_ns);
         let Some(done_ns) = self.start_write(folios, pfn) else {
             return PageoutOutcome::Activate;
         };
         self.counters.vmscan_write[folios[pfn].folio_type().index()] += pages;
-        let synchronous = match self.frames.owner(pfn) {
-            Owner::Swap { .. } => self
-                .swap_device
-                .as_ref()
-                .is_some_and(|device| device.model.synchronous),
-            _ => self.file_device.model.synchronous,
-        };
-        if synchronous {
+        if self.disk(swap).is_some_and(|disk| disk.model.synchronous) {
             self.now_ns = self.now_ns.max(done_ns);
             return PageoutOutcome::Written;
         }

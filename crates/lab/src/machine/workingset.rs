@@ -122,10 +122,10 @@ impl Lruvecs for Machine {
         if !self.lru.mode.is_multi_gen() {
             return; // There are no generations: everything counts as never seen.
         }
-        let before = self.lru.work;
+        let begun = self.begin_work();
         let lruvec = self.lru.lruvec_id(*group, NodeId(node));
         age_for_report(&mut self.lru, &mut self.sys, lruvec);
-        self.pay_for_work(&before);
+        self.pay_for_work(&begun);
     }
 
     fn add_ages(&self, group: &MemcgId, node: u32, oldest: OldestPages, into: &mut Histogram) {

@@ -6,11 +6,13 @@
 //! moves counts by less than that is pinned by a test here, which knows the counts; one that moves
 //! none needs a test elsewhere: `docs/inside/kernel-reference.md` has the table.
 
+use std::sync::atomic::AtomicBool;
+
 use serde::Serialize;
 
 use super::replay::ReplayError;
 use super::rows::Cell;
-use super::verify::{CellReport, Comparison, Effort, verify};
+use super::verify::{CellReport, Comparison, Effort, verify_unless_stopped};
 use crate::machine::kernel::Kernel;
 use crate::machine::profile_file::{FIELDS, changed};
 
@@ -79,6 +81,7 @@ pub fn mutate(
     cells: &[Cell],
     only: &str,
     effort: Effort,
+    stop: &AtomicBool,
     done: impl Fn(usize) + Sync,
 ) -> Result<Vec<Caught>, ReplayError> {
     let mut kernels: Vec<&str> = cells.iter().map(|cell| cell.kernel.as_str()).collect();
@@ -95,7 +98,7 @@ pub fn mutate(
             all.extend(mine.iter().map(|&cell| wrong.of(cell)));
         }
     }
-    let reports = verify(&all, effort, done)?;
+    let reports = verify_unless_stopped(&all, effort, stop, done)?;
     let caught = changes
         .into_iter()
         .filter_map(|(line, at, mutated, count)| {
@@ -178,8 +181,11 @@ fn counts(phase: &Comparison) -> [Option<u64>; 7] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::verify::verify;
     use super::*;
     use crate::reference::rows;
+
+    static NEVER: AtomicBool = AtomicBool::new(false);
 
     const SINGLE: Effort = Effort {
         flush_phases: 1,
@@ -258,7 +264,7 @@ mod tests {
                 || cell.kernel == "6.12" && cell.trace.theta == 0.99 && pattern == "anon-zipf"
         });
         for only in ["without", "enabled"] {
-            for row in mutate(&cells, only, SINGLE, |_| ()).unwrap() {
+            for row in mutate(&cells, only, SINGLE, &NEVER, |_| ()).unwrap() {
                 let is_idle = IDLE.contains(&(row.kernel.as_str(), row.change.as_str()));
                 assert_eq!(row.moved == 0, is_idle, "{row:?}");
             }
@@ -269,14 +275,14 @@ mod tests {
     fn what_is_printed_is_what_moved() {
         let mut cells = multi_gen();
         cells.retain(|cell| cell.kernel == "7.2" && cell.trace.pattern == "anon-scan");
-        let rows = mutate(&cells, "without = ['fault-mark']", SINGLE, |_| ()).unwrap();
+        let rows = mutate(&cells, "without = ['fault-mark']", SINGLE, &NEVER, |_| ()).unwrap();
         let [row] = rows.as_slice() else {
             panic!("{rows:?}")
         };
         assert_eq!((row.cells, row.caught, row.moved), (1, 1, 1));
         assert!(row.misses_changed > row.misses_sim, "{row:?}");
         assert!(
-            mutate(&cells, "withou7", SINGLE, |_| ())
+            mutate(&cells, "withou7", SINGLE, &NEVER, |_| ())
                 .unwrap()
                 .is_empty()
         );

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::rows::{Cell, MEMBERS_MAX, Measured, Members, Phase, ReferenceError};
+use super::rows::{Cell, Guest, MEMBERS_MAX, Measured, Members, Phase, ReferenceError};
 use crate::workload::kernel_trace::TraceSpec;
 
 #[derive(Debug, Deserialize)]
@@ -41,6 +41,11 @@ pub(super) struct RawRow {
     pub tracehash: String,
     #[serde(default)]
     pub err: Option<String>,
+    pub cpus: Option<u32>,
+    pub min_ttl_ms: Option<u32>,
+    pub thp: Option<u32>,
+    pub free_pages: Option<String>,
+    pub oom_kill: Option<u32>,
 }
 
 fn default_swappiness() -> u32 {
@@ -84,12 +89,15 @@ impl RawRow {
             ),
         };
         let limit = self.limit_bytes.to_string();
-        if !(1 << 18..=1 << 46).contains(&self.limit_bytes) {
-            return Err(field(
-                "limit_bytes",
-                &limit,
-                "is not between 256 KiB and 64 TiB",
-            ));
+        if self.limit_bytes != 0 && !(1 << 18..=1 << 46).contains(&self.limit_bytes) {
+            let reason = "is neither 0 nor between 256 KiB and 64 TiB";
+            return Err(field("limit_bytes", &limit, reason));
+        }
+        if self.limit_bytes == 0 && self.zones().is_none() {
+            let zones = self.free_pages.as_deref().unwrap_or_default();
+            let reason = "is not the free pages of four zones, such as 3800/26000/0/0, of 4 MiB to \
+                          16 TiB in all, which a row without a limit needs";
+            return Err(field("free_pages", zones, reason));
         }
         if self.swappiness > 200 {
             let swappiness = self.swappiness.to_string();
@@ -113,6 +121,17 @@ impl RawRow {
         Ok((kernel, lru_gen, phase, hash))
     }
 
+    /// Free pages of the four zones.
+    fn zones(&self) -> Option<[u32; 4]> {
+        let numbers = self.free_pages.as_deref()?.split('/').map(str::parse);
+        let zones: Vec<u32> = numbers.collect::<Result<_, _>>().ok()?;
+        let all: u64 = zones.iter().map(|&pages| u64::from(pages)).sum();
+        zones
+            .try_into()
+            .ok()
+            .filter(|_| (1024..1 << 32).contains(&all))
+    }
+
     /// The cell that it belongs to, without runs, and without the touches of the main phase.
     pub fn cell(&self, kernel: String, lru_gen: u32, trace_hash: Option<u64>) -> Cell {
         Cell {
@@ -120,6 +139,12 @@ impl RawRow {
             rules: None,
             lru_gen,
             limit_bytes: self.limit_bytes,
+            guest: Guest {
+                cpus: self.cpus.unwrap_or(Guest::PLAIN.cpus),
+                min_ttl_ms: self.min_ttl_ms.unwrap_or(Guest::PLAIN.min_ttl_ms),
+                thp: self.thp == Some(1),
+                free_pages: self.zones().filter(|_| self.limit_bytes == 0),
+            },
             swappiness: self.swappiness,
             members: Members {
                 count: self.members,
@@ -162,6 +187,7 @@ impl RawRow {
             self.members,
         );
         let kernel = (&self.lru_gen_enabled, self.swappiness, self.nomadv);
+        let guest = (self.cpus, self.min_ttl_ms, self.thp);
         let trace = (
             &self.pattern,
             self.npages,
@@ -169,7 +195,10 @@ impl RawRow {
             self.theta,
             self.writes,
         );
-        format!("{run:?} {cgroup:?} {kernel:?} {trace:?} {}", self.touches)
+        format!(
+            "{run:?} {cgroup:?} {kernel:?} {guest:?} {trace:?} {}",
+            self.touches
+        )
     }
 
     pub fn measured(&self, all_misses: u64) -> Measured {

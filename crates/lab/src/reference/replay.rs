@@ -12,7 +12,7 @@ use crate::machine::address_space::{Advice, MapOptions};
 use crate::machine::config::{MachineConfig, Policy, SwapConfig};
 use crate::machine::cost::CostModel;
 use crate::machine::device::{DeviceKind, DeviceModel};
-use crate::machine::{Access, FileId, Limits, Machine, ProcessId};
+use crate::machine::{Access, FileId, Limits, Machine, ProcessId, UNLIMITED};
 use crate::workload::kernel_trace::{FILE_BIT, Medium, TraceError, TraceGenerator, TraceSpec};
 
 /// A cell that cannot be replayed.
@@ -27,6 +27,9 @@ pub enum ReplayError {
     /// The process needs more address space than there is.
     #[error("{0} pages do not fit into an address space")]
     TooLarge(u32),
+    /// The caller wants no result any more.
+    #[error("stopped")]
+    Stopped,
     /// The guest touched other pages than the trace says.
     #[error("trace hash {found:016x}, the reference has {expected:016x}")]
     Hash {
@@ -151,15 +154,28 @@ fn machine_config(cell: &Cell, conditions: &Conditions) -> Result<MachineConfig,
     let limit_pages = (cell.limit_bytes / 4096).min(1 << 30) as u32;
     let total = cell.trace.pages.saturating_add(cell.trace.hot);
     let total = total.saturating_mul(cell.members.count);
-    // As in the guests, memory outside the cgroup is plentiful.
-    let pages = limit_pages.saturating_mul(2).max(1 << 14);
+    // As in the guests, memory outside the cgroup is plentiful, also of blocks for huge pages: the
+    // machine does not make whole ones of what was freed.
+    let blocks = if cell.guest.thp { total } else { 0 };
+    let plenty = limit_pages.saturating_add(blocks).saturating_mul(2);
+    let plenty = plenty.max(1 << 14);
+    let zones = cell
+        .guest
+        .free_pages
+        .map(|zones| left_by_tables(zones, total));
+    let pages = zones.map_or(plenty, |zones| zones.iter().sum());
     Ok(MachineConfig {
         policy,
         swap: Some(SwapConfig {
             device: free,
             pages: total.saturating_add(1024),
-            compression: None,
+            compression: zones.map(|_| COMPRESSION),
+            on_file_disk: false,
         }),
+        zones,
+        min_free_kbytes: if zones.is_some() { MIN_FREE_KB } else { 0 },
+        cpus: cell.guest.cpus as usize,
+        min_ttl_ms: cell.guest.min_ttl_ms,
         file_device: free,
         cost: CostModel::FREE,
         stat_flush_ns: if conditions.exact_stats {
@@ -176,12 +192,28 @@ fn machine_config(cell: &Cell, conditions: &Conditions) -> Result<MachineConfig,
     })
 }
 
+/// `vm.min_free_kbytes` of the guests.
+const MIN_FREE_KB: u64 = 2048;
+/// Pages that hold a word each take 62 bytes of compressed memory (`mm_stat` of the guests).
+const COMPRESSION: f64 = 4096.0 / 62.0;
+
+/// Zones without the frames that page tables take, which the machine does not take from them.
+fn left_by_tables(mut zones: [u32; 4], pages: u32) -> [u32; 4] {
+    if let Some(largest) = zones.iter_mut().max() {
+        *largest = largest.saturating_sub(pages.div_ceil(512)).max(1);
+    }
+    zones
+}
+
 impl Replay {
     fn start(cell: &Cell, conditions: &Conditions) -> Result<Replay, ReplayError> {
         let mut machine = Machine::new(machine_config(cell, conditions)?);
         machine.set_lru_gen_bits(cell.lru_gen);
         let limits = Limits {
-            max_pages: cell.limit_bytes / 4096,
+            max_pages: match cell.limit_bytes {
+                0 => UNLIMITED,
+                bytes => bytes / 4096,
+            },
             ..Limits::default()
         };
         let limited = machine.add_memcg(MemcgId::ROOT, "t", limits);
@@ -196,7 +228,7 @@ impl Replay {
                 seed: first_seed.wrapping_add(number),
                 ..cell.trace.clone()
             };
-            replay.add_member(&trace, memcg, cell.nomadv)?;
+            replay.add_member(&trace, memcg, cell)?;
         }
         let first = replay.members[0].memcg;
         replay
@@ -229,7 +261,7 @@ impl Replay {
         &mut self,
         trace: &TraceSpec,
         memcg: MemcgId,
-        nomadv: bool,
+        cell: &Cell,
     ) -> Result<(), ReplayError> {
         let generator = TraceGenerator::new(trace)?;
         let machine = &mut self.machine;
@@ -237,7 +269,7 @@ impl Replay {
         machine.charge_process_objects(process);
         let medium = generator.pattern().medium;
         let (pages, hot) = (trace.pages, trace.hot);
-        let advice = if nomadv {
+        let advice = if cell.nomadv {
             Advice::Normal
         } else {
             Advice::Random
@@ -251,9 +283,11 @@ impl Replay {
         let own = machine
             .map(process, &MapOptions::anon(16))
             .ok_or(too_large.clone())?;
-        let anon = machine
-            .map(process, &MapOptions::anon(anon_pages.into()))
-            .ok_or(too_large.clone())?;
+        let anon = MapOptions {
+            huge: cell.guest.thp,
+            ..MapOptions::anon(anon_pages.into())
+        };
+        let anon = machine.map(process, &anon).ok_or(too_large.clone())?;
         let uses_file = medium != Medium::Anon;
         let file_pages = if uses_file { pages } else { 0 };
         let file = machine.add_file(file_pages, memcg, Advice::Random);
@@ -309,7 +343,7 @@ impl Replay {
                 }
                 for t in from..until {
                     let (code, write) = match phase {
-                        Phase::Populate => (t as u32, true),
+                        Phase::Populate => (t as u32, cell.writes || !member.is_file()),
                         Phase::Warm | Phase::Main => {
                             (member.generator.next(t, touches), cell.writes)
                         }
@@ -378,9 +412,15 @@ impl Member {
             Medium::Mixed if code & FILE_BIT == 0 => {
                 machine.access(self.process, self.anon_vpn + page, write)
             }
-            Medium::Mmap => machine.access(self.process, self.mapped_vpn + page, false),
+            Medium::Mmap => machine.access(self.process, self.mapped_vpn + page, write),
+            Medium::File if write => machine.write_part(self.process, self.file, page as u32),
             Medium::File | Medium::Mixed => self.read(machine, code & !FILE_BIT),
         }
+    }
+
+    /// Its pages are those of a file alone.
+    fn is_file(&self) -> bool {
+        matches!(self.medium, Medium::File | Medium::Mmap)
     }
 
     /// A pread() copies into a buffer of the program, which is touched by that.

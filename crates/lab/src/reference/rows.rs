@@ -15,14 +15,20 @@ use crate::workload::kernel_trace::TraceSpec;
 pub const COMMITTED: &str = include_str!("../../reference/kernels.csv");
 
 /// More of the same kernels: swappiness, bits of `lru_gen/enabled`, three cgroups below one limit,
-/// protections, writes; three runs a cell.
+/// protections, writes, also of files; no limit, where kswapd reclaims; `min_ttl_ms`, where
+/// programs are killed; three runs a cell.
 pub const EXTENDED: &str = include_str!("../../reference/extended.csv");
 
 /// Columns of a reference, and in which order it has them. Where `swappiness` is missing it was 60;
-/// where columns of members are, the program was alone and unprotected; where `writes` is, it read.
+/// where columns of members are, the program was alone and unprotected; where `writes` is, it read;
+/// where those after `err` are, one CPU, `min_ttl_ms` 0, no huge pages. `free_pages`, of each zone
+/// before the first touch, are given where `limit_bytes` is 0: there was no limit. A row with
+/// `oom_kill` 1 says in which phase the program was killed, and no counts.
 pub const COLUMNS: &str = "kver,nomadv,rep,lru_gen_enabled,limit_bytes,swappiness,members,member,\
                            min_bytes,low_bytes,writes,phase,pattern,npages,hot,theta,seed,touches,\
-                           misses,elapsed,pgscan,tracehash,err";
+                           misses,elapsed,pgscan,tracehash,err,cpus,min_ttl_ms,thp,free_pages,\
+                           pgsteal,pgscan_kswapd,pgsteal_kswapd,refault_anon,refault_file,\
+                           allocstall,oom_kill";
 
 /// Touches that one of several members makes before it is the next one's turn.
 pub const TURN: u64 = 64;
@@ -102,6 +108,40 @@ impl Members {
     };
 }
 
+/// What a guest was beside its cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guest {
+    /// CPUs.
+    pub cpus: u32,
+    /// `lru_gen/min_ttl_ms`.
+    pub min_ttl_ms: u32,
+    /// Huge pages for all anonymous memory (`transparent_hugepage/enabled` `always`).
+    pub thp: bool,
+    /// Free pages by zone before the first touch of the first run; none where a limit, and not the
+    /// guest's memory, was in the way.
+    pub free_pages: Option<[u32; 4]>,
+}
+
+impl Guest {
+    /// One CPU, no huge pages, memory in plenty.
+    pub const PLAIN: Guest = Guest {
+        cpus: 1,
+        min_ttl_ms: 0,
+        thp: false,
+        free_pages: None,
+    };
+
+    /// The same but for what varies from run to run.
+    fn is_like(&self, other: &Guest) -> bool {
+        let free_pages = self.free_pages;
+        *self
+            == Guest {
+                free_pages,
+                ..*other
+            }
+    }
+}
+
 /// What was measured in one phase of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
@@ -129,15 +169,18 @@ pub struct Cell {
     pub rules: Option<&'static Kernel>,
     /// Value of `lru_gen/enabled`.
     pub lru_gen: u32,
-    /// `memory.max` in bytes.
+    /// `memory.max` in bytes; 0: none.
     pub limit_bytes: u64,
+    /// The guest.
+    pub guest: Guest,
     /// `vm.swappiness`.
     pub swappiness: u32,
     /// Who shares the limit.
     pub members: Members,
     /// Mapped files had no `MADV_RANDOM`.
     pub nomadv: bool,
-    /// Anonymous memory is written in all phases, not only when it is populated.
+    /// What is touched is written in all phases, in `mixed` the anonymous memory: that is otherwise
+    /// written when it is populated only, and files never.
     pub writes: bool,
     /// The trace.
     pub trace: TraceSpec,
@@ -192,7 +235,9 @@ pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
                 cell.runs.push(Run::new());
                 cell.runs.len() - 1
             });
-        cell.runs[run].insert(phase, row.measured(together[&row.turn()]));
+        if row.oom_kill.unwrap_or(0) == 0 {
+            cell.runs[run].insert(phase, row.measured(together[&row.turn()]));
+        }
     }
     if cells.is_empty() {
         return Err(ReferenceError::Empty);
@@ -213,6 +258,7 @@ fn is_same(one: &Cell, other: &Cell) -> bool {
     one.kernel == other.kernel
         && one.lru_gen == other.lru_gen
         && one.limit_bytes == other.limit_bytes
+        && one.guest.is_like(&other.guest)
         && one.swappiness == other.swappiness
         && one.members == other.members
         && one.nomadv == other.nomadv
@@ -284,7 +330,7 @@ mod tests {
     fn today(limits: &str) -> String {
         format!(
             "{COLUMNS}\n6.12.1,1,1,0x0007,67108864,{limits},main,anon-zipf,8192,0,0.99,12346,40000,\
-             2775,1.0,3930,3a9e1aeaff0f4c56,0\n"
+             2775,1.0,3930,3a9e1aeaff0f4c56,0,1,0,0,,3930,0,0,0,0,0,0\n"
         )
     }
 
@@ -316,6 +362,34 @@ mod tests {
         ] {
             let error = read(today(limits).as_bytes()).unwrap_err().to_string();
             assert!(error.contains(&format!(": {column} `")), "{error}");
+        }
+    }
+
+    #[test]
+    fn without_a_limit_the_guest_is_one_and_a_killed_run_has_no_counts() {
+        let limited = today("60,1,0,0,0,0");
+        let global = limited
+            .replace(",67108864,", ",0,")
+            .replace(",1,0,0,,3930,", ",2,1000,1,3800/26000/0/0,3930,");
+        let cells = read(global.as_bytes()).unwrap();
+        let guest = Guest {
+            cpus: 2,
+            min_ttl_ms: 1000,
+            thp: true,
+            free_pages: Some([3800, 26000, 0, 0]),
+        };
+        assert_eq!((cells[0].limit_bytes, cells[0].guest), (0, guest));
+        // What is free varies from run to run.
+        let row = global.lines().last().unwrap();
+        let other = row.replace(",1,1,0x", ",1,2,0x").replace("26000", "26001");
+        let killed = other.strip_suffix('0').unwrap().to_owned() + "1\n";
+        let cells = read((global.clone() + &killed).as_bytes()).unwrap();
+        assert_eq!((cells.len(), cells[0].runs.len()), (1, 2));
+        assert!(cells[0].runs[1].is_empty());
+        for zones in ["", "3800/26000/0", "1/2/3/x", "0/4294967295/1/0", "0/1/0/0"] {
+            let bad = global.replace("3800/26000/0/0", zones);
+            let error = read(bad.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains("free_pages"), "{error}");
         }
     }
 

@@ -57,6 +57,7 @@ mod workingset_report;
 
 use std::error::Error;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
 use thiserror::Error;
@@ -194,6 +195,9 @@ pub enum ReproduceError {
     /// No seed.
     #[error("at least one seed is needed")]
     NoSeeds,
+    /// The caller wants no result any more.
+    #[error("stopped")]
+    Stopped,
     /// A setting is wrong.
     #[error(transparent)]
     Setting(#[from] SettingError),
@@ -255,6 +259,19 @@ pub fn reproduce(
     choice: &Choice,
     done: impl Fn(u64) + Sync,
 ) -> Result<Vec<Row>, ReproduceError> {
+    reproduce_unless_stopped(document, choice, &AtomicBool::new(false), done)
+}
+
+/// As [`reproduce`]; once `stop` is set, no further measurement begins.
+///
+/// # Errors
+/// As [`reproduce`]; [`ReproduceError::Stopped`].
+pub fn reproduce_unless_stopped(
+    document: &Document,
+    choice: &Choice,
+    stop: &AtomicBool,
+    done: impl Fn(u64) + Sync,
+) -> Result<Vec<Row>, ReproduceError> {
     let Choice {
         seeds, settings, ..
     } = *choice;
@@ -279,6 +296,9 @@ pub fn reproduce(
     let measured: Vec<Result<Vec<Pair>, ReproduceError>> = jobs
         .par_iter()
         .map(|&(benchmark, seed)| {
+            if stop.load(Ordering::Relaxed) {
+                return Err(ReproduceError::Stopped);
+            }
             let pairs = measure(
                 benchmark,
                 &Case {
@@ -332,6 +352,8 @@ fn measure(benchmark: &Benchmark, case: &Case) -> Result<Vec<Pair>, ReproduceErr
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
     fn noisy(case: &Case) -> Measured {
@@ -414,6 +436,22 @@ mod tests {
             (summary.claims, summary.insensitive, summary.own),
             (1, 1, 1)
         );
+    }
+
+    #[test]
+    fn no_measurement_begins_once_stopped() {
+        let choice = Choice {
+            benchmark: Some("work"),
+            ..Choice::seeds(1000)
+        };
+        let (stop, done) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let result = reproduce_unless_stopped(&EXAMPLE, &choice, &stop, |_| {
+            stop.store(true, Ordering::Relaxed);
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(matches!(result, Err(ReproduceError::Stopped)));
+        let threads = rayon::current_num_threads();
+        assert!((1..=threads).contains(&done.into_inner()));
     }
 
     #[test]

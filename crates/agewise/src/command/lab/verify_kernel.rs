@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 
 use agewise_lab::reference::mutation::{Caught, mutate};
 use agewise_lab::reference::rows::{self, Cell};
@@ -31,7 +32,8 @@ use agewise_cli::progress::Progress;
 /// and the cell that moved most. The exit status is 0 then, whatever is caught.
 ///
 /// Exit status 1 when a cell of a main phase does not agree: multi-gen misses within 10 % of the
-/// measured median (or inside the measured range), classic ranges overlapping with 1 % to spare.
+/// measured median (or inside the measured range), classic ranges overlapping with 1 % to spare; or
+/// when one side kills the program for lack of memory in every run, and the other in none.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The reference: a CSV of row sets with kver, lru_gen_enabled, phase, pattern, npages, hot,
@@ -40,9 +42,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE.csv")]
     pub reference: Option<PathBuf>,
     /// The second reference that is part of agewise, of harder cells: swappiness, bits of
-    /// lru_gen/enabled, three cgroups below one limit, memory.min and memory.low, writes. Three of
-    /// its 92 cells do not agree (docs/inside/kernel-reference.md says which), so the exit status
-    /// is 1.
+    /// lru_gen/enabled, three cgroups below one limit, memory.min and memory.low, writes, also of
+    /// files; huge pages; no limit, where kswapd reclaims; min_ttl_ms, where programs are killed.
+    /// Nine of its 134 cells do not agree (docs/inside/kernel-reference.md says which): exit
+    /// status 1.
     #[arg(long, conflicts_with = "reference")]
     pub extended: bool,
     /// Only rows of this kernel.
@@ -84,7 +87,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let progress = Progress::new("runs");
     if let Some(only) = &args.mutate {
-        let caught = mutate(&cells, only, effort, |total| progress.advance(total as u64))?;
+        let never = AtomicBool::new(false);
+        let caught = mutate(&cells, only, effort, &never, |total| {
+            progress.advance(total as u64);
+        })?;
         progress.finish();
         if caught.is_empty() {
             bail!("no change of a rule begins with `{only}`; --mutate alone tries all");
@@ -111,9 +117,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             writer.flush()?;
         }
     }
-    let agree = all()
-        .filter(|comparison| comparison.phase == "main")
-        .all(|comparison| comparison.agrees(0.10));
+    let agree = reports.iter().all(CellReport::kills_agree)
+        && all()
+            .filter(|comparison| comparison.phase == "main")
+            .all(|comparison| comparison.agrees(0.10));
     Ok(if agree {
         ExitCode::SUCCESS
     } else {
@@ -200,7 +207,7 @@ fn number(value: Option<u64>) -> String {
 fn print_text(out: &mut impl Write, reports: &[CellReport]) -> io::Result<()> {
     writeln!(
         out,
-        "{:6} {:7} {:4} {:7} {:15} {:5} {:>5} {:6} {:8} {:>8} {:>17} {:>8} {:>17} {:>7} {:>8} \
+        "{:6} {:7} {:4} {:10} {:15} {:5} {:>5} {:6} {:8} {:>8} {:>17} {:>8} {:>17} {:>7} {:>8} \
          {:>8} {:>7} {:>13}",
         "kernel",
         "lru",
@@ -229,7 +236,7 @@ fn print_text(out: &mut impl Write, reports: &[CellReport]) -> io::Result<()> {
         if simulated + measured > 0 {
             writeln!(
                 out,
-                "{:59} ended early (out of memory, or cut short): simulated {simulated} of {of} \
+                "{:62} ended early (out of memory, or cut short): simulated {simulated} of {of} \
                  runs, measured {measured} of {runs}",
                 ""
             )?;
@@ -250,16 +257,17 @@ fn print_row(out: &mut impl Write, row: &Comparison) -> io::Result<()> {
         7 => "mglru".to_owned(),
         bits => format!("mglru/{bits}"),
     };
+    // The cgroup had no limit, and the guest's memory was one.
+    let global = if row.limit_bytes == 0 { " global" } else { "" };
     let protected = match (row.min_bytes, row.low_bytes) {
         (0, 0) => "",
         (0, _) => " low",
         _ => " min",
     };
-    let member = format!("{}/{}{protected}", row.member + 1, row.members);
-    let pattern = match row.writes {
-        0 => row.pattern.clone(),
-        _ => format!("{} w", row.pattern),
-    };
+    let member = format!("{}/{}{protected}{global}", row.member + 1, row.members);
+    let writes = if row.writes == 0 { "" } else { " w" };
+    let thp = if row.thp == 0 { "" } else { " thp" };
+    let pattern = format!("{}{writes}{thp}", row.pattern);
     let simulated_range = format!(
         "{}-{}",
         number(row.misses_sim_min),
@@ -267,7 +275,7 @@ fn print_row(out: &mut impl Write, row: &Comparison) -> io::Result<()> {
     );
     writeln!(
         out,
-        "{:6} {lru:7} {:<4} {member:7} {pattern:15} {:<5} {:>5} {:6} {:8} {:>8} \
+        "{:6} {lru:7} {:<4} {member:10} {pattern:15} {:<5} {:>5} {:6} {:8} {:>8} \
          {simulated_range:>17} {:>8} {:>17} {:>7} {:>8} {:>8} {:>7} {:>13}{}",
         row.kernel,
         row.swappiness,
@@ -316,5 +324,13 @@ fn summarize(out: &mut impl Write, reports: &[CellReport]) -> io::Result<()> {
         "pages scanned within 25 %: {} of {}",
         count(&Comparison::scans_agree),
         main.len(),
+    )?;
+    let killed = |report: &&CellReport| report.killed[0] + report.killed[2] > 0;
+    let killed: Vec<_> = reports.iter().filter(killed).collect();
+    writeln!(
+        out,
+        "killed for lack of memory on both sides or, in some runs, on one: {} of {} cells",
+        killed.iter().filter(|report| report.kills_agree()).count(),
+        killed.len()
     )
 }

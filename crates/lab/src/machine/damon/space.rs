@@ -11,12 +11,11 @@ use agewise_kernel::folio::{Flag, FolioType, Pfn};
 use agewise_kernel::ids::{LruvecId, MemcgId};
 use agewise_kernel::page_table::{PAGES_PER_PMD, Pmd};
 use agewise_kernel::reclaim::chosen::reclaim_chosen;
-use agewise_kernel::work::Work;
 
 use super::super::address_space::Backing;
 use super::super::page_cache::Entry;
 use super::super::page_tables::swap_slot;
-use super::super::{Machine, ProcessId};
+use super::super::{Begun, Machine, ProcessId};
 use super::Watched;
 
 const PAGE: u64 = 4096;
@@ -29,8 +28,8 @@ pub(super) struct MachineSpace<'a> {
     last_folio: &'a mut Vec<(Action, Pfn)>,
     /// Folios looked up since the last payment.
     lookups: u64,
-    /// The counters of the policies then.
-    before: Work,
+    /// The work since then is not paid for yet.
+    begun: Begun,
 }
 
 impl<'a> MachineSpace<'a> {
@@ -40,14 +39,14 @@ impl<'a> MachineSpace<'a> {
         watched: &'a Watched,
         last_folio: &'a mut Vec<(Action, Pfn)>,
     ) -> MachineSpace<'a> {
-        let before = machine.lru.work;
+        let begun = machine.begin_work();
         MachineSpace {
             machine,
             profile,
             watched,
             last_folio,
             lookups: 0,
-            before,
+            begun,
         }
     }
 
@@ -55,8 +54,8 @@ impl<'a> MachineSpace<'a> {
     pub fn pay(&mut self) {
         let lookup_ns = self.machine.config.cost.damon_lookup_ns;
         self.machine.sys.now_ns += std::mem::take(&mut self.lookups) * lookup_ns;
-        self.machine.charge_work(&self.before);
-        self.before = self.machine.lru.work;
+        self.machine.charge_work(&self.begun);
+        self.begun = self.machine.begin_work();
     }
 
     /// The folio of a frame, if it is on a list (`damon_get_folio`): not free, not isolated, not in

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::super::emulate::{Values, Window};
 use crate::reproduce::{Better, Expectation, Figure};
 use crate::workload::library::{self, LibraryError};
-use crate::workload::spec::{StreamOrder, Workload};
+use crate::workload::spec::{StreamOrder, StreamSpec, Workload};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,7 +40,7 @@ struct Group {
 #[serde(deny_unknown_fields)]
 struct RowSpec {
     name: String,
-    /// The order in which the areas and streams called `data` are touched.
+    /// The order in which the areas called `data`, and the pool that caches one, are touched.
     order: Option<StreamOrder>,
     theta: Option<f64>,
     deviation: Option<f64>,
@@ -224,7 +224,8 @@ impl Row {
                 }
             }
             let streams = process.phase.iter_mut().flat_map(|phase| &mut phase.stream);
-            for stream in streams.filter(|stream| stream.area == "data") {
+            let follows = |stream: &&mut StreamSpec| matches!(&*stream.area, "data" | "pool");
+            for stream in streams.filter(follows) {
                 stream.order = spec.order.unwrap_or(stream.order);
                 stream.theta = spec.theta.unwrap_or(stream.theta);
                 stream.deviation = spec.deviation.unwrap_or(stream.deviation);

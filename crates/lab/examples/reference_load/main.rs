@@ -6,19 +6,25 @@
 //! itself into the cgroup, or as one of several members into `CGROUP/mN`, and reads what limits it,
 //! the kernel's version, swappiness and `lru_gen/enabled` by itself. Members wait for a byte on
 //! standard input before each turn, and write one after it: with `all` for MEMBER it starts them
-//! and gives them their turns. A pattern that ends in `+w` writes anonymous memory, others read.
+//! and gives them their turns. Of a pattern that ends in `+w`, `file` and `mmap` write a few bytes
+//! of a page of the file, the others write anonymous memory. Without MEMBERS it starts itself as
+//! the only one, and adds a row if that is killed.
+
+mod counts;
 
 use std::error::Error;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use agewise_lab::reference::{COLUMNS, Phase, TURN};
-use agewise_lab::workload::kernel_trace::{FILE_BIT, Medium, TraceGenerator, TraceSpec};
-use memmap2::{Advice, Mmap, MmapMut, MmapOptions};
+use agewise_lab::workload::kernel_trace::{FILE_BIT, Medium, Pattern, TraceGenerator, TraceSpec};
+use counts::{COUNTED, Counts, free_pages};
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
 const PAGE: usize = 4096;
 const SEED: u64 = 12345;
@@ -30,7 +36,7 @@ struct Memory {
     medium: Medium,
     writes: bool,
     anon: MmapMut,
-    mapped: Option<Mmap>,
+    mapped: Option<MmapRaw>,
     /// None where the trace needs none: opening one charges pages of its file system.
     file: Option<File>,
     buffer: Box<[u8; PAGE]>,
@@ -40,7 +46,12 @@ impl Memory {
     fn new(spec: &TraceSpec, medium: Medium, writes: bool, file: &str) -> Result<Self> {
         let file = match medium {
             Medium::Anon => None,
-            Medium::File | Medium::Mmap | Medium::Mixed => Some(File::open(file)?),
+            Medium::File | Medium::Mmap | Medium::Mixed => Some(
+                File::options()
+                    .read(true)
+                    .write(writes && medium != Medium::Mixed)
+                    .open(file)?,
+            ),
         };
         let anon_pages = match medium {
             Medium::Anon => spec.pages,
@@ -52,14 +63,12 @@ impl Memory {
             .map_anon()?;
         let mapped = match (medium, &file) {
             (Medium::Mmap, Some(file)) => {
-                // SAFETY: nobody writes the file or cuts it while this program runs.
-                let map = unsafe {
-                    MmapOptions::new()
-                        .len(spec.pages as usize * PAGE)
-                        .map(file)?
-                };
-                map.advise(Advice::Normal)?;
-                Some(map)
+                let mut options = MmapOptions::new();
+                options.len(spec.pages as usize * PAGE);
+                Some(match writes {
+                    true => options.map_raw(file)?,
+                    false => options.map_raw_read_only(file)?,
+                })
             }
             _ => None,
         };
@@ -91,11 +100,22 @@ impl Memory {
     fn touch(&mut self, code: u32) -> Result<()> {
         let at = (code & !FILE_BIT) as usize * PAGE;
         match self.medium {
+            Medium::File if self.writes => {
+                let file = self.file.as_ref().ok_or("no file")?;
+                Ok(file.write_all_at(&code.to_ne_bytes(), at as u64)?)
+            }
             Medium::File => self.read(at),
             Medium::Mixed if code & FILE_BIT != 0 => self.read(at),
             Medium::Mmap => {
                 let mapped = self.mapped.as_ref().ok_or("no mapping")?;
-                std::hint::black_box(mapped[at]);
+                // SAFETY: the trace stays within the pages that were mapped, writably where it
+                // writes, and nobody cuts the file while this program runs.
+                unsafe {
+                    match self.writes {
+                        true => mapped.as_mut_ptr().add(at).write_volatile(code as u8),
+                        false => _ = mapped.as_ptr().add(at).read_volatile(),
+                    }
+                }
                 Ok(())
             }
             Medium::Anon | Medium::Mixed => {
@@ -119,41 +139,6 @@ impl Memory {
     }
 }
 
-/// What the kernel counts of this process and its cgroup.
-struct Counts {
-    major_faults: u64,
-    read_pages: u64,
-    scanned: u64,
-    at: Instant,
-}
-
-impl Counts {
-    fn take(cgroup: &str) -> Result<Self> {
-        // Counters of all CPUs are brought together by a write.
-        let _ = fs::write("/proc/sys/vm/stat_refresh", "1");
-        let stat = fs::read_to_string("/proc/self/stat")?;
-        let after_name = stat.rsplit(')').next().unwrap_or_default();
-        let major_faults = after_name.split_whitespace().nth(9).ok_or("no majflt")?;
-        Ok(Counts {
-            major_faults: major_faults.parse()?,
-            read_pages: field("/proc/self/io", "read_bytes:")? / PAGE as u64,
-            scanned: field(&format!("{cgroup}/memory.stat"), "pgscan")?,
-            at: Instant::now(),
-        })
-    }
-}
-
-fn field(path: &str, name: &str) -> Result<u64> {
-    let text = fs::read_to_string(path)?;
-    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
-    let found = lines.find(|(word, _)| *word == name);
-    Ok(found
-        .ok_or_else(|| format!("{path} has no {name}"))?
-        .1
-        .trim()
-        .parse()?)
-}
-
 fn word(path: &str) -> Result<String> {
     Ok(fs::read_to_string(path)?.trim().to_owned())
 }
@@ -162,6 +147,7 @@ fn word(path: &str) -> Result<String> {
 struct Load {
     rep: String,
     spec: TraceSpec,
+    medium: Medium,
     writes: bool,
     cgroup: String,
     file: String,
@@ -181,7 +167,7 @@ impl Load {
             );
         };
         let (members, member) = match members {
-            [] => (1, Some(0)),
+            [] => (1, None),
             [members, all] if all == "all" => (members.parse()?, None),
             [members, member] => (members.parse()?, Some(member.parse()?)),
             _ => return Err("MEMBERS and MEMBER come together".into()),
@@ -200,6 +186,7 @@ impl Load {
         };
         Ok(Load {
             rep: rep.clone(),
+            medium: Pattern::parse(pattern)?.medium,
             spec,
             writes,
             cgroup: cgroup.clone(),
@@ -210,8 +197,8 @@ impl Load {
     }
 
     /// Touches of a phase.
-    fn touches(&self, phase: Phase, medium: Medium) -> u64 {
-        match (phase, medium) {
+    fn touches(&self, phase: Phase) -> u64 {
+        match (phase, self.medium) {
             (Phase::Populate, Medium::Mixed) => self.spec.hot.into(),
             (Phase::Populate, _) => self.spec.pages.into(),
             (Phase::Warm, _) => self.spec.touches / 4,
@@ -226,42 +213,108 @@ impl Load {
         }
     }
 
-    /// The columns that are the same in all phases.
-    fn about(&self, member: u32) -> Result<String> {
+    /// The columns that are the same in all phases: those before the phase, and those after `err`.
+    fn about(&self, member: u32) -> Result<[String; 2]> {
         let protection = |name: &str| match self.members {
             1 => Ok("0".to_owned()),
             _ => word(&format!("{}/m0/{name}", self.cgroup)),
         };
-        Ok([
+        let limit = word(&format!("{}/memory.max", self.cgroup))?;
+        let is_limited = limit != "max";
+        let first = [
             word("/proc/sys/kernel/osrelease")?,
             "1".into(),
             self.rep.clone(),
             word("/sys/kernel/mm/lru_gen/enabled")?,
-            word(&format!("{}/memory.max", self.cgroup))?,
+            if is_limited { limit } else { "0".into() },
             word("/proc/sys/vm/swappiness")?,
             self.members.to_string(),
             member.to_string(),
             protection("memory.min")?,
             protection("memory.low")?,
             u32::from(self.writes).to_string(),
-        ]
-        .join(","))
+        ];
+        let thp = word("/sys/kernel/mm/transparent_hugepage/enabled")?;
+        let last = [
+            std::thread::available_parallelism()?.to_string(),
+            word("/sys/kernel/mm/lru_gen/min_ttl_ms")?,
+            u32::from(thp.contains("[always]")).to_string(),
+            if is_limited {
+                String::new()
+            } else {
+                free_pages()?
+            },
+        ];
+        Ok([first.join(","), last.join(",")])
+    }
+
+    /// The row of a phase.
+    fn row(&self, about: &[String; 2], phase: Phase, row: &Row) -> Result<String> {
+        let Load { spec, .. } = self;
+        let [first, last] = about;
+        let touches = self.touches(phase);
+        let [scanned, further @ ..] = row.counted;
+        let further = further.map(|count| count.to_string()).join(",");
+        Ok(format!(
+            "{first},{},{},{},{},{},{},{touches},{},{:.3},{scanned},{},0,{last},{further},{},{}",
+            phase.name(),
+            spec.pattern,
+            spec.pages,
+            spec.hot,
+            spec.theta,
+            spec.seed,
+            row.misses,
+            row.elapsed_s,
+            row.hash
+                .map_or(String::new(), |hash| format!("{hash:016x}")),
+            row.allocstall,
+            u32::from(row.killed)
+        ))
     }
 }
 
-/// One program: its rows.
-fn run(load: &Load, member: u32) -> Result<Vec<String>> {
-    let spec = &load.spec;
+/// What is in a row beside its cell.
+#[derive(Default)]
+struct Row {
+    misses: u64,
+    elapsed_s: f64,
+    counted: [u64; COUNTED.len()],
+    allocstall: u64,
+    hash: Option<u64>,
+    killed: bool,
+}
+
+/// The hash that the touches will have.
+fn hash_of(load: &Load) -> Result<u64> {
+    let mut trace = TraceGenerator::new(&load.spec)?;
+    for phase in [Phase::Warm, Phase::Main] {
+        let count = load.touches(phase);
+        for t in 0..count {
+            trace.next(t, count);
+        }
+    }
+    Ok(trace.hash())
+}
+
+/// One program. It prints its rows: each when its phase is over, or one of several members all at
+/// the end, as its output divides turns until then.
+fn run(load: &Load, member: u32) -> Result<()> {
     // Made before the cgroup is entered, as it is not of the trace.
-    let mut trace = TraceGenerator::new(spec)?;
-    let about = load.about(member)?;
+    let hash = hash_of(load)?;
+    let mut trace = TraceGenerator::new(&load.spec)?;
     let cgroup = load.own_cgroup(member);
+    if word(&format!("{}/memory.max", load.cgroup))? == "max" {
+        // Nor is it to be reclaimed where there is no limit.
+        // SAFETY: it locks what is mapped, and changes no memory.
+        unsafe { libc::mlockall(libc::MCL_CURRENT) };
+    }
+    let about = load.about(member)?;
     fs::write(format!("{cgroup}/cgroup.procs"), "0")?;
-    let medium = trace.pattern().medium;
-    let mut memory = Memory::new(spec, medium, load.writes, &load.file)?;
+    let medium = load.medium;
+    let mut memory = Memory::new(&load.spec, medium, load.writes, &load.file)?;
     let mut rows = Vec::new();
     for phase in Phase::ALL {
-        let count = load.touches(phase, medium);
+        let count = load.touches(phase);
         let before = Counts::take(&cgroup)?;
         for t in 0..count {
             if load.members > 1 && t % TURN == 0 {
@@ -278,31 +331,62 @@ fn run(load: &Load, member: u32) -> Result<Vec<String>> {
         }
         let after = Counts::take(&cgroup)?;
         let by_reads = matches!(medium, Medium::File | Medium::Mixed) && phase != Phase::Populate;
-        let misses = match by_reads {
-            true => after.read_pages - before.read_pages,
-            false => after.major_faults - before.major_faults,
+        let row = Row {
+            misses: match by_reads {
+                true => after.read_pages - before.read_pages,
+                false => after.major_faults - before.major_faults,
+            },
+            elapsed_s: (after.at - before.at).as_secs_f64(),
+            counted: std::array::from_fn(|at| after.counted[at] - before.counted[at]),
+            allocstall: after.allocstall - before.allocstall,
+            hash: Some(hash),
+            killed: false,
         };
-        let elapsed = (after.at - before.at).as_secs_f64();
-        rows.push(format!(
-            "{about},{},{},{},{},{},{},{count},{misses},{elapsed:.3},{}",
-            phase.name(),
-            spec.pattern,
-            spec.pages,
-            spec.hot,
-            spec.theta,
-            spec.seed,
-            after.scanned - before.scanned
-        ));
+        rows.push(load.row(&about, phase, &row)?);
         if load.members > 1 {
             std::io::stdout().write_all(b"t")?;
             std::io::stdout().flush()?;
+        } else {
+            println!("{}", rows.remove(0));
         }
     }
-    let hash = trace.hash();
-    Ok(rows
-        .into_iter()
-        .map(|row| format!("{row},{hash:016x},0"))
-        .collect())
+    for row in rows {
+        println!("{row}");
+    }
+    Ok(())
+}
+
+/// Starts the only program, and adds a row of the phase in which it was killed.
+fn supervise(load: &Load) -> Result<()> {
+    println!("@{COLUMNS}");
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let about = load.about(0)?;
+    let mut program = Command::new(std::env::current_exe()?)
+        .args(&args[..8])
+        .args(["1", "0"])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut phases = Phase::ALL.into_iter();
+    let mut since = Instant::now();
+    let output = program.stdout.take().ok_or("no pipe")?;
+    for row in BufReader::new(output).lines() {
+        println!("@{}", row?);
+        phases.next();
+        since = Instant::now();
+    }
+    match (program.wait()?.signal(), phases.next()) {
+        (Some(libc::SIGKILL), Some(phase)) => {
+            let row = Row {
+                elapsed_s: since.elapsed().as_secs_f64(),
+                killed: true,
+                ..Row::default()
+            };
+            println!("@{}", load.row(&about, phase, &row)?);
+            Ok(())
+        }
+        (None, None) => Ok(()),
+        (status, _) => Err(format!("the program ended early: signal {status:?}").into()),
+    }
 }
 
 /// Ends a turn, if one was had, and waits for the next.
@@ -331,9 +415,8 @@ fn give_turns(load: &Load) -> Result<()> {
     }
     let mut turns = 0;
     for phase in Phase::ALL {
-        let medium = TraceGenerator::new(&load.spec)?.pattern().medium;
         // And one more, in which the counts are read.
-        turns += load.touches(phase, medium).div_ceil(TURN) + 1;
+        turns += load.touches(phase).div_ceil(TURN) + 1;
     }
     for _ in 0..turns {
         for member in &mut members {
@@ -351,7 +434,9 @@ fn give_turns(load: &Load) -> Result<()> {
             .take()
             .ok_or("no pipe")?
             .read_to_string(&mut rows)?;
-        print!("{rows}");
+        for row in rows.lines() {
+            println!("@{row}");
+        }
         member.wait()?;
     }
     Ok(())
@@ -360,15 +445,9 @@ fn give_turns(load: &Load) -> Result<()> {
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let load = Load::parse(&args)?;
-    let Some(member) = load.member else {
-        return give_turns(&load);
-    };
-    let rows = run(&load, member)?;
-    if load.members == 1 {
-        println!("@{COLUMNS}");
+    match load.member {
+        Some(member) => run(&load, member),
+        None if load.members > 1 => give_turns(&load),
+        None => supervise(&load),
     }
-    for row in rows {
-        println!("@{row}");
-    }
-    Ok(())
 }

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Dirty pages of files, and what a file system keeps for each page that it writes.
+
+use agewise_kernel::folio::{Flag, FolioTable, FolioType, Pfn};
+use agewise_kernel::ids::MemcgId;
+
+use super::system::System;
+use super::{Machine, ProcessId};
+
+/// A `buffer_head`, with the pointer that names the cgroup it is charged to.
+const BUFFER_HEAD_BYTES: u64 = 104 + 8;
+
+impl Machine {
+    /// A page that ext4 is about to write has a buffer head until it is freed, for which its cgroup
+    /// pays (`create_empty_buffers`). False when the process was killed meanwhile.
+    pub(super) fn add_buffer_head(&mut self, process: ProcessId, pfn: Pfn) -> bool {
+        if self.sys.has_buffer_head(pfn) {
+            return true;
+        }
+        // Whoever makes it holds the page.
+        self.lru.folios[pfn].set(Flag::Locked);
+        let memcg = self.sys.memcg_of(&self.lru.folios, pfn);
+        let made = self.charge_objects(process, memcg, BUFFER_HEAD_BYTES);
+        self.lru.folios[pfn].clear(Flag::Locked);
+        if made.is_ok() {
+            self.sys.set_buffer_head(pfn);
+        }
+        made.is_ok()
+    }
+}
+
+impl System {
+    /// Whether a page of a file has a buffer head.
+    fn has_buffer_head(&self, pfn: Pfn) -> bool {
+        self.buffer_heads.get(pfn.0 as usize) == Some(&true)
+    }
+
+    /// Notes that it has one, which was charged.
+    fn set_buffer_head(&mut self, pfn: Pfn) {
+        self.buffer_heads.resize(self.frames.len() as usize, false);
+        self.buffer_heads[pfn.0 as usize] = true;
+    }
+
+    /// It goes with its page.
+    pub(super) fn free_buffer_head(&mut self, memcg: MemcgId, pfn: Pfn) {
+        if self.has_buffer_head(pfn) {
+            self.buffer_heads[pfn.0 as usize] = false;
+            self.memcgs.free_objects(memcg, BUFFER_HEAD_BYTES);
+        }
+    }
+
+    /// Marks a file page dirty and queues it for the flusher.
+    pub fn set_dirty(&mut self, folios: &mut FolioTable, pfn: Pfn) {
+        if folios[pfn].has(Flag::Dirty) {
+            return;
+        }
+        folios[pfn].set(Flag::Dirty);
+        if folios[pfn].folio_type() == FolioType::File {
+            let pages = folios[pfn].nr_pages();
+            let memcg = self.memcg_of(folios, pfn);
+            self.dirty_file_pages += pages;
+            self.memcgs[memcg].dirty_pages += pages;
+            self.dirty_queue.push_back(pfn);
+        }
+    }
+
+    pub(super) fn clear_dirty(&mut self, folios: &mut FolioTable, pfn: Pfn) {
+        let folio = &mut folios[pfn];
+        if folio.test_clear(Flag::Dirty) && folio.folio_type() == FolioType::File {
+            let pages = folio.nr_pages();
+            let memcg = self.memcg_of(folios, pfn);
+            let group = &mut self.memcgs[memcg];
+            group.dirty_pages = group.dirty_pages.saturating_sub(pages);
+            self.dirty_file_pages = self.dirty_file_pages.saturating_sub(pages);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::address_space::Advice;
+    use super::super::{Access, Limits, Machine, MachineConfig};
+    use agewise_kernel::folio::{Flag, Pfn};
+    use agewise_kernel::ids::MemcgId;
+
+    #[test]
+    fn a_written_page_pays_for_a_buffer_head_and_is_not_marked_as_accessed() {
+        let mut machine = Machine::new(MachineConfig::new(1 << 14));
+        let memcg = machine.add_memcg(MemcgId::ROOT, "t", Limits::default());
+        let process = machine.add_process(memcg);
+        let file = machine.add_file(1000, memcg, Advice::Random);
+        let slab = |machine: &Machine| machine.sys.memcgs[memcg].slab_bytes;
+        machine.read(process, file, 0, 1000);
+        let read = slab(&machine);
+        assert_eq!(machine.write_part(process, file, 0), Access::Hit);
+        machine.write_part(process, file, 0);
+        machine.write(process, file, 1, 9);
+        assert_eq!(slab(&machine) - read, 10 * super::BUFFER_HEAD_BYTES);
+        machine.reclaim_memcg(memcg, 1000, None).ok();
+        assert!(slab(&machine) < read);
+
+        let process_stats = machine.process_stats(process).read_pages;
+        assert_eq!(machine.write_part(process, file, 500), Access::Major);
+        assert_eq!(machine.write(process, file, 501, 1), Access::Hit);
+        assert_eq!(machine.process_stats(process).read_pages, process_stats + 1);
+        let frames = (0..1 << 14).map(|number| &machine.lru.folios[Pfn(number)]);
+        let mut dirty = frames.filter(|folio| folio.has(Flag::Dirty)).peekable();
+        assert!(dirty.peek().is_some());
+        assert!(dirty.all(|folio| !folio.has(Flag::Referenced) && !folio.has(Flag::Active)));
+    }
+}
