@@ -163,7 +163,7 @@ fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<
             // Under the steep part of a curve the kernel finds nothing to evict, and refuses the
             // limit or kills: said, and the others go on.
             Err(error) => {
-                agewise_cli::note!("{load} at {percent} %: {error:#}");
+                agewise_cli::note!("{load} at {percent} %: {}", output::chain(&error));
                 break;
             }
         }
@@ -171,7 +171,7 @@ fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<
     // What was squeezed ends sooner with its memory back.
     group.limit(before.usage_bytes.saturating_mul(2))?;
     if let Err(error) = subject.finish() {
-        agewise_cli::note!("{load}: {error:#}");
+        agewise_cli::note!("{load}: {}", output::chain(&error));
     }
     Ok((rows, found))
 }

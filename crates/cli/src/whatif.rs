@@ -10,7 +10,7 @@ use agewise_host::cgroup::{Cgroup, CgroupError};
 use agewise_host::clear::{ClearPolicy, Means};
 use agewise_host::pagecache::PriceOfFile;
 use agewise_host::pressure::{Psi, Resource};
-use agewise_host::root::Roots;
+use agewise_host::root::{ProcRoot, Roots};
 use agewise_host::swap::{self, SwapArea};
 use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
 use agewise_policy::sample::Bounds;
@@ -216,11 +216,14 @@ fn found(
 pub fn facts(cgroup: &Cgroup, now_ms: u64) -> Result<Facts, CgroupError> {
     let stat = cgroup.stat()?;
     // A kernel that does not tell, or a file that cannot be read: then prices tell.
-    let pressure = Psi::of_cgroup(cgroup, Resource::Memory).ok().flatten();
+    let of_cgroup = Psi::of_cgroup(cgroup, Resource::Memory);
+    let of_machine = Psi::of_machine(&ProcRoot::default(), Resource::Memory);
+    let waited_us = |psi: Option<Psi>| psi.map(|psi| psi.some.total_us);
     Ok(Facts {
         now_ms,
         faults: [stat.refaults_anon_pages, stat.refaults_file_pages],
-        waited_us: pressure.map(|pressure| pressure.some.total_us),
+        waited_us: waited_us(of_cgroup.ok().flatten()),
+        machine_waited_us: waited_us(of_machine.ok().flatten()),
     })
 }
 

@@ -15,8 +15,8 @@ use agewise_host::root::ProcRoot;
 use agewise_host::swap;
 use agewise_host::throttle::{Ledger, Throttle, state_directory, untouchable};
 use agewise_policy::whatif::Bound;
-use agewise_policy::whatif::shrink::{Act, Goal, Outcome, Planned, Shrink, Terms, Verdict};
-use agewise_policy::whatif::shrink::{Refusal, plan};
+use agewise_policy::whatif::shrink::{Act, Goal, Outcome, Planned, Shrink, Steps, Terms};
+use agewise_policy::whatif::shrink::{Refusal, Verdict, plan};
 use anyhow::{Context, bail};
 use serde::Serialize;
 
@@ -26,7 +26,7 @@ use super::whatif::{Memory, memory};
 ///
 /// Watches it as `agewise whatif` does, asks the curve of the kernel's LRU what the goal would
 /// cost, and refuses what the curve says to exceed --max-wait. Then it lowers a limit in steps of a
-/// sixteenth: memory.high (v2, after memory.reclaim), or memory.limit_in_bytes (v1, where the
+/// thirty-second: memory.high (v2, after memory.reclaim), or memory.limit_in_bytes (v1, where the
 /// kernel kills if it cannot reclaim). Each step is held for some seconds against what was
 /// predicted. When waiting exceeds --max-wait over two seconds, the limit goes back to the step
 /// before, at once.
@@ -35,8 +35,12 @@ use super::whatif::{Memory, memory};
 /// step was well. What it does is noted before it is done: `agewise daemon --undo` takes back what
 /// a killed one left. While a daemon acts on this machine it refuses to run.
 ///
+/// With `auto`, what a page is reckoned to cost may be too much: below the goal it goes on, step by
+/// step, while what was measured at one promises that the next stays within --max-wait.
+///
 /// Waiting is the kernel's own count where it keeps one (v2, memory.pressure), else faults times
-/// what one costs here. Cgroups that hold init, this session or agewise itself are left alone.
+/// what one costs here, and no more than the whole machine waited (/proc/pressure/memory). Cgroups
+/// that hold init, this session or agewise itself are left alone.
 ///
 /// Exit status: 0 the goal was reached (or planned); 1 refused, or it had to step back; 2 a wrong
 /// argument.
@@ -47,7 +51,7 @@ pub struct Args {
     cgroup: String,
 
     /// Where to go: a share of what it has (60%), bytes (512M), or `auto`: the least memory whose
-    /// waiting is likely to stay within --max-wait.
+    /// waiting is likely to stay within --max-wait, and less where that turns out to do no harm.
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = to)]
     to: To,
 
@@ -211,8 +215,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         usage_bytes,
     };
     let terms = terms(&scene, &costs, found.curves.full_bytes);
-    let steps = plan(&found.curves, &terms).map_err(refused)?;
-    check_swap(&steps, usage_bytes)?;
+    let mut steps = plan(&found.curves, &terms).map_err(refused)?;
+    check_swap(&mut steps, usage_bytes)?;
     let mut out = std::io::stdout().lock();
     if args.format == Format::Text {
         writeln!(
@@ -224,6 +228,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         )?;
     }
     if let Some(step) = steps
+        .to_goal
         .last()
         .filter(|step| step.wait_ratio.high > args.max_wait)
     {
@@ -233,7 +238,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         );
     }
     let Some(mut throttle) = throttle else {
-        for step in &steps {
+        for step in &steps.to_goal {
             Record::new(step, None).print(&mut out, args.format)?;
         }
         return Ok(ExitCode::SUCCESS);
@@ -278,10 +283,12 @@ fn refused(refusal: Refusal) -> anyhow::Error {
     }
 }
 
-/// What leaves has to go somewhere.
-fn check_swap(steps: &[Planned], usage_bytes: u64) -> anyhow::Result<()> {
-    let goal = steps.last().map_or(usage_bytes, |step| step.limit_bytes);
-    let (leaves, free) = (usage_bytes - goal, swap::free_bytes(&ProcRoot::default())?);
+/// What leaves has to go somewhere; steps below the goal for which there is no room are no steps.
+fn check_swap(steps: &mut Steps, usage_bytes: u64) -> anyhow::Result<()> {
+    let free = swap::free_bytes(&ProcRoot::default())?;
+    let leaves = |step: &Planned| usage_bytes.saturating_sub(step.limit_bytes);
+    steps.further.retain(|step| leaves(step) <= free);
+    let leaves = steps.to_goal.last().map_or(0, leaves);
     if free < leaves {
         bail!(
             "{} would have to leave, and swap has {} free: add swap, such as zram",

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
+use agewise_cli::output;
 use agewise_policy::sample::{Area, Bounds, Identity, choose, level_for};
 use anyhow::{Context, bail};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -112,7 +113,7 @@ pub fn serve() -> anyhow::Result<ExitCode> {
     for line in std::io::stdin().lines() {
         let answer = match obey(&mut memory, &line?) {
             Ok(()) => "done".to_owned(),
-            Err(error) => format!("{error:#}"),
+            Err(error) => output::chain(&error),
         };
         writeln!(answers, "{answer}")?;
         answers.flush()?;

@@ -35,7 +35,7 @@ use crate::record::{Change, Message, Started};
 use crate::shrinkers::Shrinkers;
 use crate::state::{Hub, OwnUse, Reclaimed};
 use crate::world::World;
-use agewise_cli::observe;
+use agewise_cli::{observe, output};
 
 /// Age bounds distinguished for policies: as many as a histogram has.
 const BOUNDS_MAX: usize = agewise_policy::workingset::INTERVALS_MAX;
@@ -181,7 +181,7 @@ fn open_agent(
     if config.follows_files()
         && let Err(error) = observe::follow_files(&mut agent)
     {
-        let text = format!("files: {error:#}");
+        let text = format!("files: {}", output::chain(&error));
         note = Some(note.map_or(text.clone(), |note| format!("{note}; {text}")));
     }
     Ok((agent, note))

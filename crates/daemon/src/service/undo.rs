@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use agewise_cli::output;
 use agewise_host::throttle::{Ledger, LedgerError, Undone};
 
 use crate::config::Config;
@@ -137,7 +138,10 @@ pub fn undo(options: &Options) -> bool {
     // It helps to find the ledger of an earlier version, and is not needed for anything else.
     match options.read() {
         Ok(config) => found.undo_named(&config),
-        Err(error) => agewise_cli::note!("the configuration is not looked at: {error:#}"),
+        Err(error) => {
+            let why = output::chain(&error);
+            agewise_cli::note!("the configuration is not looked at: {why}");
+        }
     }
     if found.ledger.is_none() && found.troubles.is_empty() {
         agewise_cli::note!("{}", found.missing);

@@ -5,7 +5,7 @@
 //! [`Keeper`] is handed the time, the counters of a cgroup and its newest curves, and answers with
 //! the limit to set. Like [`Shrink`] it neither waits nor touches anything.
 
-use super::shrink::{Act, Facts, Goal, Shrink, Terms, Verdict, plan, waited_ratio};
+use super::shrink::{Act, Facts, Goal, Shrink, Steps, Terms, Verdict, plan, waited_ratio};
 use super::{Bound, Curves, Estimate, Prices};
 
 /// Between two attempts to go down.
@@ -165,7 +165,7 @@ impl Keeper {
     pub fn rehearse(&mut self, now_ms: u64, room: &Room, curves: &Curves) -> Option<Change> {
         let (steps, _) = self.steps(now_ms, room, curves)?;
         self.lower_at_ms = Some(now_ms + self.rest_ms);
-        let last = steps.last()?;
+        let last = steps.to_goal.last()?;
         Some(Change {
             limit_bytes: Some(last.limit_bytes),
             why: Why::Curve,
@@ -229,12 +229,7 @@ impl Keeper {
     }
 
     /// The way down, where it is time to go and worth it.
-    fn steps(
-        &mut self,
-        now_ms: u64,
-        room: &Room,
-        curves: &Curves,
-    ) -> Option<(Vec<super::shrink::Planned>, Terms)> {
+    fn steps(&mut self, now_ms: u64, room: &Room, curves: &Curves) -> Option<(Steps, Terms)> {
         if self.lower_at_ms.is_some_and(|at_ms| now_ms < at_ms) {
             return None;
         }
@@ -247,9 +242,9 @@ impl Keeper {
         };
         let floor_bytes = self.wanted.floor_bytes.max(room.floor_bytes);
         let mut steps = plan(curves, &terms).unwrap_or_default();
-        steps.retain(|step| step.limit_bytes >= floor_bytes);
+        steps.to_goal.retain(|step| step.limit_bytes >= floor_bytes);
         let gain = |limit_bytes: u64| room.usage_bytes.saturating_sub(limit_bytes);
-        let is_worth = steps.last().is_some_and(|last| {
+        let is_worth = steps.to_goal.last().is_some_and(|last| {
             let leaves = gain(last.limit_bytes);
             let spare_bytes = room.usage_bytes / SWAP_PART;
             leaves >= room.usage_bytes / GAIN_PART

@@ -56,6 +56,7 @@ impl World {
                 now_ms: self.now_ms,
                 faults: [self.faults as u64, 0],
                 waited_us: None,
+                machine_waited_us: None,
             };
             if let Some(change) = keeper.next(facts, &self.room(keeper), Some(told)) {
                 assert_eq!(change.limit_bytes, keeper.limit_bytes());

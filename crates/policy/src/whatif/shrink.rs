@@ -4,14 +4,17 @@
 //!
 //! [`plan`] asks the curve. [`Shrink`] is handed the time and the counters of the cgroup and
 //! answers with the next thing to do; it neither waits nor touches anything, so the same machine
-//! runs against a cgroup and against a simulated one.
+//! runs against a cgroup and against a simulated one. What a page costs is known to a factor of two
+//! or so, and what is waited at a step shows the factor: so below the likely goal it goes on while
+//! what was measured promises that the next step does not hurt either.
 
 use super::{Bound, Curves, Decider, Estimate, Prices};
 
 /// Where to go.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// The least memory that the curve says does not hurt.
+    /// The least memory that the curve says does not hurt; by what is likely also further, as long
+    /// as what is measured allows.
     Auto(Bound),
     /// So many bytes, of all that is charged.
     Bytes(u64),
@@ -76,16 +79,28 @@ pub enum Refusal {
     },
 }
 
+/// The steps from what it has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Steps {
+    /// To the goal; not empty in what [`plan`] answers.
+    pub to_goal: Vec<Planned>,
+    /// Below it: each is gone only if what was measured before it allows.
+    pub further: Vec<Planned>,
+}
+
 /// The part of memory that one step takes, one in so many.
-const STEP_PART: u64 = 16;
+const STEP_PART: u64 = 32;
+/// Below the goal waiting may be predicted to be so many times what is allowed: no price is wrong
+/// by more.
+const FURTHER_FACTOR: f64 = 4.0;
 /// Not less than this is taken in a step, bytes.
 const STEP_BYTES_MIN: u64 = 1 << 20;
 
-/// The steps from what it has to the goal.
+/// The steps from what it has to the goal, and further.
 ///
 /// # Errors
 /// [`Refusal`].
-pub fn plan(curves: &Curves, terms: &Terms) -> Result<Vec<Planned>, Refusal> {
+pub fn plan(curves: &Curves, terms: &Terms) -> Result<Steps, Refusal> {
     let planned = |limit_bytes: u64| {
         let memory = limit_bytes.saturating_sub(terms.beyond_bytes);
         let point = curves.at(Decider::Kernel, memory);
@@ -124,11 +139,22 @@ pub fn plan(curves: &Curves, terms: &Terms) -> Result<Vec<Planned>, Refusal> {
         });
     }
     let step = (terms.usage_bytes / STEP_PART).max(STEP_BYTES_MIN);
-    let between =
-        (1..STEP_PART).map(|step_number| terms.usage_bytes.saturating_sub(step * step_number));
-    let mut steps: Vec<Planned> = between.take_while(|at| *at > goal).map(planned).collect();
-    steps.push(last);
-    Ok(steps)
+    let below = |from: u64| (1..STEP_PART).map(move |number| from.saturating_sub(step * number));
+    let between = below(terms.usage_bytes).take_while(|at| *at > goal);
+    let mut to_goal: Vec<Planned> = between.map(planned).collect();
+    to_goal.push(last);
+    let further = match terms.goal {
+        Goal::Auto(Bound::Likely) => {
+            let most = terms.wait_max * FURTHER_FACTOR;
+            let below = below(goal).take_while(|at| *at > terms.beyond_bytes);
+            let steps = below.map(planned);
+            steps
+                .take_while(|of| of.wait_ratio.likely <= most)
+                .collect()
+        }
+        _ => Vec::new(),
+    };
+    Ok(Steps { to_goal, further })
 }
 
 /// Counters of the cgroup.
@@ -138,9 +164,12 @@ pub struct Facts {
     pub now_ms: u64,
     /// Pages that came back so far, from swap and from files.
     pub faults: [u64; 2],
-    /// Time for which some task waited for memory so far, us; `None` where the kernel does not
-    /// tell: then it is reckoned from faults and prices.
+    /// Time for which some task of it waited for memory so far, us; `None` where the kernel does
+    /// not tell: then it is reckoned from faults and prices.
     pub waited_us: Option<u64>,
+    /// Time for which some task of the machine did, us, which is no less; `None` where the kernel
+    /// does not tell that either.
+    pub machine_waited_us: Option<u64>,
 }
 
 /// What to do next.
@@ -202,6 +231,8 @@ const SURPRISES_MAX: u32 = 2;
 #[derive(Clone, Debug)]
 pub struct Shrink {
     steps: Vec<Planned>,
+    /// So many of them lead to the goal.
+    to_goal: usize,
     terms: Terms,
     /// The step that is being held; `None` before the first.
     at: Option<usize>,
@@ -217,9 +248,12 @@ pub struct Shrink {
 
 impl Shrink {
     /// Nothing done yet.
-    pub fn new(steps: Vec<Planned>, terms: Terms) -> Self {
+    pub fn new(steps: Steps, terms: Terms) -> Self {
+        let to_goal = steps.to_goal.len();
+        let steps = [steps.to_goal, steps.further].concat();
         Shrink {
             steps,
+            to_goal,
             terms,
             at: None,
             since_ms: 0,
@@ -274,11 +308,14 @@ impl Shrink {
             }
         }
         let settled = *self.settled.get_or_insert(facts);
-        let is_last = at + 1 == self.steps.len();
-        if held_ms < if is_last { LAST_HOLD_MS } else { HOLD_MS } {
+        if held_ms < HOLD_MS {
             return Act::Wait;
         }
-        let (faults, _) = self.rates(settled, facts);
+        let (faults, wait) = self.rates(settled, facts);
+        let is_last = !self.may_go_on(at, wait);
+        if is_last && held_ms < LAST_HOLD_MS {
+            return Act::Wait;
+        }
         let is_surprise = faults > self.steps[at].faults_per_second.high + FAULTS_FEW;
         self.surprises = if is_surprise { self.surprises + 1 } else { 0 };
         if self.surprises > SURPRISES_MAX {
@@ -290,6 +327,17 @@ impl Shrink {
             return Act::Done;
         }
         self.begin(at + 1, facts)
+    }
+
+    /// Whether there is a step after this, at which so much was waited: one on the way to the goal,
+    /// or one below it that will be well if the prediction of that is wrong by the same factor.
+    fn may_go_on(&self, at: usize, wait: f64) -> bool {
+        let Some(next) = self.steps.get(at + 1) else {
+            return false;
+        };
+        let likely = self.steps[at].wait_ratio.likely;
+        let expected = next.wait_ratio.likely * wait / likely;
+        at + 1 < self.to_goal || (likely > 0.0 && expected <= self.terms.wait_max)
     }
 
     fn begin(&mut self, at: usize, facts: Facts) -> Act {
@@ -304,9 +352,10 @@ impl Shrink {
         Act::Limit(step.limit_bytes)
     }
 
-    /// To the last step that was well.
+    /// To the last step that was well. Below the goal that is how it ends.
     fn back(&mut self, at: usize, facts: Facts, why: Verdict) -> Act {
-        self.verdict = why;
+        let is_below = at >= self.to_goal;
+        self.verdict = if is_below { Verdict::Reached } else { why };
         self.note(at, self.settled.unwrap_or(self.window[0]), facts, false);
         match at.checked_sub(1) {
             Some(before) => Act::Limit(self.steps[before].limit_bytes),
@@ -348,13 +397,17 @@ impl Facts {
 }
 
 /// The share of the time that was waited between two times: the kernel's own count, or faults
-/// times prices.
+/// times prices, but no more than the machine waited.
 pub(super) fn waited_ratio(from: Facts, to: Facts, prices: Prices) -> f64 {
-    let [anon, file] = to.faults_since(from);
-    let waited_ms = match (from.waited_us, to.waited_us) {
-        (Some(from), Some(to)) => to.saturating_sub(from) as f64 / 1000.0,
-        _ => (anon * prices.anon_ns + file * prices.file_ns) / 1e6,
+    let counted_ms = |of: fn(&Facts) -> Option<u64>| {
+        let waited_us = of(&to)?.saturating_sub(of(&from)?);
+        Some(waited_us as f64 / 1000.0)
     };
+    let waited_ms = counted_ms(|of| of.waited_us).unwrap_or_else(|| {
+        let [anon, file] = to.faults_since(from);
+        let reckoned_ms = (anon * prices.anon_ns + file * prices.file_ns) / 1e6;
+        counted_ms(|of| of.machine_waited_us).map_or(reckoned_ms, |most| reckoned_ms.min(most))
+    });
     waited_ms / to.ms_since(from)
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use agewise_cli::output;
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -119,7 +120,7 @@ impl Faults {
 impl Drop for Faults {
     fn drop(&mut self) {
         if let Err(error) = self.mend() {
-            agewise_cli::note!("a fault is left: {error:#}");
+            agewise_cli::note!("a fault is left: {}", output::chain(&error));
         }
     }
 }
