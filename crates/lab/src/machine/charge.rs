@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Charging pages to a cgroup at its limit (`try_charge_memcg`), kernel memory included.
 
-use agewise_kernel::ids::MemcgId;
+use agewise_kernel::ids::{MemcgId, MmId};
 use agewise_kernel::reclaim::charge::{CHARGE_BATCH, ChargeRetry, ChargeStep};
 use agewise_kernel::world::World;
 
@@ -24,6 +24,9 @@ pub(super) enum Effort {
     Normal,
     /// One round of reclaim (`__GFP_NORETRY`).
     NoRetry,
+    /// Not at all: a 2 MiB page of memory that nobody advised the kernel about, as `defrag` is
+    /// `madvise` unless changed (no `__GFP_DIRECT_RECLAIM`).
+    NoReclaim,
 }
 
 impl Machine {
@@ -49,6 +52,9 @@ impl Machine {
             if batch > pages {
                 batch = pages;
                 continue;
+            }
+            if effort == Effort::NoReclaim {
+                return Err(ChargeError::OverLimit);
             }
             self.sys.memcgs[over].events.max += 1;
             let reclaimed = self.reclaim_at_limit(process, over, pages);
@@ -169,14 +175,33 @@ impl Machine {
     /// meanwhile.
     pub(super) fn make_tables(&mut self, process: ProcessId, vpn: u64) -> bool {
         let mm = process.mm();
-        let missing = self.sys.tables.missing(mm, vpn);
-        if missing.last == 0 {
+        if self.sys.tables.missing(mm, vpn).last == 0 {
             return true;
         }
-        let memcg = self.memcg_of_mm(mm);
+        if !self.make_upper_tables(process, vpn) || !self.charge_tables(process, 1) {
+            return false;
+        }
+        self.sys.tables.make_leaf(mm, vpn);
+        true
+    }
+
+    /// Makes those above the last level. False when the process was killed meanwhile.
+    pub(super) fn make_upper_tables(&mut self, process: ProcessId, vpn: u64) -> bool {
+        let mm = process.mm();
+        let missing = self.sys.tables.missing(mm, vpn).upper;
         // The upper tables of the first range came with the program, before it was charged here.
         let first = self.sys.spaces[mm].table_pages == 0;
-        let pages = u64::from(missing.last) + if first { 0 } else { missing.upper.into() };
+        if !first && !self.charge_tables(process, missing.into()) {
+            return false;
+        }
+        self.sys.tables.make_pmd(mm, vpn);
+        true
+    }
+
+    /// Charges page tables. False when the process was killed meanwhile.
+    pub(super) fn charge_tables(&mut self, process: ProcessId, pages: u64) -> bool {
+        let mm = process.mm();
+        let memcg = self.memcg_of_mm(mm);
         for _ in 0..pages {
             if self.charge(process, memcg, 1, Effort::Normal).is_err() {
                 return false;
@@ -184,7 +209,14 @@ impl Machine {
             self.sys.memcgs[memcg].table_pages += 1;
             self.sys.spaces[mm].table_pages += 1;
         }
-        self.sys.tables.make_leaf(mm, vpn);
         true
+    }
+
+    /// Gives page tables of an address space back.
+    pub(super) fn uncharge_tables(&mut self, mm: MmId, pages: u64) {
+        let memcg = self.memcg_of_mm(mm);
+        self.sys.spaces[mm].table_pages -= pages;
+        self.sys.memcgs[memcg].table_pages -= pages;
+        self.sys.memcgs.uncharge(memcg, pages);
     }
 }

@@ -34,8 +34,8 @@ impl Machine {
         self.sys.now_ns += self.config.cost.fault_ns;
         let access = if protected {
             self.write_fault(process, vpn, range)
-        } else if range.huge && self.huge_fault(process, vpn, range) {
-            Access::Minor
+        } else if let Some(access) = self.huge_fault(process, vpn, range) {
+            access
         } else if !self.make_tables(process, vpn) {
             Access::Killed
         } else {
@@ -147,29 +147,32 @@ impl Machine {
         self.lru.folio_add(pfn, context);
     }
 
-    /// Maps a whole 2 MiB page if the range, the frames and the limit allow it.
-    fn huge_fault(&mut self, process: ProcessId, vpn: u64, range: Range) -> bool {
+    /// Maps a whole 2 MiB page if the range, the frames and the limit allow it; none where a small
+    /// page is to do (`do_huge_pmd_anonymous_page`).
+    fn huge_fault(&mut self, process: ProcessId, vpn: u64, range: Range) -> Option<Access> {
         let mm = process.mm();
         let first = vpn / PAGES_PER_PMD * PAGES_PER_PMD;
         let fits = first >= range.vma.start_vpn && first + PAGES_PER_PMD <= range.vma.end_vpn;
-        let missing = self.sys.tables.missing(mm, vpn);
-        if !fits || range.backing != Backing::Anon || missing.last == 0 {
-            return false;
+        let missing = self.sys.tables.missing(mm, vpn).last > 0;
+        if !range.huge || !fits || range.backing != Backing::Anon || !missing {
+            return None;
+        }
+        if !self.make_upper_tables(process, vpn) {
+            return Some(Access::Killed);
         }
         let node = NodeId(self.processes[process.index()].node);
         let highest = self.processes[process.index()].highest_zone;
-        let Some((pfn, zone)) = self.sys.frames.allocate_huge(node, highest) else {
-            return false;
-        };
+        let (pfn, zone) = self.sys.frames.allocate_huge(node, highest)?;
         let memcg = self.memcg_of_mm(mm);
-        if self
-            .charge(process, memcg, PAGES_PER_PMD, Effort::NoRetry)
-            .is_err()
-        {
+        let charged = self.charge(process, memcg, PAGES_PER_PMD, Effort::NoReclaim);
+        // Like the kernel, the leaf brings the table that it will be split into.
+        if charged.is_err() || !self.charge_tables(process, 1) {
             for page in 0..PAGES_PER_PMD as u32 {
                 self.sys.frames.free(Pfn(pfn.0 + page));
             }
-            return false;
+            charged.ok()?;
+            self.sys.memcgs.uncharge(memcg, PAGES_PER_PMD);
+            return Some(Access::Killed);
         }
         let lruvec = self.lru.lruvec_id(memcg, self.reclaim_node_of(pfn, zone));
         self.lru.folios.start(pfn, FolioType::Anon, zone, 9, lruvec);
@@ -182,7 +185,7 @@ impl Machine {
         self.sys.frames.add_mapping(pfn, Mapping { mm, vpn: first });
         self.lru.folios[pfn].set(Flag::Mapped);
         self.sys.spaces[mm].resident_pages[0] += PAGES_PER_PMD;
-        true
+        Some(Access::Minor)
     }
 
     /// A page comes back from swap (`do_swap_page`).
@@ -421,5 +424,47 @@ impl Machine {
 
     fn slot_is_shared(&self, pfn: Pfn) -> bool {
         self.sys.is_named_by_leaves(&self.lru.folios, pfn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::address_space::MapOptions;
+    use super::super::{Limits, MachineConfig};
+    use super::*;
+
+    #[test]
+    fn no_room_is_made_for_a_huge_page_and_each_brings_a_table() {
+        let mut machine = Machine::new(MachineConfig::new(1 << 14));
+        let limits = Limits {
+            max_pages: 2 * PAGES_PER_PMD,
+            ..Limits::default()
+        };
+        let memcg = machine.add_memcg(MemcgId::ROOT, "t", limits);
+        let process = machine.add_process(memcg);
+        let options = MapOptions {
+            huge: true,
+            ..MapOptions::anon(2 * PAGES_PER_PMD)
+        };
+        let first = machine.map(process, &options).unwrap();
+        let second = first + PAGES_PER_PMD;
+        let tables = |machine: &Machine| machine.sys.memcgs[memcg].table_pages;
+        let resident = |machine: &Machine| machine.sys.memcgs[memcg].resident_pages[0];
+        assert_eq!(machine.access(process, first + 7, true), Access::Minor);
+        assert_eq!((resident(&machine), tables(&machine)), (512, 1));
+        // The second would be one page too many, as would be its table.
+        assert_eq!(machine.access(process, second, true), Access::Minor);
+        assert_eq!((resident(&machine), tables(&machine)), (513, 2));
+        assert_eq!(machine.memcg_events(memcg).scanned(), 0);
+        let mm = process.mm();
+        assert!(machine.sys.tables.huge_leaf(mm, first).is_some());
+        assert!(machine.sys.tables.huge_leaf(mm, second).is_none());
+        // A huge page that is given back takes its table with it; another table stays.
+        machine.discard(process, first);
+        assert_eq!((resident(&machine), tables(&machine)), (0, 1));
+        assert_eq!(machine.check(), Ok(()));
+        machine.exit(process);
+        machine.sys.memcgs.drain_stocks(memcg);
+        assert_eq!(machine.sys.memcgs[memcg].usage_pages, 0);
     }
 }

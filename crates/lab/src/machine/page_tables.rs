@@ -281,8 +281,7 @@ impl PageTables {
         }
     }
 
-    /// Makes the tables above the leaf of `vpn` and returns the leaf. The range must not be mapped
-    /// by a 2 MiB leaf.
+    /// Makes the tables above the leaf of `vpn` and returns it. No 2 MiB leaf may map the range.
     pub fn make_leaf(&mut self, mm: MmId, vpn: u64) -> &mut Pte {
         let (pmd, index) = self.make_pmd(mm, vpn);
         if !self.pmds[pmd as usize][index].present() {
@@ -309,7 +308,8 @@ impl PageTables {
         is_huge(*entry).then(|| std::mem::take(entry))
     }
 
-    fn make_pmd(&mut self, mm: MmId, vpn: u64) -> (u32, usize) {
+    /// Makes the tables above the last level; the last of them, and the place in it.
+    pub fn make_pmd(&mut self, mm: MmId, vpn: u64) -> (u32, usize) {
         if self.roots[mm.index()] == NO_TABLE {
             self.roots[mm.index()] = self.new_upper();
         }

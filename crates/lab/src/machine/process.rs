@@ -136,9 +136,7 @@ impl Machine {
         self.lru.mm_del(mm);
         self.sys.tables.free_mm(mm);
         let memcg = self.sys.spaces[mm].memcg;
-        let tables = std::mem::take(&mut self.sys.spaces[mm].table_pages);
-        self.sys.memcgs[memcg].table_pages -= tables;
-        self.sys.memcgs.uncharge(memcg, tables);
+        self.uncharge_tables(mm, self.sys.spaces[mm].table_pages);
         self.sys.memcgs[memcg].tasks -= 1;
         self.sys.spaces.end(mm);
         for group in &mut self.sys.stalls.groups {
@@ -216,6 +214,7 @@ impl Machine {
             if let Some(leaf) = self.sys.tables.huge_leaf(mm, vpn) {
                 self.sys.tables.unmap_huge(mm, vpn);
                 self.drop_mapping(mm, first, leaf, PAGES_PER_PMD);
+                self.uncharge_tables(mm, 1);
                 continue;
             }
             for vpn in vpn..at.min(end_vpn) {

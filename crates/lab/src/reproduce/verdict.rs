@@ -34,7 +34,8 @@ const FACTOR: f64 = 2.0;
 /// A ratio nearer to 1 than this is no change, however certain.
 const NOTHING: f64 = 1e-4;
 
-/// A ratio nearer to 1 than this is too little to speak of a direction.
+/// A ratio nearer to 1 than this is too little to speak of a direction, either way, unless the
+/// document's change is as little.
 const LITTLE: f64 = 1e-3;
 
 /// How our figure relates to the document's.
@@ -44,10 +45,11 @@ pub enum Verdict {
     /// document's: the intervals overlap, or one is at most twice the other. If the document expects
     /// no change: the whole interval lies within the margin of that.
     Reproduced,
-    /// The interval does not hold 0 and the change goes the way the document says, by another size.
+    /// The interval does not hold 0 and the change goes the way the document says, by another size,
+    /// 0.1 % or more.
     SameSign,
-    /// The interval does not hold 0 and the change goes the other way; or there is one beyond the
-    /// margin where the document expects none.
+    /// The interval does not hold 0 and the change goes the other way, by 0.1 % or more or by the
+    /// document's size; or there is one beyond the margin where the document expects none.
     Opposite,
     /// What is emulated does not respond: both values are 0, the change is next to nothing, or the
     /// interval holds 0 although it is narrow enough to have shown half the claim.
@@ -92,15 +94,16 @@ impl Verdict {
         if is_ratio && mean.abs() < NOTHING {
             return Verdict::Insensitive;
         }
-        if mean * claim <= 0.0 {
-            return Verdict::Opposite;
-        }
-        if has_size(figure, claim, mean, interval) {
-            Verdict::Reproduced
-        } else if is_ratio && mean.abs() < LITTLE {
-            Verdict::Insensitive
-        } else {
-            Verdict::SameSign
+        let same_way = mean * claim > 0.0;
+        let of_its_size = match same_way {
+            true => has_size(figure, claim, mean, interval),
+            false => has_size(figure, claim, -mean, (-high, -low)),
+        };
+        match (same_way, of_its_size) {
+            (true, true) => Verdict::Reproduced,
+            (_, false) if is_ratio && mean.abs() < LITTLE => Verdict::Insensitive,
+            (true, false) => Verdict::SameSign,
+            (false, _) => Verdict::Opposite,
         }
     }
 }
@@ -179,6 +182,8 @@ mod tests {
             (-0.04, -0.05, -0.03, Verdict::SameSign),
             (-0.54, -0.55, -0.53, Verdict::SameSign),
             (-0.0005, -0.0006, -0.0004, Verdict::Insensitive),
+            (0.0005, 0.0004, 0.0006, Verdict::Insensitive),
+            (0.002, 0.001, 0.003, Verdict::Opposite),
             (0.000_01, 0.000_009, 0.000_011, Verdict::Insensitive),
             (-0.1, -0.21, 0.01, Verdict::Underpowered),
             (-0.01, -0.03, 0.01, Verdict::Insensitive),
@@ -192,6 +197,20 @@ mod tests {
             after: 2.0,
         }];
         assert_eq!(Verdict::of(&figure, &pair, &nothing), Verdict::Underpowered);
+    }
+
+    #[test]
+    fn less_than_a_thousandth_has_a_direction_only_beside_a_claim_as_small() {
+        // The document: 0.05 % fewer.
+        let figure = Figure::lower("time", "s", Expectation::Figures).document(100.0, 99.95);
+        for (mean, low, high, expected) in [
+            (-0.0004, -0.0005, -0.0003, Verdict::Reproduced),
+            (0.0004, 0.0003, 0.0005, Verdict::Opposite),
+            (-0.0002, -0.0003, -0.0001, Verdict::Insensitive),
+            (0.0002, 0.0001, 0.0003, Verdict::Insensitive),
+        ] {
+            assert_eq!(verdict(&figure, mean, low, high), expected, "{mean}");
+        }
     }
 
     #[test]

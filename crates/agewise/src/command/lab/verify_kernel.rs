@@ -44,7 +44,7 @@ pub struct Args {
     /// The second reference that is part of agewise, of harder cells: swappiness, bits of
     /// lru_gen/enabled, three cgroups below one limit, memory.min and memory.low, writes, also of
     /// files; huge pages; no limit, where kswapd reclaims; min_ttl_ms, where programs are killed.
-    /// Nine of its 134 cells do not agree (docs/inside/kernel-reference.md says which): exit
+    /// Six of its 134 cells do not agree (docs/inside/kernel-reference.md says which): exit
     /// status 1.
     #[arg(long, conflicts_with = "reference")]
     pub extended: bool,

@@ -51,8 +51,8 @@ struct RowSpec {
     count: Option<u32>,
     /// Threads of the first kind.
     threads: Option<u32>,
-    /// Size of each `data` in anonymous memory.
-    data: Option<String>,
+    /// Size of the keys that each task sorts.
+    keys: Option<String>,
     /// Size of the first file.
     file: Option<String>,
     /// Memory of the machine.
@@ -219,7 +219,7 @@ impl Row {
             }
             for area in process.area.iter_mut().filter(|area| area.file.is_none()) {
                 area.huge |= spec.huge;
-                if let (Some(size), "data") = (&spec.data, area.name.as_str()) {
+                if let (Some(size), "keys") = (&spec.keys, area.name.as_str()) {
                     area.size = Some(size.clone());
                 }
             }
