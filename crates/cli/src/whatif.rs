@@ -209,22 +209,31 @@ fn found(
     })
 }
 
-/// What a cgroup counts that tells whether less memory hurts it.
+/// What a cgroup counts that tells whether less memory hurts it; `machine_waited_us` goes with it.
 ///
 /// # Errors
 /// Its files cannot be read.
-pub fn facts(cgroup: &Cgroup, now_ms: u64) -> Result<Facts, CgroupError> {
+pub fn facts(
+    cgroup: &Cgroup,
+    now_ms: u64,
+    machine_waited_us: Option<u64>,
+) -> Result<Facts, CgroupError> {
     let stat = cgroup.stat()?;
     // A kernel that does not tell, or a file that cannot be read: then prices tell.
-    let of_cgroup = Psi::of_cgroup(cgroup, Resource::Memory);
-    let of_machine = Psi::of_machine(&ProcRoot::default(), Resource::Memory);
-    let waited_us = |psi: Option<Psi>| psi.map(|psi| psi.some.total_us);
+    let pressure = Psi::of_cgroup(cgroup, Resource::Memory).ok().flatten();
     Ok(Facts {
         now_ms,
         faults: [stat.refaults_anon_pages, stat.refaults_file_pages],
-        waited_us: waited_us(of_cgroup.ok().flatten()),
-        machine_waited_us: waited_us(of_machine.ok().flatten()),
+        waited_us: pressure.map(|pressure| pressure.some.total_us),
+        machine_waited_us,
     })
+}
+
+/// Time since boot for which some task of this machine waited for memory, us; `None` where the
+/// kernel does not tell.
+pub fn machine_waited_us() -> Option<u64> {
+    let pressure = Psi::of_machine(&ProcRoot::default(), Resource::Memory);
+    Some(pressure.ok()??.some.total_us)
 }
 
 /// What bringing pages back costs here, and where that is known from.

@@ -43,6 +43,8 @@ struct Held {
 pub struct Known<'a> {
     /// The time, ms.
     pub now_ms: u64,
+    /// Time for which some task of the machine waited for memory; `None`: the kernel does not tell.
+    pub machine_waited_us: Option<u64>,
     /// Free in swap.
     pub swap_free_bytes: u64,
     /// What bringing pages back costs.
@@ -115,7 +117,7 @@ impl Shrinkers {
             let curves = (known.curves)(&held.small.key);
             let change = match held.small.dry_run {
                 true => curves.and_then(|of| held.keeper.rehearse(known.now_ms, &room, of)),
-                false => facts(&held.small.cgroup, known.now_ms)
+                false => facts(&held.small.cgroup, known.now_ms, known.machine_waited_us)
                     .ok()
                     .and_then(|facts| held.keeper.next(facts, &room, curves)),
             };
@@ -318,6 +320,7 @@ mod tests {
                 self.count(self.now_ms * faults_per_second / 1000);
                 let known = Known {
                     now_ms: self.now_ms,
+                    machine_waited_us: None,
                     swap_free_bytes: FULL * 4,
                     prices: Prices {
                         anon_ns: 10_000.0,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
-use agewise_cli::whatif::{Costs, Plan, Watching, costs, facts, watch};
+use agewise_cli::whatif::{Costs, Plan, Watching, costs, facts, machine_waited_us, watch};
 use agewise_cli::{observe, units};
 use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, Hierarchy};
@@ -307,7 +307,7 @@ fn go_down(
 ) -> anyhow::Result<ExitCode> {
     let (mut limited, mut printed) = (None, 0);
     let verdict = loop {
-        match shrink.next(facts(&scene.cgroup, Agent::now_ms())?) {
+        match shrink.next(facts(&scene.cgroup, Agent::now_ms(), machine_waited_us())?) {
             Act::Limit(bytes) => {
                 throttle.limit(&scene.cgroup, bytes)?;
                 limited = Some(bytes);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rules with the policy `shrink`: which cgroups they are for, and looking at those between ticks.
 
+use agewise_cli::whatif::machine_waited_us;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::Throttle;
 use agewise_policy::proactive::Controller;
@@ -52,6 +53,7 @@ impl Daemon {
         let curves = &self.curves;
         let known = Known {
             now_ms: self.now_ms(),
+            machine_waited_us: machine_waited_us(),
             swap_free_bytes: self.hub.snapshot().machine.swap_free_bytes,
             prices: curves.prices(),
             curves: &|key| curves.counted(key),
