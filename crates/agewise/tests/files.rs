@@ -190,6 +190,18 @@ fn advise(file: &File, advice: libc::c_int) {
     unsafe { libc::posix_fadvise(std::os::fd::AsRawFd::as_raw_fd(file), 0, 0, advice) };
 }
 
+/// What may have become of bytes that were asked for.
+const WHAT_BECAME: [&str; 8] = [
+    "left",
+    "rehearsed",
+    "young",
+    "dirty",
+    "stayed",
+    "vanished",
+    "unreachable",
+    "limited",
+];
+
 #[test]
 fn cold_pages_of_files_leave_and_hot_ones_stay() {
     let Some(cgroup) = OwnCgroup::new("files") else {
@@ -246,17 +258,7 @@ fn cold_pages_of_files_leave_and_hot_ones_stay() {
             left >= cold * 95 / 100 && left <= half * 101 / 100,
             "{done:?}"
         );
-        let parts = [
-            "left",
-            "rehearsed",
-            "young",
-            "dirty",
-            "stayed",
-            "vanished",
-            "unreachable",
-            "limited",
-        ];
-        let sum: u64 = parts
+        let sum: u64 = WHAT_BECAME
             .iter()
             .map(|part| last(&done, &format!("{part}_bytes")))
             .sum();
