@@ -172,6 +172,35 @@ pub fn cold_file(path: &Path, pages: usize) -> File {
     file
 }
 
+/// A mapping that holds pages of a file where they are: what the machine runs beside us (a DAMON
+/// scheme, say) may take cold pages of files that nobody maps at any time.
+pub struct Kept {
+    at: *mut std::ffi::c_void,
+    bytes: usize,
+}
+
+impl Kept {
+    /// Nothing if some page is not in memory any more.
+    pub fn new(of: &File, pages: usize) -> Option<Self> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let bytes = pages * PAGE;
+        let (null, flags) = (std::ptr::null_mut(), MapFlags::SHARED | MapFlags::POPULATE);
+        if resident(of, pages).len() < pages {
+            return None;
+        }
+        // SAFETY: a fresh mapping that is not read.
+        let at = unsafe { mmap(null, bytes, ProtFlags::READ, flags, of, 0).unwrap() };
+        Some(Kept { at, bytes })
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made above.
+        let _ = unsafe { rustix::mm::munmap(self.at, self.bytes) };
+    }
+}
+
 pub fn read_page(of: &File, page: u64) {
     of.read_exact_at(&mut [0; PAGE], page * PAGE as u64)
         .unwrap();
