@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use agewise_policy::table::PageSet;
 
 use super::accessed::{Accesses, Block};
-use super::files::{AccessNotes, CacheReader, FileAges};
+use super::files::FileAges;
 use super::frames::{Folios, Frames};
 use super::layout::{Leaf, Slots};
+use super::readers::{AccessNotes, CacheReader};
 use super::shown::{CacheKind, CacheSink, Inode, SuperBlock, WalkReport};
 use crate::access::AccessError;
 

@@ -10,75 +10,16 @@ use agewise_policy::generations::{Generations, LABEL_UNSEEN, LABELS, Sizes};
 use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
-use super::accessed::{Accessed, Accesses, Block};
+use super::accessed::{Accessed, Accesses};
 use super::cached::{CachedFile, Mapped, Owner};
 use super::dropped::Dropped;
 use super::gather::{Asked, Gather, Gathered, Word};
-use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
+use super::readers::{AccessNotes, CacheReader, NotFollowed};
+use super::shown::WalkReport;
 use super::slots::Slots;
 use super::walk::CacheWalk;
 use crate::access::AccessError;
 use crate::clock::{monotonic_ns, thread_cpu_ns};
-
-/// Reads what is in the page cache: [`CacheWalk`].
-pub trait CacheReader: Send {
-    /// See [`CacheWalk::walk`].
-    ///
-    /// # Errors
-    /// Nothing can be read.
-    fn walk(&mut self, sink: &mut dyn CacheSink) -> Result<WalkReport, AccessError>;
-
-    /// See [`CacheWalk::walk_inode`].
-    ///
-    /// # Errors
-    /// Nothing can be read.
-    fn walk_inode(&mut self, address: u64, sink: &mut dyn CacheSink) -> Result<(), AccessError>;
-
-    /// See [`CacheWalk::path`].
-    ///
-    /// # Errors
-    /// Nothing can be read.
-    fn path(&mut self, on: &SuperBlock, inode: &Inode) -> Result<Option<PathBuf>, AccessError>;
-}
-
-impl CacheReader for CacheWalk {
-    fn walk(&mut self, sink: &mut dyn CacheSink) -> Result<WalkReport, AccessError> {
-        CacheWalk::walk(self, &|_| true, sink)
-    }
-
-    fn walk_inode(&mut self, address: u64, sink: &mut dyn CacheSink) -> Result<(), AccessError> {
-        CacheWalk::walk_inode(self, address, sink)
-    }
-
-    fn path(&mut self, on: &SuperBlock, inode: &Inode) -> Result<Option<PathBuf>, AccessError> {
-        CacheWalk::path(self, on, inode)
-    }
-}
-
-/// Notes what is accessed: [`Accessed`].
-pub trait AccessNotes: Send {
-    /// See [`Accessed::look`].
-    ///
-    /// # Errors
-    /// Nothing can be read.
-    fn look(&mut self) -> Result<Accesses, AccessError>;
-
-    /// See [`Accessed::peek`].
-    ///
-    /// # Errors
-    /// Nothing can be read.
-    fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError>;
-}
-
-impl AccessNotes for Accessed {
-    fn look(&mut self) -> Result<Accesses, AccessError> {
-        Accessed::look(self)
-    }
-
-    fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError> {
-        Accessed::peek(self, block)
-    }
-}
 
 /// What one look met and cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -134,7 +75,17 @@ impl FileAges {
         ))
     }
 
-    /// The same, for looks that know of mappings: [`look_with`](Self::look_with).
+    /// Only what is there, where accesses need not or cannot be followed: costs those who read
+    /// files nothing, and every page is of unknown age.
+    ///
+    /// # Errors
+    /// Those of [`CacheWalk::open`].
+    pub fn resident(horizon_ms: u64) -> Result<Self, AccessError> {
+        let walk = CacheWalk::open()?;
+        Ok(Self::new(Box::new(walk), Box::new(NotFollowed), horizon_ms))
+    }
+
+    /// As [`open`](Self::open), for looks that know of mappings: [`look_with`](Self::look_with).
     ///
     /// # Errors
     /// Those of [`CacheWalk::with_frames`] and [`Accessed::open`].

@@ -58,7 +58,8 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     older_than: Option<Duration>,
 
-    /// Observe for so long before reporting; 0s says what is there, without ages.
+    /// Observe for so long before reporting; 0s says what is there, without ages, and follows no
+    /// accesses (which some kernels do not allow).
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = units::duration)]
     duration: Duration,
 
@@ -107,7 +108,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .intervals
         .horizon_ms()
         .max(args.older_than.map_or(0, millis));
-    let mut ages = FileAges::open(horizon_ms)?;
+    let mut ages = match args.duration {
+        Duration::ZERO => FileAges::resident(horizon_ms)?,
+        _ => FileAges::open(horizon_ms)?,
+    };
     let stop = Stop::install()?;
     let look = observe(args, &cgroups, &mut ages, &stop)?;
     let (shown, totals) = list(args, under.as_deref(), &cgroups, &mut ages)?;

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What ages of files are made from: what is there, and what was accessed.
+
+use std::path::PathBuf;
+
+use agewise_policy::table::PageSet;
+
+use super::accessed::{Accessed, Accesses, Block};
+use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
+use super::walk::CacheWalk;
+use crate::access::AccessError;
+
+/// Reads what is in the page cache: [`CacheWalk`].
+pub trait CacheReader: Send {
+    /// See [`CacheWalk::walk`].
+    ///
+    /// # Errors
+    /// Nothing can be read.
+    fn walk(&mut self, sink: &mut dyn CacheSink) -> Result<WalkReport, AccessError>;
+
+    /// See [`CacheWalk::walk_inode`].
+    ///
+    /// # Errors
+    /// Nothing can be read.
+    fn walk_inode(&mut self, address: u64, sink: &mut dyn CacheSink) -> Result<(), AccessError>;
+
+    /// See [`CacheWalk::path`].
+    ///
+    /// # Errors
+    /// Nothing can be read.
+    fn path(&mut self, on: &SuperBlock, inode: &Inode) -> Result<Option<PathBuf>, AccessError>;
+}
+
+impl CacheReader for CacheWalk {
+    fn walk(&mut self, sink: &mut dyn CacheSink) -> Result<WalkReport, AccessError> {
+        CacheWalk::walk(self, &|_| true, sink)
+    }
+
+    fn walk_inode(&mut self, address: u64, sink: &mut dyn CacheSink) -> Result<(), AccessError> {
+        CacheWalk::walk_inode(self, address, sink)
+    }
+
+    fn path(&mut self, on: &SuperBlock, inode: &Inode) -> Result<Option<PathBuf>, AccessError> {
+        CacheWalk::path(self, on, inode)
+    }
+}
+
+/// Notes what is accessed: [`Accessed`].
+pub trait AccessNotes: Send {
+    /// See [`Accessed::look`].
+    ///
+    /// # Errors
+    /// Nothing can be read.
+    fn look(&mut self) -> Result<Accesses, AccessError>;
+
+    /// See [`Accessed::peek`].
+    ///
+    /// # Errors
+    /// Nothing can be read.
+    fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError>;
+}
+
+impl AccessNotes for Accessed {
+    fn look(&mut self) -> Result<Accesses, AccessError> {
+        Accessed::look(self)
+    }
+
+    fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError> {
+        Accessed::peek(self, block)
+    }
+}
+
+/// Follows nothing: what is there is of unknown age.
+pub(super) struct NotFollowed;
+
+impl AccessNotes for NotFollowed {
+    fn look(&mut self) -> Result<Accesses, AccessError> {
+        Ok(Accesses::default())
+    }
+
+    fn peek(&mut self, _: &Block) -> Result<PageSet, AccessError> {
+        Ok(PageSet::NONE)
+    }
+}
