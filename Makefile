@@ -8,7 +8,7 @@ AGEWISE = $(TARGET_DIR)/release/agewise
 LIBRARIES = agewise-policy agewise-kernel agewise-damon agewise-trace
 FEATURE_SETS = "" fuse web lab bench
 
-.PHONY: setup build install dist run test test-vm reference test-harmless test-package test-containers test-wheel test-template model fuzz lint check-features doc package wheel bench man bpf bpf-check clean
+.PHONY: setup build install dist run test test-vm reference test-harmless test-package test-service test-containers test-wheel test-template model fuzz lint check-features doc package wheel bench man bpf bpf-check clean
 
 # Installs what building agewise needs (as root on Debian and its kin), or names what is missing.
 setup:
@@ -50,6 +50,11 @@ reference: setup
 # debootstrap and a mirror.
 test-package:
 	scripts/test-package $(SUITES)
+
+# The same .deb where systemd runs, in virtual machines: its service started, tried and purged. Needs
+# QEMU besides.
+test-service:
+	scripts/test-service $(SUITES)
 
 # Containers of Podman and pods of containerd: their names, and the program in one. Needs root.
 test-containers: build

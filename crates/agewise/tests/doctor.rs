@@ -128,3 +128,55 @@ fn without_privileges_it_answers_as_well() {
         })
     );
 }
+
+/// The kernel names neither frames nor its own addresses to those without `CAP_SYS_ADMIN` and
+/// `CAP_SYSLOG`: what the service may must be enough to read page tables.
+#[test]
+fn with_the_capabilities_of_the_unit_it_sees_what_root_sees() {
+    const NAME: &str = "with_the_capabilities_of_the_unit_it_sees_what_root_sees";
+    if !rustix::process::geteuid().is_root() {
+        return println!("SKIPPED {NAME}: only root can give up rights");
+    }
+    let unit = include_str!("../../../packaging/systemd/agewise.service");
+    let of_unit = unit
+        .lines()
+        .find_map(|l| l.strip_prefix("AmbientCapabilities="));
+    let names = of_unit
+        .unwrap()
+        .split(' ')
+        .map(|name| name.strip_prefix("CAP_").unwrap());
+    let capabilities = names.fold("-all".to_owned(), |all, name| {
+        format!("{all},+{}", name.to_lowercase())
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let binary = dir.path().join("agewise");
+    std::fs::copy(cargo_bin("agewise"), &binary).unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let limited = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .args(
+            ["inh-caps", "ambient-caps", "bounding-set"].map(|of| format!("--{of}={capabilities}")),
+        )
+        .arg(&binary)
+        .args(["doctor", "--format", "json"])
+        .output();
+    let Ok(limited) = limited else {
+        return println!("SKIPPED {NAME}: no setpriv here (util-linux)");
+    };
+    let root = Command::new(&binary)
+        .args(["doctor", "--format", "json"])
+        .output()
+        .unwrap();
+    let (limited, root) = (records(&limited), records(&root));
+    assert_eq!(chosen_source(&limited), chosen_source(&root), "{limited:?}");
+    for name in ["pagewalk", "page_faults", "page_cache", "pageout", "cold"] {
+        let states = [&limited, &root].map(|records| {
+            let record = records
+                .iter()
+                .find(|record| record["name"] == name)
+                .unwrap();
+            record["state"].clone()
+        });
+        assert_eq!(states[0], states[1], "{name}");
+    }
+}

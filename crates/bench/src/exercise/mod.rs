@@ -23,7 +23,7 @@ use memory::PAGE_SIZE;
 use pattern::Pattern;
 use worker::{Ending, Worker};
 
-/// Run a workload that knows when it last touched each of its pages.
+/// Run a workload that knows when it last touched each of its pages
 ///
 /// Maps memory, fills it with contents that compress as a program's do, and touches pages in a
 /// pattern until it is stopped. Every access is stamped into the truth file, which other

@@ -298,15 +298,15 @@ impl Daemon {
             && renewed.returned == self.agent.config().returned
             && config.follows_files() == self.config.follows_files();
         // Bounds decide how ages are kept: the old ages do not fit the new ones.
-        let (agent, wanted) = if is_kept {
-            (None, Some(wanted))
+        let (mut agent, note, wanted) = if is_kept {
+            (None, None, Some(wanted))
         } else {
             let (agent, note) = open_agent(&self.around, wanted, &config)?;
-            if let Some(message) = note {
-                self.journal.write("reload", &Message { message });
-            }
-            (Some(agent), None)
+            (Some(agent), note, None)
         };
+        if moves_pages(&config) {
+            mover::require_page_ages(agent.as_mut().unwrap_or(&mut self.agent))?;
+        }
         let throttle = open_throttle(proc, &config, self.dry_run, &self.found)?;
         self.renew_protection(&config.protect)?;
         throttle
@@ -314,6 +314,9 @@ impl Daemon {
             .for_each(|throttle| self.shrinkers.equip(throttle));
         if let Some(journal) = journal {
             self.journal.replace_by(journal);
+        }
+        if let Some(message) = note {
+            self.journal.write("reload", &Message { message });
         }
         self.pids = pids;
         if let Some(agent) = agent {

@@ -38,8 +38,6 @@ pub struct WalkerFacts {
     pub flavour: String,
     /// Levels of the page tables.
     pub levels: u32,
-    /// How the direct map was found.
-    pub direct_map_by_symbol: bool,
 }
 
 /// What has to be tried rather than read.
@@ -90,7 +88,6 @@ impl Calls for LiveCalls {
         Ok(WalkerFacts {
             flavour: format!("{:?}", walk.flavour()).to_lowercase(),
             levels: walk.levels(),
-            direct_map_by_symbol: walk.direct_map_by_symbol(),
         })
     }
 

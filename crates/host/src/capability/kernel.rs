@@ -78,13 +78,7 @@ fn arch(facts: &Facts) -> Capability {
 
 fn privileges(facts: &Facts) -> Capability {
     let privileges = facts.privileges;
-    let needed = [
-        "CAP_BPF",
-        "CAP_PERFMON",
-        "CAP_SYS_ADMIN",
-        "CAP_SYS_PTRACE",
-        "CAP_SYS_NICE",
-    ];
+    let needed = ["CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE", "CAP_SYS_NICE"];
     let missing = privileges.missing(&needed);
     let who = match privileges.euid {
         0 => "root".to_owned(),

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What this machine's page tables look like: address width, memory encryption, where memory ends,
-//! and where the kernel maps it. Nothing of it is assumed: the walker must find the frame of a page
-//! of ours that `/proc/self/pagemap` names, or it is not used.
+//! and where the kernel maps it. Nothing of it is assumed: a walk to a page of ours must arrive where
+//! the word is that we wrote there, or the walker is not used.
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::entry::{self, Bits, EntryFormat};
@@ -23,8 +22,6 @@ pub struct Machine {
     pub format: EntryFormat,
     /// The address bit that marks encrypted memory (AMD SME, SEV); 0 without.
     pub encryption_mask: u64,
-    /// The direct map came from the symbol `page_offset_base`, not from the search.
-    pub by_symbol: bool,
 }
 
 impl Machine {
@@ -49,6 +46,9 @@ impl Machine {
         }
     }
 }
+
+/// The direct map begins at a multiple of this: of 1 GiB.
+const DIRECT_MAP_SHIFT: u32 = 30;
 
 /// A page of ours with a word in it that stands nowhere else.
 struct MagicPage {
@@ -92,25 +92,6 @@ impl MagicPage {
         protect(MprotectFlags::READ | MprotectFlags::WRITE)?;
         Ok(said)
     }
-
-    /// Physical address by `/proc/self/pagemap`.
-    fn physical(&self) -> Result<u64, AccessError> {
-        const PATH: &str = "/proc/self/pagemap";
-        let read = || {
-            let mut word = [0; 8];
-            File::open(PATH)?.read_exact_at(&mut word, self.va() / PAGE_BYTES * 8)?;
-            Ok(u64::from_ne_bytes(word))
-        };
-        let entry: u64 = read().map_err(|error| AccessError::io(PATH, error))?;
-        let pfn = entry & ((1 << 55) - 1);
-        if entry >> 63 == 0 || pfn == 0 {
-            return Err(AccessError::NoPrivilege {
-                what: "reading frame numbers in /proc/self/pagemap".into(),
-                hint: "run as root, or with CAP_SYS_ADMIN",
-            });
-        }
-        Ok(pfn * PAGE_BYTES)
-    }
 }
 
 /// Whether the walker knows page tables like those of this machine.
@@ -128,6 +109,10 @@ pub(super) fn check() -> Result<(), AccessError> {
 }
 
 /// Learn the machine by means of the loaded program.
+///
+/// The kernel names neither the frames of our pages nor where it maps memory to those without
+/// `CAP_SYS_ADMIN` and `CAP_SYSLOG`. So each place where the direct map may begin is tried: from the
+/// right one the walk ends at a page with our word in it, and from no other.
 pub(super) fn discover(program: &mut Program) -> Result<Machine, AccessError> {
     let known = entry::known_here();
     let Some(bits) = known.first() else {
@@ -138,49 +123,31 @@ pub(super) fn discover(program: &mut Program) -> Result<Machine, AccessError> {
     if address_end > bits.address + PAGE_BYTES {
         return unsupported("memory ends above 256 TiB");
     }
-    let mut magic = MagicPage::new();
-    let candidate = |found: &Ctl, direct_map: u64, levels: u32| Machine {
-        direct_map,
-        levels,
-        format: EntryFormat {
-            bits,
-            address_mask: address.mask,
-            address_end,
-        },
-        encryption_mask: address.encryption_mask,
-        by_symbol: direct_map == found.search_symbol,
+    let format = EntryFormat {
+        bits,
+        address_mask: address.mask,
+        address_end,
     };
-    let mut last = None;
-    // The page may be migrated between asking for its frame and reading it: try again.
+    let mut magic = MagicPage::new();
+    // The page may be migrated between two walks to it: try again.
     for _ in 0..8 {
-        let physical = match magic.physical() {
-            Ok(physical) => physical,
-            Err(error) => {
-                // Frame numbers take CAP_SYS_ADMIN. The kernel's own variable, where a program can
-                // read it, does as well: the walk finds the frame, and our word must be there.
-                let found = search(program, 0, 0, magic.word)?;
-                for levels in [4, 5].into_iter().filter(|_| found.search_symbol != 0) {
-                    let machine = candidate(&found, found.search_symbol, levels);
-                    let Some(pfn) = walk_to(program, &machine, &magic)? else {
-                        continue;
-                    };
-                    let proof = search(program, pfn * PAGE_BYTES, 0, magic.word)?;
-                    if proof.rc == RC_DONE && proof.search_found == machine.direct_map {
-                        return Ok(machine);
-                    }
-                }
-                return Err(error);
-            }
-        };
-        let found = search(program, physical, (address_end >> 30) + 2, magic.word)?;
-        if found.rc != RC_DONE || found.search_found == 0 {
-            last = Some("the kernel's direct map was not found");
-            continue;
-        }
-        for levels in [4, 5, 3] {
-            let machine = candidate(&found, found.search_found, levels);
-            let frame = physical / PAGE_BYTES;
-            if walk_to(program, &machine, &magic)? != Some(frame) {
+        let first = search(program, 0, 0, magic.word)?;
+        // Its root table lies in the direct map, so this begins no further below.
+        let steps = (address_end >> DIRECT_MAP_SHIFT) + 2;
+        let below = (0..steps).map(|step| first.search_from.wrapping_sub(step << DIRECT_MAP_SHIFT));
+        let symbol = Some(first.search_symbol).filter(|at| *at != 0);
+        for (direct_map, levels) in symbol.into_iter().chain(below).flat_map(with_levels) {
+            let machine = Machine {
+                direct_map,
+                levels,
+                format,
+                encryption_mask: address.encryption_mask,
+            };
+            let Some(frame) = walk_to(program, &machine, &magic)? else {
+                continue;
+            };
+            let proof = search(program, frame * PAGE_BYTES, steps, magic.word)?;
+            if proof.rc != RC_DONE || proof.search_found != direct_map {
                 continue;
             }
             match magic.hidden(|magic| with_bits(program, machine, magic, frame))?? {
@@ -188,9 +155,13 @@ pub(super) fn discover(program: &mut Program) -> Result<Machine, AccessError> {
                 None => break,
             }
         }
-        last = Some("a walk to a page of our own did not find its frame");
     }
-    unsupported(last.unwrap_or_default())
+    unsupported("a walk to a page of our own did not find what is in it")
+}
+
+/// A place where the direct map may begin, with each number of levels there may be.
+fn with_levels(direct_map: u64) -> [(u64, u32); 3] {
+    [4, 5, 3].map(|levels| (direct_map, levels))
 }
 
 /// The machine with what its entries mean, where that depends on the kernel: so that a page hidden

@@ -12,7 +12,7 @@
 //! swapped-out shared memory leaves no trace in page tables either.
 //!
 //! x86-64, and AArch64 with pages of 4 KiB. Needs BTF, BPF syscall programs or task iterators
-//! (Linux 5.17), CAP_BPF, CAP_PERFMON, and CAP_SYS_ADMIN for frame numbers in `/proc/self/pagemap`.
+//! (Linux 5.17), CAP_BPF and CAP_PERFMON.
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
@@ -90,11 +90,6 @@ impl PageWalk {
     /// Levels of this machine's page tables: 3 to 5.
     pub fn levels(&self) -> u32 {
         self.machine.levels
-    }
-
-    /// The direct map was found by the kernel's symbol, not by the search for a magic page.
-    pub fn direct_map_by_symbol(&self) -> bool {
-        self.machine.by_symbol
     }
 
     /// Bytes of memory that the maps shared with the kernel hold.

@@ -17,13 +17,8 @@ fn capability(facts: &Facts) -> Capability {
     let name = SOURCE.name;
     match &facts.walker {
         Ok(walker) => {
-            let base = if walker.direct_map_by_symbol {
-                "by symbol"
-            } else {
-                "by search"
-            };
             let found = format!(
-                "every page of every process; BPF {} program, {}-level tables, direct map {base}",
+                "every page of every process; BPF {} program, {}-level tables",
                 walker.flavour, walker.levels
             );
             line(name, State::Available, found)

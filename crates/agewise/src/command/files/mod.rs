@@ -22,7 +22,7 @@ use agewise_cli::signal::Stop;
 use agewise_cli::units;
 use print::{Opener, Shown, Totals};
 
-/// Say which files fill memory, and how long ago their pages were last read or written.
+/// Say which files fill memory, and how long ago their pages were last read or written
 ///
 /// Reads the whole page cache by BPF (inodes, and the pages of each), follows what is accessed
 /// through the kernel's tracepoints on it, and prints the files with the most memory: how much is

@@ -21,7 +21,7 @@ const TRIES: usize = 2000;
 /// Seeds that are played at a time: what is found does not depend on the number of CPUs.
 const CHUNK: u64 = 64;
 
-/// Build machines at random, let everything happen to them, and check them after each step.
+/// Build machines at random, let everything happen to them, and check them after each step
 ///
 /// A case is a machine (policy, frames, nodes or zones, CPUs, swap, settings) and steps: cgroups
 /// with limits come and go, processes start, fork, map, touch, read, write and end, pages are

@@ -22,7 +22,7 @@ use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
 
-/// Say how old the memory of processes or cgroups is.
+/// Say how old the memory of processes or cgroups is
 ///
 /// Looks at the accessed bits of their page tables again and again, clears them, and counts for
 /// every page how long ago it was last seen accessed. At the end (or every `--follow`) prints a

@@ -28,7 +28,7 @@ use followed::Followed;
 use guard::Guard;
 use view::{Outcome, View};
 
-/// Watch how old memory is, live, in the terminal.
+/// Watch how old memory is, live, in the terminal
 ///
 /// Shows cgroups or processes with a bar of the ages of their memory: what was accessed just now
 /// on the left, what has been idle for long on the right. Enter goes into a cgroup to its

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 use agewise_host::access::fake::{FakeSource, FakeTable};
 use agewise_host::access::{
-    Abilities, AccessError, AccessSource, AddressRange, Leaf, ScanReport, SightSink, Target,
+    Abilities, AccessError, AccessSource, AddressRange, Leaf, Resolution, ScanReport, SightSink,
+    Target,
 };
 use agewise_host::agent::{Agent, AgentConfig, Targets};
 use agewise_host::root::Roots;
@@ -40,6 +41,12 @@ pub const OWN: usize = 6;
 thread_local! {
     static SOURCE: RefCell<FakeSource> = RefCell::default();
     static NOW_MS: Cell<u64> = const { Cell::new(0) };
+    static TELLS_PAGES: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Whether what is opened from now on knows pages apart, or mappings only.
+pub fn tell_pages(tells: bool) {
+    TELLS_PAGES.set(tells);
 }
 
 /// The clock of this thread's machine.
@@ -68,7 +75,14 @@ impl AccessSource for Shown {
     }
 
     fn abilities(&self) -> Abilities {
-        SOURCE.with_borrow(FakeSource::abilities)
+        let pages = SOURCE.with_borrow(FakeSource::abilities);
+        if TELLS_PAGES.get() {
+            return pages;
+        }
+        Abilities {
+            resolution: Resolution::Mapping,
+            ..pages
+        }
     }
 
     fn scan(

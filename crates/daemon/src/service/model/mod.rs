@@ -400,3 +400,23 @@ fn whatever_happens_for_long() {
         println!("seed {seed}: clean; {squeezed} squeezed, {frozen} frozen");
     }
 }
+
+#[test]
+fn rules_that_move_pages_need_a_source_that_tells_them_apart() {
+    let mut world = World::new();
+    machine::tell_pages(false);
+    world.reload(Text::Rules);
+    assert_eq!(world.text, Text::UpTo("freeze"), "taken by a reload");
+    world.reload(Text::Rehearsal);
+    assert_eq!(
+        world.text,
+        Text::Rehearsal,
+        "without a rule it does not matter"
+    );
+    world.start(Text::Rules);
+    assert!(world.daemon.is_none(), "taken by a start");
+    machine::tell_pages(true);
+    world.start(Text::UpTo("freeze"));
+    world.reload(Text::Rules);
+    assert_eq!(world.text, Text::Rules);
+}
