@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What this machine's page tables look like: address width, memory encryption, where memory ends,
-//! and where the kernel maps it. Nothing of it is assumed: a walk to a page of ours must arrive where
-//! the word is that we wrote there, or the walker is not used.
+//! and where the kernel maps it. Nothing of it is assumed: a walk to a page of ours must arrive
+//! where the word is that we wrote there, or the walker is not used.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -111,8 +111,8 @@ pub(super) fn check() -> Result<(), AccessError> {
 /// Learn the machine by means of the loaded program.
 ///
 /// The kernel names neither the frames of our pages nor where it maps memory to those without
-/// `CAP_SYS_ADMIN` and `CAP_SYSLOG`. So each place where the direct map may begin is tried: from the
-/// right one the walk ends at a page with our word in it, and from no other.
+/// `CAP_SYS_ADMIN` and `CAP_SYSLOG`. So each place where the direct map may begin is tried: from
+/// the right one the walk ends at a page with our word in it, and from no other.
 pub(super) fn discover(program: &mut Program) -> Result<Machine, AccessError> {
     let known = entry::known_here();
     let Some(bits) = known.first() else {
