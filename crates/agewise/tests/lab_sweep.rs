@@ -23,6 +23,18 @@ memory = ["300p", "400p", "500p", "600p"]
 set.swappiness = [10, 60, 100, 150, 200]
 "#;
 
+/// 48 curves.
+const CURVES: &str = r#"
+[[grid]]
+trace = "one.t*"
+policy = ["lru", "arc", "s3fifo", "mglru-7.2"]
+sizes = ["5%", "10%,20%", "40%"]
+rate = ["", 0.05, 0.1, 0.2]
+samples = 4
+[[skip]]
+rate = ""
+"#;
+
 const KILLED: [&str; 4] = ["sweep", "sweep.toml", "--out", "killed"];
 
 impl Place {
@@ -97,21 +109,33 @@ fn is_path_of_cell(path: &Path) -> bool {
         .iter()
         .map(|part| part.to_string_lossy().into_owned())
         .collect();
-    parts.len() == 3 && parts[0].starts_with("workload=") && parts[1].starts_with("policy=")
+    let is_subject = |part: &str| part.starts_with("workload=") || part.starts_with("trace=");
+    parts.len() == 3 && is_subject(&parts[0]) && parts[1].starts_with("policy=")
 }
 
 #[test]
 fn a_sweep_killed_ten_times_ends_as_one_that_was_not() {
+    ends_as_one_that_was_not_killed(SPEC, 120, 10);
+}
+
+#[test]
+fn so_does_one_of_curves() {
+    ends_as_one_that_was_not_killed(CURVES, 36, 5);
+}
+
+fn ends_as_one_that_was_not_killed(spec: &str, cells: usize, kills: u64) {
     let place = Place::new();
+    place.write("sweep.toml", spec);
     let (ok, printed, said) = place.run(&["sweep", "sweep.toml", "--out", "whole"]);
     assert!(ok, "{said}");
-    assert_eq!(printed, "120 cells: 120 run, 0 were there, 0 failed\n");
+    let expected = format!("{cells} cells: {cells} run, 0 were there, 0 failed\n");
+    assert_eq!(printed, expected);
     let whole = place.files("whole");
-    let cells = whole.keys().filter(|path| is_path_of_cell(path)).count();
-    assert_eq!(cells, 120);
+    let paths = whole.keys().filter(|path| is_path_of_cell(path)).count();
+    assert_eq!(paths, cells);
 
     let mut done = 0;
-    for kill in 0..10u64 {
+    for kill in 0..kills {
         let mut sweep = place.command(&KILLED);
         sweep.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = sweep.spawn().expect("a program");
@@ -128,12 +152,12 @@ fn a_sweep_killed_ten_times_ends_as_one_that_was_not() {
         done = now;
         let (ok, printed, said) = place.run(&[&KILLED[..], &["--dry-run"]].concat());
         assert!(ok, "{said}");
-        assert_eq!(printed, format!("120 cells, {done} of them done\n"));
+        assert_eq!(printed, format!("{cells} cells, {done} of them done\n"));
     }
     let (ok, printed, said) = place.run(&KILLED);
     assert!(ok, "{said}");
-    let (ran, found) = (120 - done, done);
-    let expected = format!("120 cells: {ran} run, {found} were there, 0 failed\n");
+    let (ran, found) = (cells - done, done);
+    let expected = format!("{cells} cells: {ran} run, {found} were there, 0 failed\n");
     assert_eq!(printed, expected);
     assert!(place.files("killed") == whole, "other files or bytes");
 }
@@ -174,6 +198,46 @@ fn cells_are_those_of_lab_run() {
 }
 
 #[test]
+fn curves_are_those_of_lab_curve() {
+    let place = Place::new();
+    let spec = "[[grid]]\ntrace = 'one.t*'\npolicy = ['arc', 'lru']\nsizes = '10%,40%'\n\
+                options.page_shift = 0\n[[grid]]\ntrace = 'one.trace'\npolicy = 'lru'\n\
+                points = 3\nrate = 0.2\nsamples = 4\noptions.page_shift = 0";
+    place.write("sweep.toml", spec);
+    let (ok, printed, said) = place.run(&["sweep", "sweep.toml", "--out", "out"]);
+    assert!(
+        ok && printed.starts_with("3 cells: 3 run"),
+        "{printed}{said}"
+    );
+    let curves = [
+        "--policy arc,lru --sizes 10%,40%",
+        "--policy lru --points 3 --sampled --rate 0.2 --samples 4",
+    ];
+    let mut counted: Vec<String> = Vec::new();
+    for options in curves {
+        let curve = format!("curve one.trace --page-shift 0 --format json {options}");
+        let curve: Vec<&str> = curve.split(' ').collect();
+        let (ok, printed, said) = place.run(&curve);
+        assert!(ok, "{said}");
+        counted.extend(printed.lines().map(str::to_owned));
+    }
+    place.write("curves.json", &counted.join("\n"));
+    let (ok, compared, said) = place.run(&["check", "out", "curves.json", "--format", "json"]);
+    assert!(ok && compared.lines().count() == 7, "{compared}{said}");
+    for line in compared.lines() {
+        let cell: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        assert_eq!(cell["before"], cell["after"], "{line}");
+    }
+    let files = place.files("out");
+    for path in files.keys().filter(|path| is_path_of_cell(path)) {
+        assert!(path.starts_with("trace=one"), "{}", path.display());
+        let one = place.at("out").join(path);
+        let (ok, again, said) = place.run(&["rerun", &one.to_string_lossy()]);
+        assert!(ok && again.starts_with("the same "), "{again}{said}");
+    }
+}
+
+#[test]
 fn mistakes_and_strangers_are_told() {
     const OUT: [&str; 4] = ["sweep", "sweep.toml", "--out", "out"];
     let place = Place::new();
@@ -193,6 +257,15 @@ fn mistakes_and_strangers_are_told() {
         "did you mean `access`",
     );
     fails(&grid("classic", "seeds_='1'"), &[], "did you mean `seeds`");
+    fails(&grid("classic", "points=3"), &[], "points is for curves");
+    let curve = |more: &str| format!("[[grid]]\ntrace='one.trace'\npolicy='lru'\n{more}");
+    fails(&curve("swap='nvme'"), &[], "swap is for runs");
+    fails(&curve("options.access='fd'"), &[], "of reading traces");
+    fails(&curve("samples=4"), &[], "samples need a rate");
+    fails(&curve("sizes='0'"), &[], "not a size");
+    fails(&curve("sizes='9'\npoints=2"), &[], "not both");
+    let both = format!("{}{}", grid("classic", ""), curve(""));
+    fails(&both, &[], "make two of them");
     // What shows only when it is run fails alone.
     fails(
         &grid("classic", "memory=['400p', '25%']"),

@@ -29,7 +29,7 @@ class Sweep:
     failed: list[tuple[str, str]]
 
     def frame(self) -> Any:
-        """All runs as a frame of polars, a row a run. Raises ImportError without polars."""
+        """All rows as a frame of polars: runs, or points. Raises ImportError without polars."""
         try:
             import polars
         except ImportError:

@@ -349,6 +349,12 @@ class Package(unittest.TestCase):
         self.assertEqual(files(out), files(local))
         self.assertEqual(agewise.sweep(spec, out, on="ray").found, 4)
 
+        curves = {"grid": {"trace": self.trace, "policy": ["arc", "lru"], "sizes": "10%,40%"}}
+        here, there = (os.path.join(self.directory.name, name) for name in ("here", "there"))
+        self.assertEqual(agewise.sweep(curves, here).ran, 2)
+        self.assertEqual(agewise.sweep(curves, there, on="ray").ran, 2)
+        self.assertEqual(files(there), files(here))
+
         marker = os.path.join(self.directory.name, "died")
 
         def mortal(errand: _ray.Errand, content: Any) -> _ray.Done:

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use agewise_trace::curve::{
-    Curve, Point, SamplingPlan, SizeSpec, exact, read_samples, sampled, spread_sizes,
+    Curve, Point, Samples, SamplingPlan, SizeSpec, exact, read_samples, sampled, spread_sizes,
 };
 use agewise_trace::yardstick::{Counts, Yardstick};
 use agewise_trace::{DenseTrace, Reading, short_name};
@@ -38,6 +38,22 @@ pub struct CurveRequest {
     pub sampling: Option<SamplingPlan>,
     /// The commit of this build, or `unknown`.
     pub build: String,
+}
+
+/// A trace that was read for curves: any request that reads and samples it alike can be run on it.
+#[derive(Debug)]
+pub struct CurveTrace {
+    pages: Pages,
+    /// SHA-256 of its file, in hexadecimal.
+    pub sha256: String,
+    notes: Vec<String>,
+    decoded_in: Duration,
+}
+
+#[derive(Debug)]
+enum Pages {
+    All(DenseTrace),
+    Samples(Samples),
 }
 
 /// What came of it.
@@ -94,7 +110,57 @@ impl CurveRequest {
     /// # Errors
     /// A trace that cannot be read, or [`StudyError::Stopped`].
     pub fn run(&self, stop: &Arc<AtomicBool>) -> Result<CurveOutcome, StudyError> {
-        let source = self.reading.source(&self.trace)?;
+        self.run_on(&self.read(&self.trace)?, stop)
+    }
+
+    /// Reads its trace from where that is: the path it has, or another of the same file.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(&self, place: &str) -> Result<CurveTrace, StudyError> {
+        let source = self.reading.source(place)?;
+        let started = Instant::now();
+        let mut notes = Vec::new();
+        let mut stream = source.open()?;
+        let (pages, sha256) = match self.sampling {
+            None => {
+                let read = || DenseTrace::from_stream(&source.path, &mut stream);
+                let (dense, sha256) = hashed_beside(&source.path, read);
+                (Pages::All(dense?), sha256?)
+            }
+            Some(plan) => {
+                let read = || read_samples(&mut stream, plan);
+                let (samples, sha256) = hashed_beside(&source.path, read);
+                let samples = samples?;
+                let fewest = samples.smallest_sample_pages();
+                if fewest < SAMPLE_PAGES_MIN {
+                    notes.push(format!(
+                        "{}: a sample has only {fewest} pages; raise --rate, or count without \
+                         --sampled",
+                        self.trace
+                    ));
+                }
+                (Pages::Samples(samples), sha256?)
+            }
+        };
+        notes.extend(stream.note().map(str::to_owned));
+        Ok(CurveTrace {
+            pages,
+            sha256,
+            notes,
+            decoded_in: started.elapsed(),
+        })
+    }
+
+    /// The same as [`CurveRequest::run`] on the trace that it read.
+    ///
+    /// # Errors
+    /// [`StudyError::Stopped`].
+    pub fn run_on(
+        &self,
+        trace: &CurveTrace,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<CurveOutcome, StudyError> {
         let policies: Vec<Stoppable> = self
             .policies
             .iter()
@@ -105,43 +171,25 @@ impl CurveRequest {
             .collect();
         let name = short_name(&self.trace);
         let started = Instant::now();
-        let mut notes = Vec::new();
-        let mut stream = source.open()?;
-        let (curves, decoded_in, sha256) = match self.sampling {
-            None => {
-                let read = || DenseTrace::from_stream(&source.path, &mut stream);
-                let (dense, sha256) = hashed_beside(&source.path, read);
-                let (dense, decoded_in) = (dense?, started.elapsed());
+        let curves = match &trace.pages {
+            Pages::All(dense) => {
                 let sizes = self.sizes(dense.page_count() as u64);
-                (exact(name, &dense, &policies, &sizes), decoded_in, sha256?)
+                exact(name, dense, &policies, &sizes)
             }
-            Some(plan) => {
-                let read = || read_samples(&mut stream, plan);
-                let (samples, sha256) = hashed_beside(&source.path, read);
-                let (samples, decoded_in) = (samples?, started.elapsed());
-                let fewest = samples.smallest_sample_pages();
-                if fewest < SAMPLE_PAGES_MIN {
-                    notes.push(format!(
-                        "{}: a sample has only {fewest} pages; raise --rate, or count without \
-                         --sampled",
-                        self.trace
-                    ));
-                }
+            Pages::Samples(samples) => {
                 let sizes = self.sizes(samples.footprint_pages());
-                let curves = sampled(name, &samples, &policies, &sizes);
-                (curves, decoded_in, sha256?)
+                sampled(name, samples, &policies, &sizes)
             }
         };
         if stop.load(Ordering::Relaxed) {
             return Err(StudyError::Stopped);
         }
-        notes.extend(stream.note().map(str::to_owned));
         Ok(CurveOutcome {
-            cells: self.describe(&curves, &sha256),
+            cells: self.describe(&curves, &trace.sha256),
             curves,
-            notes,
-            decoded_in,
-            counted_in: started.elapsed() - decoded_in,
+            notes: trace.notes.clone(),
+            decoded_in: trace.decoded_in,
+            counted_in: started.elapsed(),
         })
     }
 

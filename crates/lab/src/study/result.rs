@@ -68,19 +68,28 @@ impl ResultFile {
 
     /// All results of a sweep as one.
     fn read_all(directory: &Path) -> Result<ResultFile, StudyError> {
-        let (mut rows, mut all) = (Vec::new(), Vec::new());
+        let (mut rows, mut runs, mut curves) = (Vec::new(), Vec::new(), Vec::new());
         for path in dataset::results(directory)? {
             let result = ResultFile::read(&path)?;
-            if let Description::Run { cells } = result.description {
-                rows.extend(result.rows);
-                all.extend(cells);
+            rows.extend(result.rows);
+            match result.description {
+                Description::Run { cells } => runs.extend(cells),
+                Description::Curve { cells } => curves.extend(cells),
             }
         }
-        if all.is_empty() {
-            return Err(wrong(directory, "there is no result in it".to_owned()));
-        }
+        let description = match (runs.is_empty(), curves.is_empty()) {
+            (true, true) => {
+                return Err(wrong(directory, "there is no result in it".to_owned()));
+            }
+            (false, false) => {
+                let what = "it holds results of `lab run` and of `lab curve`: read one of them";
+                return Err(wrong(directory, what.to_owned()));
+            }
+            (false, true) => Description::Run { cells: runs },
+            (true, false) => Description::Curve { cells: curves },
+        };
         Ok(ResultFile {
-            description: Description::Run { cells: all },
+            description,
             form: Form::Parquet,
             bytes: Vec::new(),
             rows,

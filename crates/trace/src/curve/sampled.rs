@@ -54,6 +54,7 @@ impl SamplingPlan {
 }
 
 /// The samples of a trace.
+#[derive(Debug)]
 pub struct Samples {
     plan: SamplingPlan,
     traces: Vec<DenseTrace>,

@@ -15,7 +15,7 @@ use agewise_trace::ReadLimits;
 use super::results::BUILD;
 use crate::command::trace::input::trace_memory_default;
 
-/// Run many combinations of workloads, policies, memory and settings, on all cores.
+/// Run many combinations of workloads, policies, memory and settings, on all cores
 ///
 /// The file names values, of which every combination is a cell; a cell is what `lab run` does for
 /// one policy. Its keys are those of `lab run`: workload, policy, proactive, memory, swap, damon,
@@ -33,8 +33,12 @@ use crate::command::trace::input::trace_memory_default;
 ///   policy = "classic"
 ///   set.swappiness = 10
 ///
+/// With `trace` in place of `workload` a cell is what `lab curve` does for one policy: policy,
+/// points or sizes ("10%,40%"), rate and samples (estimated then), and options of reading.
+///
 /// The results are Parquet files, a row a run, which DuckDB and polars read in place, and `lab
-/// show`, `lab check` as one result: DIRECTORY/workload=NAME/policy=NAME/CELL.parquet. A cell whose
+/// show`, `lab check` as one result: DIRECTORY/workload=NAME/policy=NAME/CELL.parquet (of curves
+/// trace=NAME). A cell whose
 /// file is there is not run again: a sweep that was interrupted, even by kill -9, goes on where it
 /// was. Files are those of the description, the build of agewise and the content of traces; others
 /// are refused, or deleted with --prune.

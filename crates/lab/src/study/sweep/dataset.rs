@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A directory of results: Parquet files, a cell each, in directories by workload and policy as
+//! A directory of results: Parquet files, a cell each, in directories by subject and policy as
 //! Hive names them, so that DuckDB and polars read it in place.
 
 use std::collections::HashSet;
@@ -8,7 +8,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::Done;
-use crate::study::description::{Described, RunCell};
 use crate::study::error::StudyError;
 
 /// Digits of a cell's name: half a SHA-256.
@@ -107,14 +106,18 @@ impl Dataset {
     }
 }
 
-/// Where the file of a cell goes.
-pub(super) fn partition(cells: &[Described<RunCell>]) -> PathBuf {
-    let mut partition = PathBuf::new();
-    if let Some(Described { cell, .. }) = cells.first() {
-        partition.push(format!("workload={}", escaped(&cell.workload)));
-        partition.push(format!("policy={}", escaped(&cell.policy)));
-    }
-    partition
+/// Directories of the first level: of runs by workload, of curves by trace.
+pub(super) const WORKLOAD: &str = "workload";
+pub(super) const TRACE: &str = "trace";
+
+/// Where the file of a cell goes: `kind` is [`WORKLOAD`] or [`TRACE`].
+pub(super) fn partition(kind: &str, name: &str, policy: &str) -> PathBuf {
+    [
+        format!("{kind}={}", escaped(name)),
+        format!("policy={}", escaped(policy)),
+    ]
+    .iter()
+    .collect()
 }
 
 /// The cells in a directory; none if there is no directory.
@@ -162,17 +165,18 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, StudyError> {
         paths.sort();
         Ok(paths)
     };
-    let is_partition = |path: &PathBuf, key: &str| {
+    let is_partition = |path: &PathBuf, keys: &[&str]| {
         let name = path.file_name().and_then(|name| name.to_str());
-        path.is_dir() && name.is_some_and(|name| name.starts_with(key))
+        let key = name.and_then(|name| name.split_once('='));
+        path.is_dir() && key.is_some_and(|(key, _)| keys.contains(&key))
     };
     let mut files = Vec::new();
-    for workload in entries(directory)? {
-        if !is_partition(&workload, "workload=") {
+    for subject in entries(directory)? {
+        if !is_partition(&subject, &[WORKLOAD, TRACE]) {
             continue;
         }
-        for policy in entries(&workload)? {
-            if is_partition(&policy, "policy=") {
+        for policy in entries(&subject)? {
+            if is_partition(&policy, &["policy"]) {
                 files.extend(entries(&policy)?);
             }
         }

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sweeps: many studies from one description, on all cores, into a directory of Parquet files. A
-//! cell is one policy of one [`RunRequest`]; its file is named by a hash of all that decides what
-//! is in it, so a sweep that was killed goes on where it was.
+//! cell is one policy of one [`RunRequest`](super::run::RunRequest), or of one
+//! [`CurveRequest`](super::curve::CurveRequest); its file is named by a hash of all that decides
+//! what is in it, so a sweep that was killed goes on where it was.
 
 pub mod dataset;
 mod spec;
+mod task;
+mod times;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use agewise_policy::proactive::Spec;
 use agewise_trace::ReadLimits;
-use sha2::{Digest, Sha256};
 
-use super::description::Description;
 use super::error::StudyError;
-use super::run::RunRequest;
-use super::setup::{Named, Setup, hex, parse_contender, read_text};
-use super::{options, parquet};
-use crate::proactive::Sight;
+use super::setup::read_text;
 pub use dataset::Dataset;
 pub use spec::Values;
+use task::{Subject, Task};
+pub use times::Advance;
+use times::Times;
 
 /// A sweep.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ struct Cell {
     id: String,
     /// What it was given.
     values: Values,
-    request: RunRequest,
+    task: Task,
     /// Which of the subjects it runs, and the hash of that.
     subject: (usize, String),
 }
@@ -62,18 +62,6 @@ pub struct Done {
     pub partition: PathBuf,
     /// What is in it.
     pub bytes: Vec<u8>,
-}
-
-/// How far a sweep is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Advance {
-    /// Cells done, those found done included.
-    pub done: usize,
-    /// Cells there are.
-    pub total: usize,
-    /// How long the rest takes, from what cells of the same workloads and traces took so far; of
-    /// those that have not been run yet, from all.
-    pub left: Duration,
 }
 
 /// What a sweep came to.
@@ -116,25 +104,31 @@ impl Sweep {
                 StudyError::Argument(what) => StudyError::Argument(format!("{text}: {what}")),
                 other => other,
             };
-            let request = request(&values, limits, build).map_err(in_cell)?;
-            let options = options::to_text(&request.setup, request.sight);
-            let key = format!("{} {options}", request.subject);
+            let task = Task::of(&values, limits, build).map_err(in_cell)?;
+            let key = task.shared();
             let next = subjects.len();
             let subject = match subjects.get(&key) {
                 Some(known) => known.clone(),
                 None => {
-                    let sha256 = request.setup.subject_sha256(&request.subject);
-                    let subject = (next, sha256.map_err(in_cell)?);
+                    let subject = (next, task.sha256().map_err(in_cell)?);
                     subjects.insert(key, subject.clone());
                     subject
                 }
             };
             cells.push(Cell {
-                id: id(&values, &request, &subject.1),
+                id: task.id(&values, &subject.1),
                 values,
-                request,
+                task,
                 subject,
             });
+        }
+        if cells
+            .iter()
+            .any(|cell| cell.task.is_curve() != cells[0].task.is_curve())
+        {
+            return Err(StudyError::argument(
+                "a sweep is of runs (workload) or of curves (trace): make two of them",
+            ));
         }
         Ok(Sweep { cells })
     }
@@ -177,7 +171,7 @@ impl Sweep {
             id: cell.id.clone(),
             values: cell.values.clone(),
             sha256: cell.subject.1.clone(),
-            file: cell.request.setup.file(&cell.request.subject),
+            file: cell.task.file(),
         });
         let errands = errands.collect();
         Ok((dataset, errands))
@@ -201,7 +195,7 @@ impl Sweep {
         let missing = self.cells.iter().filter(|cell| !dataset.has(&cell.id));
         let missing: Vec<&Cell> = missing.collect();
         let found = self.cells.len() - missing.len();
-        let times = Times::new(&missing, found);
+        let times = Times::new(missing.iter().map(|cell| cell.subject.0), found);
         let subjects = Subjects::new(&missing);
         let failed = Mutex::new(Vec::new());
         let next = AtomicUsize::new(0);
@@ -242,28 +236,17 @@ impl Errand {
         build: &str,
         stop: &Arc<AtomicBool>,
     ) -> Result<Done, StudyError> {
-        let request = request(&self.values, limits, build)?;
+        let task = Task::of(&self.values, limits, build)?;
         let place = file.map(|file| file.to_string_lossy().into_owned());
-        let place = place.as_ref().unwrap_or(&request.subject);
-        let named = request.setup.subject(place)?;
-        if id(&self.values, &request, &named.sha256) != self.id {
+        let subject = task.read(place.as_deref())?;
+        if task.id(&self.values, subject.sha256()) != self.id {
             return Err(StudyError::argument(
                 "the worker has another build of agewise, or another file under this name, than \
                  who sent it",
             ));
         }
-        done(&request, &named, stop)
+        task.run(&subject, stop)
     }
-}
-
-/// Runs a cell.
-fn done(request: &RunRequest, named: &Named, stop: &Arc<AtomicBool>) -> Result<Done, StudyError> {
-    let outcome = request.run_on(named, stop, |_| ())?;
-    let table = outcome.run_table();
-    let partition = dataset::partition(&outcome.cells);
-    let cells = outcome.cells;
-    let bytes = parquet::bytes(&table, &Description::Run { cells })?;
-    Ok(Done { partition, bytes })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -276,67 +259,12 @@ fn line(values: &Values) -> String {
     parts.join(" ")
 }
 
-/// The run that a cell stands for.
-fn request(values: &Values, limits: ReadLimits, build: &str) -> Result<RunRequest, StudyError> {
-    let get = |key: &str| values.get(key).cloned();
-    let below = |prefix: &'static str| {
-        let named = values.iter().filter_map(move |(key, value)| {
-            let name = key.strip_prefix(prefix)?.strip_prefix('.')?;
-            Some((name, value))
-        });
-        named.map(|(name, value)| format!("{name}={value}"))
-    };
-    let (mut setup, mut sight) = (Setup::default(), Sight::default());
-    for option in below("options") {
-        options::from_text(&options::escape(&option), &mut setup, &mut sight)?;
-    }
-    setup.reading.limits = limits;
-    let agent = get("proactive").map(|agent| agent.parse::<Spec>());
-    let agent = agent
-        .transpose()
-        .map_err(|error| StudyError::Argument(error.to_string()))?;
-    let seeds = get("seeds").map(|seeds| match seeds.parse() {
-        Ok(seeds @ 1..=100_000) => Ok(seeds),
-        _ => Err(StudyError::argument("seeds are a number from 1 to 100000")),
-    });
-    Ok(RunRequest {
-        setup: Setup {
-            memory: get("memory"),
-            swap: get("swap"),
-            settings: below("set").collect(),
-            damon: get("damon"),
-            ..setup
-        },
-        subject: get("workload").unwrap_or_default(),
-        columns: vec![(parse_contender(&get("policy").unwrap_or_default())?, agent)],
-        sight,
-        seeds: seeds.transpose()?,
-        build: build.to_owned(),
-    })
-}
-
-/// A hash of all that decides what the file of a cell holds.
-fn id(values: &Values, request: &RunRequest, sha256: &str) -> String {
-    let mut hash = Sha256::new();
-    for (key, value) in values {
-        hash.update(format!("{key}={value}\n"));
-    }
-    for (policy, _) in &request.columns {
-        hash.update(policy.sha256().unwrap_or_default());
-    }
-    let version = env!("CARGO_PKG_VERSION");
-    hash.update(format!("{sha256}\n{version}\n{}\n", request.build));
-    let mut id = hex(hash);
-    id.truncate(dataset::ID_DIGITS);
-    id
-}
-
 /// Workloads and traces under way: each is read when its first cell runs, and let go with its last.
 struct Subjects(Vec<Mutex<Slot>>);
 
 #[derive(Default)]
 struct Slot {
-    named: Option<Named>,
+    subject: Option<Subject>,
     cells_left: usize,
 }
 
@@ -352,98 +280,26 @@ impl Subjects {
     }
 
     fn run(&self, cell: &Cell, stop: &Arc<AtomicBool>) -> Result<Done, StudyError> {
-        done(&cell.request, &self.take(cell)?, stop)
+        cell.task.run(&self.take(cell)?, stop)
     }
 
-    fn take(&self, cell: &Cell) -> Result<Named, StudyError> {
+    fn take(&self, cell: &Cell) -> Result<Subject, StudyError> {
         let (at, sha256) = &cell.subject;
         let mut slot = lock(&self.0[*at]);
         slot.cells_left -= 1;
-        let named = match slot.named.take() {
-            Some(named) => named,
-            None => cell.request.setup.subject(&cell.request.subject)?,
+        let subject = match slot.subject.take() {
+            Some(subject) => subject,
+            None => cell.task.read(None)?,
         };
-        if named.sha256 != *sha256 {
+        if subject.sha256() != *sha256 {
             return Err(StudyError::Argument(format!(
                 "{} changed while the sweep ran: start it again",
-                cell.request.subject
+                cell.task.subject()
             )));
         }
         if slot.cells_left > 0 {
-            slot.named = Some(named.clone());
+            slot.subject = Some(subject.clone());
         }
-        Ok(named)
-    }
-}
-
-/// How long cells take.
-struct Times {
-    threads: u32,
-    total: usize,
-    state: Mutex<Taken>,
-}
-
-#[derive(Default)]
-struct Taken {
-    done: usize,
-    all: OfCells,
-    by_subject: Vec<OfCells>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct OfCells {
-    left: u32,
-    done: u32,
-    took: Duration,
-}
-
-impl OfCells {
-    fn mean(self) -> Option<Duration> {
-        (self.done > 0).then(|| self.took / self.done)
-    }
-}
-
-impl Times {
-    fn new(missing: &[&Cell], found: usize) -> Times {
-        let mut state = Taken {
-            done: found,
-            ..Taken::default()
-        };
-        for cell in missing {
-            let (at, _) = cell.subject;
-            let known = state.by_subject.len().max(at + 1);
-            state.by_subject.resize(known, OfCells::default());
-            state.by_subject[at].left += 1;
-        }
-        Times {
-            threads: rayon::current_num_threads().max(1) as u32,
-            total: found + missing.len(),
-            state: Mutex::new(state),
-        }
-    }
-
-    /// A cell of the subject is done.
-    fn done(&self, subject: usize, took: Duration) -> Advance {
-        let mut state = lock(&self.state);
-        state.done += 1;
-        let Taken {
-            done,
-            all,
-            by_subject,
-        } = &mut *state;
-        for of in [&mut *all, &mut by_subject[subject]] {
-            of.left = of.left.saturating_sub(1);
-            of.done += 1;
-            of.took += took;
-        }
-        let mean = all.mean().unwrap_or_default();
-        let left = by_subject
-            .iter()
-            .map(|of| of.mean().unwrap_or(mean) * of.left);
-        Advance {
-            done: *done,
-            total: self.total,
-            left: left.sum::<Duration>() / self.threads,
-        }
+        Ok(subject)
     }
 }

@@ -16,19 +16,28 @@ use crate::workload::random::XorShift64Star;
 const CELLS_MAX: usize = 1_000_000;
 
 /// What a cell can be given. `set` and `options` have keys of their own: `set.swappiness`.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 14] = [
     "workload",
+    "trace",
     "policy",
     "proactive",
     "memory",
     "swap",
     "damon",
     "seeds",
+    "points",
+    "sizes",
+    "rate",
+    "samples",
     "set",
     "options",
 ];
 
-/// What a cell was given, by key. What is not there is as in `agewise lab run`.
+/// What only curves are given, besides a `trace`.
+pub(super) const OF_CURVES: [&str; 4] = ["points", "sizes", "rate", "samples"];
+
+/// What a cell was given, by key. What is not there is as in `agewise lab run`; with a `trace` in
+/// place of a `workload`, as in `agewise lab curve`.
 pub type Values = BTreeMap<String, String>;
 
 /// The values that a key of a grid goes through.
@@ -112,10 +121,19 @@ fn of_grid(mut grid: Table, all: &BTreeMap<String, Axis>) -> Result<Vec<Values>,
     let common = all.iter().filter(|(key, _)| !own.contains_key(*key));
     let mut axes: Vec<(&String, &Axis)> = common.chain(&own).collect();
     axes.sort_by_key(|(key, _)| place(key));
-    for needed in ["workload", "policy"] {
-        if !axes.iter().any(|(key, _)| *key == needed) {
-            return Err(StudyError::Argument(format!("a [[grid]] has no {needed}")));
+    let has = |name: &str| axes.iter().any(|(key, _)| *key == name);
+    match (has("workload"), has("trace")) {
+        (false, false) => {
+            let what = "a [[grid]] has no workload, and no trace for curves";
+            return Err(StudyError::argument(what));
         }
+        (true, true) => {
+            return Err(StudyError::argument(
+                "a [[grid]] has a workload or a trace, not both",
+            ));
+        }
+        _ if !has("policy") => return Err(StudyError::argument("a [[grid]] has no policy")),
+        _ => {}
     }
     match draw {
         Some(cells) => drawn(&axes, cells, draw_seed),
@@ -123,7 +141,8 @@ fn of_grid(mut grid: Table, all: &BTreeMap<String, Axis>) -> Result<Vec<Values>,
     }
 }
 
-/// Workloads change slowest, so that each is read once; then the keys as they are listed.
+/// Workloads and traces change slowest, so that each is read once; then the keys as they are
+/// listed.
 fn place(key: &str) -> usize {
     let key = key.split('.').next().unwrap_or(key);
     KEYS.iter()
@@ -163,9 +182,9 @@ fn axes(table: Table) -> Result<BTreeMap<String, Axis>, StudyError> {
             ("set" | "options", _) => {
                 return Err(StudyError::Argument(format!("write {key}.NAME = VALUE")));
             }
-            ("workload", value) => {
+            ("workload" | "trace", value) => {
                 let Axis::List(names) = axis(&key, value)? else {
-                    return Err(StudyError::argument("workload: no range, but names"));
+                    return Err(StudyError::Argument(format!("{key}: no range, but names")));
                 };
                 axes.insert(key, Axis::List(expand(&names)?));
             }
@@ -312,7 +331,8 @@ fn drawn(axes: &[(&String, &Axis)], cells: u64, seed: u64) -> Result<Vec<Values>
         drawn.insert(cell);
     }
     let mut cells: Vec<Values> = drawn.into_iter().collect();
-    cells.sort_by(|a, b| a.get("workload").cmp(&b.get("workload")));
+    let subject = |cell: &Values| cell.get("workload").or(cell.get("trace")).cloned();
+    cells.sort_by_key(subject);
     Ok(cells)
 }
 
@@ -423,6 +443,11 @@ mod tests {
             ("grid = 1", "write [[grid]]"),
             ("[[grid]]\nworkload = 'kv'", "no policy"),
             ("[[grid]]\nworklod = 'kv'", "did you mean `workload`"),
+            ("[[grid]]\npolicy = 'a'", "no workload, and no trace"),
+            (
+                "[[grid]]\nworkload = 'a'\ntrace = 'b'\npolicy = 'c'",
+                "not both",
+            ),
             ("[[grid]]\nset = 1", "set.NAME"),
             ("[[grid]]\nworkload = []", "workload has no value"),
             (

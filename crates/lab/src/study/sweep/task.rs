@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a cell does: run a policy on the simulated machine, or count its misses on a trace alone.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use agewise_policy::proactive::Spec;
+use agewise_trace::ReadLimits;
+use agewise_trace::curve::{SamplingPlan, SizeSpec};
+use sha2::{Digest, Sha256};
+
+use super::Done;
+use super::dataset::{self, TRACE, WORKLOAD};
+use super::spec::{OF_CURVES, Values};
+use crate::experiment::replay::Arrangement;
+use crate::proactive::Sight;
+use crate::study::curve::{CurveRequest, CurveTrace};
+use crate::study::description::Description;
+use crate::study::error::StudyError;
+use crate::study::run::RunRequest;
+use crate::study::setup::{Named, Setup, hex, parse_contender, sha256_of};
+use crate::study::{options, parquet};
+use crate::yardstick;
+
+/// Sizes of a curve unless given, as `agewise lab curve` has them.
+const POINTS: u16 = 32;
+/// Samples of a curve that is estimated, unless given.
+const SAMPLES: usize = 8;
+
+/// One policy of one request.
+#[derive(Debug)]
+pub(super) enum Task {
+    Run(RunRequest),
+    Curve(CurveRequest),
+}
+
+/// A workload or trace that was read.
+#[derive(Clone, Debug)]
+pub(super) enum Subject {
+    Run(Named),
+    Curve(Arc<CurveTrace>),
+}
+
+impl Subject {
+    /// SHA-256 of its file or text, in hexadecimal.
+    pub(super) fn sha256(&self) -> &str {
+        match self {
+            Subject::Run(named) => &named.sha256,
+            Subject::Curve(trace) => &trace.sha256,
+        }
+    }
+}
+
+impl Task {
+    /// What a cell stands for that was given these values.
+    ///
+    /// # Errors
+    /// Values that make no sense.
+    pub(super) fn of(values: &Values, limits: ReadLimits, build: &str) -> Result<Task, StudyError> {
+        match values.contains_key(TRACE) {
+            true => curve(values, limits, build).map(Task::Curve),
+            false => run(values, limits, build).map(Task::Run),
+        }
+    }
+
+    pub(super) fn is_curve(&self) -> bool {
+        matches!(self, Task::Curve(_))
+    }
+
+    /// The workload or trace, as it was named.
+    pub(super) fn subject(&self) -> &str {
+        match self {
+            Task::Run(request) => &request.subject,
+            Task::Curve(request) => &request.trace,
+        }
+    }
+
+    /// The same for cells that can share what was read.
+    pub(super) fn shared(&self) -> String {
+        match self {
+            Task::Run(request) => {
+                let options = options::to_text(&request.setup, request.sight);
+                format!("{} {options}", request.subject)
+            }
+            Task::Curve(request) => {
+                let options = options::to_text(&reading(request), Sight::default());
+                format!("{} {options} {:?}", request.trace, request.sampling)
+            }
+        }
+    }
+
+    /// The hash that its subject will have.
+    ///
+    /// # Errors
+    /// There is none of that name, or it cannot be read.
+    pub(super) fn sha256(&self) -> Result<String, StudyError> {
+        match self {
+            Task::Run(request) => request.setup.subject_sha256(&request.subject),
+            Task::Curve(request) => sha256_of(&request.reading.source(&request.trace)?.path),
+        }
+    }
+
+    /// The file of its subject, if it is named by its path.
+    pub(super) fn file(&self) -> Option<PathBuf> {
+        match self {
+            Task::Run(request) => request.setup.file(&request.subject),
+            Task::Curve(request) => reading(request).file(&request.trace),
+        }
+    }
+
+    /// A hash of all that decides what its file holds.
+    pub(super) fn id(&self, values: &Values, sha256: &str) -> String {
+        let mut hash = Sha256::new();
+        for (key, value) in values {
+            hash.update(format!("{key}={value}\n"));
+        }
+        let build = match self {
+            Task::Run(request) => {
+                for (policy, _) in &request.columns {
+                    hash.update(policy.sha256().unwrap_or_default());
+                }
+                &request.build
+            }
+            Task::Curve(request) => {
+                for policy in &request.policies {
+                    hash.update(policy.source_sha256().unwrap_or_default());
+                }
+                &request.build
+            }
+        };
+        let version = env!("CARGO_PKG_VERSION");
+        hash.update(format!("{sha256}\n{version}\n{build}\n"));
+        let mut id = hex(hash);
+        id.truncate(dataset::ID_DIGITS);
+        id
+    }
+
+    /// Reads its subject, from another place if one is given.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn read(&self, place: Option<&str>) -> Result<Subject, StudyError> {
+        let place = place.unwrap_or(self.subject());
+        match self {
+            Task::Run(request) => request.setup.subject(place).map(Subject::Run),
+            Task::Curve(request) => request.read(place).map(Arc::new).map(Subject::Curve),
+        }
+    }
+
+    /// Does it on the subject that it read.
+    ///
+    /// # Errors
+    /// It cannot be done, or was stopped.
+    pub(super) fn run(&self, on: &Subject, stop: &Arc<AtomicBool>) -> Result<Done, StudyError> {
+        let (table, partition, description) = match (self, on) {
+            (Task::Run(request), Subject::Run(named)) => {
+                let outcome = request.run_on(named, stop, |_| ())?;
+                let first = outcome.cells.first().map(|of| &of.cell);
+                let place = first.map(|of| dataset::partition(WORKLOAD, &of.workload, &of.policy));
+                let cells = outcome.cells.clone();
+                (outcome.run_table(), place, Description::Run { cells })
+            }
+            (Task::Curve(request), Subject::Curve(trace)) => {
+                let outcome = request.run_on(trace, stop)?;
+                let first = outcome.cells.first().map(|of| &of.cell);
+                let place = first.map(|of| dataset::partition(TRACE, &of.trace, &of.policy));
+                let cells = outcome.cells.clone();
+                (outcome.table(), place, Description::Curve { cells })
+            }
+            _ => {
+                return Err(StudyError::argument(
+                    "a curve takes a trace, a run a workload",
+                ));
+            }
+        };
+        let bytes = parquet::bytes(&table, &description)?;
+        Ok(Done {
+            partition: partition.unwrap_or_default(),
+            bytes,
+        })
+    }
+}
+
+/// How the trace of a curve is read, as a set-up.
+fn reading(request: &CurveRequest) -> Setup {
+    Setup {
+        reading: request.reading.clone(),
+        ..Setup::default()
+    }
+}
+
+/// The values below a prefix, `NAME=VALUE`.
+fn below<'v>(values: &'v Values, prefix: &'static str) -> impl Iterator<Item = String> + 'v {
+    let named = values.iter().filter_map(move |(key, value)| {
+        let name = key.strip_prefix(prefix)?.strip_prefix('.')?;
+        Some((name, value))
+    });
+    named.map(|(name, value)| format!("{name}={value}"))
+}
+
+/// A value that is a number from 1 to the most there may be.
+fn number(values: &Values, key: &str, most: u64) -> Result<Option<u64>, StudyError> {
+    let number = values.get(key).map(|text| match text.parse() {
+        Ok(number) if (1..=most).contains(&number) => Ok(number),
+        _ => Err(StudyError::Argument(format!(
+            "{key} is a number from 1 to {most}"
+        ))),
+    });
+    number.transpose()
+}
+
+fn set_up(values: &Values, limits: ReadLimits) -> Result<(Setup, Sight), StudyError> {
+    let (mut setup, mut sight) = (Setup::default(), Sight::default());
+    for option in below(values, "options") {
+        options::from_text(&options::escape(&option), &mut setup, &mut sight)?;
+    }
+    setup.reading.limits = limits;
+    Ok((setup, sight))
+}
+
+fn run(values: &Values, limits: ReadLimits, build: &str) -> Result<RunRequest, StudyError> {
+    if let Some(key) = OF_CURVES.iter().find(|key| values.contains_key(**key)) {
+        let what = format!("{key} is for curves, which have a `trace` in place of a `workload`");
+        return Err(StudyError::Argument(what));
+    }
+    let get = |key: &str| values.get(key).cloned();
+    let (setup, sight) = set_up(values, limits)?;
+    let agent = get("proactive").map(|agent| agent.parse::<Spec>());
+    let agent = agent
+        .transpose()
+        .map_err(|error| StudyError::Argument(error.to_string()))?;
+    Ok(RunRequest {
+        setup: Setup {
+            memory: get("memory"),
+            swap: get("swap"),
+            settings: below(values, "set").collect(),
+            damon: get("damon"),
+            ..setup
+        },
+        subject: get(WORKLOAD).unwrap_or_default(),
+        columns: vec![(parse_contender(&get("policy").unwrap_or_default())?, agent)],
+        sight,
+        seeds: number(values, "seeds", 100_000)?,
+        build: build.to_owned(),
+    })
+}
+
+fn curve(values: &Values, limits: ReadLimits, build: &str) -> Result<CurveRequest, StudyError> {
+    let is_of_curve = |key: &str| {
+        let of_both = [TRACE, "policy"].contains(&key) || key.starts_with("options.");
+        of_both || OF_CURVES.contains(&key)
+    };
+    if let Some(key) = values.keys().find(|key| !is_of_curve(key)) {
+        let what = format!("{key} is for runs, which have a `workload` in place of a `trace`");
+        return Err(StudyError::Argument(what));
+    }
+    let (setup, sight) = set_up(values, limits)?;
+    let is_read = setup.through.is_none() && setup.arrangement == Arrangement::Each;
+    if !is_read || sight != Sight::default() {
+        return Err(StudyError::argument(
+            "options of curves are those of reading traces",
+        ));
+    }
+    let get = |key: &str| values.get(key).map(String::as_str);
+    let sizes = get("sizes").into_iter().flat_map(|sizes| sizes.split(','));
+    let sizes = sizes.map(|size| size.trim().parse::<SizeSpec>());
+    let sizes = sizes.collect::<Result<Vec<_>, String>>();
+    if get("sizes").is_some() && get("points").is_some() {
+        return Err(StudyError::argument(
+            "sizes are given, or points to spread: not both",
+        ));
+    }
+    let samples = number(values, "samples", 1000)?.map_or(SAMPLES, |samples| samples as usize);
+    let sampling = match get("rate").map(str::parse) {
+        None if values.contains_key("samples") => {
+            return Err(StudyError::argument("samples need a rate"));
+        }
+        None => None,
+        Some(Ok(rate)) => Some(SamplingPlan::new(rate, samples).map_err(StudyError::Argument)?),
+        Some(Err(_)) => return Err(StudyError::argument("rate is a share of the pages")),
+    };
+    Ok(CurveRequest {
+        trace: get(TRACE).unwrap_or_default().to_owned(),
+        reading: setup.reading,
+        policies: vec![
+            yardstick::parse(get("policy").unwrap_or_default()).map_err(StudyError::Argument)?,
+        ],
+        sizes: sizes.map_err(StudyError::Argument)?,
+        points: number(values, "points", 4096)?.map_or(POINTS, |points| points as u16),
+        sampling,
+        build: build.to_owned(),
+    })
+}
