@@ -202,16 +202,16 @@ fn curves_are_those_of_lab_curve() {
     let place = Place::new();
     let spec = "[[grid]]\ntrace = 'one.t*'\npolicy = ['arc', 'lru']\nsizes = '10%,40%'\n\
                 options.page_shift = 0\n[[grid]]\ntrace = 'one.trace'\npolicy = 'lru'\n\
-                points = 3\nrate = 0.2\nsamples = 4\noptions.page_shift = 0";
+                sizes = ['10%,40%', '40%']\nrate = 0.2\nsamples = 4\noptions.page_shift = 0";
     place.write("sweep.toml", spec);
     let (ok, printed, said) = place.run(&["sweep", "sweep.toml", "--out", "out"]);
     assert!(
-        ok && printed.starts_with("3 cells: 3 run"),
+        ok && printed.starts_with("4 cells: 4 run"),
         "{printed}{said}"
     );
     let curves = [
         "--policy arc,lru --sizes 10%,40%",
-        "--policy lru --points 3 --sampled --rate 0.2 --samples 4",
+        "--policy lru --sizes 10%,40% --sampled --rate 0.2 --samples 4",
     ];
     let mut counted: Vec<String> = Vec::new();
     for options in curves {
@@ -223,7 +223,7 @@ fn curves_are_those_of_lab_curve() {
     }
     place.write("curves.json", &counted.join("\n"));
     let (ok, compared, said) = place.run(&["check", "out", "curves.json", "--format", "json"]);
-    assert!(ok && compared.lines().count() == 7, "{compared}{said}");
+    assert!(ok && compared.lines().count() == 6, "{compared}{said}");
     for line in compared.lines() {
         let cell: serde_json::Value = serde_json::from_str(line).expect("JSON");
         assert_eq!(cell["before"], cell["after"], "{line}");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What got worse from one result to another.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
@@ -56,7 +57,7 @@ pub struct Comparison {
     pub policy: String,
     /// Memory.
     pub memory_bytes: u64,
-    /// Swap, settings, DAMON and options, where a result has several of them.
+    /// Swap, settings, DAMON, samples and options, where a result has several of them.
     pub conditions: String,
     /// Measure.
     pub measure: String,
@@ -158,29 +159,61 @@ fn judge(cells: &mut [Comparison], limits: Limits) {
     }
 }
 
-/// Whether a result has a workload under several conditions, as sweeps do.
+/// Whether a result has a workload or trace under several conditions, as sweeps do.
 fn has_conditions(description: &Description) -> bool {
-    let Description::Run { cells } = description else {
-        return false;
-    };
-    let mut known = HashMap::new();
-    cells.iter().any(|Described { cell, origin }| {
-        let conditions = (&cell.swap, &cell.settings, &cell.damon, &origin.options);
-        *known.entry(&cell.workload).or_insert(conditions) != conditions
+    match description {
+        Description::Run { cells } => are_several(
+            cells,
+            |cell| &cell.workload,
+            |of| {
+                let Described { cell, origin } = of;
+                (&cell.swap, &cell.settings, &cell.damon, &origin.options)
+            },
+        ),
+        Description::Curve { cells } => are_several(
+            cells,
+            |cell| &cell.trace,
+            |of| (of.cell.sampling_rate, of.cell.samples, &of.origin.options),
+        ),
+    }
+}
+
+/// Whether some subject has cells of different conditions.
+fn are_several<'c, C, V: PartialEq>(
+    cells: &'c [Described<C>],
+    subject: impl Fn(&'c C) -> &'c str,
+    conditions: impl Fn(&'c Described<C>) -> V,
+) -> bool {
+    let mut known: HashMap<&str, V> = HashMap::new();
+    cells.iter().any(|of| match known.entry(subject(&of.cell)) {
+        Entry::Occupied(first) => *first.get() != conditions(of),
+        Entry::Vacant(first) => {
+            first.insert(conditions(of));
+            false
+        }
     })
 }
 
 /// The conditions of a row.
 fn conditions(row: &Map<String, Json>) -> String {
-    let part = |name: &&str| match row.get(*name).and_then(Json::as_str) {
-        None | Some("") => None,
-        Some(text) if *name == "swap" => Some(format!("swap={text}")),
-        Some(text) => Some(text.to_owned()),
+    let part = |name: &&str| match row.get(*name)? {
+        Json::String(text) if text.is_empty() => None,
+        Json::String(text) if *name == "swap" => Some(format!("swap={text}")),
+        Json::String(text) => Some(text.clone()),
+        Json::Number(number) => Some(format!("{name}={number}")),
+        _ => None,
     };
-    let parts: Vec<String> = ["swap", "settings", "damon", "options"]
-        .iter()
-        .filter_map(part)
-        .collect();
+    let parts: Vec<String> = [
+        "swap",
+        "settings",
+        "damon",
+        "sampling_rate",
+        "samples",
+        "options",
+    ]
+    .iter()
+    .filter_map(part)
+    .collect();
     parts.join(" ")
 }
 
@@ -234,7 +267,12 @@ fn summaries(
         let summary = summary(row).ok_or_else(|| {
             StudyError::Argument(format!("a row of {} {} has no mean", key.0, key.1))
         })?;
-        if summaries.insert(key.clone(), summary).is_some() {
+        // Curves whose sizes overlap have counted the same point.
+        let known = summaries.insert(key.clone(), summary);
+        if known == Some(summary) {
+            continue;
+        }
+        if known.is_some() {
             return Err(StudyError::Argument(format!(
                 "{} {} is there twice with the same memory: compare results of one setting",
                 key.0, key.1
