@@ -28,6 +28,14 @@ fn read_in(group: &Group, path: &Path) -> File {
     let file = File::open(path).unwrap();
     file.sync_all().unwrap();
     fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    read_again(group, path);
+    fadvise(&file, 0, None, Advice::Random).unwrap();
+    file
+}
+
+/// Has a process of the cgroup read a file. Others may take cold pages of it, too: some machines
+/// have a DAMON scheme that pages out what nobody maps.
+fn read_again(group: &Group, path: &Path) {
     let reader = "echo $$ > \"$1/cgroup.procs\" && cat \"$2\" > /dev/null";
     let read = Command::new("sh")
         .args(["-c", reader, "sh"])
@@ -35,8 +43,6 @@ fn read_in(group: &Group, path: &Path) -> File {
         .arg(path)
         .status();
     assert!(read.unwrap().success());
-    fadvise(&file, 0, None, Advice::Random).unwrap();
-    file
 }
 
 /// Reads the first half of a file again and again.
@@ -81,7 +87,8 @@ fn cold_pages_of_files_leave_by_a_rule_and_hot_ones_stay() {
         return;
     };
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-    let file = read_in(&group, &dir.path().join("file"));
+    let path = dir.path().join("file");
+    let file = read_in(&group, &path);
     let cached = |pages| match cachestat(&file, pages) {
         Ok(stat) => stat.pages,
         Err(error) => panic!("cachestat: {error}"),
@@ -95,21 +102,25 @@ fn cold_pages_of_files_leave_by_a_rule_and_hot_ones_stay() {
         let daemon = Daemon::start(&rule(&group, policy, ""));
         skip_if!("cold_pages_of_files_leave_by_a_rule", unfollowed(&daemon));
         let rehearsed = daemon.wait_for("action", |line| {
-            after(line, "rehearsed_bytes") >= HALF_BYTES * 9 / 10
+            after(line, "rehearsed_bytes") >= HALF_BYTES / 2
         });
         assert_eq!(rehearsed["dry_run"], true);
-        assert_eq!(cached(0..PAGES), PAGES, "a rehearsal drops nothing");
-
-        let toml = rule(&group, policy, "dry_run = false\n");
-        write_config(daemon.directory.path(), &toml);
-        daemon.signal(Signal::HUP);
         let left = |journal: &[Value]| -> u64 {
             let lines = journal.iter();
             lines.map(|line| after(line, "left_file_bytes")).sum()
         };
+        assert_eq!(left(&daemon.journal()), 0, "a rehearsal drops nothing");
+
+        read_again(&group, &path);
+        let toml = rule(&group, policy, "dry_run = false\n");
+        write_config(daemon.directory.path(), &toml);
+        daemon.signal(Signal::HUP);
         // 64 pages go by the cgroup of the first of them, which may be charged to another.
-        let wanted = HALF_BYTES * 95 / 100;
-        daemon.wait_for("action", |_| left(&daemon.journal()) >= wanted);
+        let wanted = HALF_BYTES / 2;
+        let few = |pages| cached(pages) <= PAGES / 2 / 20;
+        daemon.wait_for("action", |_| {
+            left(&daemon.journal()) >= wanted && few(PAGES / 2..PAGES)
+        });
         // Some more looks: none of them takes what is read.
         std::thread::sleep(Duration::from_secs(3));
         let journal = daemon.end();
