@@ -13,7 +13,7 @@ use agewise_lab::machine::{
     CgroupError, FileError, Limits, Machine, MachineConfig, Policy, SwapConfig,
 };
 use agewise_lab::reference::replay::{Conditions, replay};
-use agewise_lab::reference::rows::{Cell, Guest, Members, Phase};
+use agewise_lab::reference::{Cell, Guest, Members, Phase};
 use agewise_lab::workload::kernel_trace::TraceSpec;
 use agewise_lab::workload::library;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use agewise_lab::reference::mutation::mutate;
-use agewise_lab::reference::rows::{self, Cell};
+use agewise_lab::reference::{Cell, rows};
 use agewise_lab::reference::verify::{Effort, verify_unless_stopped};
 use agewise_lab::reproduce::{Choice, Summary, find, reproduce_unless_stopped};
 use agewise_lab::study::StudyError;

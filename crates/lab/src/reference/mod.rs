@@ -5,6 +5,7 @@
 //! phases. [`rows`] reads it, [`replay`] runs a trace the way the reference ran it, [`verify`]
 //! holds both beside each other, [`mutation`] finds out which rules the counts depend on.
 
+mod cell;
 pub mod mutation;
 mod raw;
 pub mod replay;
@@ -12,4 +13,6 @@ pub mod rows;
 pub mod verify;
 pub mod yardsticks;
 
-pub use rows::{COLUMNS, Phase, TURN};
+pub use cell::{Cell, Guest, MEMBERS_MAX, Measured, Members, Phase, Run, TURN};
+pub use raw::ReferenceError;
+pub use rows::COLUMNS;

@@ -10,8 +10,8 @@ use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
 
+use super::cell::Cell;
 use super::replay::ReplayError;
-use super::rows::Cell;
 use super::verify::{CellReport, Comparison, Effort, verify_unless_stopped};
 use crate::machine::kernel::Kernel;
 use crate::machine::profile_file::{FIELDS, changed};
@@ -73,7 +73,8 @@ fn mutations(kernel: &str, only: &str) -> Vec<(String, Wrong)> {
     all
 }
 
-/// Replays the multi-gen cells as they are and with each change; `done` as in [`verify`].
+/// Replays the multi-gen cells as they are and with each change; `done` as in
+/// [`verify`](super::verify).
 ///
 /// # Errors
 /// The first cell, in their order, that cannot be replayed.

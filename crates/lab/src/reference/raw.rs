@@ -4,9 +4,33 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use thiserror::Error;
 
-use super::rows::{Cell, Guest, MEMBERS_MAX, Measured, Members, Phase, ReferenceError};
+use super::cell::{Cell, Guest, MEMBERS_MAX, Measured, Members, Phase};
 use crate::workload::kernel_trace::TraceSpec;
+
+/// A reference that cannot be read.
+#[derive(Debug, Error)]
+pub enum ReferenceError {
+    /// Not a CSV, a column is missing, or a field is no number.
+    #[error("the reference cannot be read: {0}")]
+    Csv(#[from] csv::Error),
+    /// A field has a value it cannot have.
+    #[error("line {line} of the reference: {column} `{value}` {reason}")]
+    Field {
+        /// Line of the file, from 1.
+        line: u64,
+        /// The column.
+        column: &'static str,
+        /// What it says.
+        value: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// There is a header and nothing else.
+    #[error("the reference has no row")]
+    Empty,
+}
 
 #[derive(Debug, Deserialize)]
 pub(super) struct RawRow {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use agewise_kernel::ids::MemcgId;
 use thiserror::Error;
 
-use super::rows::{Cell, Phase, TURN};
+use super::cell::{Cell, Phase, TURN};
 use crate::machine::address_space::{Advice, MapOptions};
 use crate::machine::config::{MachineConfig, Policy, SwapConfig};
 use crate::machine::cost::CostModel;

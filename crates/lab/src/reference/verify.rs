@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::cell::{Cell, Measured, Phase, Run};
 use super::replay::{Conditions, HIT_NS, Outcome, ReplayError, Simulated, replay};
-use super::rows::{Cell, Measured, Phase, Run};
 
 /// Start phases of the statistics timer that are tried for each measured run.
 pub const FLUSH_PHASES: u64 = 20;

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use agewise_lab::reference::mutation::{Caught, mutate};
-use agewise_lab::reference::rows::{self, Cell};
 use agewise_lab::reference::verify::{CellReport, Comparison, Effort, deviation, verify};
+use agewise_lab::reference::{Cell, rows};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 
