@@ -110,26 +110,11 @@ impl Shrinkers {
         }
         self.polled_ms = known.now_ms;
         for held in self.held.values_mut() {
-            let Some(room) = room(&held.small.cgroup, known) else {
-                // It is gone: the next tick forgets it.
-                continue;
-            };
-            let curves = (known.curves)(&held.small.key);
-            let change = match held.small.dry_run {
-                true => curves.and_then(|of| held.keeper.rehearse(known.now_ms, &room, of)),
-                false => facts(&held.small.cgroup, known.now_ms, known.machine_waited_us)
-                    .ok()
-                    .and_then(|facts| held.keeper.next(facts, &room, curves)),
-            };
-            if let Some(change) = change {
-                carry_out(
-                    held,
-                    self.throttle.as_mut(),
-                    change,
-                    known.now_ms,
-                    room,
-                    journal,
-                );
+            let room = room(&held.small.cgroup, known);
+            if let Some(change) = change(held, room, known) {
+                let usage_bytes = room.map(|room| room.usage_bytes);
+                let throttle = self.throttle.as_mut();
+                carry_out(held, throttle, change, known.now_ms, usage_bytes, journal);
             }
         }
     }
@@ -155,6 +140,20 @@ impl Shrinkers {
     }
 }
 
+/// What its keeper wants changed.
+fn change(held: &mut Held, room: Option<Room>, known: &Known<'_>) -> Option<Change> {
+    let (small, keeper) = (&held.small, &mut held.keeper);
+    let curves = (known.curves)(&small.key);
+    if small.dry_run {
+        return keeper.rehearse(known.now_ms, &room?, curves?);
+    }
+    let facts = facts(&small.cgroup, known.now_ms, known.machine_waited_us).ok();
+    match room.zip(facts) {
+        Some((room, facts)) => keeper.next(facts, &room, curves),
+        None => keeper.lose_sight(known.now_ms),
+    }
+}
+
 fn room(cgroup: &Cgroup, known: &Known<'_>) -> Option<Room> {
     let limits = cgroup.limits().ok()?;
     Some(Room {
@@ -172,13 +171,13 @@ fn carry_out(
     throttle: Option<&mut Throttle>,
     change: Change,
     now_ms: u64,
-    room: Room,
+    usage_bytes: Option<u64>,
     journal: &Journal,
 ) {
     let small = &held.small;
     let name = small.key.0.clone();
     let mut line = Shrunk::new(&name, small.dry_run, change.limit_bytes, change.why.name());
-    line.usage_bytes = Some(room.usage_bytes);
+    line.usage_bytes = usage_bytes;
     line.told_wait_ratio = change.told_wait_ratio.map(|wait| wait.likely);
     // Giving back needs no leave.
     if small.dry_run {
@@ -393,6 +392,24 @@ mod tests {
         world.journal = Journal::open(&config, &Health::default()).unwrap();
         world.run(&mut shrinkers, 30, 5000);
         assert_eq!(world.high(), "max");
+    }
+
+    #[test]
+    fn one_whose_counters_cannot_be_read_is_not_held() {
+        let mut world = World::new();
+        let mut shrinkers = world.shrinkers();
+        world.run(&mut shrinkers, 60, 0);
+        assert_ne!(world.high(), "max");
+        fs::remove_file(world.dir.join("memory.stat")).unwrap();
+        world.counted.set(Some((0, world.high().parse().unwrap())));
+        world.run(&mut shrinkers, 1, 0);
+        assert_eq!(world.high(), "max");
+        let lines = world.lines();
+        let last = lines.last().unwrap();
+        assert_eq!(
+            (&last["act"], &last["reason"]),
+            (&"unlimit".into(), &"unseen".into())
+        );
     }
 
     #[test]

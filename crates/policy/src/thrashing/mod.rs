@@ -191,8 +191,7 @@ impl<G: Clone + Ord> Guard<G> {
             .collect();
         self.courses
             .retain(|group, _| suffering.contains_key(group));
-        self.forget_gone(&sample);
-        decisions.extend(self.take_back_orphans());
+        decisions.extend(self.take_back_orphans(&sample));
         for (group, suffering) in suffering {
             decisions.extend(self.follow(&group, suffering, &demands, sample.now_ms));
         }
@@ -330,18 +329,17 @@ impl<G: Clone + Ord> Guard<G> {
             .collect()
     }
 
-    /// A cgroup that is gone needs nothing taken back.
-    fn forget_gone(&mut self, sample: &Sample<G>) {
-        self.throttle
-            .retain(|group, _| sample.groups.iter().any(|now| now.group == *group));
-    }
-
-    /// Takes back what was done for cgroups that are not protected (any more).
-    fn take_back_orphans(&mut self) -> Vec<Decision<G>> {
+    /// Takes back what was done for cgroups that are not protected (any more), and to those that
+    /// are not in the sample: they may be gone, or only their counters unreadable, and nobody would
+    /// know when to let them go on.
+    fn take_back_orphans(&mut self, sample: &Sample<G>) -> Vec<Decision<G>> {
+        let is_seen = |group: &G| sample.groups.iter().any(|now| now.group == *group);
         let orphans: Vec<G> = self
             .throttle
             .iter()
-            .filter(|(_, throttle)| !self.courses.contains_key(&throttle.protected))
+            .filter(|(group, throttle)| {
+                !is_seen(group) || !self.courses.contains_key(&throttle.protected)
+            })
             .map(|(group, _)| group.clone())
             .collect();
         orphans

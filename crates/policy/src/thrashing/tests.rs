@@ -312,14 +312,25 @@ fn what_was_done_for_one_that_is_gone_is_taken_back() {
     let back = machine.second(&mut guard, 0, 0);
     assert_eq!(back.len(), 1);
     assert_eq!(back[0].act, Act::Release);
-    // The guilty itself gone: nothing to take back, and no panic.
-    let mut guard = Guard::new(config(Step::Squeeze));
+}
+
+/// Gone, or its counters cannot be read: who cannot be watched is not held.
+#[test]
+fn what_was_done_to_one_that_is_not_seen_any_more_is_taken_back() {
     let mut machine = Machine::new();
+    let mut guard = Guard::new(config(Step::Freeze));
     machine.second(&mut guard, 0, 0);
-    machine.thrash(&mut guard, 3);
+    let acts = machine.thrash(&mut guard, 9);
+    assert!(
+        matches!(acts.last(), Some((_, Act::Freeze { .. }))),
+        "{acts:?}"
+    );
     machine.groups.retain(|group| group.group != "hog");
-    machine.second(&mut guard, 0, 0);
+    let back = machine.second(&mut guard, 0, 0);
+    let acts: Vec<&Act> = back.iter().map(|decision| &decision.act).collect();
+    assert_eq!(acts, [&Act::Thaw, &Act::Release]);
     assert_eq!(guard.throttled().count(), 0);
+    assert_eq!(machine.second(&mut guard, 0, 0), [], "once");
 }
 
 #[test]

@@ -58,6 +58,8 @@ pub enum Why {
     Unpredicted,
     /// What leaves has nowhere to go.
     SwapFull,
+    /// What it counts cannot be read.
+    Unseen,
 }
 
 impl Why {
@@ -68,6 +70,7 @@ impl Why {
             Why::Waiting => "waiting",
             Why::Unpredicted => "unpredicted",
             Why::SwapFull => "swap_full",
+            Why::Unseen => "unseen",
         }
     }
 }
@@ -152,6 +155,14 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// In place of [`next`](Self::next) where its counters cannot be read: nobody would know when a
+    /// limit hurts.
+    pub fn lose_sight(&mut self, now_ms: u64) -> Option<Change> {
+        self.limit_bytes?;
+        self.rest(now_ms);
+        Some(self.set(None, Why::Unseen))
     }
 
     /// What was to be done failed, and nothing is limited: nothing is tried before a rest.

@@ -420,3 +420,18 @@ fn rules_that_move_pages_need_a_source_that_tells_them_apart() {
     world.reload(Text::Rules);
     assert_eq!(world.text, Text::Rules);
 }
+
+#[test]
+fn one_that_is_frozen_goes_on_where_its_counters_cannot_be_read() {
+    let mut world = World::new();
+    let is_frozen = |world: &World| world.frozen_since_ms.contains_key(&2);
+    for _ in 0..60 {
+        if !is_frozen(&world) {
+            world.hurt(2, 1);
+        }
+    }
+    assert!(is_frozen(&world), "nothing was tried");
+    world.run(&Step::Break(Fault::Stat(2)));
+    world.run(&Step::Rest(11));
+    assert!(world.frozen_since_ms.is_empty());
+}
