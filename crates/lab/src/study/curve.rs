@@ -104,6 +104,11 @@ impl Yardstick for Stoppable {
 }
 
 impl CurveRequest {
+    /// Sizes that are spread, unless asked otherwise.
+    pub const POINTS: u16 = 32;
+    /// Samples of an estimate, unless asked otherwise.
+    pub const SAMPLES: usize = 8;
+
     /// Counts or estimates. Once `stop` is set, sizes under way are counted to their end and no
     /// other begins.
     ///

@@ -55,7 +55,7 @@ pub struct Args {
     pub policy: Vec<PolicyList>,
 
     /// Sizes, spread from a thousandth of the footprint to all of it on a logarithmic axis.
-    #[arg(long, value_name = "N", default_value_t = 32,
+    #[arg(long, value_name = "N", default_value_t = CurveRequest::POINTS,
           value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub points: u16,
 
@@ -82,7 +82,7 @@ pub struct Args {
     pub rate: f64,
 
     /// Samples; all together hold at most all pages.
-    #[arg(long, value_name = "N", default_value_t = 8, requires = "sampled")]
+    #[arg(long, value_name = "N", default_value_t = CurveRequest::SAMPLES, requires = "sampled")]
     pub samples: usize,
 
     /// Threads; one a processor when not given.

@@ -38,10 +38,9 @@ use crate::command::trace::input::trace_memory_default;
 ///
 /// The results are Parquet files, a row a run, which DuckDB and polars read in place, and `lab
 /// show`, `lab check` as one result: DIRECTORY/workload=NAME/policy=NAME/CELL.parquet (of curves
-/// trace=NAME). A cell whose
-/// file is there is not run again: a sweep that was interrupted, even by kill -9, goes on where it
-/// was. Files are those of the description, the build of agewise and the content of traces; others
-/// are refused, or deleted with --prune.
+/// trace=NAME). A cell whose file is there is not run again: a sweep that was interrupted, even by
+/// kill -9, goes on where it was. Files are those of the description, the build of agewise and the
+/// content of traces; others are refused, or deleted with --prune.
 ///
 /// Exit status 1 when a cell could not be run; all others are there then.
 #[derive(Debug, clap::Args)]

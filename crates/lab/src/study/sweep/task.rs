@@ -23,11 +23,6 @@ use crate::study::setup::{Named, Setup, hex, parse_contender, sha256_of};
 use crate::study::{options, parquet};
 use crate::yardstick;
 
-/// Sizes of a curve unless given, as `agewise lab curve` has them.
-const POINTS: u16 = 32;
-/// Samples of a curve that is estimated, unless given.
-const SAMPLES: usize = 8;
-
 /// One policy of one request.
 #[derive(Debug)]
 pub(super) enum Task {
@@ -158,15 +153,15 @@ impl Task {
                 let outcome = request.run_on(named, stop, |_| ())?;
                 let first = outcome.cells.first().map(|of| &of.cell);
                 let place = first.map(|of| dataset::partition(WORKLOAD, &of.workload, &of.policy));
-                let cells = outcome.cells.clone();
-                (outcome.run_table(), place, Description::Run { cells })
+                let (table, cells) = (outcome.run_table(), outcome.cells);
+                (table, place, Description::Run { cells })
             }
             (Task::Curve(request), Subject::Curve(trace)) => {
                 let outcome = request.run_on(trace, stop)?;
                 let first = outcome.cells.first().map(|of| &of.cell);
                 let place = first.map(|of| dataset::partition(TRACE, &of.trace, &of.policy));
-                let cells = outcome.cells.clone();
-                (outcome.table(), place, Description::Curve { cells })
+                let (table, cells) = (outcome.table(), outcome.cells);
+                (table, place, Description::Curve { cells })
             }
             _ => {
                 return Err(StudyError::argument(
@@ -271,7 +266,8 @@ fn curve(values: &Values, limits: ReadLimits, build: &str) -> Result<CurveReques
             "sizes are given, or points to spread: not both",
         ));
     }
-    let samples = number(values, "samples", 1000)?.map_or(SAMPLES, |samples| samples as usize);
+    let samples =
+        number(values, "samples", 1000)?.map_or(CurveRequest::SAMPLES, |samples| samples as usize);
     let sampling = match get("rate").map(str::parse) {
         None if values.contains_key("samples") => {
             return Err(StudyError::argument("samples need a rate"));
@@ -287,7 +283,8 @@ fn curve(values: &Values, limits: ReadLimits, build: &str) -> Result<CurveReques
             yardstick::parse(get("policy").unwrap_or_default()).map_err(StudyError::Argument)?,
         ],
         sizes: sizes.map_err(StudyError::Argument)?,
-        points: number(values, "points", 4096)?.map_or(POINTS, |points| points as u16),
+        points: number(values, "points", 4096)?
+            .map_or(CurveRequest::POINTS, |points| points as u16),
         sampling,
         build: build.to_owned(),
     })
