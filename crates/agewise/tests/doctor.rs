@@ -3,10 +3,12 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use assert_cmd::cargo::cargo_bin;
 use serde_json::Value;
+use tempfile::TempDir;
 
 fn records(output: &Output) -> Vec<Value> {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
@@ -21,6 +23,20 @@ fn chosen_source(records: &[Value]) -> Option<&str> {
         .iter()
         .find(chosen)
         .and_then(|record| record["name"].as_str())
+}
+
+/// The program where everybody may start it: the build directory may be closed to others. Another
+/// process copies it: a file that we had open for writing would be open, too, in whatever another
+/// test starts at that moment, and what is open for writing is not executed.
+fn for_all() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let binary = dir.path().join("agewise");
+    let copied = Command::new("cp")
+        .args([&cargo_bin("agewise"), &binary])
+        .status();
+    assert!(copied.unwrap().success());
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    (dir, binary)
 }
 
 #[test]
@@ -80,14 +96,10 @@ fn text_into_a_pipe_has_no_colour() {
 fn without_privileges_it_answers_as_well() {
     if !rustix::process::geteuid().is_root() {
         return println!(
-            "SKIP without_privileges_it_answers_as_well: only root can give up rights"
+            "SKIPPED without_privileges_it_answers_as_well: only root can give up rights"
         );
     }
-    // The build directory may be closed to others.
-    let dir = tempfile::tempdir().unwrap();
-    let binary = dir.path().join("agewise");
-    std::fs::copy(cargo_bin("agewise"), &binary).unwrap();
-    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let (_dir, binary) = for_all();
     const NOBODY: u32 = 65_534;
     let output = Command::new(&binary)
         .args(["doctor", "--format", "json"])
@@ -148,10 +160,7 @@ fn with_the_capabilities_of_the_unit_it_sees_what_root_sees() {
     let capabilities = names.fold("-all".to_owned(), |all, name| {
         format!("{all},+{}", name.to_lowercase())
     });
-    let dir = tempfile::tempdir().unwrap();
-    let binary = dir.path().join("agewise");
-    std::fs::copy(cargo_bin("agewise"), &binary).unwrap();
-    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let (_dir, binary) = for_all();
     let limited = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .args(

@@ -223,6 +223,7 @@ fn cold_pages_of_files_leave_and_hot_ones_stay() {
     let file = read_by(&cgroup, &dir.path().join("file"));
     let stop = AtomicBool::new(false);
     let target = cgroup.0.to_str().unwrap();
+    let in_cache = |pages| cachestat(&file, pages).unwrap().pages * PAGE as u64;
     let run = |more: &[&str]| {
         let mut args = vec![
             "reclaim",
@@ -244,6 +245,7 @@ fn cold_pages_of_files_leave_and_hot_ones_stay() {
     std::thread::scope(|scope| {
         scope.spawn(|| keep_warm(&file, &stop));
         let rehearsed = run(&["--dry-run"]);
+        let rehearsed_bytes = in_cache(0..PAGES);
         // What the machine took meanwhile comes back, charged to the cgroup.
         let path = dir.path().join("file");
         let again = || {
@@ -259,23 +261,27 @@ fn cold_pages_of_files_leave_and_hot_ones_stay() {
         let last =
             |records: &[Value], field: &str| records.last().unwrap()[field].as_u64().unwrap();
         assert_eq!(last(&rehearsed, "left_bytes"), 0, "{rehearsed:?}");
-        // 64 pages go by the cgroup of the first of them, which may be charged to another, and
-        // others may take cold pages of files, too (a DAMON scheme of the machine, say).
+        // 64 pages go by the cgroup of the first of them, which may be charged to another. What
+        // others took is known from what is there: of the rest, all is seen.
         let own = last(&rehearsed, "resident_bytes");
-        assert!(own * 10 >= half * 2 * 6, "{rehearsed:?}");
+        assert!(own * 10 >= rehearsed_bytes * 9, "{rehearsed:?}");
         let cold = own - half;
         assert!(
             last(&rehearsed, "rehearsed_bytes") >= cold * 99 / 100,
             "{rehearsed:?}"
         );
         // Which of them those are may have changed since.
-        let own = last(&done, "resident_bytes");
-        assert!(own * 10 >= half * 2 * 6, "{done:?}");
-        let (left, cold) = (last(&done, "left_bytes"), own - half);
+        let (own, left) = (last(&done, "resident_bytes"), last(&done, "left_bytes"));
+        assert!(own * 10 >= (in_cache(0..PAGES) + left) * 9, "{done:?}");
+        let cold = own - half;
         let gone = left + last(&done, "vanished_bytes");
         assert!(
             left > 0 && gone >= cold * 95 / 100 && left <= half * 101 / 100,
             "{done:?}"
+        );
+        assert!(
+            in_cache(0..PAGES / 2) >= half * 995 / 1000,
+            "hot pages: {done:?}"
         );
         let sum: u64 = WHAT_BECAME
             .iter()
@@ -313,8 +319,9 @@ fn less_memory_would_read_a_file_again() {
     let of = |record: &Value, field: &str| record[field].as_f64().unwrap();
     let total = PAGES as f64 * PAGE as f64;
     let full = of(all, "memory_bytes");
-    // Others may take what is cold, too.
-    assert!(full >= total * 0.6 && full <= total * 1.1, "{all}");
+    // Others may have taken what is cold (a DAMON scheme of the machine, say).
+    let there = cachestat(&file, 0..PAGES).unwrap().pages as f64 * PAGE as f64;
+    assert!(full >= there * 0.9 && full <= total * 1.1, "{all}");
     assert!(of(less, "file_faults_per_second") > 20.0, "{less}");
     assert_eq!(of(less, "anon_faults_per_second"), 0.0, "{less}");
     assert!(of(all, "file_faults_per_second") < 1.0, "{all}");
