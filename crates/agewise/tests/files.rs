@@ -20,6 +20,7 @@ use program::agewise;
 
 const PAGE: usize = 4096;
 const PAGES: u64 = 2048;
+const HALF_BYTES: u64 = PAGES / 2 * PAGE as u64;
 
 /// The lines of JSON, or nothing where the page cache cannot be followed.
 fn records(test: &str, args: &[&str]) -> Option<Vec<Value>> {
@@ -213,6 +214,34 @@ const WHAT_BECAME: [&str; 8] = [
     "limited",
 ];
 
+fn last(records: &[Value], field: &str) -> u64 {
+    records.last().unwrap()[field].as_u64().unwrap()
+}
+
+/// `there_bytes`: of the file in the cache afterwards. What others took is not; of the rest, all is
+/// seen. 64 pages go by the cgroup of the first of them, which may be charged to another.
+fn check_rehearsed(records: &[Value], there_bytes: u64) {
+    assert_eq!(last(records, "left_bytes"), 0, "{records:?}");
+    let own = last(records, "resident_bytes");
+    assert!(own * 10 >= there_bytes * 9, "{records:?}");
+    let cold = own - HALF_BYTES;
+    let rehearsed = last(records, "rehearsed_bytes");
+    assert!(rehearsed >= cold * 99 / 100, "{records:?}");
+}
+
+/// The same for what was done. Which of the 64 pages are of others may have changed since.
+fn check_done(records: &[Value], there_bytes: u64) {
+    let (own, left) = (last(records, "resident_bytes"), last(records, "left_bytes"));
+    assert!(own * 10 >= (there_bytes + left) * 9, "{records:?}");
+    let cold = own - HALF_BYTES;
+    let gone = left + last(records, "vanished_bytes");
+    assert!(left > 0 && gone >= cold * 95 / 100, "{records:?}");
+    assert!(left <= HALF_BYTES * 101 / 100, "{records:?}");
+    let parts = WHAT_BECAME.map(|part| last(records, &format!("{part}_bytes")));
+    let asked = last(records, "asked_bytes");
+    assert_eq!(parts.iter().sum::<u64>(), asked, "{records:?}");
+}
+
 #[test]
 fn cold_pages_of_files_leave_and_hot_ones_stay() {
     let Some(cgroup) = OwnCgroup::new("files") else {
@@ -257,37 +286,10 @@ fn cold_pages_of_files_leave_and_hot_ones_stay() {
         let (Some(rehearsed), Some(done)) = (rehearsed, done) else {
             return;
         };
-        let half = PAGES * PAGE as u64 / 2;
-        let last =
-            |records: &[Value], field: &str| records.last().unwrap()[field].as_u64().unwrap();
-        assert_eq!(last(&rehearsed, "left_bytes"), 0, "{rehearsed:?}");
-        // 64 pages go by the cgroup of the first of them, which may be charged to another. What
-        // others took is known from what is there: of the rest, all is seen.
-        let own = last(&rehearsed, "resident_bytes");
-        assert!(own * 10 >= rehearsed_bytes * 9, "{rehearsed:?}");
-        let cold = own - half;
-        assert!(
-            last(&rehearsed, "rehearsed_bytes") >= cold * 99 / 100,
-            "{rehearsed:?}"
-        );
-        // Which of them those are may have changed since.
-        let (own, left) = (last(&done, "resident_bytes"), last(&done, "left_bytes"));
-        assert!(own * 10 >= (in_cache(0..PAGES) + left) * 9, "{done:?}");
-        let cold = own - half;
-        let gone = left + last(&done, "vanished_bytes");
-        assert!(
-            left > 0 && gone >= cold * 95 / 100 && left <= half * 101 / 100,
-            "{done:?}"
-        );
-        assert!(
-            in_cache(0..PAGES / 2) >= half * 995 / 1000,
-            "hot pages: {done:?}"
-        );
-        let sum: u64 = WHAT_BECAME
-            .iter()
-            .map(|part| last(&done, &format!("{part}_bytes")))
-            .sum();
-        assert_eq!(sum, last(&done, "asked_bytes"), "{done:?}");
+        check_rehearsed(&rehearsed, rehearsed_bytes);
+        check_done(&done, in_cache(0..PAGES));
+        let hot_bytes = in_cache(0..PAGES / 2);
+        assert!(hot_bytes >= HALF_BYTES * 995 / 1000, "hot pages: {done:?}");
     });
 }
 
