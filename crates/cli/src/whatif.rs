@@ -226,6 +226,7 @@ pub fn facts(
         faults: [stat.refaults_anon_pages, stat.refaults_file_pages],
         waited_us: pressure.map(|pressure| pressure.some.total_us),
         machine_waited_us,
+        is_blind: false,
     })
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! When to look next: at the tick asked for, or as often as the CPU budget allows.
 //!
-//! The budget is an account: it fills by its share of the time that passes, a look is paid from it with
-//! what readers cost since the one before, and nothing is looked at while it is overdrawn. So the share holds over any long time, whatever
-//! single looks cost.
+//! The budget is an account: it fills by its share of the time that passes, a look is paid from it
+//! with what readers cost since the one before, and nothing is looked at while it is overdrawn. So
+//! the share holds over any long time, whatever single looks cost.
 
 use super::state::Budget;
 
@@ -65,7 +65,8 @@ impl Pace {
         self.late_ms
     }
 
-    /// A look that began at `began_ms` took `cpu_ms` of CPU time, with what else is to be paid. Returns when the next is due.
+    /// A look that began at `began_ms` took `cpu_ms` of CPU time, with what else is to be paid.
+    /// Returns when the next is due.
     pub fn spent(&mut self, began_ms: u64, now_ms: u64, cpu_ms: f64) -> u64 {
         let filled_ms = self.filled_ms.replace(now_ms).unwrap_or(began_ms);
         let passed_ms = now_ms.saturating_sub(filled_ms) as f64;
@@ -78,6 +79,11 @@ impl Pace {
         let next_ms = due_ms.max(now_ms.saturating_add(self.debt_ms()));
         self.planned_ms = Some(next_ms);
         next_ms
+    }
+
+    /// When the next look is due.
+    pub fn next_ms(&self) -> u64 {
+        self.planned_ms.unwrap_or(0)
     }
 
     /// How long until a look may be paid for, in ms; 0 when it may be now.

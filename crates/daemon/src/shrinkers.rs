@@ -10,6 +10,7 @@ use agewise_cli::whatif::facts;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::throttle::{Throttle, ThrottleError};
 use agewise_policy::whatif::keep::{Change, Keeper, Room, Wanted};
+use agewise_policy::whatif::shrink::Facts;
 use agewise_policy::whatif::{Curves, Prices};
 
 use super::curves::beyond_bytes;
@@ -19,6 +20,9 @@ use super::record::Shrunk;
 
 /// Between two looks at the counters of what is held.
 const POLL_MS: u64 = 500;
+
+/// So long after accessed bits were cleared, those of pages in use are set again.
+const MARKED_MS: u64 = 2000;
 
 /// One that is to be held.
 #[derive(Debug)]
@@ -43,6 +47,10 @@ struct Held {
 pub struct Known<'a> {
     /// The time, ms.
     pub now_ms: u64,
+    /// When accessed bits were cleared last, ms.
+    pub looked_ms: u64,
+    /// When they will be again.
+    pub next_look_ms: u64,
     /// Time for which some task of the machine waited for memory; `None`: the kernel does not tell.
     pub machine_waited_us: Option<u64>,
     /// Free in swap.
@@ -148,8 +156,11 @@ fn change(held: &mut Held, room: Option<Room>, known: &Known<'_>) -> Option<Chan
         return keeper.rehearse(known.now_ms, &room?, curves?);
     }
     let facts = facts(&small.cgroup, known.now_ms, known.machine_waited_us).ok();
+    // Where looks follow one another faster, right before the next is the best there is.
+    let is_soon = known.now_ms + POLL_MS >= known.next_look_ms;
+    let is_blind = known.now_ms < known.looked_ms + MARKED_MS && !is_soon;
     match room.zip(facts) {
-        Some((room, facts)) => keeper.next(facts, &room, curves),
+        Some((room, facts)) => keeper.next(Facts { is_blind, ..facts }, &room, curves),
         None => keeper.lose_sight(known.now_ms),
     }
 }
@@ -234,6 +245,7 @@ mod tests {
         cgroup: Cgroup,
         dir: PathBuf,
         now_ms: u64,
+        looked_ms: u64,
         counted: Cell<Option<(u64, u64)>>,
     }
 
@@ -262,6 +274,7 @@ mod tests {
                 cgroup: Cgroup::open(&hierarchy, "/job").unwrap(),
                 dir,
                 now_ms: 1000,
+                looked_ms: 0,
                 counted: Cell::default(),
                 top,
             };
@@ -319,6 +332,8 @@ mod tests {
                 self.count(self.now_ms * faults_per_second / 1000);
                 let known = Known {
                     now_ms: self.now_ms,
+                    looked_ms: self.looked_ms,
+                    next_look_ms: self.looked_ms + 10_000,
                     machine_waited_us: None,
                     swap_free_bytes: FULL * 4,
                     prices: Prices {
@@ -392,6 +407,26 @@ mod tests {
         world.journal = Journal::open(&config, &Health::default()).unwrap();
         world.run(&mut shrinkers, 30, 5000);
         assert_eq!(world.high(), "max");
+    }
+
+    /// The kernel would take pages that are in use.
+    #[test]
+    fn no_limit_is_lowered_right_after_accessed_bits_were_cleared() {
+        let mut world = World::new();
+        let mut shrinkers = world.shrinkers();
+        let mut since_ms = Vec::new();
+        for second in 0..60 {
+            if second % 10 == 0 {
+                world.looked_ms = world.now_ms;
+            }
+            let before = world.high();
+            world.run(&mut shrinkers, 1, 0);
+            if world.high() != before {
+                since_ms.push(world.now_ms - world.looked_ms);
+            }
+        }
+        assert!(since_ms.len() > 8, "{since_ms:?}");
+        assert!(since_ms.iter().all(|ms| *ms >= MARKED_MS), "{since_ms:?}");
     }
 
     #[test]

@@ -53,6 +53,8 @@ impl Daemon {
         let curves = &self.curves;
         let known = Known {
             now_ms: self.now_ms(),
+            looked_ms: self.looked_ms,
+            next_look_ms: self.pace.next_ms(),
             machine_waited_us: machine_waited_us(),
             swap_free_bytes: self.hub.snapshot().machine.swap_free_bytes,
             prices: curves.prices(),

@@ -70,6 +70,8 @@ pub struct Daemon {
     /// Processes never acted upon: ourselves and those we came from.
     pub(super) own_line: &'static [u32],
     pub(super) sequence: u64,
+    /// When the last look was over.
+    pub(super) looked_ms: u64,
     pub(super) began: Instant,
     pub(super) began_cpu: Duration,
     pub(super) was_short: bool,
@@ -257,6 +259,7 @@ impl Daemon {
             own: OwnUse::default(),
             own_line: mover::own_lineage(),
             sequence: 0,
+            looked_ms: 0,
             began: Instant::now(),
             began_cpu: clock::process_cpu(),
             was_short: false,
@@ -354,6 +357,7 @@ impl Daemon {
         self.settle();
         let cpu_before = clock::process_cpu();
         let tick = self.curves.tick(&mut self.agent)?;
+        self.looked_ms = self.now_ms();
         let seen = observer::subjects(&self.agent, &mut self.containers);
         self.follow(&seen);
         self.curves.take(&self.agent, &seen, &tick);

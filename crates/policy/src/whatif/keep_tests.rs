@@ -57,9 +57,15 @@ impl World {
                 faults: [self.faults as u64, 0],
                 waited_us: None,
                 machine_waited_us: None,
+                // Looks every ten seconds.
+                is_blind: self.now_ms % 10_000 < 2000,
             };
+            let before_bytes = keeper.limit_bytes().unwrap_or(u64::MAX);
             if let Some(change) = keeper.next(facts, &self.room(keeper), Some(told)) {
                 assert_eq!(change.limit_bytes, keeper.limit_bytes());
+                let is_lower = change.limit_bytes.is_some_and(|bytes| bytes < before_bytes);
+                // Where it hurt it may go back to a limit at any time.
+                assert!(!(facts.is_blind && is_lower && change.why == Why::Curve));
                 self.changes.push((self.now_ms, change));
             }
             self.now_ms += 500;

@@ -170,6 +170,9 @@ pub struct Facts {
     /// Time for which some task of the machine did, us, which is no less; `None` where the kernel
     /// does not tell that either.
     pub machine_waited_us: Option<u64>,
+    /// Accessed bits were cleared so recently, and will be left alone for so long, that it is better
+    /// to wait: the kernel cannot tell what is in use, and would take pages that are.
+    pub is_blind: bool,
 }
 
 /// What to do next.
@@ -281,7 +284,10 @@ impl Shrink {
             return Act::Done;
         }
         let Some(at) = self.at else {
-            return self.begin(0, facts);
+            return match facts.is_blind {
+                true => Act::Wait,
+                false => self.begin(0, facts),
+            };
         };
         let held_ms = facts.now_ms.saturating_sub(self.since_ms);
         let first = self.window[0];
@@ -314,6 +320,9 @@ impl Shrink {
         let (faults, wait) = self.rates(settled, facts);
         let is_last = !self.may_go_on(at, wait);
         if is_last && held_ms < LAST_HOLD_MS {
+            return Act::Wait;
+        }
+        if facts.is_blind && !is_last {
             return Act::Wait;
         }
         let is_surprise = faults > self.steps[at].faults_per_second.high + FAULTS_FEW;

@@ -60,6 +60,7 @@ impl World {
                 faults: [self.faults as u64, 0],
                 waited_us: None,
                 machine_waited_us: Some((self.faults * self.fault_ns / 1e3) as u64),
+                is_blind: false,
             };
             match shrink.next(facts) {
                 Act::Limit(bytes) => self.limit_bytes = Some(bytes),
@@ -165,6 +166,7 @@ fn the_kernels_own_count_of_waiting_is_believed() {
         faults: [0; 2],
         waited_us: Some(waited_us),
         machine_waited_us: Some(waited_us * 2),
+        is_blind: false,
     };
     assert!(matches!(shrink.next(facts(0, 7)), Act::Limit(_)));
     assert_eq!(shrink.next(facts(1000, 7)), Act::Wait);
@@ -235,6 +237,7 @@ fn it_waits_no_more_than_the_machine_does() {
         faults: [faults, 0],
         waited_us,
         machine_waited_us,
+        is_blind: false,
     };
     let ratio = |to| waited_ratio(facts(0, 0, Some(0), Some(0)), to, prices);
     // 100 faults of 10 us in a second.
