@@ -95,6 +95,7 @@ lint: setup
 	$(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	@scripts/check-chart
 	@$(MAKE) --no-print-directory check-features doc
+	$(CARGO) test --quiet $(CARGO_FLAGS) -p agewise --test tidy
 
 # The program without any optional part, and with each of them alone.
 check-features:

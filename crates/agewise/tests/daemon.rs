@@ -59,7 +59,9 @@ fn a_configuration_is_printed_checked_and_refused_with_its_line() {
         .env("STATE_DIRECTORY", directory.path())
         .output()
         .unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    let unit = include_str!("../../../packaging/systemd/agewise.service");
+    assert_eq!(output.status.code(), Some(78));
+    assert!(unit.contains("RestartPreventExitStatus=78\n"), "{unit}");
 }
 
 #[test]

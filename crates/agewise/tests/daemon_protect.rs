@@ -201,7 +201,7 @@ fn undo_needs_no_configuration_and_removes_all_that_is_stale() {
         std::fs::write(&toml, "oops = [").unwrap();
         if restarts {
             let status = spawn(daemon.directory.path(), &[]).wait().unwrap();
-            assert_eq!(status.code(), Some(1));
+            assert_eq!(status.code(), Some(78));
         } else {
             let (status, said) = undo(&daemon, &["--config", toml.to_str().unwrap()]);
             assert_eq!(status, Some(0), "{said}");

@@ -134,11 +134,12 @@ fn any_configuration_or_none_will_do() {
 fn a_daemon_that_cannot_start_undoes_first() {
     let scene = Scene::new();
     let config = scene.top.path().join("agewise.toml");
-    for text in ["oops = [", "[files]\nenabled = true\ndirectory = '/etc'\n"] {
+    let files = "[files]\nenabled = true\ndirectory = '/etc'\n";
+    for (text, code) in [("oops = [", 78), (files, 1)] {
         scene.leave();
         fs::write(&config, text).unwrap();
         let output = scene.run(&["--ticks", "1", "--config", config.to_str().unwrap()]);
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
         assert!(scene.is_undone(), "{output:?}");
         assert!(!scene.ledger().exists());
     }

@@ -7,6 +7,9 @@ use std::process::ExitCode;
 use agewise_daemon::options::Options;
 use agewise_daemon::service;
 
+/// As in sysexits.h; systemd does not start again what ends with it (RestartPreventExitStatus).
+const EX_CONFIG: u8 = 78;
+
 /// Run as a service: know the age of all memory at any time, and act by the rules configured.
 ///
 /// Looks at the memory of the cgroups and processes that its configuration names, at a fixed pace
@@ -25,8 +28,9 @@ use agewise_daemon::service;
 /// environment, for root /var/lib/agewise. Under systemd it tells when it is ready and answers the
 /// watchdog.
 ///
-/// Exit status: 0 ended by SIGTERM, or all ticks done; 1 an error; 128 + the signal for
-/// others.
+/// Exit status: 0 ended by SIGTERM, or all ticks done; 1 an error; 78 one that starting again does
+/// not mend: the configuration makes no sense, or asks for what this machine has not; 128 + the
+/// signal for others.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration; the defaults (`agewise config default`) unless given.
@@ -91,7 +95,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             false => ExitCode::FAILURE,
         });
     }
-    let signal = service::run(&options)?;
+    let signal = match service::run(&options) {
+        Err(error) if service::is_final(&error) => {
+            agewise_cli::note!("{}", agewise_cli::output::chain(&error));
+            return Ok(ExitCode::from(EX_CONFIG));
+        }
+        ended => ended?,
+    };
     Ok(match signal {
         None | Some(libc::SIGTERM) => ExitCode::SUCCESS,
         Some(signal) => ExitCode::from(agewise_cli::signal::Stop::exit_code(signal)),

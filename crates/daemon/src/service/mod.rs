@@ -4,11 +4,12 @@
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, SCAN_INTERVAL_MIN_MS};
+use agewise_host::mover::PageoutError;
 use agewise_host::root::Roots;
 use agewise_host::throttle::{Ledger, Undo};
 use anyhow::Context;
 
-use super::config::Config;
+use super::config::{Config, ConfigError};
 use super::files::{FilesConfig, Shop};
 use super::noted::Noted;
 use super::options::Options;
@@ -46,6 +47,17 @@ pub fn first_settings(config: &Config) -> Settings {
             .collect(),
         ..Settings::default()
     }
+}
+
+/// Whether starting again cannot help: the configuration makes no sense, or asks for what this
+/// machine has not.
+pub fn is_final(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let config = cause.downcast_ref::<ConfigError>();
+        let is_config = config.is_some_and(|error| !matches!(error, ConfigError::Slow { .. }));
+        let moving = cause.downcast_ref::<PageoutError>();
+        is_config || matches!(moving, Some(PageoutError::NoPageAges { .. }))
+    })
 }
 
 /// Runs until a signal says to end.

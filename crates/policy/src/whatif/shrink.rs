@@ -170,8 +170,8 @@ pub struct Facts {
     /// Time for which some task of the machine did, us, which is no less; `None` where the kernel
     /// does not tell that either.
     pub machine_waited_us: Option<u64>,
-    /// Accessed bits were cleared so recently, and will be left alone for so long, that it is better
-    /// to wait: the kernel cannot tell what is in use, and would take pages that are.
+    /// Accessed bits were cleared so recently, and will be left alone for so long, that waiting is
+    /// better: the kernel cannot tell what is in use, and would take pages that are.
     pub is_blind: bool,
 }
 
