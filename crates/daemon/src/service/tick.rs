@@ -473,6 +473,7 @@ impl Daemon {
         if let Some(protector) = &mut self.protector {
             protector.undo_all(&self.matcher, &self.journal);
         }
+        self.settle();
         self.journal.write(
             "stop",
             &Message {

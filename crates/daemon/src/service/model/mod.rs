@@ -7,12 +7,13 @@
 mod checks;
 mod machine;
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::AtomicBool;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config as Runs, RngAlgorithm, TestError, TestRng, TestRunner};
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::{Config as Runs, RngAlgorithm, TestRng, TestRunner};
 
 use super::surroundings::Surroundings;
 use super::undo::{Found, undo};
@@ -321,8 +322,8 @@ impl World {
             Step::End(text) => {
                 if let Some(mut daemon) = self.daemon.take() {
                     daemon.finish("the test");
+                    self.check_undone();
                 }
-                self.check_undone();
                 self.start(text);
             }
             Step::Reload(text) => self.reload(text),
@@ -334,44 +335,68 @@ impl World {
     }
 }
 
+/// Runs a sequence from an empty world to the end of it; how many were squeezed and frozen.
+fn play(steps: &[Step]) -> [usize; 2] {
+    let mut world = World::new();
+    steps.iter().for_each(|step| world.run(step));
+    world.machine.mend();
+    world.crash();
+    world.start(Text::Missing);
+    world.check_undone();
+    world.acts
+}
+
+/// As [`play`]; why it failed.
+fn try_play(steps: &[Step]) -> Result<[usize; 2], String> {
+    std::panic::catch_unwind(AssertUnwindSafe(|| play(steps))).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or(panic.downcast_ref::<&str>().copied());
+        text.unwrap_or("a panic without words").to_owned()
+    })
+}
+
+/// What is left of a sequence that fails when every step is gone without which it fails in the same
+/// way: delta debugging, which takes away halves, then quarters, and so on to single steps.
+fn shrink(mut steps: Vec<Step>, why: &str) -> Vec<Step> {
+    let mut pieces = 2;
+    while pieces <= steps.len() {
+        let size = steps.len().div_ceil(pieces);
+        let without = |at: usize| {
+            let end = (at + size).min(steps.len());
+            [&steps[..at], &steps[end..]].concat()
+        };
+        let mut smaller = (0..steps.len()).step_by(size).map(without);
+        match smaller.find(|steps| try_play(steps).is_err_and(|other| other == why)) {
+            Some(smaller) => {
+                steps = smaller;
+                pieces = (pieces - 1).max(2);
+            }
+            None if size == 1 => break,
+            None => pieces = (2 * pieces).min(steps.len()),
+        }
+    }
+    steps
+}
+
 /// Runs sequences of so many steps, and shrinks one that fails.
-fn run(seed: u64, sequences: u32, length: usize) -> [usize; 2] {
+fn run(seed: u64, sequences: usize, length: usize) -> [usize; 2] {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let runs = Runs {
-        cases: sequences,
-        max_shrink_time: 120_000,
-        max_shrink_iters: 1_000_000,
-        failure_persistence: None,
-        ..Runs::default()
-    };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let mut runner = TestRunner::new_with_rng(runs, rng);
-    // A step that turns out not to matter shrinks to none: a sequence of fixed length cannot shrink
-    // otherwise.
-    let step = prop::option::weighted(0.999, steps());
-    let sequence = prop::collection::vec(step, length);
-    let acts = Cell::new([0; 2]);
-    let result = runner.run(&sequence, |sequence| {
-        let mut world = World::new();
-        sequence.iter().flatten().for_each(|step| world.run(step));
-        world.machine.mend();
-        world.crash();
-        world.start(Text::Missing);
-        world.check_undone();
-        let [squeezed, frozen] = acts.get();
-        acts.set([squeezed + world.acts[0], frozen + world.acts[1]]);
-        Ok(())
-    });
-    match result {
-        Ok(()) => {}
-        Err(TestError::Fail(why, sequence)) => {
-            let steps: Vec<&Step> = sequence.iter().flatten().collect();
-            panic!("seed {seed}: {why} after {steps:?}");
+    let mut runner = TestRunner::new_with_rng(Runs::default(), rng);
+    let strategy = prop::collection::vec(steps(), length);
+    let mut acts = [0; 2];
+    for _ in 0..sequences {
+        let sequence = strategy.new_tree(&mut runner).expect("steps").current();
+        match try_play(&sequence) {
+            Ok([squeezed, frozen]) => acts = [acts[0] + squeezed, acts[1] + frozen],
+            Err(why) => {
+                let steps = shrink(sequence, &why);
+                panic!("seed {seed}: {why}; as short as it gets: {steps:?}");
+            }
         }
-        Err(error) => panic!("seed {seed}: {error}"),
     }
-    acts.get()
+    acts
 }
 
 fn number(name: &str, default: u64) -> u64 {
@@ -383,7 +408,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn whatever_happens_is_noted_allowed_and_undone() {
-    let [squeezed, frozen] = run(1, 12, 60);
+    let [squeezed, frozen] = run(1, 16, 60);
     assert!(
         squeezed > 20 && frozen > 5,
         "{squeezed} squeezed, {frozen} frozen: nothing was tried"
@@ -434,4 +459,22 @@ fn one_that_is_frozen_goes_on_where_its_counters_cannot_be_read() {
     world.run(&Step::Break(Fault::Stat(2)));
     world.run(&Step::Rest(11));
     assert!(world.frozen_since_ms.is_empty());
+}
+
+#[test]
+fn what_the_daemon_before_could_not_undo_is_undone_by_the_end_of_this_one() {
+    for text in [
+        Text::UpTo("report"),
+        Text::Rehearsal,
+        Text::Rules,
+        Text::NoJournal,
+    ] {
+        let mut world = World::new();
+        world.run(&Step::Hurt(2, 16));
+        assert!(world.acts[0] > 0, "nothing was tried");
+        world.run(&Step::Break(Fault::High(2)));
+        world.run(&Step::Crash(text));
+        world.run(&Step::Mend);
+        world.run(&Step::End(text));
+    }
 }
