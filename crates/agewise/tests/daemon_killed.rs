@@ -6,8 +6,7 @@
 //! mounts, binds and writes its ledger. Others kill a process that squeezes, freezes, thaws and
 //! releases a real cgroup as fast as it can, by the code of the daemon. A few kill a daemon that
 //! acts on a cgroup which really thrashes; such a point takes seconds. `POINTS=1000 cargo test -p
-//! agewise
-//! --test daemon_killed -- --ignored` is the long form.
+//! agewise --test daemon_killed -- --ignored` is the long form.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
 mod support;
@@ -107,7 +106,7 @@ impl Place {
         let (arguments, wanted): (&[&str], _) = match after {
             After::Undo => (&["--undo"], 0),
             After::UndoWithBroken => (&["--undo", "--config", broken], 0),
-            After::RestartWithBroken => (&["--config", broken], 1),
+            After::RestartWithBroken => (&["--config", broken], 78),
             After::RestartWithOther => (&["--ticks", "1", "--config", other], 0),
             After::RestartWithout => (&["--ticks", "1"], 0),
         };
