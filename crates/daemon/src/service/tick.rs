@@ -322,8 +322,9 @@ impl Daemon {
             self.journal.write("reload", &Message { message });
         }
         self.pids = pids;
-        if let Some(agent) = agent {
-            self.agent = agent;
+        match agent {
+            Some(agent) => self.agent = agent,
+            None => self.agent.set_clear(renewed.clear, renewed.clear_percent),
         }
         if let Some(wanted) = wanted {
             self.agent.set_targets(wanted);

@@ -22,7 +22,7 @@ pub struct AgentConfig {
     pub scan_interval_ms: Option<u64>,
     /// Where pages go that were never seen accessed.
     pub oldest: OldestPages,
-    /// How accessed bits are cleared. Its shortest interval is set from the scan interval.
+    /// How accessed bits are cleared. Its shortest interval follows from the scan interval.
     pub clear: ClearPolicy,
     /// Share of one core that clearing may take, percent, all processes together. `None`: what the
     /// policy says for each.

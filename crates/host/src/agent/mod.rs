@@ -28,6 +28,7 @@ use agewise_policy::sample;
 
 use crate::access::{AccessSource, Resolution, Target};
 use crate::cgroup::CgroupError;
+use crate::clear::ClearPolicy;
 use crate::clear::shared::MapCounts;
 use crate::clock::thread_cpu_ns;
 use crate::frame_set::FrameSet;
@@ -99,10 +100,8 @@ impl Agent {
         source: Box<dyn AccessSource>,
         roots: Roots,
         targets: Targets,
-        mut config: AgentConfig,
+        config: AgentConfig,
     ) -> Result<Self, CgroupError> {
-        // A scan that comes a little early must still clear.
-        config.clear.min_interval_ns = config.scan_interval_ms() * 500_000;
         let nodes = Nodes::find(&roots)?;
         let now_ms = clock_ms();
         Ok(Agent {
@@ -244,7 +243,7 @@ impl Agent {
             walk_ns: self.peek(),
             ..LookCost::default()
         };
-        self.share_out_budget();
+        self.set_clear_policies();
         self.look(&domains, tap, &mut report, &mut cost);
         self.unseen = (report.failed, report.unseen_cgroups);
         if let Some(cache) = &mut self.cache {
@@ -373,20 +372,24 @@ impl Agent {
         }
     }
 
-    /// Shares the CPU time for clearing out by resident memory.
-    fn share_out_budget(&mut self) {
-        let Some(percent) = self.config.clear_percent else {
-            return;
-        };
+    /// Says how each process is cleared in this tick. The CPU time for it is shared out by resident
+    /// memory.
+    fn set_clear_policies(&mut self) {
         let interval_ns = self.config.scan_interval_ms().saturating_mul(1_000_000);
-        let budget_ns = interval_ns as f64 * percent / 100.0;
+        let mut policy = self.config.clear;
+        // A scan that comes a little early must still clear.
+        policy.min_interval_ns = interval_ns / 2;
         let pages = |space: &Space| space.map.generations().pages().iter().sum::<u64>() as f64;
         let total: f64 = self.spaces.values().map(pages).sum();
         for space in self.spaces.values_mut() {
-            // Nothing is known of one that was never looked at; its first look clears it whole.
-            let share = pages(space) / total.max(1.0);
-            let is_known = space.looks > 0;
-            space.set_clear_budget_ns(is_known.then_some((budget_ns * share) as u64));
+            if let Some(percent) = self.config.clear_percent {
+                let budget_ns = interval_ns as f64 * percent / 100.0;
+                let share = pages(space) / total.max(1.0);
+                // Nothing is known of one that was never looked at; its first look clears it whole.
+                let is_known = space.looks > 0;
+                policy.budget_ns = is_known.then_some((budget_ns * share) as u64);
+            }
+            space.set_clear(policy);
         }
     }
 
@@ -458,6 +461,13 @@ impl Agent {
     /// Changes the pace, from the next tick on.
     pub fn set_scan_interval_ms(&mut self, interval_ms: u64) {
         self.config.scan_interval_ms = Some(interval_ms);
+    }
+
+    /// Changes how accessed bits are cleared, from the next tick on
+    /// ([`clear`](AgentConfig::clear), [`clear_percent`](AgentConfig::clear_percent)).
+    pub fn set_clear(&mut self, clear: ClearPolicy, percent: Option<f64>) {
+        self.config.clear = clear;
+        self.config.clear_percent = percent;
     }
 
     /// The NUMA nodes that are reported separately.

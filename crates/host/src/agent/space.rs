@@ -147,9 +147,9 @@ impl Space {
             + self.vmas.memory_bytes()
     }
 
-    /// Limits the CPU time of clearing in the looks to come.
-    pub(super) fn set_clear_budget_ns(&mut self, budget_ns: Option<u64>) {
-        self.clearer.set_budget_ns(budget_ns);
+    /// How it is cleared in the looks to come.
+    pub(super) fn set_clear(&mut self, policy: ClearPolicy) {
+        self.clearer.set_policy(policy);
     }
 
     /// Reads its mappings. A long list of them that seems to be as it was is not read every time.

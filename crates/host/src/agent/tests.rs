@@ -196,6 +196,23 @@ fn a_sample_stands_for_what_is_resident() {
 }
 
 #[test]
+fn who_looks_more_often_clears_more_often() {
+    let sleeper = Sleeper::new();
+    let mut source = FakeSource::new();
+    let mut table = present();
+    table.bits.young = table.bits.present;
+    source.set(sleeper.pid(), sleeper.table(), table);
+    let mut agent = agent(source, &[sleeper.pid()]);
+    let clears = |agent: &mut Agent, interval_ms: u64| {
+        std::thread::sleep(std::time::Duration::from_millis(110));
+        agent.set_scan_interval_ms(interval_ms);
+        agent.tick().unwrap().clear_ns > 0
+    };
+    let clears = [100_000, 100_000, 200, 100_000].map(|ms| clears(&mut agent, ms));
+    assert_eq!(clears, [true, false, true, false]);
+}
+
+#[test]
 fn a_process_that_execs_under_the_eye_is_found_again() {
     let sleeper = Sleeper::new();
     let mut source = FakeSource::new();

@@ -197,7 +197,8 @@ impl Clearer {
         self.held = None;
         self.notes.forget();
         self.runs.take(true);
-        self.runs.set_bridge(self.cost.worth_bridging());
+        self.runs
+            .set_limits(self.cost.worth_bridging(), self.policy.max_run_bytes);
         if due {
             self.scan += 1;
             self.by_refs = self.choose_refs(now_ns);
@@ -285,10 +286,9 @@ impl Clearer {
             && stall_ns <= pause * self.policy.max_stall_share
     }
 
-    /// CPU time for clearing in one scan from now on ([`ClearPolicy::budget_ns`]): for callers who
-    /// share one budget out among many processes.
-    pub fn set_budget_ns(&mut self, budget_ns: Option<u64>) {
-        self.policy.budget_ns = budget_ns;
+    /// Clears by another policy from the next scan on. What it has learned is kept.
+    pub fn set_policy(&mut self, policy: ClearPolicy) {
+        self.policy = policy;
     }
 
     /// In how many turns the tables are cleared, to stay within the budget.

@@ -40,9 +40,10 @@ impl Runs {
         }
     }
 
-    /// From now on bridge that many pages.
-    pub fn set_bridge(&mut self, bridge_pages: u32) {
+    /// From now on, as in [`new`](Self::new).
+    pub fn set_limits(&mut self, bridge_pages: u32, max_bytes: u64) {
         self.bridge_pages = bridge_pages;
+        self.max_bytes = max_bytes.max(TABLE_BYTES);
     }
 
     /// Add a table of base pages: `wanted` pages must be covered, `present` ones cost when passed.
