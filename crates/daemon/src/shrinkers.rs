@@ -106,6 +106,12 @@ impl Shrinkers {
         is_busy.then_some(self.polled_ms + POLL_MS)
     }
 
+    /// How many it follows.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.held.len()
+    }
+
     /// The limit that is set on a cgroup.
     pub fn limit_bytes(&self, key: &Key) -> Option<u64> {
         self.held.get(key)?.keeper.limit_bytes()

@@ -205,11 +205,17 @@ impl Ledger {
         self.lock().position(dir, kind).is_some()
     }
 
-    /// What is noted of this kind.
-    pub(super) fn noted(&self, dir: &Path, kind: Kind) -> Option<Undo> {
+    /// What is noted of a cgroup that writes to this file of it.
+    pub(super) fn writing(&self, dir: &Path, inode: u64, file: &Path) -> Vec<Undo> {
         let notes = self.lock();
-        let place = notes.position(dir, kind)?;
-        Some(notes.contents.undos[place].clone())
+        let writes = |undo: &&Undo| undo.dir == dir && undo.inode == inode && undo.writes(file);
+        notes
+            .contents
+            .undos
+            .iter()
+            .filter(writes)
+            .cloned()
+            .collect()
     }
 
     /// Lines of it mean nothing, and stay.
@@ -226,7 +232,9 @@ impl Ledger {
         let Some(place) = notes.position(dir, kind) else {
             return Ok(());
         };
-        notes.contents.undos[place].run()?;
+        let undos = notes.contents.undos.iter();
+        let others: Vec<&Undo> = undos.filter(|undo| undo.kind != kind).collect();
+        notes.contents.undos[place].beside(&others).run()?;
         notes.contents.undos.remove(place);
         notes.save()
     }
@@ -246,7 +254,7 @@ impl Ledger {
 
     /// Forgets everything, as if the program that has it were killed: what is noted on the disk
     /// stays.
-    #[cfg(feature = "testing")]
+    #[cfg(any(test, feature = "testing"))]
     pub fn abandon(&self) {
         *self.lock() = Notes::default();
     }
@@ -318,9 +326,16 @@ impl Notes {
     fn undo(&mut self, failures: &mut Vec<FileError>, is_meant: impl Fn(&Undo) -> bool) -> usize {
         let mut kept = Vec::new();
         let mut count = 0;
-        for undo in std::mem::take(&mut self.contents.undos).into_iter().rev() {
+        let undos = std::mem::take(&mut self.contents.undos);
+        let staying: Vec<Undo> = undos
+            .iter()
+            .filter(|undo| !is_meant(undo))
+            .cloned()
+            .collect();
+        let staying: Vec<&Undo> = staying.iter().collect();
+        for undo in undos.into_iter().rev() {
             let done = if is_meant(&undo) {
-                undo.run().map(|()| true)
+                undo.beside(&staying).run().map(|()| true)
             } else {
                 Ok(false)
             };

@@ -114,15 +114,29 @@ impl Throttle {
             Version::V1 => "memory.soft_limit_in_bytes",
         };
         let path = cgroup.dir().join(file);
-        let lower = |now: &str| {
-            now.parse::<u64>()
-                .is_ok_and(|now| now <= whole(limit_bytes))
-        };
         self.check(cgroup)?;
-        if lower(error::read(&path)?.trim()) {
+        if self.is_lower(cgroup, &path, limit_bytes)? {
             return Ok(path);
         }
         self.set(cgroup, Kind::Squeeze, file, limit_bytes)
+    }
+
+    /// Whether a file is so low already, and will stay so without a squeeze, or by one. What is low
+    /// by a limit of ours may go before the squeeze does.
+    fn is_lower(
+        &self,
+        cgroup: &Cgroup,
+        file: &Path,
+        limit_bytes: u64,
+    ) -> Result<bool, ThrottleError> {
+        let is_low = |bytes: u64| bytes <= whole(limit_bytes);
+        let now = error::read(file)?.trim().to_owned();
+        let noted = self.ledger.writing(&cgroup.dir(), cgroup.id(), file);
+        let (squeezes, others): (Vec<&Undo>, Vec<&Undo>) =
+            noted.iter().partition(|undo| undo.kind == Kind::Squeeze);
+        let may_go = others.iter().any(|undo| undo.has_given(file, &now));
+        let squeezed = squeezes.first().and_then(|undo| undo.wanted(file));
+        Ok(now.parse().is_ok_and(is_low) && (!may_go || squeezed.is_some_and(is_low)))
     }
 
     /// Limits the memory of a cgroup: `memory.high`, or in v1 the limit itself, where the kernel
@@ -163,6 +177,7 @@ impl Throttle {
         self.ledger.forget(&cgroup.dir(), Kind::Limit)
     }
 
+    /// Lowers what a file allows. Where another kind holds the same file the lower one counts.
     fn set(
         &mut self,
         cgroup: &Cgroup,
@@ -174,34 +189,23 @@ impl Throttle {
         let dir = cgroup.dir();
         let file = dir.join(file);
         let now = error::read(&file)?.trim().to_owned();
-        let value = whole(limit_bytes).to_string();
-        let steps = self.back_from(&dir, kind, &file, now, &value);
+        let wanted = whole(limit_bytes);
+        let noted = self.ledger.writing(&dir, cgroup.id(), &file);
+        let (steps, value) = match noted.iter().any(|undo| undo.has_given(&file, &now)) {
+            true => lower(&noted, kind, &file, now, wanted),
+            false => {
+                // Somebody else has set it since: that is what it goes back to from now on.
+                for undo in noted.iter().filter(|undo| undo.kind != kind) {
+                    self.let_go(dir.clone(), undo.kind);
+                    self.ledger.forget(&dir, undo.kind)?;
+                }
+                (lower_first(&file, now, wanted), wanted)
+            }
+        };
         self.note(cgroup, kind, steps)?;
-        error::write(&file, &value)?;
+        error::write(&file, &value.to_string())?;
         self.hold(dir, kind);
         Ok(file)
-    }
-
-    /// How to undo that a limit is lowered further from what it is now: back to what it was before
-    /// it was lowered first, or to what somebody else has made of it since.
-    fn back_from(&self, dir: &Path, kind: Kind, file: &Path, now: String, next: &str) -> Vec<Step> {
-        let given = |value: String| Step::Given {
-            file: file.to_owned(),
-            value,
-        };
-        let noted = self.ledger.noted(dir, kind);
-        let ours = noted.filter(|undo| undo.given(file).any(|value| value == now));
-        let first = ours.and_then(|undo| undo.steps.into_iter().next());
-        match first {
-            Some(first) => vec![first, given(now), given(next.to_owned())],
-            None => {
-                // v1 tells "no limit" as a number that it takes only as -1.
-                let is_none = now.parse::<u64>().is_ok_and(|bytes| bytes >= 1 << 62);
-                let value = if is_none { "-1".to_owned() } else { now };
-                let file = file.to_owned();
-                vec![Step::Write { file, value }, given(next.to_owned())]
-            }
-        }
     }
 
     /// Takes a squeeze back.
@@ -378,6 +382,38 @@ impl Throttle {
     }
 }
 
+/// How to undo that a file that nobody of ours holds is lowered, to `next`.
+fn lower_first(file: &Path, now: String, next: u64) -> Vec<Step> {
+    // v1 tells "no limit" as a number that it takes only as -1.
+    let is_none = now.parse::<u64>().is_ok_and(|bytes| bytes >= 1 << 62);
+    let value = if is_none { "-1".to_owned() } else { now };
+    let file = file.to_owned();
+    let write = Step::Write {
+        file: file.clone(),
+        value,
+    };
+    vec![write, given(&file, next.to_string())]
+}
+
+/// How to undo that one kind wants a file to be `next` that is lowered already, as `noted`: back to
+/// what it was before it was lowered first. With what it is to be now: the lowest that any wants.
+fn lower(noted: &[Undo], kind: Kind, file: &Path, now: String, next: u64) -> (Vec<Step>, u64) {
+    let is_first = |step: &&Step| matches!(step, Step::Write { file: of, .. } if of == file);
+    let first = noted.iter().flat_map(|undo| &undo.steps).find(is_first);
+    let others = noted.iter().filter(|undo| undo.kind != kind);
+    let value = others.filter_map(|undo| undo.wanted(file)).min();
+    let both = [given(file, now), given(file, next.to_string())];
+    let steps = first.cloned().into_iter().chain(both).collect();
+    (steps, value.map_or(next, |value| value.min(next)))
+}
+
+fn given(file: &Path, value: String) -> Step {
+    Step::Given {
+        file: file.to_owned(),
+        value,
+    }
+}
+
 impl Drop for Throttle {
     fn drop(&mut self) {
         for error in self.undo_all() {
@@ -435,3 +471,6 @@ fn pids_in(dir: &Path) -> Result<Vec<u32>, FileError> {
     pids.sort_unstable();
     Ok(pids)
 }
+
+#[cfg(test)]
+mod tests;

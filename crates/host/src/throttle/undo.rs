@@ -160,18 +160,66 @@ impl Undo {
 
 impl Undo {
     /// The values that were given to a file.
-    pub(super) fn given<'a>(&'a self, file: &'a Path) -> impl Iterator<Item = &'a str> {
+    fn given<'a>(&'a self, file: &'a Path) -> impl Iterator<Item = &'a str> {
         self.steps.iter().filter_map(move |step| match step {
             Step::Given { file: of, value } if of == file => Some(value.as_str()),
             _ => None,
         })
     }
 
+    /// Whether a value was given to a file.
+    pub(super) fn has_given(&self, file: &Path, value: &str) -> bool {
+        self.given(file).any(|given| given == value)
+    }
+
+    /// It writes to a file.
+    pub(super) fn writes(&self, file: &Path) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|step| matches!(step, Step::Write { file: of, .. } if of == file))
+    }
+
+    /// What a file is to be as long as this is not undone, bytes.
+    pub(super) fn wanted(&self, file: &Path) -> Option<u64> {
+        self.given(file).last()?.parse().ok()
+    }
+
+    /// The same with others staying: a file that they hold as well goes back to the lowest that
+    /// one of them wants.
+    pub(super) fn beside(&self, others: &[&Undo]) -> Undo {
+        let others = |file: &Path| {
+            let is_same = |other: &&&Undo| other.dir == self.dir && other.inode == self.inode;
+            let writes = others.iter().filter(is_same).copied();
+            let file = file.to_owned();
+            writes.filter(move |other| other.writes(&file))
+        };
+        let mut steps = Vec::new();
+        for step in &self.steps {
+            let Step::Write { file, value } = step else {
+                steps.push(step.clone());
+                continue;
+            };
+            let lowest = others(file).filter_map(|other| other.wanted(file)).min();
+            let value = lowest.map_or_else(|| value.clone(), |lowest| lowest.to_string());
+            let file = file.clone();
+            steps.extend(others(&file).flat_map(|other| other.steps_given(&file)));
+            steps.push(Step::Write { file, value });
+        }
+        Undo {
+            steps,
+            ..self.clone()
+        }
+    }
+
+    fn steps_given(&self, file: &Path) -> Vec<Step> {
+        let is_of = |step: &&Step| matches!(step, Step::Given { file: of, .. } if of == file);
+        self.steps.iter().filter(is_of).cloned().collect()
+    }
+
     /// Writes to a file unless somebody else has done so since.
     fn write(&self, file: &Path, value: &str) -> Result<(), FileError> {
         if self.given(file).next().is_some() {
             let now = error::read(file)?;
-            if !self.given(file).any(|given| given == now.trim()) {
+            if !self.has_given(file, now.trim()) {
                 return Ok(());
             }
         }

@@ -13,11 +13,20 @@ const SLACK_MS: u64 = 2000;
 /// As long without anybody suffering, everything is taken back.
 const CALM_SECONDS: u64 = 60;
 
+/// Who has waited for so long has no limit of the daemon's any more.
+const GIVEN_BACK_SECONDS: u64 = 12;
+
+fn note(kind: &str, inode: u64) -> String {
+    format!(" {kind}\t{inode}\t")
+}
+
 /// What is done to a cgroup by the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hold {
     squeezed: bool,
     frozen: bool,
+    /// By a rule with the policy `shrink`.
+    limited: bool,
 }
 
 /// By number of cgroup.
@@ -25,11 +34,16 @@ pub type Held = BTreeMap<usize, Hold>;
 
 impl World {
     fn held_now(&self) -> Held {
+        let ledger = self.ledger();
         let of = |(name, group): (&usize, &machine::Group)| {
             let value = |fault, file| self.machine.value(*name, fault, file);
+            let is_low = value(Fault::High(*name), "memory.high") != group.high;
+            let limited = is_low && ledger.contains(&note("limit", group.inode));
             let hold = Hold {
-                squeezed: value(Fault::High(*name), "memory.high") != group.high,
+                // What is low for no noted reason counts as this, and is found to be not noted.
+                squeezed: is_low && (!limited || ledger.contains(&note("squeeze", group.inode))),
                 frozen: (value(Fault::Freeze(*name), "cgroup.freeze") == "1") != group.is_frozen,
+                limited,
             };
             (hold != Hold::default()).then_some((*name, hold))
         };
@@ -42,15 +56,17 @@ impl World {
         for (name, hold) in &held {
             self.check_noted(*name, *hold);
             let before = self.held.get(name).copied().unwrap_or_default();
-            let new = [
-                hold.squeezed && !before.squeezed,
-                hold.frozen && !before.frozen,
-            ];
-            for (count, is_new) in self.acts.iter_mut().zip(new) {
+            let new = Hold {
+                squeezed: hold.squeezed && !before.squeezed,
+                frozen: hold.frozen && !before.frozen,
+                limited: hold.limited && !before.limited,
+            };
+            let acts = [new.squeezed, new.frozen, new.limited];
+            for (count, is_new) in self.acts.iter_mut().zip(acts) {
                 *count += usize::from(is_new);
             }
-            if new.contains(&true) {
-                self.check_allowed(*name, *hold);
+            if new != Hold::default() {
+                self.check_allowed(*name, new);
             }
         }
         let now_ms = machine::now_ms();
@@ -71,31 +87,42 @@ impl World {
     }
 
     /// On the disk, whatever the daemon knows.
+    fn ledger(&self) -> String {
+        std::fs::read_to_string(self.machine.state().join("ledger")).unwrap_or_default()
+    }
+
     fn check_noted(&self, name: usize, hold: Hold) {
-        let ledger = std::fs::read_to_string(self.machine.state().join("ledger"));
-        let ledger = ledger.unwrap_or_default();
+        let ledger = self.ledger();
         let inode = self.machine.groups[&name].inode;
         for (is_held, kind) in [(hold.squeezed, "squeeze"), (hold.frozen, "freeze")] {
-            let note = format!(" {kind}\t{inode}\t");
             assert!(
-                !is_held || ledger.contains(&note),
+                !is_held || ledger.contains(&note(kind, inode)),
                 "{name}: {kind} is not noted in {ledger:?}"
             );
         }
     }
 
-    fn check_allowed(&self, name: usize, hold: Hold) {
+    fn check_allowed(&self, name: usize, new: Hold) {
         let up_to = match self.text {
             Text::UpTo(up_to) => up_to,
-            Text::Rules => "freeze",
+            Text::Rules | Text::Shrinks => "freeze",
             // Without a journal, or in a rehearsal, nothing is done.
             _ => "report",
         };
         assert!(self.daemon.is_some(), "nobody runs that could do it");
         assert!(up_to != "report", "{:?} does not act", self.text);
-        assert!(!hold.frozen || up_to == "freeze", "{:?}", self.text);
-        let forbidden = [0, 5, OWN];
-        for spared in forbidden.into_iter().flat_map(Machine::within) {
+        assert!(!new.frozen || up_to == "freeze", "{:?}", self.text);
+        assert!(
+            !new.limited || self.text == Text::Shrinks,
+            "{:?} limits",
+            self.text
+        );
+        // Only protecting holds back for the sake of others.
+        let forbidden = match new.squeezed || new.frozen {
+            true => [0, 5, OWN].as_slice(),
+            false => &[OWN],
+        };
+        for spared in forbidden.iter().copied().flat_map(Machine::within) {
             assert!(
                 !Machine::within(name).any(|below| below == spared),
                 "{name} holds {spared}, which must be left alone"
@@ -109,7 +136,7 @@ impl World {
         for (name, hold) in self.held_now() {
             let is_in_the_way = |fault| self.machine.faults.contains_key(&fault);
             assert!(
-                !hold.squeezed || is_in_the_way(Fault::High(name)),
+                !(hold.squeezed || hold.limited) || is_in_the_way(Fault::High(name)),
                 "{name} is still squeezed"
             );
             assert!(
@@ -128,8 +155,23 @@ impl World {
     pub fn check_calm(&self, seconds: u64) {
         let is_due = seconds >= CALM_SECONDS && self.daemon.is_some();
         if is_due && self.machine.faults.is_empty() {
-            assert_eq!(self.held_now(), Held::default(), "after a long calm");
+            let mut held = self.held_now();
+            if self.text == Text::Shrinks {
+                held.values_mut().for_each(|hold| hold.limited = false);
+                held.retain(|_, hold| *hold != Hold::default());
+            }
+            assert_eq!(held, Held::default(), "after a long calm");
         }
+    }
+
+    /// Who waits for what was taken from it gets it back.
+    pub fn check_given_back(&self, name: usize, seconds: u64) {
+        let is_in_the_way = self.daemon.is_none() || !self.machine.faults.is_empty();
+        let held = self.held_now().get(&name).copied().unwrap_or_default();
+        assert!(
+            !held.limited || is_in_the_way || seconds < GIVEN_BACK_SECONDS,
+            "{name} waits for {seconds} s, and is limited"
+        );
     }
 
     /// What the daemon keeps does not outgrow what there is.
@@ -140,6 +182,7 @@ impl World {
             ("actors", daemon.actors.len()),
             ("refaulted", daemon.refaulted.len()),
             ("squeezed", daemon.squeezed.len()),
+            ("shrunk", daemon.shrinkers.count()),
         ] {
             assert!(count <= most, "{count} {what} for {most} cgroups");
         }

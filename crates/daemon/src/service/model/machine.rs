@@ -35,6 +35,8 @@ pub const NAMES: [&[u8]; 9] = [
     b"/hog\xff",
     b"/other",
 ];
+/// What a new one has.
+pub const FULL_BYTES: u64 = 256 << 20;
 /// The one with the daemon in it.
 pub const OWN: usize = 6;
 
@@ -163,7 +165,7 @@ impl Machine {
         let mounted = format!("30 20 0:1 / {} rw - cgroup2 cgroup2 rw\n", root.display());
         fs::write(machine.path("proc/self/mountinfo"), mounted).unwrap();
         let memory = "MemTotal: 8000000 kB\nMemFree: 100 kB\nMemAvailable: 100 kB\n\
-                      SwapTotal: 1000 kB\nSwapFree: 900 kB\n";
+                      SwapTotal: 8000000 kB\nSwapFree: 7000000 kB\n";
         fs::write(machine.path("proc/meminfo"), memory).unwrap();
         fs::write(machine.path("proc/vmstat"), "pgscan_kswapd 1\n").unwrap();
         fs::write(root.join("cgroup.controllers"), "memory\n").unwrap();
@@ -227,7 +229,7 @@ impl Machine {
             inode: fs::metadata(&dir).unwrap().ino(),
             high: "max".to_owned(),
             is_frozen: false,
-            used_bytes: 256 << 20,
+            used_bytes: FULL_BYTES,
             refaults: 0,
             stalled_us: 0,
         };
@@ -264,19 +266,33 @@ impl Machine {
         let _ = fs::remove_dir_all(self.dir(name));
     }
 
-    /// Sets what a cgroup counts.
+    /// Sets what a cgroup counts, if there is one.
     pub fn count(&self, name: usize) {
+        if let Some(group) = self.groups.get(&name) {
+            self.show(name, group.used_bytes);
+        }
+    }
+
+    /// The kernel takes what is more than a cgroup may have.
+    pub fn reclaim(&self, name: usize) {
+        if let Some(group) = self.groups.get(&name) {
+            let high = self.value(name, Fault::High(name), "memory.high");
+            self.show(name, high.parse().unwrap_or(u64::MAX).min(group.used_bytes));
+        }
+    }
+
+    fn show(&self, name: usize, used_bytes: u64) {
         let group = &self.groups[&name];
         let stat = format!(
-            "anon {}\nfile 0\nworkingset_refault_anon {}\n",
-            group.used_bytes, group.refaults
+            "anon {used_bytes}\nfile 0\nworkingset_refault_anon {}\n",
+            group.refaults
         );
         let stall = format!("avg10=0.00 avg60=0.00 total={}", group.stalled_us);
         let write = |file: &str, text: String| fs::write(self.dir(name).join(file), text).unwrap();
         if !self.faults.contains_key(&Fault::Stat(name)) {
             write("memory.stat", stat);
         }
-        write("memory.current", group.used_bytes.to_string());
+        write("memory.current", used_bytes.to_string());
         write("memory.pressure", format!("some {stall}\nfull {stall}\n"));
     }
 

@@ -20,7 +20,8 @@ use super::undo::{Found, undo};
 use super::{Daemon, first_settings};
 use crate::options::Options;
 use crate::state::Hub;
-use machine::{Fault, Machine, NAMES};
+use agewise_policy::whatif::{Curves, Estimate};
+use machine::{FULL_BYTES, Fault, Machine, NAMES};
 
 /// How long the guilty is frozen.
 const FREEZE_MS: u64 = 3000;
@@ -34,6 +35,8 @@ enum Text {
     Rehearsal,
     /// Moves memory by rules besides.
     Rules,
+    /// Holds cgroups as small as it does not hurt, besides.
+    Shrinks,
     Broken,
     Missing,
 }
@@ -78,6 +81,7 @@ fn texts() -> impl Strategy<Value = Text> {
         1 => Just(Text::NoJournal),
         1 => Just(Text::Rehearsal),
         2 => Just(Text::Rules),
+        4 => Just(Text::Shrinks),
         2 => Just(Text::Broken),
         1 => Just(Text::Missing),
     ]
@@ -116,6 +120,9 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// How often one was squeezed, frozen, and limited by a rule.
+type Acts = [usize; 3];
+
 /// The daemon, the machine, and what is known of both.
 struct World {
     machine: Machine,
@@ -128,8 +135,7 @@ struct World {
     frozen_since_ms: BTreeMap<usize, u64>,
     /// Those that were held back before this step.
     held: checks::Held,
-    /// How often one was squeezed, and frozen.
-    acts: [usize; 2],
+    acts: Acts,
 }
 
 impl World {
@@ -149,7 +155,7 @@ impl World {
             cancel: AtomicBool::new(false),
             frozen_since_ms: BTreeMap::new(),
             held: checks::Held::default(),
-            acts: [0; 2],
+            acts: Acts::default(),
         };
         world.start(Text::UpTo("freeze"));
         world
@@ -169,6 +175,7 @@ impl World {
             Text::Broken => "oops = [",
             Text::Rehearsal => "dry_run = true\n",
             Text::Rules => "[[act]]\ncgroups = ['/other']\npolicy = 'age:1s/2s'\ndry_run = false\n",
+            Text::Shrinks => "[[act]]\ncgroups = ['/**']\npolicy = 'shrink'\ndry_run = false\n",
             _ => "",
         };
         let config = format!(
@@ -249,7 +256,14 @@ impl World {
             daemon
                 .tick(&self.cancel)
                 .expect("the hierarchy can be read");
+            // Real ones take a quarter of an hour of looks: these say that half would do.
+            daemon.curves.plant(|| {
+                Curves::of_anon(FULL_BYTES, 900_000, |percent| {
+                    Estimate::exact(f64::from(50u16.saturating_sub(percent)) * 1000.0)
+                })
+            });
         }
+        (0..NAMES.len()).for_each(|name| self.machine.reclaim(name));
     }
 
     fn hurt(&mut self, hog: usize, seconds: u64) {
@@ -264,13 +278,11 @@ impl World {
                     _ => {}
                 }
             }
-            for name in [0, hog] {
-                if self.machine.groups.contains_key(&name) {
-                    self.machine.count(name);
-                }
-            }
+            self.machine.count(0);
+            self.machine.count(hog);
             self.second(second % 5 == 0);
             self.check();
+            self.check_given_back(0, second);
         }
     }
 
@@ -335,8 +347,8 @@ impl World {
     }
 }
 
-/// Runs a sequence from an empty world to the end of it; how many were squeezed and frozen.
-fn play(steps: &[Step]) -> [usize; 2] {
+/// Runs a sequence from an empty world to the end of it.
+fn play(steps: &[Step]) -> Acts {
     let mut world = World::new();
     steps.iter().for_each(|step| world.run(step));
     world.machine.mend();
@@ -347,7 +359,7 @@ fn play(steps: &[Step]) -> [usize; 2] {
 }
 
 /// As [`play`]; why it failed.
-fn try_play(steps: &[Step]) -> Result<[usize; 2], String> {
+fn try_play(steps: &[Step]) -> Result<Acts, String> {
     std::panic::catch_unwind(AssertUnwindSafe(|| play(steps))).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or(panic.downcast_ref::<&str>().copied());
@@ -379,17 +391,17 @@ fn shrink(mut steps: Vec<Step>, why: &str) -> Vec<Step> {
 }
 
 /// Runs sequences of so many steps, and shrinks one that fails.
-fn run(seed: u64, sequences: usize, length: usize) -> [usize; 2] {
+fn run(seed: u64, sequences: usize, length: usize) -> Acts {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(Runs::default(), rng);
     let strategy = prop::collection::vec(steps(), length);
-    let mut acts = [0; 2];
+    let mut acts = Acts::default();
     for _ in 0..sequences {
         let sequence = strategy.new_tree(&mut runner).expect("steps").current();
         match try_play(&sequence) {
-            Ok([squeezed, frozen]) => acts = [acts[0] + squeezed, acts[1] + frozen],
+            Ok(more) => acts = std::array::from_fn(|act| acts[act] + more[act]),
             Err(why) => {
                 let steps = shrink(sequence, &why);
                 panic!("seed {seed}: {why}; as short as it gets: {steps:?}");
@@ -408,10 +420,10 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn whatever_happens_is_noted_allowed_and_undone() {
-    let [squeezed, frozen] = run(1, 16, 60);
+    let [squeezed, frozen, limited] = run(1, 16, 60);
     assert!(
-        squeezed > 20 && frozen > 5,
-        "{squeezed} squeezed, {frozen} frozen: nothing was tried"
+        squeezed > 20 && frozen > 5 && limited > 5,
+        "{squeezed} squeezed, {frozen} frozen, {limited} limited: nothing was tried"
     );
 }
 
@@ -421,8 +433,8 @@ fn whatever_happens_is_noted_allowed_and_undone() {
 fn whatever_happens_for_long() {
     let first = number("FIRST", 1);
     for seed in first..first + number("SEEDS", 100) {
-        let [squeezed, frozen] = run(seed, 1, number("STEPS", 10_000) as usize);
-        println!("seed {seed}: clean; {squeezed} squeezed, {frozen} frozen");
+        let [squeezed, frozen, limited] = run(seed, 1, number("STEPS", 10_000) as usize);
+        println!("seed {seed}: clean; {squeezed} squeezed, {frozen} frozen, {limited} limited");
     }
 }
 

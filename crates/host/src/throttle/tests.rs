@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+use super::*;
+use crate::cgroup::Hierarchy;
+use crate::root::Roots;
+
+const MIB: u64 = 1 << 20;
+
+/// A cgroup of version 2 of plain files, where squeeze and limit are the same file.
+struct Scene {
+    top: tempfile::TempDir,
+    cgroup: Cgroup,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path().join("cgroup/job");
+        fs::create_dir_all(&dir).unwrap();
+        for (file, text) in [
+            ("cgroup.procs", ""),
+            ("memory.current", "1"),
+            ("memory.high", "max"),
+        ] {
+            fs::write(dir.join(file), text).unwrap();
+        }
+        let hierarchy = Hierarchy::at(Version::V2, top.path().join("cgroup"));
+        Scene {
+            cgroup: Cgroup::open(&hierarchy, "/job").unwrap(),
+            top,
+        }
+    }
+
+    /// With all that was left undone.
+    fn throttle(&self) -> Throttle {
+        let (ledger, undone) = Ledger::open(&self.top.path().join("state")).unwrap();
+        assert!(undone.is_well(), "{undone:?}");
+        Throttle::new(Roots::below(self.top.path()).proc, ledger)
+    }
+
+    /// `memory.high`, MiB.
+    fn high(&self) -> Option<u64> {
+        let text = error::read(&self.cgroup.dir().join("memory.high")).unwrap();
+        text.trim().parse::<u64>().ok().map(|bytes| bytes / MIB)
+    }
+
+    fn act(&self, throttle: &mut Throttle, act: Act) -> Option<u64> {
+        match act {
+            Act::Squeeze(mib) => drop(throttle.squeeze(&self.cgroup, mib * MIB).unwrap()),
+            Act::Limit(mib) => drop(throttle.limit(&self.cgroup, mib * MIB).unwrap()),
+            Act::Release => throttle.release(&self.cgroup).unwrap(),
+            Act::Unlimit => throttle.unlimit(&self.cgroup).unwrap(),
+            Act::Other(mib) => {
+                let file = self.cgroup.dir().join("memory.high");
+                fs::write(file, (mib * MIB).to_string()).unwrap();
+            }
+        }
+        self.high()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Squeeze(u64),
+    Limit(u64),
+    Release,
+    Unlimit,
+    /// Somebody else sets it.
+    Other(u64),
+}
+use Act::{Limit, Other, Release, Squeeze, Unlimit};
+
+/// What is done, and what `memory.high` is after each, MiB.
+const SEQUENCES: [&[(Act, Option<u64>)]; 9] = [
+    &[
+        (Limit(80), Some(80)),
+        (Squeeze(50), Some(50)),
+        (Unlimit, Some(50)),
+        (Release, None),
+    ],
+    &[
+        (Limit(80), Some(80)),
+        (Squeeze(50), Some(50)),
+        (Release, Some(80)),
+        (Unlimit, None),
+    ],
+    &[
+        (Limit(50), Some(50)),
+        (Squeeze(80), Some(50)),
+        (Unlimit, Some(80)),
+        (Release, None),
+    ],
+    &[
+        (Squeeze(50), Some(50)),
+        (Limit(80), Some(50)),
+        (Release, Some(80)),
+        (Unlimit, None),
+    ],
+    &[
+        (Squeeze(80), Some(80)),
+        (Limit(50), Some(50)),
+        (Unlimit, Some(80)),
+        (Release, None),
+    ],
+    // What one wants changes while the other holds.
+    &[
+        (Limit(50), Some(50)),
+        (Squeeze(60), Some(50)),
+        (Limit(70), Some(60)),
+        (Release, Some(70)),
+    ],
+    &[
+        (Squeeze(50), Some(50)),
+        (Limit(60), Some(50)),
+        (Squeeze(55), Some(50)),
+        (Unlimit, Some(50)),
+    ],
+    // Somebody else has set it since: nothing of ours comes back.
+    &[
+        (Limit(80), Some(80)),
+        (Other(90), Some(90)),
+        (Squeeze(50), Some(50)),
+        (Unlimit, Some(50)),
+        (Release, Some(90)),
+    ],
+    &[
+        (Limit(80), Some(80)),
+        (Squeeze(50), Some(50)),
+        (Other(90), Some(90)),
+        (Release, Some(90)),
+        (Unlimit, Some(90)),
+    ],
+];
+
+#[test]
+fn who_holds_the_same_file_is_not_in_the_way_of_the_other() {
+    for sequence in SEQUENCES {
+        let scene = Scene::new();
+        let mut throttle = scene.throttle();
+        let acts = sequence.iter().map(|(act, _)| *act);
+        let high: Vec<Option<u64>> = acts.map(|act| scene.act(&mut throttle, act)).collect();
+        let wanted: Vec<Option<u64>> = sequence.iter().map(|(_, high)| *high).collect();
+        assert_eq!(high, wanted, "{sequence:?}");
+    }
+}
+
+#[test]
+fn killed_after_any_of_it_the_next_one_undoes_all() {
+    for sequence in SEQUENCES {
+        for length in 1..=sequence.len() {
+            let scene = Scene::new();
+            let mut throttle = scene.throttle();
+            let mut others = None;
+            for (act, _) in &sequence[..length] {
+                scene.act(&mut throttle, *act);
+                if let Other(mib) = act {
+                    others = Some(*mib);
+                }
+            }
+            // Killed: what it knows is gone, and nothing of it is undone.
+            throttle.ledger.abandon();
+            drop(throttle);
+            drop(scene.throttle());
+            assert_eq!(scene.high(), others, "{:?}", &sequence[..length]);
+        }
+    }
+}
