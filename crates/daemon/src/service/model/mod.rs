@@ -243,27 +243,30 @@ impl World {
     /// A second passes, with all that the daemon does meanwhile.
     fn second(&mut self, tick: bool) {
         self.machine.pass(1000);
+        let is_due = |at_ms: u64| at_ms <= machine::now_ms();
+        match &mut self.daemon {
+            Some(daemon) if daemon.watch_due_ms().is_some_and(is_due) => daemon.watch_over(),
+            _ => {}
+        }
+        if tick {
+            self.tick();
+        }
+        (0..NAMES.len()).for_each(|name| self.machine.reclaim(name));
+    }
+
+    fn tick(&mut self) {
         let Some(daemon) = &mut self.daemon else {
             return;
         };
-        if daemon
-            .watch_due_ms()
-            .is_some_and(|due| due <= machine::now_ms())
-        {
-            daemon.watch_over();
-        }
-        if tick {
-            daemon
-                .tick(&self.cancel)
-                .expect("the hierarchy can be read");
-            // Real ones take a quarter of an hour of looks: these say that half would do.
-            daemon.curves.plant(|| {
-                Curves::of_anon(FULL_BYTES, 900_000, |percent| {
-                    Estimate::exact(f64::from(50u16.saturating_sub(percent)) * 1000.0)
-                })
-            });
-        }
-        (0..NAMES.len()).for_each(|name| self.machine.reclaim(name));
+        daemon
+            .tick(&self.cancel)
+            .expect("the hierarchy can be read");
+        // Real ones take a quarter of an hour of looks: these say that half would do.
+        daemon.curves.plant(|| {
+            Curves::of_anon(FULL_BYTES, 900_000, |percent| {
+                Estimate::exact(f64::from(50u16.saturating_sub(percent)) * 1000.0)
+            })
+        });
     }
 
     fn hurt(&mut self, hog: usize, seconds: u64) {
@@ -338,7 +341,11 @@ impl World {
                 }
                 self.start(text);
             }
-            Step::Reload(text) => self.reload(text),
+            Step::Reload(text) => {
+                self.reload(text);
+                // Nothing comes between, as the service has it.
+                self.tick();
+            }
             Step::Undo => {
                 undo(&self.options);
             }
