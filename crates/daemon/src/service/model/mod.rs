@@ -51,7 +51,7 @@ enum Step {
     LoseLeader(usize),
     Exit(usize),
     Migrate(usize, usize),
-    /// Somebody else sets a limit.
+    /// Somebody else sets a limit, never one that the daemon sets: nobody could tell them apart.
     Limit(usize, u64),
     /// Somebody else freezes a cgroup, or lets it go on.
     Freeze(usize, bool),
@@ -309,7 +309,7 @@ impl World {
                     _ => self.machine.exit(pid),
                 }
             }
-            Step::Limit(name, mib) => self.machine.limit(name, &(mib << 20).to_string()),
+            Step::Limit(name, mib) => self.machine.limit(name, &((mib << 20) + 1).to_string()),
             Step::Freeze(name, on) => self.machine.freeze(name, on),
             Step::Hurt(hog, seconds) => self.hurt(hog, seconds),
             Step::Rest(seconds) => {
