@@ -380,14 +380,15 @@ impl Agent {
         // A scan that comes a little early must still clear.
         policy.min_interval_ns = interval_ns / 2;
         let pages = |space: &Space| space.map.generations().pages().iter().sum::<u64>() as f64;
-        let total: f64 = self.spaces.values().map(pages).sum();
+        let page_ns = self.config.clear_percent.map(|percent| {
+            let total: f64 = self.spaces.values().map(pages).sum();
+            interval_ns as f64 * percent / 100.0 / total.max(1.0)
+        });
         for space in self.spaces.values_mut() {
-            if let Some(percent) = self.config.clear_percent {
-                let budget_ns = interval_ns as f64 * percent / 100.0;
-                let share = pages(space) / total.max(1.0);
+            if let Some(page_ns) = page_ns {
                 // Nothing is known of one that was never looked at; its first look clears it whole.
                 let is_known = space.looks > 0;
-                policy.budget_ns = is_known.then_some((budget_ns * share) as u64);
+                policy.budget_ns = is_known.then_some((page_ns * pages(space)) as u64);
             }
             space.set_clear(policy);
         }

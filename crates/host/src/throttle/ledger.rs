@@ -208,7 +208,8 @@ impl Ledger {
     /// What is noted of a cgroup that writes to this file of it.
     pub(super) fn writing(&self, dir: &Path, inode: u64, file: &Path) -> Vec<Undo> {
         let notes = self.lock();
-        let writes = |undo: &&Undo| undo.dir == dir && undo.inode == inode && undo.writes(file);
+        let writes =
+            |undo: &&Undo| undo.dir == dir && undo.inode == inode && undo.first(file).is_some();
         notes
             .contents
             .undos
@@ -232,9 +233,9 @@ impl Ledger {
         let Some(place) = notes.position(dir, kind) else {
             return Ok(());
         };
-        let undos = notes.contents.undos.iter();
-        let others: Vec<&Undo> = undos.filter(|undo| undo.kind != kind).collect();
-        notes.contents.undos[place].beside(&others).run()?;
+        let (undo, undos) = (&notes.contents.undos[place], notes.contents.undos.iter());
+        let others = undos.filter(|other| other.kind != kind);
+        others.fold(undo.clone(), Undo::beside).run()?;
         notes.contents.undos.remove(place);
         notes.save()
     }
@@ -327,15 +328,12 @@ impl Notes {
         let mut kept = Vec::new();
         let mut count = 0;
         let undos = std::mem::take(&mut self.contents.undos);
-        let staying: Vec<Undo> = undos
-            .iter()
-            .filter(|undo| !is_meant(undo))
-            .cloned()
-            .collect();
-        let staying: Vec<&Undo> = staying.iter().collect();
+        let staying = undos.iter().filter(|undo| !is_meant(undo)).cloned();
+        let staying: Vec<Undo> = staying.collect();
         for undo in undos.into_iter().rev() {
             let done = if is_meant(&undo) {
-                undo.beside(&staying).run().map(|()| true)
+                let beside = staying.iter().fold(undo.clone(), Undo::beside);
+                beside.run().map(|()| true)
             } else {
                 Ok(false)
             };

@@ -191,17 +191,31 @@ impl Throttle {
         let now = error::read(&file)?.trim().to_owned();
         let wanted = whole(limit_bytes);
         let noted = self.ledger.writing(&dir, cgroup.id(), &file);
-        let (steps, value) = match noted.iter().any(|undo| undo.has_given(&file, &now)) {
-            true => lower(&noted, kind, &file, now, wanted),
-            false => {
+        let is_ours = noted.iter().any(|undo| undo.has_given(&file, &now));
+        let (same, others): (Vec<&Undo>, Vec<&Undo>) =
+            noted.iter().partition(|undo| undo.kind == kind);
+        let lowest = others.iter().filter_map(|undo| undo.wanted(&file)).min();
+        let (first, value) = match same.iter().chain(&others).find_map(|of| of.first(&file)) {
+            Some(first) if is_ours => (first.clone(), lowest.map_or(wanted, |of| of.min(wanted))),
+            _ => {
                 // Somebody else has set it since: that is what it goes back to from now on.
-                for undo in noted.iter().filter(|undo| undo.kind != kind) {
+                for undo in &others {
                     self.let_go(dir.clone(), undo.kind);
                     self.ledger.forget(&dir, undo.kind)?;
                 }
-                (lower_first(&file, now, wanted), wanted)
+                (back_to(&file, &now), wanted)
             }
         };
+        // Also what it is now: it may stay so if this ends before it is written.
+        let given = is_ours
+            .then_some(now)
+            .into_iter()
+            .chain([wanted.to_string()]);
+        let given = given.map(|value| Step::Given {
+            file: file.clone(),
+            value,
+        });
+        let steps = std::iter::once(first).chain(given).collect();
         self.note(cgroup, kind, steps)?;
         error::write(&file, &value.to_string())?;
         self.hold(dir, kind);
@@ -382,35 +396,13 @@ impl Throttle {
     }
 }
 
-/// How to undo that a file that nobody of ours holds is lowered, to `next`.
-fn lower_first(file: &Path, now: String, next: u64) -> Vec<Step> {
+/// Gives a file the value that it has.
+fn back_to(file: &Path, now: &str) -> Step {
     // v1 tells "no limit" as a number that it takes only as -1.
     let is_none = now.parse::<u64>().is_ok_and(|bytes| bytes >= 1 << 62);
-    let value = if is_none { "-1".to_owned() } else { now };
-    let file = file.to_owned();
-    let write = Step::Write {
-        file: file.clone(),
-        value,
-    };
-    vec![write, given(&file, next.to_string())]
-}
-
-/// How to undo that one kind wants a file to be `next` that is lowered already, as `noted`: back to
-/// what it was before it was lowered first. With what it is to be now: the lowest that any wants.
-fn lower(noted: &[Undo], kind: Kind, file: &Path, now: String, next: u64) -> (Vec<Step>, u64) {
-    let is_first = |step: &&Step| matches!(step, Step::Write { file: of, .. } if of == file);
-    let first = noted.iter().flat_map(|undo| &undo.steps).find(is_first);
-    let others = noted.iter().filter(|undo| undo.kind != kind);
-    let value = others.filter_map(|undo| undo.wanted(file)).min();
-    let both = [given(file, now), given(file, next.to_string())];
-    let steps = first.cloned().into_iter().chain(both).collect();
-    (steps, value.map_or(next, |value| value.min(next)))
-}
-
-fn given(file: &Path, value: String) -> Step {
-    Step::Given {
+    Step::Write {
         file: file.to_owned(),
-        value,
+        value: if is_none { "-1" } else { now }.to_owned(),
     }
 }
 

@@ -51,7 +51,8 @@ impl Scene {
             Act::Unlimit => throttle.unlimit(&self.cgroup).unwrap(),
             Act::Other(mib) => {
                 let file = self.cgroup.dir().join("memory.high");
-                fs::write(file, (mib * MIB).to_string()).unwrap();
+                let value = mib.map_or("max".to_owned(), |mib| (mib * MIB).to_string());
+                fs::write(file, value).unwrap();
             }
         }
         self.high()
@@ -64,13 +65,13 @@ enum Act {
     Limit(u64),
     Release,
     Unlimit,
-    /// Somebody else sets it.
-    Other(u64),
+    /// Somebody else sets it, or takes it away.
+    Other(Option<u64>),
 }
 use Act::{Limit, Other, Release, Squeeze, Unlimit};
 
 /// What is done, and what `memory.high` is after each, MiB.
-const SEQUENCES: [&[(Act, Option<u64>)]; 9] = [
+const SEQUENCES: [&[(Act, Option<u64>)]; 10] = [
     &[
         (Limit(80), Some(80)),
         (Squeeze(50), Some(50)),
@@ -117,7 +118,7 @@ const SEQUENCES: [&[(Act, Option<u64>)]; 9] = [
     // Somebody else has set it since: nothing of ours comes back.
     &[
         (Limit(80), Some(80)),
-        (Other(90), Some(90)),
+        (Other(Some(90)), Some(90)),
         (Squeeze(50), Some(50)),
         (Unlimit, Some(50)),
         (Release, Some(90)),
@@ -125,9 +126,16 @@ const SEQUENCES: [&[(Act, Option<u64>)]; 9] = [
     &[
         (Limit(80), Some(80)),
         (Squeeze(50), Some(50)),
-        (Other(90), Some(90)),
+        (Other(Some(90)), Some(90)),
         (Release, Some(90)),
         (Unlimit, Some(90)),
+    ],
+    &[
+        (Squeeze(50), Some(50)),
+        (Limit(80), Some(50)),
+        (Other(None), None),
+        (Release, None),
+        (Unlimit, None),
     ],
 ];
 
@@ -153,7 +161,7 @@ fn killed_after_any_of_it_the_next_one_undoes_all() {
             for (act, _) in &sequence[..length] {
                 scene.act(&mut throttle, *act);
                 if let Other(mib) = act {
-                    others = Some(*mib);
+                    others = *mib;
                 }
             }
             // Killed: what it knows is gone, and nothing of it is undone.

@@ -172,10 +172,10 @@ impl Undo {
         self.given(file).any(|given| given == value)
     }
 
-    /// It writes to a file.
-    pub(super) fn writes(&self, file: &Path) -> bool {
+    /// The step that gives a file back what it was before it was lowered first.
+    pub(super) fn first(&self, file: &Path) -> Option<&Step> {
         let mut steps = self.steps.iter();
-        steps.any(|step| matches!(step, Step::Write { file: of, .. } if of == file))
+        steps.find(|step| matches!(step, Step::Write { file: of, .. } if of == file))
     }
 
     /// What a file is to be as long as this is not undone, bytes.
@@ -183,36 +183,22 @@ impl Undo {
         self.given(file).last()?.parse().ok()
     }
 
-    /// The same with others staying: a file that they hold as well goes back to the lowest that
-    /// one of them wants.
-    pub(super) fn beside(&self, others: &[&Undo]) -> Undo {
-        let others = |file: &Path| {
-            let is_same = |other: &&&Undo| other.dir == self.dir && other.inode == self.inode;
-            let writes = others.iter().filter(is_same).copied();
-            let file = file.to_owned();
-            writes.filter(move |other| other.writes(&file))
-        };
-        let mut steps = Vec::new();
-        for step in &self.steps {
-            let Step::Write { file, value } = step else {
-                steps.push(step.clone());
-                continue;
-            };
-            let lowest = others(file).filter_map(|other| other.wanted(file)).min();
-            let value = lowest.map_or_else(|| value.clone(), |lowest| lowest.to_string());
-            let file = file.clone();
-            steps.extend(others(&file).flat_map(|other| other.steps_given(&file)));
-            steps.push(Step::Write { file, value });
+    /// The same with another staying: a file that both hold becomes what the other wants.
+    pub(super) fn beside(mut self, other: &Undo) -> Undo {
+        if (&self.dir, self.inode) != (&other.dir, other.inode) {
+            return self;
         }
-        Undo {
-            steps,
-            ..self.clone()
+        for step in &mut self.steps {
+            if let Step::Write { file, value } = step
+                && let Some(wanted) = other.wanted(file)
+            {
+                *value = wanted.to_string();
+            }
         }
-    }
-
-    fn steps_given(&self, file: &Path) -> Vec<Step> {
-        let is_of = |step: &&Step| matches!(step, Step::Given { file: of, .. } if of == file);
-        self.steps.iter().filter(is_of).cloned().collect()
+        let given = other.steps.iter();
+        let given = given.filter(|step| matches!(step, Step::Given { .. }));
+        self.steps.extend(given.cloned());
+        self
     }
 
     /// Writes to a file unless somebody else has done so since.

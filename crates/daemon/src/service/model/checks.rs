@@ -86,11 +86,11 @@ impl World {
         self.held = held;
     }
 
-    /// On the disk, whatever the daemon knows.
     fn ledger(&self) -> String {
         std::fs::read_to_string(self.machine.state().join("ledger")).unwrap_or_default()
     }
 
+    /// On the disk, whatever the daemon knows.
     fn check_noted(&self, name: usize, hold: Hold) {
         let ledger = self.ledger();
         let inode = self.machine.groups[&name].inode;
