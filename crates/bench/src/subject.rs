@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is watched and squeezed: the exerciser, or a program that is asked for values at a steady
-//! pace.
+//! What is watched and squeezed: the exerciser, a program that is asked for values at a steady
+//! pace, or compilers.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -15,6 +15,7 @@ use clap::ValueEnum;
 
 use crate::exercise::spawned::Spawned;
 use crate::reclaim::Program;
+use crate::reclaim::compile::Files;
 use crate::reclaim::group::Group;
 use crate::reclaim::keys::{Choice, Keys};
 use crate::reclaim::program::{self, Server};
@@ -22,7 +23,12 @@ use crate::reclaim::program::{self, Server};
 /// Operations are asked for in bursts, one in this time.
 const BURST: Duration = Duration::from_millis(10);
 
-/// What runs, and operations a second.
+/// The name of a load of compilers.
+const COMPILE: &str = "compile";
+/// Files that compilers take in turn.
+const FILES: usize = 16;
+
+/// What runs, and operations a second, or compilers at a time.
 #[derive(Clone, Debug)]
 pub struct Load {
     kind: Kind,
@@ -35,6 +41,8 @@ enum Kind {
     Pattern(String),
     /// A program, keys by zipf 0.99.
     Program(Program),
+    /// Compilers of C, each of another file, over and over.
+    Compile,
 }
 
 impl std::fmt::Display for Load {
@@ -42,6 +50,7 @@ impl std::fmt::Display for Load {
         match &self.kind {
             Kind::Pattern(pattern) => write!(f, "{pattern}@{}", self.rate),
             Kind::Program(program) => write!(f, "{}@{}", program.name(), self.rate),
+            Kind::Compile => write!(f, "{COMPILE}@{}", self.rate),
         }
     }
 }
@@ -54,6 +63,7 @@ impl std::str::FromStr for Load {
         let (name, rate) = text.split_once('@').ok_or_else(bad)?;
         let kind = match Program::from_str(name, false) {
             Ok(program) => Kind::Program(program),
+            Err(_) if name == COMPILE => Kind::Compile,
             Err(_) => Kind::Pattern(name.to_owned()),
         };
         Ok(Load {
@@ -75,7 +85,7 @@ pub fn wait(stop: &Stop, duration: Duration) -> anyhow::Result<()> {
 /// One that runs.
 pub enum Subject {
     Exerciser(Spawned),
-    Served(Served),
+    Driven(Driven),
 }
 
 impl Load {
@@ -84,6 +94,7 @@ impl Load {
         match &self.kind {
             Kind::Pattern(_) => Ok(()),
             Kind::Program(program) => program.is_installed(),
+            Kind::Compile => program::is_installed("cc"),
         }
     }
 
@@ -115,7 +126,22 @@ impl Load {
                 let mut keys = Keys::connect(&server.socket(), program.dialect(), 1)?;
                 let count = program::keys_in(size_bytes);
                 keys.load(count, stop.flag())?;
-                Served::start(server, keys, count, self.rate).map(Subject::Served)
+                let rate = self.rate;
+                let work =
+                    move |end: &AtomicBool, ops: &AtomicU64| ask(keys, count, rate, end, ops);
+                Driven::start(Some(server), work).map(Subject::Driven)
+            }
+            Kind::Compile => {
+                let (files, cgroup) = (Files::make(FILES)?, group.cgroup().clone());
+                let jobs = usize::try_from(self.rate)?;
+                let work = move |end: &AtomicBool, ops: &AtomicU64| {
+                    let is_ended = || end.load(Ordering::Relaxed);
+                    match files.compile(&cgroup, jobs, u64::MAX, ops, is_ended) {
+                        Err(_) if is_ended() => Ok(()),
+                        ended => ended,
+                    }
+                };
+                Driven::start(None, work).map(Subject::Driven)
             }
         }
     }
@@ -126,7 +152,7 @@ impl Subject {
     pub fn ops(&self) -> u64 {
         match self {
             Subject::Exerciser(spawned) => spawned.truth().ops(),
-            Subject::Served(served) => served.ops.load(Ordering::Relaxed),
+            Subject::Driven(driven) => driven.ops.load(Ordering::Relaxed),
         }
     }
 
@@ -134,8 +160,8 @@ impl Subject {
     pub fn has_ended(&mut self) -> bool {
         match self {
             Subject::Exerciser(spawned) => spawned.has_ended(),
-            Subject::Served(served) => {
-                let thread = served.thread.as_ref();
+            Subject::Driven(driven) => {
+                let thread = driven.thread.as_ref();
                 thread.is_none_or(JoinHandle::is_finished)
             }
         }
@@ -148,42 +174,55 @@ impl Subject {
     pub fn finish(self) -> anyhow::Result<()> {
         match self {
             Subject::Exerciser(spawned) => spawned.finish().map(|_| ()),
-            Subject::Served(mut served) => served.end(),
+            Subject::Driven(mut driven) => driven.end(),
         }
     }
 }
 
-/// A server, and a thread that asks it.
-pub struct Served {
-    _server: Server,
+/// Asks for values at a steady pace, until it is to end.
+fn ask(
+    mut keys: Keys,
+    count: u64,
+    rate: u64,
+    end: &AtomicBool,
+    ops: &AtomicU64,
+) -> anyhow::Result<()> {
+    let (began, stop) = (Instant::now(), AtomicBool::new(false));
+    while !end.load(Ordering::Relaxed) {
+        let wanted = (began.elapsed().as_secs_f64() * rate as f64) as u64;
+        let behind = wanted.saturating_sub(ops.load(Ordering::Relaxed));
+        if behind > 0 {
+            // One that cannot keep up still ends soon.
+            let burst = behind.min(rate.div_ceil(10));
+            keys.run(burst, 0..count, Choice::Zipf, &stop)?;
+            ops.fetch_add(burst, Ordering::Relaxed);
+        }
+        std::thread::sleep(BURST);
+    }
+    Ok(())
+}
+
+/// A thread that asks a server or starts compilers, and the server.
+pub struct Driven {
+    _server: Option<Server>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
     end: Arc<AtomicBool>,
     ops: Arc<AtomicU64>,
 }
 
-impl Served {
-    fn start(server: Server, mut keys: Keys, count: u64, rate: u64) -> anyhow::Result<Self> {
+impl Driven {
+    /// `work` goes on until its flag is set, and counts its operations.
+    fn start(
+        server: Option<Server>,
+        work: impl FnOnce(&AtomicBool, &AtomicU64) -> anyhow::Result<()> + Send + 'static,
+    ) -> anyhow::Result<Self> {
         let (end, ops) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicU64::new(0)),
         );
         let (ended, done) = (Arc::clone(&end), Arc::clone(&ops));
-        let thread = std::thread::Builder::new().spawn(move || {
-            let (began, stop) = (Instant::now(), AtomicBool::new(false));
-            while !ended.load(Ordering::Relaxed) {
-                let wanted = (began.elapsed().as_secs_f64() * rate as f64) as u64;
-                let behind = wanted.saturating_sub(done.load(Ordering::Relaxed));
-                if behind > 0 {
-                    // One that cannot keep up still ends soon.
-                    let burst = behind.min(rate.div_ceil(10));
-                    keys.run(burst, 0..count, Choice::Zipf, &stop)?;
-                    done.fetch_add(burst, Ordering::Relaxed);
-                }
-                std::thread::sleep(BURST);
-            }
-            Ok(())
-        })?;
-        Ok(Served {
+        let thread = std::thread::Builder::new().spawn(move || work(&ended, &done))?;
+        Ok(Driven {
             _server: server,
             thread: Some(thread),
             end,
@@ -199,12 +238,12 @@ impl Served {
         let ended = thread
             .join()
             .ok()
-            .context("the thread that asks panicked")?;
+            .context("the thread that drives it panicked")?;
         ended.context("the program failed")
     }
 }
 
-impl Drop for Served {
+impl Drop for Driven {
     fn drop(&mut self) {
         // The server is still there: it ends after its thread.
         let _ = self.end();

@@ -32,8 +32,9 @@ pub(super) struct Args {
     /// Memory of the exerciser, or of the values that a program keeps.
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = units::positive_size)]
     size: u64,
-    /// What runs, as PATTERN@OPERATIONS a second of the exerciser, or PROGRAM@OPERATIONS: redis,
-    /// memcached, sqlite or python, keys by zipf 0.99. A program that is not installed is skipped.
+    /// What runs, as PATTERN@OPERATIONS a second of the exerciser, PROGRAM@OPERATIONS: redis,
+    /// memcached, sqlite, sqlite-file, python or postgres, keys by zipf 0.99, or compile@COMPILERS
+    /// at a time. A program that is not installed is skipped.
     #[arg(long, value_name = "LOAD", num_args = 1.., default_values = [
         "zipf:0.99@20000", "zipf:0.7@10000", "uniform@5000", "scan@10000", "hotcold:0.5@20000",
         "shift:5s@5000", "redis@20000", "memcached@20000", "sqlite@10000", "python@10000",

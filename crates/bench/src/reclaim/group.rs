@@ -2,10 +2,10 @@
 //! A memory cgroup of our own for one run, removed again with all that is in it.
 
 use std::fs::File;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use agewise_host::cgroup::{Cgroup, OwnCgroup};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::own_cgroup;
 
@@ -37,11 +37,6 @@ impl Group {
         Ok(self.own.entrance()?)
     }
 
-    /// Where a shell puts itself in.
-    pub fn procs_file(&self) -> PathBuf {
-        self.cgroup().dir().join("cgroup.procs")
-    }
-
     /// Sets its limit; what is above it is reclaimed first, which may take some tries.
     pub fn limit(&self, bytes: u64) -> anyhow::Result<()> {
         let began = Instant::now();
@@ -59,18 +54,6 @@ impl Group {
         self.cgroup().limit_hits().ok().flatten().unwrap_or(0)
     }
 
-    /// Kills what is in it now.
-    pub fn kill(&self) {
-        for pid in self.cgroup().procs(false).unwrap_or_default() {
-            if let Some(pid) = i32::try_from(pid)
-                .ok()
-                .and_then(rustix::process::Pid::from_raw)
-            {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
-        }
-    }
-
     /// Memory charged to it now.
     pub fn usage_bytes(&self) -> u64 {
         self.cgroup().usage_bytes().ok().flatten().unwrap_or(0)
@@ -80,11 +63,20 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         for _ in 0..100 {
-            self.kill();
+            kill(self.cgroup());
             if self.cgroup().procs(false).unwrap_or_default().is_empty() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Kills what is in a cgroup now.
+pub fn kill(cgroup: &Cgroup) {
+    for pid in cgroup.procs(false).unwrap_or_default() {
+        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::KILL);
         }
     }
 }

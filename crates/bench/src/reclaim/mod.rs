@@ -6,7 +6,7 @@
 //! operation, which repeat from run to run where times do not.
 
 mod beside;
-mod compile;
+pub mod compile;
 pub(crate) mod group;
 pub(crate) mod keys;
 mod postgres;

@@ -27,6 +27,8 @@ pub enum Program {
     Memcached,
     /// A table of SQLite in memory, in Python.
     Sqlite,
+    /// The same in a file, which is page cache.
+    SqliteFile,
     /// A dictionary of Python.
     Python,
     /// PostgreSQL, a quarter of the memory in its own buffers, the rest page cache.
@@ -74,7 +76,7 @@ impl Program {
         match self {
             Program::Redis => "redis-server",
             Program::Memcached => "memcached",
-            Program::Sqlite | Program::Python => "python3",
+            Program::Sqlite | Program::SqliteFile | Program::Python => "python3",
             Program::Postgres => "postgres",
         }
     }
@@ -90,7 +92,7 @@ impl Program {
 
     /// Whether what it misses is read by descriptor, and not faulted in.
     pub fn reads_files(self) -> bool {
-        self == Program::Postgres
+        matches!(self, Program::Postgres | Program::SqliteFile)
     }
 
     /// Where it listens.
@@ -134,6 +136,7 @@ impl Program {
                 .arg("-s")
                 .arg(socket),
             Program::Sqlite => command.args(["-c", SCRIPT, "sqlite"]).arg(socket),
+            Program::SqliteFile => command.args(["-c", SCRIPT, "sqlite-file"]).arg(socket),
             Program::Python => command.args(["-c", SCRIPT, "python"]).arg(socket),
             Program::Postgres => {
                 postgres::prepare(directory)?;
@@ -148,9 +151,12 @@ impl Program {
 const SCRIPT: &str = r#"
 import selectors, socket, sys
 kind, path = sys.argv[1:3]
-if kind == "sqlite":
+if kind.startswith("sqlite"):
     import sqlite3
-    db = sqlite3.connect(":memory:", isolation_level=None)
+    file = ":memory:" if kind == "sqlite" else path + ".db"
+    db = sqlite3.connect(file, isolation_level=None)
+    db.execute("pragma synchronous = off")
+    db.execute("pragma journal_mode = memory")
     db.execute("create table pairs (key blob primary key, value blob)")
     def get(key):
         row = db.execute("select value from pairs where key = ?", (key,)).fetchone()

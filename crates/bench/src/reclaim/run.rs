@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use agewise_host::process::Process;
@@ -382,6 +382,8 @@ impl<'a> Bench<'a> {
 
     fn compile(&self, group: &Group, policy: &str, round: usize) -> anyhow::Result<Run> {
         let mut daemon = self.limit(group, 0, policy)?;
+        let files = compile::Files::make(self.args.files)?;
+        let operations = self.args.files as u64;
         let end = AtomicBool::new(false);
         let sampler = Sampler {
             group,
@@ -392,15 +394,17 @@ impl<'a> Bench<'a> {
             let samples = scope.spawn(|| sampler.run());
             let before = agewise_cli::children::children_usage();
             let began = Instant::now();
-            let done = compile::run(group, self.args.files, self.stop);
+            let done = AtomicU64::new(0);
+            let is_stopped = || self.stop.requested().is_some();
+            let compiled =
+                files.compile(group.cgroup(), compile::JOBS, operations, &done, is_stopped);
             end.store(true, Ordering::Relaxed);
             let samples = samples.join().expect("the sampler does not panic");
-            done?;
+            compiled?;
             let elapsed = began.elapsed();
             let cpu = agewise_cli::children::children_usage()
                 .cpu
                 .saturating_sub(before.cpu);
-            let operations = self.args.files as u64;
             let of_daemon = of_daemon(&mut daemon)?;
             let (mean, peak) = mean_since(&samples, began);
             let stat = group.cgroup().stat()?;
