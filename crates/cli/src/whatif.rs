@@ -14,6 +14,7 @@ use agewise_host::root::{ProcRoot, Roots};
 use agewise_host::swap::{self, SwapArea};
 use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
 use agewise_policy::sample::Bounds;
+use agewise_policy::table::PageSet;
 use agewise_policy::whatif::shrink::Facts;
 use agewise_policy::whatif::{Curves, Params, Prices, WhatIf};
 use agewise_policy::workingset::Intervals;
@@ -123,7 +124,8 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
             .find_map(|(subject, _)| subject.cgroup.clone());
         let has_files =
             *has_files.get_or_insert_with(|| is_charged_for_files(cgroup.as_ref(), &agent, &pids));
-        let cached = agent.cached(&mut shown_ms);
+        let uses = agent.take_cache_uses();
+        let cached = agent.cached(&uses, &mut shown_ms);
         let around = Around {
             is_whole: report.failed == 0,
             has_files: has_files && !plan.files,
@@ -135,7 +137,9 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
         simulate_ns += agewise_host::clock::thread_cpu_ns() - before_ns;
         let (looks, elapsed) = (what_if.looks(), began.elapsed());
         if looks > 1 && !is_counting && plan.interval.is_none() {
-            let is_much = report.young_pages > report.present_pages / USED_PART;
+            let is_much = report.young_pages > report.present_pages / USED_PART
+                || uses.values().map(PageSet::len).sum::<u64>()
+                    > what_if.file_pages().0 / USED_PART;
             interval = if is_much {
                 (interval / 2).max(INTERVAL_MIN)
             } else {

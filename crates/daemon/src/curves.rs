@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use agewise_cli::whatif::costs;
 use agewise_host::agent::{Agent, TickReport};
 use agewise_host::cgroup::{Cgroup, CgroupError};
+use agewise_host::pagecache::Uses;
 use agewise_host::root::Roots;
 use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
 use agewise_policy::whatif::history::{DAYS, History, HistoryError, name_hash};
@@ -102,6 +103,8 @@ pub struct AllCurves {
     prices: Prices,
     by_key: HashMap<Key, Followed>,
     blind_ms: f64,
+    /// What was used of the page cache until the last tick.
+    uses: Uses,
     /// The look at the page cache that was shown last.
     cached_ms: Option<u64>,
     /// Where histories are kept; none: nowhere.
@@ -122,6 +125,7 @@ impl AllCurves {
             prices: costs().prices,
             by_key: HashMap::new(),
             blind_ms: 0.0,
+            uses: Uses::default(),
             cached_ms: None,
             dir,
             is_trouble_told: false,
@@ -137,6 +141,7 @@ impl AllCurves {
         let began = Instant::now();
         let report = agent.tick_tapped(Some(&mut self.sights));
         self.blind_ms = began.elapsed().as_secs_f64() * 1e3;
+        self.uses = agent.take_cache_uses();
         report
     }
 
@@ -149,7 +154,8 @@ impl AllCurves {
             self.close(&key);
             self.by_key.remove(&key);
         }
-        let cached = agent.cached(&mut self.cached_ms);
+        let uses = std::mem::take(&mut self.uses);
+        let cached = agent.cached(&uses, &mut self.cached_ms);
         for seen in seen.iter().take(SUBJECTS_MAX) {
             if !self.by_key.contains_key(&seen.key) {
                 let followed = self.follow(agent, seen);

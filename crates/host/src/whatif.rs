@@ -67,7 +67,7 @@ pub struct Around<'a> {
     /// Pages of files count. Those of programs and libraries that a cgroup maps are often charged
     /// to another one, which read them first: a limit of this one does not touch them.
     pub has_files: bool,
-    /// The cgroup, and what a new look at the page cache found: then files are those charged to it.
+    /// The cgroup, and what is known of the page cache: then files are those charged to it.
     pub cached: Option<(&'a Cgroup, &'a Cached<'a>)>,
     /// Pages of files are followed in the page cache, if not by this look.
     pub counts_cache: bool,
@@ -152,7 +152,9 @@ impl Sights {
                 .sum(),
             _ => 0,
         };
-        look.finish(resident, around.is_whole);
+        let shows_all = |(_, cached): (_, &Cached<'_>)| cached.is_look();
+        let is_whole = !around.counts_cache || around.cached.is_some_and(shows_all);
+        look.finish(resident, is_whole && around.is_whole);
     }
 }
 

@@ -209,20 +209,9 @@ mod tests {
     use super::*;
     use crate::cgroup::{Hierarchy, Version};
     use crate::pagecache::CacheKind;
-    use crate::pagecache::fake::{FakeFile, Shared};
+    use crate::pagecache::fake::{Shared, file};
 
     const PAGE: u64 = 4096;
-
-    pub fn file(number: u64, kind: CacheKind, cgroup: u64, pages: u32) -> FakeFile {
-        FakeFile {
-            number,
-            kind,
-            cgroup,
-            pages,
-            frame: number * 100,
-            read: 0,
-        }
-    }
 
     pub fn subject(cgroup: &Cgroup) -> ResolvedSubject {
         ResolvedSubject {

@@ -16,13 +16,14 @@ use agewise_policy::budget::{Gone, Seen};
 use agewise_policy::table::PageSet;
 
 use super::Choose;
-use super::known::{Address, Known, Table, by_table};
+use super::known::{Known, Table, by_table};
 use crate::access::{AccessError, PAGE_BYTES};
 use crate::cgroup::{Cgroup, CgroupError, TreeLimits};
 use crate::clock;
 use crate::error::FileError;
 use crate::pagecache::{
-    AccessNotes, Accessed, Accesses, Block, CacheReader, CacheWalk, DropLimits, Dropper, Mounts,
+    AccessNotes, Accessed, Accesses, Block, CacheReader, CacheWalk, DropLimits, Dropper, Key,
+    Mounts,
 };
 use crate::root::ProcRoot;
 
@@ -196,12 +197,12 @@ impl BudgetedFiles {
     /// Walks inodes that were accessed and are not known.
     fn ask_about_strangers(&mut self) -> Result<(), FilesError> {
         let known = &self.known;
-        let is_new = |address: &Address| {
+        let is_new = |address: &Key| {
             !known.names.contains_key(address) && !known.strangers.contains(address)
         };
         let accessed = self.since.blocks.keys();
         let accessed = accessed.map(|block| (block.inode, block.number));
-        let new: HashSet<Address> = accessed.filter(is_new).collect();
+        let new: HashSet<Key> = accessed.filter(is_new).collect();
         if self.known.strangers.len() + new.len() > STRANGERS_MAX {
             self.known.strangers.clear();
         }
@@ -276,8 +277,8 @@ impl BudgetedFiles {
         let tables: usize = known.files.values().map(|file| file.tables.len()).sum();
         tables * size_of::<(u64, Table)>()
             + known.files.len() * size_of::<(u64, super::known::CachedFile)>()
-            + known.names.capacity() * size_of::<(Address, u64)>()
-            + known.strangers.capacity() * size_of::<Address>()
+            + known.names.capacity() * size_of::<(Key, u64)>()
+            + known.strangers.capacity() * size_of::<Key>()
             + self.since.blocks.capacity() * size_of::<(Block, PageSet)>()
     }
 }
@@ -287,17 +288,10 @@ pub(super) mod tests {
     use super::*;
     use crate::cgroup::{Hierarchy, Version};
     use crate::pagecache::CacheKind;
-    use crate::pagecache::fake::{FakeFile, Shared};
+    use crate::pagecache::fake::{self, FakeFile, Shared};
 
     pub fn file(number: u64, cgroup: u64, pages: u32) -> FakeFile {
-        FakeFile {
-            number,
-            kind: CacheKind::File,
-            cgroup,
-            pages,
-            frame: number * 100,
-            read: 0,
-        }
+        fake::file(number, CacheKind::File, cgroup, pages)
     }
 
     /// The first word of present, young and swapped pages of the only table.

@@ -9,16 +9,15 @@ use agewise_policy::budget::Seen;
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
 
 use crate::access::PAGE_BYTES;
-use crate::pagecache::{Accesses, Block, CacheKind, CacheSink, Folios, Inode, Leaf, SuperBlock};
+use crate::pagecache::{
+    Accesses, Block, CacheKind, CacheSink, Folios, Inode, Key, Leaf, SuperBlock,
+};
 
 /// A page that did not go (dirty, mapped, locked) is tried again after so many looks.
 const STUCK_LOOKS: u32 = 16;
 
 /// Of pages that left, it is known so many looks that they were there.
 const KNOWN_LOOKS: u32 = 256;
-
-/// An inode as accesses name it: its address, and the low half of its number.
-pub(super) type Address = (u64, u32);
 
 /// What is known of files.
 #[derive(Default)]
@@ -27,9 +26,9 @@ pub(super) struct Known {
     pub owned: HashSet<u64>,
     /// By a name that stays the same while no page is in memory.
     pub files: BTreeMap<u64, CachedFile>,
-    pub names: HashMap<Address, u64>,
+    pub names: HashMap<Key, u64>,
     /// Inodes of which nothing belongs to the cgroup.
-    pub strangers: HashSet<Address>,
+    pub strangers: HashSet<Key>,
     look: u32,
     /// The file being shown, and whether anything of it belongs to the cgroup.
     shown: Option<u64>,
@@ -93,8 +92,7 @@ impl CacheSink for Known {
             if self.shown != Some(name) {
                 self.shown = Some(name);
                 (file.inode, file.on) = (*inode, Arc::clone(on));
-                let address = (inode.address, inode.number as u32);
-                self.names.insert(address, name);
+                self.names.insert(inode.key(), name);
             }
             file.found(leaf, self.look);
         }
@@ -105,7 +103,7 @@ impl CacheSink for Known {
             return;
         };
         // It became another one: what was shown is nobody's.
-        self.names.remove(&(inode.address, inode.number as u32));
+        self.names.remove(&inode.key());
         self.files.remove(&name);
     }
 }

@@ -9,9 +9,10 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use agewise_policy::table::PageSet;
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use super::hooks::{self, Hook, Sees};
@@ -41,6 +42,12 @@ pub struct Block {
 }
 
 impl Block {
+    /// Its pages, by their index in the file.
+    pub fn pages(&self) -> Range<u64> {
+        let first = u64::from(self.block) * PAGES_PER_TABLE as u64;
+        first..first + PAGES_PER_TABLE as u64
+    }
+
     fn read(bytes: &[u8]) -> Option<Self> {
         let half = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         Some(Block {

@@ -4,6 +4,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use agewise_policy::table::PAGES_PER_TABLE;
+
+use super::accessed::Block;
 use super::shown::{Inode, SuperBlock};
 use super::slots::Slot;
 use crate::access::PAGE_BYTES;
@@ -79,18 +82,21 @@ impl CachedFile {
         own.into_iter().chain(runs.filter_map(first))
     }
 
-    /// Whether a page of it, by its index, is charged to a cgroup.
-    pub(super) fn is_charged(&self, page: u64, cgroup: u64) -> bool {
+    /// The kernfs id of the cgroup that a page of it, by its index, is charged to.
+    pub fn cgroup_of(&self, page: u64) -> u64 {
         let at = self.runs.partition_point(|run| run.first_page <= page);
-        match at.checked_sub(1) {
-            Some(at) => self.runs[at].owner.cgroup == cgroup,
-            None => {
-                self.runs
-                    .first()
-                    .map_or(self.cgroup, |run| run.owner.cgroup)
-                    == cgroup
-            }
-        }
+        let run = self.runs.get(at.saturating_sub(1));
+        run.map_or(self.cgroup, |run| run.owner.cgroup)
+    }
+
+    /// Its blocks, as accesses name them.
+    pub fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
+        let blocks = self.size_pages().div_ceil(PAGES_PER_TABLE as u64);
+        (0..blocks).map(|block| Block {
+            inode: self.inode.address,
+            number: self.inode.number as u32,
+            block: block as u32,
+        })
     }
 
     /// Its pages (page numbers of the age map) by owner.

@@ -8,15 +8,13 @@ use std::ops::Range;
 
 use super::cached::CachedFile;
 use super::gather::Word;
+use super::shown::Key;
 use super::slots::Slot;
 
 /// Files with pages out, at most: those dropped later are not followed.
 const FILES_MAX: usize = 1 << 16;
 /// What was not read again for so long is taken for gone with its file, ms.
 const KEPT_MS: u64 = 3_600_000;
-
-/// What names an inode while it lives: address and number.
-type Key = (u64, u64);
 
 /// Pages that are out, by file.
 #[derive(Debug, Default)]
@@ -36,7 +34,7 @@ struct OfFile {
 impl Dropped {
     /// Takes in pages of a file, by their index in it, that left.
     pub fn add(&mut self, file: &CachedFile, pages: &Range<u64>, now_ms: u64) {
-        let key = (file.inode.address, file.inode.number);
+        let key = file.inode.key();
         if !self.files.contains_key(&key) && self.files.len() >= FILES_MAX {
             return;
         }
@@ -119,19 +117,12 @@ mod tests {
     use proptest::prelude::*;
 
     use crate::pagecache::CacheKind;
-    use crate::pagecache::fake::{FakeFile, Shared};
+    use crate::pagecache::fake::{self, FakeFile, Shared};
 
     const ALL: &dyn Fn(u64) -> bool = &|_| true;
 
     fn file(number: u64, pages: u32) -> FakeFile {
-        FakeFile {
-            number,
-            kind: CacheKind::File,
-            cgroup: 7,
-            pages,
-            frame: 0,
-            read: 0,
-        }
+        fake::file(number, CacheKind::File, 7, pages)
     }
 
     #[test]

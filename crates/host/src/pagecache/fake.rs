@@ -30,6 +30,18 @@ pub struct FakeFile {
     pub read: u64,
 }
 
+/// One that nobody has read.
+pub fn file(number: u64, kind: CacheKind, cgroup: u64, pages: u32) -> FakeFile {
+    FakeFile {
+        number,
+        kind,
+        cgroup,
+        pages,
+        frame: number * 100,
+        read: 0,
+    }
+}
+
 /// Files held in a list: change them, look, make looks fail.
 #[derive(Debug, Default)]
 pub struct FakeCache {

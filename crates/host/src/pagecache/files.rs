@@ -10,13 +10,14 @@ use agewise_policy::generations::{Generations, LABEL_UNSEEN, LABELS, Sizes};
 use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
-use super::accessed::{Accessed, Accesses};
+use super::accessed::{Accessed, Accesses, Block};
 use super::cached::{CachedFile, Mapped, Owner};
 use super::dropped::Dropped;
 use super::gather::{Asked, Gather, Gathered, Word};
 use super::readers::{AccessNotes, CacheReader, NotFollowed};
-use super::shown::WalkReport;
+use super::shown::{Key, WalkReport};
 use super::slots::Slots;
+use super::uses::{Unshown, Uses};
 use super::walk::CacheWalk;
 use crate::access::AccessError;
 use crate::clock::{monotonic_ns, thread_cpu_ns};
@@ -47,9 +48,10 @@ pub struct FileAges {
     accessed: Box<dyn AccessNotes>,
     map: AgeMap,
     slots: Slots,
-    files: HashMap<(u64, u64), CachedFile>,
+    files: HashMap<Key, CachedFile>,
     /// Accesses since the last look that were asked for already.
     pending: Accesses,
+    unshown: Unshown,
     dropped: Dropped,
     /// Pages that were dropped and read again since, by cgroup.
     refaulted: HashMap<u64, u64>,
@@ -112,6 +114,7 @@ impl FileAges {
             slots: Slots::default(),
             files: HashMap::new(),
             pending: Accesses::default(),
+            unshown: Unshown::default(),
             dropped: Dropped::default(),
             refaulted: HashMap::new(),
             returned_bounds: None,
@@ -154,6 +157,7 @@ impl FileAges {
         let Gathered {
             mut words,
             given_up,
+            mapped,
             void,
             unfollowed,
         } = gather.finish();
@@ -172,6 +176,7 @@ impl FileAges {
             *self.refaulted.entry(cgroup).or_default() += pages;
         }
         self.count_returned(&words, now_ms);
+        self.unshown.add_blocks(&mapped);
         report.young_pages = self.take_in(&words);
         self.map.advance(now_ms);
         let look = self.looks;
@@ -221,8 +226,24 @@ impl FileAges {
     /// Those of [`Accessed::look`].
     pub fn take_in_accesses(&mut self) -> Result<(), AccessError> {
         let later = self.accessed.look()?;
+        self.unshown.add(&later);
         self.pending.add(later);
         Ok(())
+    }
+
+    /// What was used since this was asked last, by descriptors until now and through mappings until
+    /// the last look; when first asked it only begins to be noted.
+    ///
+    /// # Errors
+    /// Those of [`Accessed::look`].
+    pub fn take_uses(&mut self) -> Result<Uses, AccessError> {
+        self.take_in_accesses()?;
+        Ok(self.unshown.take())
+    }
+
+    /// The file that a block is of, if the last look found it.
+    pub fn file_of(&self, block: &Block) -> Option<&CachedFile> {
+        self.files.get(&(block.inode, block.number))
     }
 
     /// What was accessed since the last look, as far as it was taken in.
@@ -254,18 +275,10 @@ impl FileAges {
         runs
     }
 
-    /// Whether the last look found a page of a file accessed; `None` where it is not in memory, or
-    /// not charged to that cgroup.
-    pub fn was_used(&self, file: &CachedFile, page: u64, cgroup: u64) -> Option<bool> {
-        let state = self.map.page(file.slot.first + page)?;
-        if state.swapped || !file.is_charged(page, cgroup) {
-            return None;
-        }
-        let bounds = self
-            .map
-            .generations()
-            .age_bounds_ms(state.label, self.last_look_ms);
-        Some(state.label != LABEL_UNSEEN && bounds.is_some_and(|(at_least, _)| at_least == 0))
+    /// Whether the last look found a page of a file in memory.
+    pub fn is_present(&self, file: &CachedFile, page: u64) -> bool {
+        let state = self.map.page(file.slot.first + page);
+        state.is_some_and(|state| !state.swapped)
     }
 
     /// Takes note that pages of a file left: read again, they count as returned.
@@ -406,6 +419,7 @@ impl FileAges {
     pub fn memory_bytes(&self) -> usize {
         self.map.memory_bytes()
             + self.dropped.memory_bytes()
+            + self.unshown.memory_bytes()
             + self.files.capacity() * (size_of::<CachedFile>() + size_of::<(u64, u64)>() + 1)
     }
 }

@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use agewise_policy::table::PAGES_PER_TABLE;
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
 use super::accessed::{Accesses, Block};
 use super::cached::{CachedFile, FILES_MAX, Mapped, Owner, Run};
 use super::frames::Folios;
 use super::layout::Leaf;
-use super::shown::{CacheKind, CacheSink, Inode, SuperBlock};
+use super::shown::{CacheKind, CacheSink, Inode, Key, SuperBlock};
 use super::slots::{Slot, Slots};
 use crate::access::PAGE_BYTES;
 
@@ -52,6 +52,8 @@ pub(super) struct Gathered {
     pub words: Vec<Word>,
     /// Slots that nobody has any more, once this look is over.
     pub given_up: Vec<Slot>,
+    /// Accessed through mappings.
+    pub mapped: HashMap<Block, PageSet>,
     pub void: u64,
     pub unfollowed: u64,
 }
@@ -60,7 +62,7 @@ pub(super) struct Gathered {
 pub(super) struct Gather<'a> {
     asked: Asked<'a>,
     slots: &'a mut Slots,
-    files: &'a mut HashMap<(u64, u64), CachedFile>,
+    files: &'a mut HashMap<Key, CachedFile>,
     look: u32,
     found: Gathered,
     open: Option<Open>,
@@ -105,7 +107,6 @@ impl CacheSink for Gather<'_> {
         let Some(mut open) = self.open.take() else {
             return;
         };
-        let key = (inode.address, inode.number);
         if valid {
             let most = open.owners.iter().max_by_key(|(id, pages)| (*pages, *id));
             open.file.cgroup = most.map_or(0, |(id, _)| *id);
@@ -115,7 +116,11 @@ impl CacheSink for Gather<'_> {
             {
                 open.file.runs = Vec::new();
             }
-            if let Some(old) = self.files.insert(key, open.file).filter(|_| !open.is_known) {
+            if let Some(old) = self
+                .files
+                .insert(inode.key(), open.file)
+                .filter(|_| !open.is_known)
+            {
                 self.found.given_up.push(old.slot);
             }
             return;
@@ -134,7 +139,7 @@ impl<'a> Gather<'a> {
     pub fn new(
         asked: Asked<'a>,
         slots: &'a mut Slots,
-        files: &'a mut HashMap<(u64, u64), CachedFile>,
+        files: &'a mut HashMap<Key, CachedFile>,
         look: u32,
     ) -> Self {
         Gather {
@@ -145,6 +150,7 @@ impl<'a> Gather<'a> {
             found: Gathered {
                 words: Vec::new(),
                 given_up: Vec::new(),
+                mapped: HashMap::new(),
                 void: 0,
                 unfollowed: 0,
             },
@@ -161,9 +167,10 @@ impl<'a> Gather<'a> {
     /// it is being written, and its pages are young.
     fn begin(&mut self, on: &Arc<SuperBlock>, inode: &Inode) -> Option<Open> {
         let needed = inode.size_bytes.div_ceil(PAGE_BYTES);
-        let known = self.files.get(&(inode.address, inode.number));
+        let known = self.files.get(&inode.key());
         let same = known.filter(|file| {
-            file.inode.generation == inode.generation
+            file.inode.number == inode.number
+                && file.inode.generation == inode.generation
                 && file.on.device == on.device
                 && file.slot.holds(needed)
         });
@@ -226,11 +233,19 @@ impl<'a> Gather<'a> {
             // on.
             let room = file.slot.pages().saturating_sub(first_page).min(64);
             let present = present & u64::MAX.checked_shr(64 - room as u32).unwrap_or(0);
-            let mut young = self.young(&file.inode, first_page);
+            let block = block_of(&file.inode, first_page);
+            let word = (first_page % PAGES_PER_TABLE as u64 / 64) as usize;
+            let noted = self.asked.accesses.blocks.get(&block);
+            let mut young = noted.map_or(0, |set| set[word]);
             if let Some(mapped) = self.asked.mapped {
+                let mut touched = 0;
                 folios.each(at, leaf, part, |page, frame| {
-                    young |= u64::from(mapped.touched.contains(frame)) << page;
+                    touched |= u64::from(mapped.touched.contains(frame)) << page;
                 });
+                if touched != 0 {
+                    self.found.mapped.entry(block).or_default()[word] |= touched;
+                }
+                young |= touched;
             }
             self.found.words.push(Word {
                 at: page / 64,
@@ -253,15 +268,13 @@ impl<'a> Gather<'a> {
         });
         first.map_or(0, node_of)
     }
+}
 
-    fn young(&self, inode: &Inode, first_page: u64) -> u64 {
-        let pages = PAGES_PER_TABLE as u64;
-        let block = Block {
-            inode: inode.address,
-            number: inode.number as u32,
-            block: (first_page / pages) as u32,
-        };
-        let set = self.asked.accesses.blocks.get(&block);
-        set.map_or(0, |set| set[(first_page % pages / 64) as usize])
+/// What names the block of a page, as accesses do.
+fn block_of(inode: &Inode, page: u64) -> Block {
+    Block {
+        inode: inode.address,
+        number: inode.number as u32,
+        block: (page / PAGES_PER_TABLE as u64) as u32,
     }
 }

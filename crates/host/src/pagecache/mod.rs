@@ -25,6 +25,7 @@ mod shown;
 mod slots;
 mod stat;
 mod unnamed;
+mod uses;
 mod walk;
 
 pub use accessed::{Accessed, Accesses, Block};
@@ -37,6 +38,7 @@ pub use names::{Mounts, Openers, Place, device_text};
 pub use price::PriceOfFile;
 pub use readers::{AccessNotes, CacheReader};
 pub use report::DropReport;
-pub use shown::{CacheKind, CacheSink, Inode, SuperBlock, WalkReport};
+pub use shown::{CacheKind, CacheSink, Inode, Key, SuperBlock, WalkReport};
 pub use stat::{CacheStat, cachestat};
+pub use uses::Uses;
 pub use walk::CacheWalk;

@@ -84,7 +84,15 @@ pub struct Inode {
     pub pages: u64,
 }
 
+/// What names an inode while it lives, as accesses do: its address, and the low half of its number.
+pub type Key = (u64, u32);
+
 impl Inode {
+    /// Its name while it lives.
+    pub fn key(&self) -> Key {
+        (self.address, self.number as u32)
+    }
+
     pub(super) fn new(file: &File) -> Self {
         Inode {
             address: file.inode,

@@ -134,7 +134,8 @@ impl Followed {
             let charged = is_charged_for_files(cgroup, agent, &there.pids);
             (there.id, charged)
         });
-        let cached = agent.cached(&mut self.cached_ms);
+        let uses = agent.take_cache_uses();
+        let cached = agent.cached(&uses, &mut self.cached_ms);
         let around = Around {
             is_whole: report.failed == 0,
             has_files: has_files && !is_cached,

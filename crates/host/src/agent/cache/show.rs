@@ -8,37 +8,96 @@ use agewise_policy::whatif::{Fact, Look};
 
 use super::{Agent, Cache};
 use crate::cgroup::Cgroup;
-use crate::pagecache::{CacheKind, CachedFile};
+use crate::pagecache::{Block, CacheKind, CachedFile, Uses};
 
-/// What the last look at the page cache found, by the cgroup that is charged.
+/// What is known of the page cache since it was shown last: what was used, and after a look at the
+/// cache what is there, by the cgroup that is charged.
 pub struct Cached<'a> {
     cache: &'a Cache,
-    by_cgroup: HashMap<u64, Vec<&'a CachedFile>>,
+    uses: &'a Uses,
+    /// What is there, if that is new.
+    by_cgroup: Option<HashMap<u64, Vec<&'a CachedFile>>>,
 }
 
 impl Cached<'_> {
+    /// Whether a look found what is there. Else only pages that were used are shown.
+    pub fn is_look(&self) -> bool {
+        self.by_cgroup.is_some()
+    }
+
     /// Shows the pages of files charged to a cgroup and those below it.
     pub fn show(&self, of: &Cgroup, look: &mut Look<'_>) {
-        let filter = look.filter();
-        let ids = self.by_cgroup.keys().copied();
+        match &self.by_cgroup {
+            Some(by_cgroup) => self.show_all(by_cgroup, of, look),
+            None => self.show_used(of, look),
+        }
+    }
+
+    fn show_all(
+        &self,
+        by_cgroup: &HashMap<u64, Vec<&CachedFile>>,
+        of: &Cgroup,
+        look: &mut Look<'_>,
+    ) {
+        let ages = &self.cache.ages;
+        let ids = by_cgroup.keys().copied();
         for id in ids.filter(|id| self.cache.is_of(of, *id)) {
-            for file in &self.by_cgroup[&id] {
-                let pages = file.size_pages();
-                filter.each(file.name_hash(), 0..pages, 0, |page, hash| {
-                    let fact = match self.cache.ages.was_used(file, page, id) {
-                        Some(true) => Fact::Used,
-                        Some(false) => Fact::Idle,
-                        None => return,
-                    };
-                    look.page(hash, 0, PageType::File, fact);
+            for file in &by_cgroup[&id] {
+                for block in file.blocks() {
+                    let used = self.uses.get(&block);
+                    show_block(look, file, &block, |page, at| {
+                        let is_own = ages.is_present(file, page) && file.cgroup_of(page) == id;
+                        let is_used = used.is_some_and(|used| used.contains(at));
+                        let fact = if is_used { Fact::Used } else { Fact::Idle };
+                        is_own.then_some(fact)
+                    });
+                }
+            }
+        }
+    }
+
+    fn show_used(&self, of: &Cgroup, look: &mut Look<'_>) {
+        for (block, used) in self.uses {
+            let file = self.cache.ages.file_of(block);
+            if let Some(file) = file.filter(|file| file.on.kind == CacheKind::File) {
+                show_block(look, file, block, |page, at| {
+                    let is_own = used.contains(at) && self.cache.is_of(of, file.cgroup_of(page));
+                    is_own.then_some(Fact::Used)
                 });
             }
         }
     }
 }
 
+/// Shows those pages of a block that are simulated and of which `fact` has something to say: handed
+/// their index in the file and in the block.
+fn show_block(
+    look: &mut Look<'_>,
+    file: &CachedFile,
+    block: &Block,
+    fact: impl Fn(u64, usize) -> Option<Fact>,
+) {
+    let pages = block.pages();
+    let first = pages.start;
+    let in_file = first..pages.end.min(file.size_pages());
+    let filter = look.filter();
+    filter.each(file.name_hash(), in_file, 0, |page, hash| {
+        if let Some(fact) = fact(page, (page - first) as usize) {
+            look.page(hash, 0, PageType::File, fact);
+        }
+    });
+}
+
 impl Cache {
-    fn cached(&self) -> Cached<'_> {
+    fn shown<'a>(&'a self, uses: &'a Uses, is_look: bool) -> Cached<'a> {
+        Cached {
+            cache: self,
+            uses,
+            by_cgroup: is_look.then(|| self.by_cgroup()),
+        }
+    }
+
+    fn by_cgroup(&self) -> HashMap<u64, Vec<&CachedFile>> {
         let mut by_cgroup: HashMap<u64, Vec<&CachedFile>> = HashMap::new();
         let is_file = |file: &&CachedFile| file.on.kind == CacheKind::File && file.pages > 0;
         for file in self.ages.files().filter(is_file) {
@@ -46,10 +105,7 @@ impl Cache {
                 by_cgroup.entry(cgroup).or_default().push(file);
             }
         }
-        Cached {
-            cache: self,
-            by_cgroup,
-        }
+        by_cgroup
     }
 }
 
@@ -60,13 +116,24 @@ impl Agent {
         Some(cache.ages.last_look_ms())
     }
 
-    /// What that look found, unless it is the one `shown_ms` names, which is then this one: to show
-    /// it twice says nothing new.
-    pub fn cached(&self, shown_ms: &mut Option<u64>) -> Option<Cached<'_>> {
-        let now_ms = self.cached_ms();
-        let is_new = std::mem::replace(shown_ms, now_ms) != now_ms;
-        let cache = self.cache.as_ref().filter(|_| is_new && now_ms.is_some())?;
-        Some(cache.cached())
+    /// What was used of the page cache since this was asked last: for [`cached`](Self::cached).
+    /// Nothing where it is not followed. That accesses cannot be read is a trouble of reports.
+    pub fn take_cache_uses(&mut self) -> Uses {
+        let Some(cache) = &mut self.cache else {
+            return Uses::default();
+        };
+        cache.ages.take_uses().unwrap_or_else(|error| {
+            cache.trouble = Some(error.to_string());
+            Uses::default()
+        })
+    }
+
+    /// What is to be shown of the page cache: `uses`, and what is there, unless `shown_ms` names
+    /// the look that found it, which it names then. `None` before the first look.
+    pub fn cached<'a>(&'a self, uses: &'a Uses, shown_ms: &mut Option<u64>) -> Option<Cached<'a>> {
+        let now_ms = self.cached_ms()?;
+        let is_new = shown_ms.replace(now_ms) != Some(now_ms);
+        Some(self.cache.as_ref()?.shown(uses, is_new))
     }
 }
 
@@ -74,10 +141,10 @@ impl Agent {
 mod tests {
     use agewise_policy::whatif::{Decider, Params, WhatIf};
 
-    use super::super::tests::{file, nodes, subject};
+    use super::super::tests::{nodes, subject};
     use super::*;
     use crate::cgroup::{Hierarchy, Version};
-    use crate::pagecache::fake::Shared;
+    use crate::pagecache::fake::{FakeFile, Shared, file};
 
     /// Half of a file is read from look to look, the rest is there.
     #[test]
@@ -98,8 +165,9 @@ mod tests {
             // Ages are of real time, of which a look must take some.
             std::thread::sleep(std::time::Duration::from_millis(2));
             cache.look(&[subject(&top)], &nodes());
+            let uses = cache.ages.take_uses().unwrap();
             let mut look = what_if.look(round * 1000);
-            cache.cached().show(&a, &mut look);
+            cache.shown(&uses, true).show(&a, &mut look);
             look.finish(0, true);
             if round == 4 {
                 what_if.count_anew();
@@ -110,5 +178,53 @@ mod tests {
         let at = |percent| curves.of(Decider::Lru).at(percent).faults;
         assert!((at(40.0)[1].likely - 32.0).abs() < 1.0, "{:?}", at(40.0));
         assert_eq!((at(60.0)[1].likely, at(40.0)[0].likely), (0.0, 0.0));
+    }
+
+    /// Between two looks at the cache a loop over more than a memory holds is seen piece by piece.
+    #[test]
+    fn uses_between_looks_are_shown_in_their_order() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("a")).unwrap();
+        let hierarchy = Hierarchy::at(Version::V2, dir.path());
+        let [top, a] = ["/", "/a"].map(|path| Cgroup::open(&hierarchy, path).unwrap());
+        let shared = Shared::default();
+        let mut cache = Cache::new(shared.ages(3_600_000));
+        let mut what_if = WhatIf::new(Params::default());
+        let read = |pages| {
+            let own = file(1, CacheKind::File, a.id(), 64);
+            let others = file(2, CacheKind::File, top.id(), 64);
+            shared.0.lock().unwrap().files = [own, others]
+                .map(|file| FakeFile {
+                    read: pages,
+                    ..file
+                })
+                .into();
+        };
+        for round in 0..160u64 {
+            // 8 of 32 pages at a time, all of them from one look at the cache to the next.
+            read(0xff << (round % 4 * 8));
+            let is_look = round % 4 == 0;
+            if is_look {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+                cache.look(&[subject(&top)], &nodes());
+            }
+            let uses = cache.ages.take_uses().unwrap();
+            let mut look = what_if.look(round * 1000);
+            cache.shown(&uses, is_look).show(&a, &mut look);
+            look.finish(0, is_look);
+            if round == 19 {
+                what_if.count_anew();
+            }
+        }
+        let curves = what_if.curves();
+        assert_eq!(curves.full_bytes, 64 * 4096);
+        let at = |percent| curves.of(Decider::Lru).at(percent).faults[1];
+        assert!((at(40.0).likely - 8.0).abs() < 0.5, "{:?}", at(40.0));
+        assert!(
+            at(40.0).high < 10.0,
+            "known from piece to piece: {:?}",
+            at(40.0)
+        );
+        assert_eq!(at(70.0).likely, 0.0);
     }
 }

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which pages of files were used since a simulation was last shown them.
+//!
+//! Walks of the page cache are expensive and rare. Accesses between two walks are noted anyway, so a
+//! simulation that depends on the order of uses asks for them far more often than for what is in
+//! the cache.
+
+use std::collections::HashMap;
+
+use agewise_policy::table::PageSet;
+
+use super::accessed::{Accesses, Block};
+
+/// Pages used, by block.
+pub type Uses = HashMap<Block, PageSet>;
+
+/// Uses that were not shown yet. Kept once somebody has asked for them.
+#[derive(Default)]
+pub(super) struct Unshown {
+    is_kept: bool,
+    blocks: Uses,
+}
+
+impl Unshown {
+    /// Adds accesses by descriptors.
+    pub fn add(&mut self, accesses: &Accesses) {
+        self.add_blocks(&accesses.blocks);
+    }
+
+    /// Adds accesses of any kind.
+    pub fn add_blocks(&mut self, blocks: &Uses) {
+        if self.is_kept {
+            for (block, pages) in blocks {
+                *self.blocks.entry(*block).or_insert(PageSet::NONE) |= *pages;
+            }
+        }
+    }
+
+    /// What was used since the last call; the first one only begins.
+    pub fn take(&mut self) -> Uses {
+        self.is_kept = true;
+        std::mem::take(&mut self.blocks)
+    }
+
+    /// Bytes of memory taken.
+    pub fn memory_bytes(&self) -> usize {
+        self.blocks.capacity() * (size_of::<(Block, PageSet)>() + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::pagecache::fake::{self, Shared};
+    use crate::pagecache::{CacheKind, FileAges};
+
+    #[test]
+    fn what_is_used_is_shown_once_and_ages_have_it_too() {
+        let shared = Shared::default();
+        shared.0.lock().unwrap().files = vec![fake::file(1, CacheKind::File, 7, 40)];
+        let mut ages = shared.ages(1000);
+        let read = |pages: u64| shared.0.lock().unwrap().files[0].read = pages;
+        let taken = |ages: &mut FileAges| {
+            let uses = ages.take_uses().unwrap();
+            uses.values().map(|pages| pages[0]).sum::<u64>()
+        };
+        read(0b1);
+        ages.look(&|_| true).unwrap();
+        assert_eq!(taken(&mut ages), 0, "nobody had asked");
+        read(0b10);
+        ages.look(&|_| true).unwrap();
+        read(0b100);
+        assert_eq!(taken(&mut ages), 0b110, "before the look and after it");
+        assert_eq!(taken(&mut ages), 0);
+        assert_eq!(ages.look(&|_| true).unwrap().young_pages, 1);
+        assert_eq!(taken(&mut ages), 0);
+    }
+}
