@@ -28,14 +28,14 @@ use program::Program;
 
 /// Show agewise at work on this machine, in less than a minute.
 ///
-/// Says what works here, starts an exerciser (half of its memory is never touched again, and every
+/// Shows what works here, starts an exerciser (half of its memory is never touched again, and every
 /// access checks the page) beside a real program, shows how old their memory is, moves out what is
-/// cold, and shows that resident memory falls and both go on unharmed. Then the lab: what share of the
-/// accesses of a recorded program would miss, by the memory it gets and the policy that manages it.
-/// Everything it starts ends with it, also when it is interrupted.
+/// cold, and shows that resident memory falls and both keep running unharmed. Then the lab: what
+/// share of the accesses of a recorded program would miss, depending on its memory and the policy
+/// that manages it. Everything it starts ends with it, even if it is interrupted.
 ///
 /// Without root it does what it can on processes of its own user, and says what it left out.
-/// Without swap only pages of files can leave; --zram lends it a compressed swap device of its own.
+/// Without swap only pages of files can leave; --zram temporarily creates a compressed swap device.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Make a zram swap device for as long as this runs (root only).
