@@ -319,7 +319,7 @@ pub fn check_page_size() -> Result<(), AccessError> {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// No process has this pid (any more).
-    #[error("process {pid} does not exist (any more)")]
+    #[error("process {pid} does not exist or has exited")]
     NoSuchProcess {
         /// The pid asked for.
         pid: u32,

@@ -6,7 +6,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// Not a number with a unit.
-    #[error("is no size; write bytes, or a number with K, M, G or T (KiB, MiB, ...)")]
+    #[error("is not a size; write bytes, or a number with K, M, G or T (KiB, MiB, ...)")]
     Form,
     /// More than 64 bits can count.
     #[error("is too large")]

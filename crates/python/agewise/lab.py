@@ -252,7 +252,7 @@ def whatif(traces: Union[Path, Sequence[Path]], *, sample: float = 1.0) -> Rows:
     `sample`: percent of the pages that are simulated. Raises OSError for unreadable files.
     """
     if not 0 < sample <= 100:
-        raise ValueError(f"{sample!r} is no share of the pages: above 0, to 100 percent")
+        raise ValueError(f"{sample!r} is not a share of the pages: above 0, to 100 percent")
     all = [traces] if isinstance(traces, (str, os.PathLike)) else traces
     return _rows(_native.whatif([os.fspath(trace) for trace in all], float(sample)))
 

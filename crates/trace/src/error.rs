@@ -121,7 +121,7 @@ pub enum TraceError {
     /// It decompresses to far more than traces do.
     #[error(
         "{}: over {expansion_max} times its size when decompressed ({bytes} bytes so far), which \
-         is more than traces are; if it is one, raise --expansion-max", path.display()
+         is more than usual for a trace; if it is one, raise --expansion-max", path.display()
     )]
     Expansion {
         /// The file.

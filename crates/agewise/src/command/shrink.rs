@@ -235,7 +235,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     {
         let high = step.wait_ratio.high * 100.0;
         agewise_cli::note!(
-            "the goal may hurt: waiting is at most {high:.2} %; each step is verified"
+            "the goal may do harm: waiting could reach {high:.2} %; each step is verified"
         );
     }
     let Some(mut throttle) = throttle else {
@@ -377,8 +377,8 @@ fn print_summary(out: &mut impl Write, format: Format, summary: &Summary) -> std
         Format::Text => {
             let why = match summary.verdict {
                 "reached" => "the goal was reached and held",
-                "waiting" => "more was waited than is allowed; the step before is well",
-                "unpredicted" => "there were more faults than predicted; the step before is well",
+                "waiting" => "waiting exceeded what is allowed; the previous step holds",
+                "unpredicted" => "there were more faults than predicted; the previous step holds",
                 _ => "interrupted",
             };
             let saved = units::bytes_text(summary.saved_bytes);
@@ -389,7 +389,7 @@ fn print_summary(out: &mut impl Write, format: Format, summary: &Summary) -> std
             let rest = if summary.kept {
                 "it stays"
             } else {
-                "it was taken back"
+                "it was removed"
             };
             writeln!(out, "{why}: {limit}, {saved} less; {rest}")
         }

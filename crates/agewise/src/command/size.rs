@@ -335,7 +335,7 @@ fn text(out: &mut impl Write, answer: &Answer<'_>, need: &Need) -> std::io::Resu
     writeln!(
         out,
         "{:>12} {unit:>15} {:>24} {waiting:>10}",
-        "memory", "between"
+        "memory", "interval"
     )?;
     for (at, point) in need.points.iter().enumerate() {
         if is_repetition(need, at) {

@@ -236,7 +236,7 @@ fn text(
         writeln!(
             out,
             "{:>10} {:>6} {:>10} {:>23} {:>9} {:>9}",
-            "memory", "", "faults/s", "between", "waiting", "at most"
+            "memory", "", "faults/s", "interval", "waiting", "at most"
         )?;
         let most = records
             .iter()
@@ -273,13 +273,13 @@ fn remarks(out: &mut impl Write, found: &Found, costs: &Costs) -> std::io::Resul
     )?;
     writeln!(
         out,
-        "as it is: {:.1} pages a second came back; prices: {}",
+        "currently: {:.1} pages per second came back; prices: {}",
         curves.seen_per_second,
         costs.text()
     )?;
     writeln!(
         out,
-        "not known: {} was not used at all meanwhile and may be wanted later; {:.1} uses a second \
+        "not known: {} was not used at all meanwhile and may be needed later; {:.1} uses per second \
          were the first since watching began",
         units::bytes_text(curves.unused_bytes),
         curves.unknown_per_second,

@@ -97,7 +97,7 @@ pub enum FilesError {
         dir: PathBuf,
     },
     /// It is not ours.
-    #[error("{} is not empty, or no directory, or mounted by another program: give another one", dir.display())]
+    #[error("{} is not empty, not a directory, or mounted by another program: give another one", dir.display())]
     Occupied {
         /// The directory.
         dir: PathBuf,

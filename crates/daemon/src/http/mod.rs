@@ -50,14 +50,14 @@ pub enum ServeError {
     /// Others than this machine could connect.
     #[error(
         "metrics.listen: {address} can be reached from other machines; set metrics.allow_remote = \
-         true if that is meant"
+         true if that is intended"
     )]
     NotLoopback {
         /// The address.
         address: SocketAddr,
     },
     /// What is there is no socket.
-    #[error("metrics.listen: {} is there and is no socket: choose another path", path.display())]
+    #[error("metrics.listen: {} exists and is not a socket: choose another path", path.display())]
     NoSocket {
         /// The path.
         path: PathBuf,

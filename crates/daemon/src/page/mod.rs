@@ -111,7 +111,7 @@ impl Answer for Pages {
             "/icon.svg" => fixed("image/svg+xml", ICON),
             // Until there was a look, an empty answer would be taken for an empty machine.
             "/metrics" | "/api/snapshot" | "/readyz" if self.hub.snapshot().sequence == 0 => {
-                Response::plain(503, "the first look is not over yet")
+                Response::plain(503, "the first look is not complete yet")
             }
             "/healthz" | "/readyz" => self.health(),
             "/metrics" => self.metrics(Syntax::accepted(&request.accept)),

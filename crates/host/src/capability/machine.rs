@@ -171,7 +171,7 @@ fn accessed_bits(facts: &Facts) -> Capability {
     };
     match owner {
         Err(error) => shared(
-            format!("cannot tell who clears them: {error}"),
+            format!("cannot tell what clears them: {error}"),
             "run as root",
         ),
         Ok(Owner::Module { name: module }) => shared(
@@ -193,7 +193,7 @@ fn accessed_bits(facts: &Facts) -> Capability {
                      still look older than they are",
                     pids.join(", ")
                 ),
-                "whoever set up /sys/kernel/mm/damon/admin can stop it; agewise does not",
+                "the program that set up /sys/kernel/mm/damon/admin can stop it; agewise does not",
             )
         }
         Ok(_) => line(

@@ -139,7 +139,7 @@ fn page_cache(facts: &Facts) -> Capability {
         Err(_) => line(
             name,
             State::Missing,
-            "which pages of files are cold is not known",
+            "it is not known which pages of files are cold",
         )
         .advise("see the access source of this name"),
     }

@@ -60,14 +60,14 @@ pub enum CgroupError {
         path: String,
     },
     /// It was removed and another one made in its place.
-    #[error("cgroup {path} has been removed and made again: what is there now is another one")]
+    #[error("cgroup {path} has been removed and recreated: the current one is a different cgroup")]
     Recreated {
         /// The path below the hierarchy.
         path: String,
     },
     /// Cgroups made below it have no limits of memory.
     #[error(
-        "cgroup {path} hands no memory controller down: write +memory to its \
+        "cgroup {path} does not pass the memory controller down: write +memory to its \
          cgroup.subtree_control, or start agewise in a cgroup of its own (systemd-run --scope)"
     )]
     NotHandedDown {

@@ -15,8 +15,8 @@ pub enum DamonError {
     Missing,
     /// Somebody else runs it.
     #[error(
-        "DAMON is in use by {owner}; it has one owner at a time, and agewise never disturbs it: stop \
-         it where it was started, or look another way (--source pagewalk)"
+        "DAMON is in use by {owner}; it has one owner at a time, and agewise never interferes: stop \
+         it where it was started, or use another source (--source pagewalk)"
     )]
     Owned {
         /// Who.
@@ -68,11 +68,11 @@ fn without(operations: &str) -> &'static str {
     match operations {
         "vaddr" => {
             "it was built without CONFIG_DAMON_VADDR, so processes cannot be watched; name a memory \
-             cgroup (--cgroup), or look another way (--source pagewalk)"
+             cgroup (--cgroup), or use another source (--source pagewalk)"
         }
         _ => {
             "it was built without CONFIG_DAMON_PADDR, so physical memory cannot be watched; name \
-             processes or cgroups (--pid, --cgroup), or look another way (--source pagewalk)"
+             processes or cgroups (--pid, --cgroup), or use another source (--source pagewalk)"
         }
     }
 }

@@ -102,7 +102,7 @@ pub enum KernelSourceError {
     #[error(transparent)]
     Damon(#[from] DamonError),
     /// More processes than a monitor of ours watches.
-    #[error("{found} processes, and DAMON is given at most {PROCESSES_MAX} at a time: name fewer")]
+    #[error("{found} processes, but at most {PROCESSES_MAX} at a time for DAMON: name fewer")]
     TooManyProcesses {
         /// How many there are.
         found: usize,

@@ -20,7 +20,7 @@ pub enum PageoutError {
         pid: u32,
     },
     /// The process may not be touched: it waits for our answer.
-    #[error("process {pid} is one that agewise came from: it would wait for itself; left alone")]
+    #[error("process {pid} is an ancestor of agewise: it would wait for itself; left alone")]
     Ancestor {
         /// The pid.
         pid: u32,
@@ -54,7 +54,7 @@ pub enum PageoutError {
     NotSupported,
     /// The kernel finds no memory by a pidfd once the first thread has ended.
     #[error(
-        "process {pid} goes on without its first thread: process_madvise reaches no memory of it; \
+        "process {pid} runs on without its first thread: process_madvise cannot reach its memory; \
          limit its cgroup instead (memory.high, memory.reclaim)"
     )]
     LostLeader {

@@ -122,7 +122,7 @@ impl Accessed {
         if !hooks.iter().any(|hook| hook.sees == Sees::Reads) {
             return Err(AccessError::Unsupported {
                 what: TRACER,
-                why: "the kernel shows no place where files are read (it needs BTF)".into(),
+                why: "the kernel offers no place to trace reads of files (it needs BTF)".into(),
             });
         }
         let mut accessed = bpf::load(TRACER, "the BPF programs on the page cache", || {

@@ -153,7 +153,7 @@ impl CacheWalk {
             [Some(one), Some(other)] if one == other => Ok(one),
             _ => Err(AccessError::Unsupported {
                 what: WALKER,
-                why: "frames of cached pages cannot be told: no array of struct page".into(),
+                why: "frames of cached pages cannot be determined: no array of struct page".into(),
             }),
         }
     }

@@ -102,7 +102,7 @@ pub(super) fn check() -> Result<(), AccessError> {
     if entry::known_here().is_empty() {
         let arch = std::env::consts::ARCH;
         return unsupported(format!(
-            "it knows page tables of x86-64 and AArch64, not {arch}"
+            "it supports page tables of x86-64 and AArch64, not {arch}"
         ));
     }
     check_page_size()

@@ -72,7 +72,7 @@ pub enum ProcessError {
     },
     /// A zombie has no memory any more.
     #[error(
-        "process {pid} ({}) has exited and waits for its parent {ppid} to reap it: it has no memory any more",
+        "process {pid} ({}) has exited and waits for its parent {ppid} to reap it: it no longer has memory",
         comm.terminal()
     )]
     Zombie {

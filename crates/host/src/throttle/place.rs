@@ -122,7 +122,7 @@ impl Place {
         };
         let stat = rustix::fs::fstat(&fd).map_err(|errno| unreadable(&self.path, errno))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(untrusted(&self.path, "it is no file"));
+            return Err(untrusted(&self.path, "it is not a file"));
         }
         if !self.is_closed && !is_ours(&stat) {
             return Err(untrusted(&self.path, "it belongs to another user"));

@@ -43,7 +43,7 @@ const KEPT_BYTES: usize = NUMBERS * 8 + RATES * 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
     /// It does not begin as one.
-    #[error("it is no history of curves")]
+    #[error("it is not a history of curves")]
     Foreign,
     /// A later program wrote it.
     #[error("it has version {0}, this program knows {VERSION}")]

@@ -52,7 +52,7 @@ pub struct Planned {
 pub enum Refusal {
     /// The curve says that it hurts.
     #[error(
-        "{limit_bytes} bytes would cost {:.2} % of the time in waiting, {:.2} % are allowed",
+        "{limit_bytes} bytes would cost {:.2} % of the time in waiting, {:.2} % is allowed",
         wait_ratio * 100.0, wait_max * 100.0
     )]
     Hurts {
@@ -64,13 +64,13 @@ pub enum Refusal {
         wait_max: f64,
     },
     /// Nothing can be taken.
-    #[error("no size below what it has keeps waiting within {:.2} %", wait_max * 100.0)]
+    #[error("no size below its current one keeps waiting within {:.2} %", wait_max * 100.0)]
     Nothing {
         /// What is allowed.
         wait_max: f64,
     },
     /// It holds no more than that.
-    #[error("it has {usage_bytes} bytes, which is no more than {limit_bytes}")]
+    #[error("it has {usage_bytes} bytes, which is not more than {limit_bytes}")]
     Smaller {
         /// The limit asked for.
         limit_bytes: u64,

@@ -57,13 +57,13 @@ pub(super) fn parse_time_ns(text: &str) -> anyhow::Result<u64> {
         "s" => 1e9,
         _ => {
             return Err(anyhow!(
-                "`{text}` is no time; write a number with ns, us, ms or s"
+                "`{text}` is not a time; write a number with ns, us, ms or s"
             ));
         }
     };
     let number: f64 = number
         .parse()
-        .with_context(|| format!("`{text}` is no time"))?;
+        .with_context(|| format!("`{text}` is not a time"))?;
     let ns = number * scale;
     if !(0.0..=1e18).contains(&ns) {
         return Err(anyhow!("`{text}` is not between 0 and 10^9 s"));

@@ -37,7 +37,7 @@ pub struct Args {
 }
 
 fn percent(text: &str) -> Result<f64, String> {
-    agewise_cli::observe::percent(text).map_err(|_| format!("'{text}' is no share of the pages"))
+    agewise_cli::observe::percent(text).map_err(|_| format!("'{text}' is not a share of the pages"))
 }
 
 /// Compares and prints.

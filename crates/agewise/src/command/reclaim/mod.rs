@@ -128,7 +128,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(pid) = args.targets.pid
         && mover::own_lineage().contains(&pid)
     {
-        bail!("process {pid} is agewise itself or one it came from: it would wait for itself");
+        bail!("process {pid} is agewise itself or one of its ancestors: it would wait for itself");
     }
     let pids: Vec<u32> = args.targets.pid.into_iter().collect();
     let cgroups: Vec<String> = args.targets.cgroup.clone().into_iter().collect();
@@ -228,7 +228,7 @@ fn find_all(agent: &mut Agent, older_than: Duration) -> Vec<Cold> {
     let mut found = Vec::new();
     for pid in pids {
         if mover::own_lineage().contains(&pid) {
-            agewise_cli::note!("process {pid} is ours or one we came from: left alone");
+            agewise_cli::note!("process {pid} is agewise itself or one of its ancestors: left alone");
             continue;
         }
         match mover::find_cold(agent, pid, ages, u64::MAX) {

@@ -115,7 +115,7 @@ fn price(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix("/GiB-month").unwrap_or(text);
     match number.trim().parse::<f64>() {
         Ok(price) if price.is_finite() && price >= 0.0 => Ok(price),
-        _ => Err(format!("'{text}' is no price such as 4.0/GiB-month")),
+        _ => Err(format!("'{text}' is not a price such as 4.0/GiB-month")),
     }
 }
 
@@ -206,10 +206,10 @@ fn reason(said: &Recommendation, args: &Args) -> String {
         Basis::Curve => format!("waiting stays within {target} at its upper bound"),
         Basis::More => format!("it waits more than {target} with what it has"),
         Basis::Unbounded => {
-            format!("as it is: no smaller size keeps within {target} for certain")
+            format!("unchanged: no smaller size is certain to stay within {target}")
         }
         Basis::ShortHistory => format!(
-            "as it is: {} seen, {} are wanted; by what was seen {}",
+            "unchanged: {} observed, {} required; based on that {}",
             units::duration_text(Duration::from_millis(said.observed_ms)),
             units::duration_text(args.history),
             units::bytes_text(said.curve_bytes),

@@ -185,7 +185,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(Open::Histograms(open)) = source.map(|source| source.open) {
         anyhow::ensure!(
             !args.files,
-            "--files puts page tables and the page cache together; this source reads neither"
+            "--files combines page tables and the page cache; this source reads neither"
         );
         agewise_host::access::check_page_size()?;
         return kernel::run(args, open, &targets, duration, period);

@@ -143,7 +143,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(pid) = args.pid
         && mover::own_lineage().contains(&pid)
     {
-        bail!("process {pid} is agewise itself or one it came from: it is left alone");
+        bail!("process {pid} is agewise itself or one of its ancestors: it is left alone");
     }
     let pids: Vec<u32> = args.pid.into_iter().collect();
     let cgroups: Vec<String> = args.cgroup.clone().into_iter().collect();

@@ -185,7 +185,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             drop(recorder);
             if !args.command.is_empty() {
                 agewise_cli::note!(
-                    "recording has ended, the command goes on: {}",
+                    "recording has ended, the command continues: {}",
                     agewise_cli::output::chain(&error)
                 );
             }

@@ -68,7 +68,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &mut View) {
         },
         order.0.name(),
         if order.1 { " (reversed)" } else { "" },
-        if view.is_paused() { "go on" } else { "pause" },
+        if view.is_paused() { "resume" } else { "pause" },
     );
     frame.render_widget(Paragraph::new(keys_text), keys);
     if view.has_help {
