@@ -279,7 +279,7 @@ fn remarks(out: &mut impl Write, found: &Found, costs: &Costs) -> std::io::Resul
     )?;
     writeln!(
         out,
-        "not known: {} was not used at all meanwhile and may be needed later; {:.1} uses per second \
+        "not known: {} was not used meanwhile and may be needed later; {:.1} uses per second \
          were the first since watching began",
         units::bytes_text(curves.unused_bytes),
         curves.unknown_per_second,

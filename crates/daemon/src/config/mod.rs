@@ -278,7 +278,7 @@ impl Act {
             () if !self.pids.is_empty() => {
                 Err("has files = true and has pids: file memory is charged to cgroups")
             }
-            () if is_held => Err("has files = true and holds a limit: the kernel selects the pages"),
+            () if is_held => Err("has files = true and holds a limit: the kernel selects"),
             () => Ok(()),
         }
     }
@@ -354,7 +354,7 @@ impl Config {
         }
         if self.protect.up_to != UpTo::Report && self.protect.cgroups.is_empty() {
             return Err(
-                "protect.up_to: there is nothing to protect: list the cgroups to protect in protect.cgroups"
+                "protect.up_to: nothing is protected: list the cgroups to protect in protect.cgroups"
                     .to_owned(),
             );
         }

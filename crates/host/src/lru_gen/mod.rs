@@ -32,8 +32,8 @@ pub struct Features {
 pub enum CommandError {
     /// EINVAL: the cgroup or node is unknown, or the sequence number is out of range.
     #[error(
-        "the kernel refused '{command}': memory cgroup or node unknown, or the generation no longer \
-         exists; read the generations again"
+        "the kernel refused '{command}': memory cgroup or node unknown, or the generation no \
+         longer exists; read the generations again"
     )]
     Invalid {
         /// The command.
