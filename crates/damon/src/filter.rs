@@ -21,7 +21,7 @@ pub enum FilterKind {
     Young,
     /// Pages on an active list (7.2).
     Active,
-    /// Pages of a folio of so many bytes, both bounds inclusive (7.2).
+    /// Pages of a folio of this size in bytes, both bounds inclusive (7.2).
     HugepageSize(u64, u64),
     /// Pages no page table maps (7.2).
     Unmapped,
@@ -134,8 +134,8 @@ impl PageFilters {
         }
     }
 
-    /// Whether a page passes; `is` tells whether it is of a kind. Kinds after the one that decides
-    /// are not asked: asking for [`FilterKind::Young`] makes a page old.
+    /// Whether a page passes; `is` reports whether it is of a kind. Kinds after the deciding one
+    /// are not queried: querying [`FilterKind::Young`] makes a page old.
     pub fn passes(&self, mut is: impl FnMut(FilterKind) -> bool) -> bool {
         for filter in &self.list {
             if is(filter.kind) == filter.matching {

@@ -13,7 +13,8 @@ use super::target::TargetId;
 /// Parameters both modules have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Common {
-    /// `enabled`: whether it runs. The kernel's default is N; who makes a module here wants it to run.
+    /// `enabled`: whether it runs. The kernel's default is N; anyone who creates a module here
+    /// wants it to run.
     pub enabled: bool,
     /// `sample_interval`, us.
     pub sample_us: u64,
@@ -25,11 +26,12 @@ pub struct Common {
     pub max_nr_regions: u64,
     /// `monitor_region_start` and `_end`, in address units; both 0 means all memory.
     pub region: (u64, u64),
-    /// `autotune_monitoring_intervals` (7.2): starts from 5 ms and 100 ms whatever is set above.
+    /// `autotune_monitoring_intervals` (7.2): starts from 5 ms and 100 ms regardless of the
+    /// settings above.
     pub autotune: bool,
     /// `addr_unit` (7.2): bytes one step of an address stands for.
     pub addr_unit: u64,
-    /// `quota_ms`: time all schemes together may take in a window; 0 is no limit.
+    /// `quota_ms`: the time that all schemes together may take in a window; 0 is no limit.
     pub quota_ms: u64,
     /// `quota_reset_interval_ms`.
     pub quota_reset_interval_ms: u64,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The monitor (mm/damon/core.c: `kdamond_fn`): looks at one page of each region a sample, sums the
-//! looks up an aggregation, and cuts and joins regions so that few of them tell hot from cold.
+//! The monitor (mm/damon/core.c: `kdamond_fn`): looks at one page of each region per sample, sums
+//! the looks over an aggregation, and splits and merges regions so that few of them separate hot
+//! from cold.
 //!
 //! The world drives it: `wait`, then `prepare`, then a pause of `attrs().sample_us`, then `check`.
 

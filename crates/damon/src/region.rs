@@ -93,7 +93,7 @@ impl Region {
 }
 
 /// Updates ages after an aggregation: the age of a region whose rate moved by more than
-/// `threshold`, or changed between zero and not zero, starts again.
+/// `threshold`, or changed between zero and nonzero, is reset.
 pub fn count_ages(regions: &mut [Region], threshold: u32) {
     for region in regions {
         let moved = region.nr_accesses.abs_diff(region.last_nr_accesses) > threshold;

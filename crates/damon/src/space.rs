@@ -29,7 +29,7 @@ pub trait Space {
     /// start and, of virtual memory, at every update of the ranges.
     fn ranges(&mut self, target: TargetId, ranges: &mut Vec<(u64, u64)>);
 
-    /// Marks the page of `addr` not accessed, so that the next look can tell.
+    /// Marks the page of `addr` as not accessed, so that the next look can tell.
     fn make_old(&mut self, target: TargetId, addr: u64);
 
     /// Whether the page of `addr` was accessed since [`Space::make_old`]. Pages on no LRU list and

@@ -102,10 +102,10 @@ pub enum Flag {
     /// Came back from a short distance: enters a generation above the oldest
     /// ([`crate::refault_distance`]).
     Promoted = 1 << 29,
-    /// `PG_idle`: whoever watches accesses has not seen one since it set this.
+    /// `PG_idle`: the access monitor has not seen an access since it set this flag.
     Idle = 1 << 30,
-    /// `PG_young`: whoever watches accesses has cleared an accessed bit, which reclaim still has to
-    /// take for one.
+    /// `PG_young`: the access monitor has cleared an accessed bit, which reclaim still has to count
+    /// as an access.
     Young = 1 << 31,
 }
 
@@ -164,7 +164,7 @@ impl Folio {
         self.flags &= !(flag as u32);
     }
 
-    /// Clears a flag and tells whether it was set.
+    /// Clears a flag and returns whether it was set.
     #[inline]
     pub fn test_clear(&mut self, flag: Flag) -> bool {
         let was = self.has(flag);

@@ -75,7 +75,8 @@ impl Lru {
     }
 
     /// Hot advice for one folio (`folio_activate`): it joins the active list, or the second
-    /// youngest generation (the youngest if its workingset flag is set), whatever its references.
+    /// youngest generation (the youngest if its workingset flag is set), regardless of its
+    /// references.
     pub fn activate(&mut self, pfn: Pfn, cpu: usize) {
         self.batch_activate(cpu, pfn);
     }

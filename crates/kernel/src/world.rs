@@ -28,7 +28,7 @@ pub struct Protection {
 pub enum PageoutOutcome {
     /// Written before the call returned (zram): the folio is clean now.
     Written,
-    /// Under writeback; the world clears the flag and tells the engine when it ends.
+    /// Under writeback; when it ends, the world clears the flag and notifies the engine.
     Writeback,
     /// Could not be started now: keep.
     Keep,
@@ -145,11 +145,11 @@ pub trait World {
     /// A reclaimer sleeps (congestion, too many isolated, no progress) for at most `timeout_ns`.
     fn throttle(&mut self, node: NodeId, reason: Throttle, timeout_ns: u64);
 
-    /// What those who sleep for `reason` on this node wait for has come: they may go on.
+    /// What the tasks sleeping for `reason` on this node wait for has happened: they may continue.
     fn wake_throttled(&mut self, _node: NodeId, _reason: Throttle) {}
 
-    /// Kills a task to make room (`min_ttl`, or no reclaim possible). False when the OOM lock could
-    /// not be taken or there is nobody to kill.
+    /// Kills a task to make room (`min_ttl`, or no reclaim possible). False if the OOM lock could
+    /// not be taken or there is no task to kill.
     fn oom_kill(&mut self, memcg: MemcgId) -> bool;
 
     /// Reclaim passed a tracepoint: once a call, a list or a batch, never once a page.

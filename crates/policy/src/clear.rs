@@ -75,7 +75,7 @@ impl CostModel {
         pages as f64 * self.refs_page_ns
     }
 
-    /// `MADV_COLD` on so many ranges and pages took `cpu_ns`.
+    /// `MADV_COLD` on this many ranges and pages took `cpu_ns`.
     pub fn learn_cold(&mut self, ranges: u64, pages: u64, cpu_ns: u64) {
         if ranges == 0 {
             return;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The window of generations: when each was born, and how many pages it holds.
 //!
-//! A generation is the set of pages last seen accessed in one interval of time. It is born when
-//! its interval starts; the youngest is still open. The kernel keeps four (`MAX_NR_GENS`) and
-//! numbers them with a sequence that only grows; here their number is a parameter, because one
-//! byte a page can tell more than a hundred apart.
+//! A generation is the set of pages last seen accessed in one interval of time. It is born when its
+//! interval starts; the youngest is still open. The kernel keeps four (`MAX_NR_GENS`) and numbers
+//! them with a sequence that only grows; here their number is a parameter, because one byte per
+//! page can distinguish more than a hundred.
 //!
 //! A page does not carry the 64-bit sequence number but a [`Label`] of seven bits. Labels grow
 //! with youth, so "older than" is one comparison of bytes. When labels run out, the window is

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a trace is made of: requests as they are stored, and the single-page accesses they stand for.
+//! What a trace consists of: requests as stored, and the single-page accesses they stand for.
 
-/// Whether an access read or wrote, where the trace tells.
+/// Whether an access read or wrote, if recorded in the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub enum AccessKind {
     /// The trace does not say.
@@ -13,7 +13,7 @@ pub enum AccessKind {
     Write,
 }
 
-/// What backs the page, where the trace tells.
+/// What backs the page, if recorded in the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub enum PageClass {
     /// The trace does not say.

@@ -81,7 +81,7 @@ impl DenseTrace {
         })
     }
 
-    /// A trace whose pages are numbered already: `accesses` hold positions in `pages`.
+    /// A trace whose pages are already numbered: `accesses` hold positions in `pages`.
     pub(crate) fn from_parts(accesses: Vec<u32>, pages: Vec<u64>) -> Self {
         debug_assert!(
             accesses

@@ -79,7 +79,7 @@ pub enum TraceError {
         /// The format it was read as.
         format: &'static str,
     },
-    /// Neither name nor content tells the format.
+    /// Neither name nor content identifies the format.
     #[error("{}: cannot tell its format ({hint}); name one with --trace-format: {known}", path.display())]
     UnknownFormat {
         /// The file.

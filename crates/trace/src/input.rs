@@ -33,11 +33,11 @@ pub struct Input {
     end: usize,
     /// Offset of `buffer[start]` in the decompressed content.
     offset: u64,
-    /// Offset and number (from 1) of the line or record handed out last; number 0 before any line.
+    /// Offset and number (from 1) of the line or record returned last; number 0 before any line.
     record_offset: u64,
     line: u64,
     finished: bool,
-    /// An error met while looking ahead, handed out once the bytes before it are used up.
+    /// An error found while looking ahead, returned once the bytes before it are used up.
     pending: Option<std::io::Error>,
 }
 
@@ -235,7 +235,7 @@ impl Input {
         Ok(filled)
     }
 
-    /// A [`TraceError::Malformed`] at the line or record handed out last.
+    /// A [`TraceError::Malformed`] at the line or record returned last.
     #[must_use]
     pub fn malformed(&self, format: &'static str, what: impl Into<String>) -> TraceError {
         TraceError::Malformed {

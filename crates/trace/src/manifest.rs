@@ -2,8 +2,8 @@
 //! A manifest: a CSV that names many traces at once, with the columns `file`, `trace_name` and `format`
 //! and any others.
 //!
-//! The format is free text, as people write it; a format name of ours is taken as it is. Where it says
-//! nothing, the names and then the content of the file decide.
+//! The format is free text, as people write it; the name of a supported format is taken literally.
+//! If the text is not conclusive, the names and then the content of the file decide.
 
 use std::path::{Path, PathBuf};
 
@@ -36,8 +36,8 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Reads a manifest. Files are looked for under `directory` as they are named, then by their last
-    /// part alone, then beside the manifest.
+    /// Reads a manifest. Files are looked up under `directory` by their given name, then by their
+    /// last component alone, then next to the manifest.
     ///
     /// # Errors
     /// [`TraceError::Table`] when it cannot be read or lacks a column. That a trace file is missing

@@ -23,7 +23,7 @@ pub fn decimal(text: &[u8]) -> Result<u64, String> {
     Ok(value)
 }
 
-/// Whether a line is so many decimal numbers and no more.
+/// Whether a line consists of exactly this many decimal numbers.
 #[must_use]
 pub fn are_decimals(line: &[u8], count: usize) -> bool {
     let mut words = words(line);

@@ -2,9 +2,9 @@
 //! Maps 64-bit pages to small dense numbers in the order they are first seen.
 //!
 //! Open addressing over the numbers alone: the page of a number is in the list of pages.
-//! Neighbouring pages have their slots in one cache line. A table that grows is built anew from the
-//! list, and the old one is gone by then: the worst moment is 8 bytes a page for the list and 10.7
-//! for a table just grown.
+//! Neighbouring pages have their slots in one cache line. A table that grows is rebuilt from the
+//! list after the old one was freed: the peak is 8 bytes per page for the list and 10.7 for a table
+//! that has just grown.
 
 /// Slots of a cache line, a power of two: as many neighbouring pages share one.
 const LINE_SLOTS: usize = 16;

@@ -191,7 +191,7 @@ pub(super) fn choose(lru: &Lru, lruvec: LruvecId, sc: &ScanControl, swappiness: 
     } else {
         FolioType::Anon
     };
-    // Before 6.14 the tiers of the chosen type are held against tier 0 of the other one.
+    // Before 6.14 the tiers of the chosen type are compared with tier 0 of the other one.
     let threshold = by_tier_zero.then(|| {
         state.control.tier_threshold(
             profile,

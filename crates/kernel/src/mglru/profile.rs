@@ -43,7 +43,7 @@ pub enum AgingRule {
 /// How much one pass over a lruvec evicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimLoop {
-    /// Rounds of up to 64 isolated folios until the amount, worked out anew each round, is scanned;
+    /// Rounds of up to 64 isolated folios until the amount, recomputed each round, is scanned;
     /// aging ends the pass.
     Rounds,
     /// Batches of at most 64 examined folios out of an amount fixed at the start; aging does not
@@ -348,7 +348,7 @@ impl Profile {
         }
     }
 
-    /// Cold advice: clears what the profile clears at once, and tells whether the folio may stay
+    /// Cold advice: clears what the profile clears at once, and returns whether the folio may stay
     /// where it is.
     pub fn deactivate_in_place(&self, folio: &mut Folio, min_seq: [u64; 2]) -> bool {
         match self.usage {

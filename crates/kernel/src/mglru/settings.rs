@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Run-time settings of the multi-gen LRU, and what a machine keeps for it beside its lruvecs.
+//! Run-time settings of the multi-gen LRU, and per-machine state outside its lruvecs.
 
 use rand_pcg::Pcg32;
 

@@ -33,7 +33,7 @@ pub enum Inconsistency {
         t: usize,
         /// Zone.
         zone: usize,
-        /// Pages whose generation field says so.
+        /// Pages counted by their generation field.
         counted: i64,
         /// Pages the size says.
         kept: i64,

@@ -258,7 +258,7 @@ fn walk_entries<W: World>(
     is_dense(total, young)
 }
 
-/// Takes the accessed bit of one entry and tells the folio; whether there was one to take.
+/// Takes the accessed bit of one entry and marks the folio; returns whether there was one to take.
 #[inline]
 fn take_sighting(lru: &mut Lru, round: &Round, pte: &mut Pte, vma: &Vma) -> bool {
     if !pte.young() {

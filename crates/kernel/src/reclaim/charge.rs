@@ -79,8 +79,8 @@ impl ChargeRetry {
         ChargeStep::Oom
     }
 
-    /// The OOM killer was asked: a kill makes room and starts the count of retries anew, without
-    /// one the charge fails.
+    /// The OOM killer was invoked: a kill makes room and restarts the count of retries; without one
+    /// the charge fails.
     pub fn after_oom(&mut self, killed: bool) -> ChargeStep {
         if !killed {
             return ChargeStep::Fail;

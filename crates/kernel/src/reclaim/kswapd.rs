@@ -52,7 +52,7 @@ pub struct Counters {
 #[derive(Clone, Debug)]
 enum State {
     Sleeping,
-    /// Dozing; the flag tells whether it was woken meanwhile.
+    /// Dozing; the flag says whether it was woken in the meantime.
     Napping {
         woken: bool,
     },

@@ -42,8 +42,8 @@ pub(super) fn is_reclaimable(lru: &Lru, world: &impl World, zone: NodeId) -> boo
     scanned < reclaimable_pages(lru, world, zone).saturating_mul(FRUITLESS_ROUNDS)
 }
 
-/// Whether global direct reclaim passes over a reclaim node: a zone that was scanned in vain, after
-/// the first priority, at which it is still polled. Never with lists per node.
+/// Whether global direct reclaim skips a reclaim node: a zone that was scanned in vain, after the
+/// first priority, at which it is still polled. Never with lists per node.
 pub(super) fn is_given_up(lru: &Lru, world: &impl World, zone: NodeId, sc: &ScanControl) -> bool {
     lru.classic.list_scope == ListScope::Zone
         && !sc.is_cgroup_reclaim()

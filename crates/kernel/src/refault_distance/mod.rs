@@ -30,7 +30,7 @@ use crate::folio::FolioType;
 pub struct Rule {
     /// Throttle 1. Off: distances are shortened by the share of evicted pages that came back.
     pub holes_widen_distance: bool,
-    /// Throttle 2. Off: distances are held against the active side however long it is.
+    /// Throttle 2. Off: distances are compared with the active side however long it is.
     pub long_active_throttles: bool,
     /// Activations age too, as in the mainline test.
     pub activations_age: bool,
@@ -51,8 +51,8 @@ impl Rule {
     };
 
     /// Whether a page of a type that is `distance` pages deep in the shadow LRU is to be activated,
-    /// given the sizes of the cgroup that evicted it. Without free swap anon pages are no
-    /// competitors: they cannot make room.
+    /// given the sizes of the cgroup that evicted it. Without free swap, anon pages do not compete:
+    /// they cannot make room.
     #[must_use]
     pub fn activates(
         &self,

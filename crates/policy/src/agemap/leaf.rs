@@ -27,7 +27,7 @@ const HIGH: u64 = 0x8080_8080_8080_8080;
 const FEW_IN_TABLE: u64 = 16;
 /// A pass that found fewer was not worth it.
 const POOR_PASS: u64 = 8;
-/// After so many such passes there are no more.
+/// Maximum number of such passes.
 const POOR_PASSES_MAX: u32 = 2;
 
 /// 0xff in lane `i` where bit `i` of the index is set.

@@ -14,7 +14,7 @@ use crate::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 pub struct Facts<'a> {
     /// Page number of the table's first page / 512.
     pub index: u64,
-    /// The bits. Those outside one's own range must be zero.
+    /// The bits. Those outside the table's own range must be zero.
     pub bits: &'a TableBits,
     /// Which of the pages are file pages; the others are anon. Bits of pages that are not there
     /// mean nothing.
@@ -235,8 +235,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Says that the tables of `indices` were left out of this look on purpose: they stay as they
-    /// are. Whole tables only, in the same ascending order.
+    /// Declares that the tables of `indices` were deliberately left out of this look: they stay
+    /// unchanged. Whole tables only, in the same ascending order.
     pub fn keep(&mut self, indices: std::ops::Range<u64>) {
         let store = &mut self.map.store;
         for at in store.position(indices.start)..store.tables.len() {
@@ -357,7 +357,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// All 512 pages were there, are there and are of the types they were: only accesses tell.
+    /// All 512 pages were and are present and have kept their types: only accesses matter.
     fn update_steady(&mut self, table: &Table, young: &PageSet, files: &PageSet) {
         let leaf = &mut self.map.store.leaves[table.leaf];
         let sizes = self.map.generations.sizes_mut();

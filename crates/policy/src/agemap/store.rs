@@ -18,7 +18,7 @@ pub(super) const NO_LEAF: u32 = u32::MAX;
 pub(super) enum Files {
     /// None.
     None,
-    /// All that are there.
+    /// All existing tables.
     All,
     /// Those with a bit in this mask of the store.
     Some(u32),
@@ -216,7 +216,7 @@ impl Store {
         }
     }
 
-    /// Gives back what a table that is gone held besides its header.
+    /// Frees what a table that is gone held besides its header.
     pub fn release(&mut self, table: Table) {
         if table.leaf != NO_LEAF {
             self.leaves.remove(table.leaf);
@@ -224,7 +224,7 @@ impl Store {
         self.drop_mask(table.files);
     }
 
-    /// Merges new headers, ascending; none of them is there yet.
+    /// Merges new headers, ascending; none of them exists yet.
     pub fn merge(&mut self, fresh: &[Table]) {
         let Some(first) = fresh.first() else { return };
         // Headers must not double: that would cost a tenth of a byte a page.

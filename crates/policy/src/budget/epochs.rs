@@ -34,7 +34,7 @@ pub const PAIRS_MIN: usize = 4;
 pub const PAIRS_MAX: usize = 16;
 /// Epochs held before each such pair until it is.
 pub const EPOCHS_A_PAIR_OPEN: u32 = 2;
-/// Once it is shown, there is a pair for every so many epochs.
+/// Once the budget is shown to pay, there is one pair per this many epochs.
 pub const EPOCHS_A_PAIR: u32 = 16;
 /// A budget that was left to the kernel is tried again after this time, doubled each time, ms.
 pub const BACK_MS: u64 = 10 * 60_000;
@@ -148,7 +148,7 @@ impl Epochs {
         }
     }
 
-    /// Takes the counters of a program that has so much memory when it is due, and says who holds
+    /// Takes the counters of a program that has this much memory when it is due, and says who holds
     /// the limit from now on.
     pub fn turn(&mut self, now_ms: u64, counted: &Counted, memory_pages: u64) -> Holder {
         if now_ms < self.due_ms() {
@@ -179,14 +179,14 @@ impl Epochs {
         self.holder
     }
 
-    /// Nothing can be compared now: the budget is held, and an epoch begins anew later.
+    /// Nothing can be compared now: the budget is held, and a new epoch starts later.
     pub fn put_off(&mut self, now_ms: u64) {
         self.verdict = Verdict::Open;
         self.second = None;
         self.begin(now_ms, Holder::Budget);
     }
 
-    /// What holding the budget changes, as far as it is known.
+    /// The effect of holding the budget, as far as it is known.
     pub fn gain(&self) -> Option<Gain> {
         let relative = |of: fn(&Taken) -> f64| {
             let alone = self.alone.iter().map(of).sum::<f64>() / self.alone.len() as f64;

@@ -31,8 +31,8 @@ pub use world::World;
 /// Bytes of a page, the unit of queues and slices.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Scans may take this share of a core, percent, whatever the size of the target and whatever they
-/// are good for.
+/// Scans may take this share of a core, percent, regardless of the size of the target and of the
+/// scans' benefit.
 pub const SCAN_PERCENT: f64 = 1.0;
 
 /// And this share of what moving takes, percent, if that is more: a scan is worth what it saves of
@@ -42,8 +42,8 @@ pub const SCAN_OF_MOVES_PERCENT: f64 = 25.0;
 /// What it costs the target to set an accessed bit again that a scan cleared, ns.
 pub const YOUNG_AGAIN_NS: u64 = 400;
 
-/// A scan tells most when about this share of the memory was accessed since the one before: with
-/// much less nothing is learnt, with much more all pages look alike.
+/// A scan is most informative when about this share of the memory was accessed since the previous
+/// one: with much less nothing is learned, with much more all pages look alike.
 pub const YOUNG_SHARE: f64 = 0.25;
 
 /// Longest time between scans, ms, unless [`SCAN_PERCENT`] asks for more.
@@ -56,27 +56,26 @@ pub const SCAN_DEFAULT_MS: u64 = 250;
 /// again by then.
 pub const QUEUE_FACTOR: u64 = 2;
 
-/// At least so much is queued, pages: a quiet target may grow at once.
+/// At least this much is queued, pages: a quiet target may grow at once.
 pub const QUEUE_MIN_PAGES: u64 = 2048;
 
-/// At most so much is queued, pages (4 GiB): lone pages take 16 bytes each in the queue.
+/// At most this much is queued, pages (4 GiB): lone pages take 16 bytes each in the queue.
 pub const QUEUE_MAX_PAGES: u64 = 1 << 20;
 
-/// The coldest of these parts of a queue goes first, then twice as much of the next, and so on: a
-/// small target would lose what is merely cool as soon as what is cold, if all went by address.
-/// Tiers as coarse as that leave neighbours together, which are cheaper to move than pages that lie
-/// alone.
+/// The coldest of these parts of a queue goes first, then twice as much of the next, and so on: if
+/// everything went by address, a small target would lose merely cool memory as soon as cold memory.
+/// Tiers this coarse keep neighbours together, which are cheaper to move than lone pages.
 pub const QUEUE_TIERS: u64 = 8;
 
-/// A queue that ran dry between two scans is filled with so many times what was asked for.
+/// A queue that ran dry between two scans is refilled with this many times what was asked for.
 pub const REFILL_FACTOR: u64 = 4;
 
 /// Such scans take at most this share of a core, percent. They clear nothing, so that they cost the
 /// target nothing; with less, the queue of a target that refaults fast is dry for longer.
 pub const REFILL_PERCENT: f64 = 25.0;
 
-/// Where pages that came in since the last scan may go before what was there, they are looked for
-/// by scans that clear nothing, for this share of what moving takes, percent.
+/// If pages that arrived since the last scan may go before older ones, they are found by scans that
+/// clear nothing, for this share of what moving takes, percent.
 pub const NEWCOMERS_OF_MOVES_PERCENT: f64 = 10.0;
 
 /// A move goes in slices, this long apart, us: a program that shares the CPU waits for one at most.
@@ -95,13 +94,13 @@ pub const SLICES_A_STEP: u64 = 4;
 /// a move would take too long in all.
 pub const SLICE_PAGES: u64 = 8;
 
-/// A move takes at most so long, us.
+/// Maximum duration of a move, us.
 pub const MOVE_MAX_US: u64 = 16_000;
 
 /// The same while memory grows faster than it is moved: the kernel's own reclaim would be dearer.
 pub const MOVE_BEHIND_US: u64 = 4_000;
 
-/// A slice that comes late takes what it would have taken meanwhile, up to so many slices.
+/// A late slice also takes what it would have taken in the meantime, up to this many slices.
 pub const LATE_SLICES_MAX: u64 = 4;
 
 /// A rehearsal moves nothing, so what is too much stays so: it decides again after this time, us.

@@ -28,7 +28,7 @@ impl Order {
         ("worst", Order::Worst),
     ];
 
-    /// The model it goes by.
+    /// The model it uses.
     pub(super) fn model(self) -> ReuseModel {
         let params = ReuseParams::default();
         ReuseModel::new(match self {
@@ -42,7 +42,7 @@ impl Order {
         })
     }
 
-    /// Whether a page that has just come in may go before what was there.
+    /// Whether a newly arrived page may go before older ones.
     pub(super) fn takes_newcomers(self) -> bool {
         self != Order::Heat
     }

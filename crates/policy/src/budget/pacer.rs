@@ -29,7 +29,7 @@ pub enum Step {
     Decide,
     /// Move queued pages; then [`Pacer::moved`].
     Move {
-        /// At most so many.
+        /// Upper limit.
         pages: u64,
     },
     /// Nothing is due.
@@ -269,8 +269,8 @@ impl Pacer {
         let moving_percent = self.move_cpu_ns as f64 / passed_ns * SCAN_OF_MOVES_PERCENT;
         (self.scanned_us, self.move_cpu_ns) = (began_us, 0);
         let affordable_percent = moving_percent.max(SCAN_PERCENT);
-        // One that was dear by accident, beside a build say, says little of the next: of two the
-        // cheaper.
+        // One that was expensive by accident, beside a build for example, says little about the
+        // next: of two use the cheaper.
         let cost_ns = cost_ns.min(std::mem::replace(&mut self.scan_cost_ns, cost_ns));
         let affordable_ms = (cost_ns as f64 / 1e6 * 100.0 / affordable_percent) as u64;
         // Half of the way at a time to where the share of accessed memory would be as wanted.

@@ -99,7 +99,8 @@ impl<S: Copy + Ord> PageQueue<S> {
         self
     }
 
-    /// Says pages of which types go from now on; of the others only what is seen is learnt.
+    /// Sets the types of pages that go from now on; for the others, observations are only learned
+    /// from.
     pub fn let_go(&mut self, types: ByType<bool>) {
         self.goes = types;
     }
@@ -112,10 +113,10 @@ impl<S: Copy + Ord> PageQueue<S> {
         }
     }
 
-    /// Takes in what was seen of whole address spaces (tables ascending) and queues the `pages`
-    /// that go first, in place of what was queued. A scan `counts` if accessed bits were cleared
-    /// with it: it is learnt from; else only the queue is made anew. Of address spaces that are not
-    /// among them, what is known stays and nothing is queued.
+    /// Takes in observations of whole address spaces (tables ascending) and queues the `pages` that
+    /// go first, replacing the previous queue. A scan `counts` if accessed bits were cleared with
+    /// it, and is then learned from; otherwise only the queue is rebuilt. For address spaces that
+    /// are not included, what is known is kept and nothing is queued.
     pub fn scan(&mut self, seen: &BTreeMap<S, Vec<Seen>>, counts: bool, pages: u64) -> Scanned {
         let mut scanned = Scanned::default();
         for (space, tables) in seen {

@@ -22,8 +22,8 @@ pub trait World {
     /// cleared.
     fn scan(&mut self, queue_pages: u64, counts: bool) -> Scanned;
 
-    /// The limit that the kernel holds, bytes, and what the target and holding it took so far;
-    /// `None`: there is no limit, or it cannot be counted.
+    /// The limit that the kernel holds, bytes, and what the target and holding it have consumed so
+    /// far; `None`: there is no limit, or it cannot be counted.
     fn counted(&mut self) -> Option<(u64, Counted)> {
         None
     }

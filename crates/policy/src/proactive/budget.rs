@@ -14,7 +14,7 @@ use super::{
 use crate::budget::Order;
 use crate::workingset::Intervals;
 
-/// The headroom is at least so much: kernels charge ahead, up to 64 pages for each CPU.
+/// Minimum headroom: kernels charge ahead, up to 64 pages for each CPU.
 const HEADROOM_MIN_BYTES: f64 = 1024.0 * 1024.0;
 /// Unless that would be more than this share of the budget.
 const HEADROOM_MIN_SHARE: f64 = 0.015;
@@ -22,11 +22,11 @@ const HEADROOM_MIN_SHARE: f64 = 0.015;
 const HEADROOM_MAX_PART: f64 = 8.0;
 /// Growth is forgotten by half in this time, in ms.
 const HALF_LIFE_MS: f64 = 500.0;
-/// With room to spare it sleeps longer than a step, at most so long, in ms.
+/// With room to spare it sleeps longer than a step, at most this long, in ms.
 const SLEEP_MAX_MS: u64 = 250;
-/// What the kernel reclaims hides what memory grows by: each time it had to in a cgroup with much
-/// page cache, growth is taken for so many times as much (of anonymous memory alone it would cost
-/// programs that fault much more than it gains them),
+/// Reclaim by the kernel hides growth of memory: each time the kernel had to reclaim in a cgroup
+/// with much page cache, growth is multiplied by this factor (for anonymous memory alone this would
+/// cost programs that fault much more than it gains them),
 const BEHIND_FACTOR: f64 = 1.25;
 /// unless the headroom would be more than this part of the budget for it.
 const BEHIND_PART: f64 = 32.0;

@@ -14,9 +14,9 @@ pub enum Action {
     Nothing,
     /// Page out what is older, oldest first.
     PageOut {
-        /// By type: idle for at least so long; `None`: nothing of this type.
+        /// By type: minimum idle time; `None`: nothing of this type.
         older_than_ms: ByType<Option<u64>>,
-        /// At most so much.
+        /// Upper limit.
         bytes_max: u64,
     },
     /// Page out the coldest by decayed heat, the newest first among equals, in runs where
@@ -24,17 +24,17 @@ pub enum Action {
     Coldest {
         /// Anon, file: whether this type may go.
         types: ByType<bool>,
-        /// At most so much.
+        /// Upper limit.
         bytes_max: u64,
     },
     /// Make what is older the first to go under pressure, without moving it.
     Sort {
-        /// By type: idle for at least so long; `None`: nothing of this type.
+        /// By type: minimum idle time; `None`: nothing of this type.
         older_than_ms: ByType<Option<u64>>,
-        /// At most so much.
+        /// Upper limit.
         bytes_max: u64,
     },
-    /// Let the kernel reclaim so much (`memory.reclaim`).
+    /// Let the kernel reclaim this much (`memory.reclaim`).
     Reclaim {
         /// How much.
         bytes: u64,
@@ -226,7 +226,7 @@ pub enum Figure {
     Count(u64),
     /// A part of a whole.
     Share(f64),
-    /// An age in ms by type, where there is one.
+    /// An age in ms by type, if there is one.
     Ages(ByType<Option<u64>>),
 }
 

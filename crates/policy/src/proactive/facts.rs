@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the world tells of a target.
+//! Facts about a target, as reported by its world.
 
 use crate::generations::ByType;
 use crate::workingset::Bin;
@@ -31,7 +31,7 @@ pub struct Facts<'a> {
     pub backend: Backend,
     /// The limit of the target that the kernel enforces, if any.
     pub limit_bytes: Option<u64>,
-    /// What must stay resident at least, whatever a policy's own floor is.
+    /// What must stay resident at least, regardless of the policy's own floor.
     pub floor_bytes: u64,
     /// What can be done here.
     pub hands: Hands,
@@ -139,7 +139,8 @@ pub struct Hands {
     /// Page out by decayed heat ([`Action::Coldest`](super::Action::Coldest)); without it the oldest
     /// are taken.
     pub coldest: bool,
-    /// All file memory is seen page by page, also what nobody maps, and its clean pages can go.
+    /// All file memory is seen page by page, even if no process maps it, and its clean pages can
+    /// go.
     pub cache: bool,
 }
 
@@ -161,7 +162,7 @@ impl Default for Hands {
 pub struct Outcome {
     /// Bytes it asked for.
     pub asked_bytes: u64,
-    /// Bytes that were tried: less than asked if there were not so many to choose from.
+    /// Bytes that were tried: less than asked if there were not enough candidates.
     pub tried_bytes: u64,
     /// Bytes that left, by type.
     pub left_bytes: ByType<u64>,

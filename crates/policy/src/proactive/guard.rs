@@ -25,7 +25,7 @@ const NOISE_BYTES: f64 = 64.0 * 1024.0;
 const FRUITLESS_MAX: u32 = 3;
 /// A move was fruitless if less than this share of it left.
 const FRUITLESS_SHARE: f64 = 0.05;
-/// Pauses grow shorter again after so many times their length without regret.
+/// Pauses become shorter again after this many times their length without regret.
 const CALM_PAUSES: u64 = 4;
 /// The longest pause for what must go in any case.
 const FORCED_PAUSE_MAX_MS: u64 = 1_000;

@@ -2,9 +2,9 @@
 //! Proactive reclaim: deciding what to move out before anything presses.
 //!
 //! A [`Controller`] watches one target: a process, a memory cgroup, a simulated machine's process.
-//! Its world hands it [`Facts`] (how much is resident, how old it is, what came back, what it cost)
-//! and carries out the [`Decision`] that comes back: nothing, or page out, sort or reclaim so many
-//! bytes, and when to ask again. Every decision says why.
+//! Its world passes it [`Facts`] (how much is resident, how old it is, what came back, what it
+//! cost) and carries out the resulting [`Decision`]: do nothing, or page out, sort or reclaim a
+//! number of bytes, and when to ask again. Every decision states its reason.
 //!
 //! A policy is one file and one line of [`POLICIES`]: its name there is the one in configurations,
 //! metrics and journals, and its reasons are its own ([`Grounds`]). What must hold for all of them
@@ -83,7 +83,7 @@ pub struct Pace {
     pub look_ms: Option<u64>,
     /// The age bounds its facts should have (finer is welcome; coarser makes it more careful).
     pub bounds: Intervals,
-    /// It asks for [`Action::Coldest`]: remember pages beside ages, if that is possible.
+    /// It asks for [`Action::Coldest`]: keep records of single pages besides ages, if possible.
     pub hold: Option<Hold>,
 }
 

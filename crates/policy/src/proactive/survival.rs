@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long memory that has been idle for so long stays idle: learned from what really came back.
+//! How long memory that has been idle for some time stays idle: learned from what really came back.
 //!
 //! For each age the time spent there (page-seconds, of what is resident and of what is out) and the
 //! pages that were accessed at that age give a hazard, and the hazards of all later ages the mean
@@ -7,12 +7,12 @@
 //! censored data (Kaplan and Meier, 1958; Nelson, 1972), with exponential forgetting. Pages that went
 //! out go on aging: their return, or its absence, teaches the same curve.
 
-/// Weight of the hazard of the next younger age as prior knowledge: so many pages, for the width of
-/// the bin.
+/// Weight of the hazard of the next younger age as prior knowledge: this many pages, for the width
+/// of the bin.
 const PRIOR_PAGES: f64 = 16.0;
 /// Evidence is forgotten by half in this time, in s...
 const HALF_LIFE_S: f64 = 300.0;
-/// ...or in so many times the age it is about: what comes back once an hour needs hours to be known.
+/// ...or in this many times the age in question: what comes back once an hour takes hours to learn.
 const HALF_LIFE_AGES: f64 = 6.0;
 /// A stay longer than this makes no difference, in s.
 const STAY_MAX_S: f64 = 86_400.0;

@@ -4,7 +4,7 @@
 use super::ages::{AGE_BUCKETS, bucket_start};
 use super::{CLASSES, Table};
 
-/// What is assumed weighs as much as so many pages seen.
+/// The prior weighs as much as this many observed pages.
 const PRIOR_PAGES: f64 = 30.0;
 /// Nothing is surer to be touched than this, however it looks so far.
 const HAZARD_MAX: f64 = 0.98;

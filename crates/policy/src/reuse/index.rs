@@ -83,8 +83,8 @@ impl Index {
     }
 }
 
-/// For each age the greatest ratio, over all horizons, of the chance that a page idle for so long
-/// is touched by then to the looks for which it is expected to be kept.
+/// For each age the greatest ratio, over all horizons, of the chance that a page that has been idle
+/// this long is touched by then to the looks for which it is expected to be kept.
 fn gittins(hazards: &[f64; AGE_BUCKETS]) -> [f64; AGE_BUCKETS] {
     let kept = |hazard: f64, looks: f64| {
         let stays = (1.0 - hazard).powf(looks);

@@ -44,11 +44,12 @@ use index::{Index, Place};
 use crate::mix;
 use scale::Scale;
 
-/// Classes of hotness: powers of two, so many below one touch and so many above.
+/// Classes of hotness: powers of two, some below one touch and some above.
 const CLASSES: usize = 10;
 /// The class of a page touched once: those below hold no page, and are what is known of all pages.
 const CLASS_OF_ONE: usize = 4;
-/// Looks that a history tells apart; a page untouched for longer counts as untouched for so long.
+/// Looks that a history distinguishes; a page untouched for longer counts as untouched for this
+/// long.
 const LOOKS_KEPT: u8 = 250;
 /// What the histories are set back by when they near the top.
 const LOOKS_SHIFT: u8 = 125;
@@ -60,7 +61,7 @@ pub struct ReuseParams {
     pub decay: f64,
     /// What one look leaves of the model's evidence, from 0.5 to 0.9999.
     pub forget: f64,
-    /// At most so many pages, chosen by hash, teach the model at a look.
+    /// At most this many pages, selected by hash, teach the model at a look.
     pub sample_pages: u64,
 }
 
@@ -83,7 +84,7 @@ pub struct PageHistory {
     touched: u8,
 }
 
-/// What a page is worth: eighths of an octave of the chance of use a look. Greater is kept.
+/// The value of a page: eighths of an octave of the chance of use per look. Greater is kept.
 pub type Value = i16;
 
 /// Less than any page that was ever touched.
@@ -159,8 +160,8 @@ impl ReuseModel {
         self.index.value_at(page.level, place)
     }
 
-    /// What a page is worth that has been touched since the last look; also one that has just been
-    /// faulted in, which may well be worth less than what was there before.
+    /// The value of a page that has been touched since the last look; also of one that has just
+    /// been faulted in, which may well be worth less than older pages.
     #[inline]
     pub fn value_touched(&self, page: PageHistory) -> Value {
         self.touched[usize::from(page.level)]

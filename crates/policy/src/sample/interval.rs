@@ -84,7 +84,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// For so many bins.
+    /// For this many bins.
     pub fn new(bins: usize) -> Self {
         Spread {
             bins: vec![[0.0; 3]; bins],

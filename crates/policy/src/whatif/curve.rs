@@ -76,7 +76,7 @@ impl Estimate {
 
     /// So many times as much.
     pub fn times(self, factor: f64) -> Estimate {
-        // Infinitely many faults that cost nothing are no time.
+        // Infinitely many faults that cost nothing take no time.
         self.map2(self, |a, _| if factor == 0.0 { 0.0 } else { a * factor })
     }
 
@@ -88,9 +88,9 @@ impl Estimate {
 /// What of an interval counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// What is likely: somebody looks on, and each step is verified.
+    /// The likely value: for supervised use, where each step is verified.
     Likely,
-    /// The upper bound, in which all is that was not seen: nobody looks on.
+    /// The upper bound, which includes everything that was not seen: for unsupervised use.
     High,
 }
 
@@ -117,8 +117,8 @@ pub struct Prices {
 /// What a memory of one size would do.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Point {
-    /// Faults a second, of anonymous pages and of pages of files. First uses are none: no memory
-    /// avoids them.
+    /// Faults per second, of anonymous pages and of pages of files. First uses do not count: no
+    /// amount of memory avoids them.
     pub faults: [Estimate; 2],
 }
 
@@ -162,11 +162,11 @@ pub struct Curves {
     pub seen_per_second: f64,
     /// Pages used a second, each once from look to look.
     pub uses_per_second: f64,
-    /// Resident memory that has not been used at all since the observation began, bytes: when it is
-    /// used again, nobody knows.
+    /// Resident memory that has not been used at all since the observation began, bytes: nobody
+    /// knows when it will be used again.
     pub unused_bytes: u64,
-    /// Charged besides, which no look at processes shows and no limit takes: kernel memory, bytes.
-    /// Whoever looks knows it; else 0.
+    /// Charged in addition, not visible to looks at processes and not affected by limits: kernel
+    /// memory, bytes. The caller provides it; otherwise 0.
     pub beyond_bytes: u64,
     /// By [`Decider::ALL`].
     pub curves: [Curve; Decider::ALL.len()],
@@ -245,7 +245,7 @@ impl Curves {
     }
 
     /// The least memory whose waiting stays within `wait_max` by that bound, bytes, down to the
-    /// first of [`PERCENTS`]; `None` if not even all of it does.
+    /// first of [`PERCENTS`]; `None` if not even all of it is enough.
     pub fn least_bytes(
         &self,
         decider: Decider,

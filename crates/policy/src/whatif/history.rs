@@ -39,7 +39,7 @@ const RATES: usize = Decider::ALL.len() * SIZES * 2 * 3;
 const NUMBERS: usize = 5;
 const KEPT_BYTES: usize = NUMBERS * 8 + RATES * 2;
 
-/// Why bytes are no history.
+/// Why bytes are not a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
     /// It does not begin as one.
@@ -93,8 +93,8 @@ impl History {
         self.days.iter().map(|kept| (kept.begin_ms, kept.curves()))
     }
 
-    /// As bytes, at most 64 KiB with any name of the kernel's. `name`: of whose history it is; what
-    /// is longer than 65535 bytes is cut.
+    /// As bytes, at most 64 KiB with any name the kernel allows. `name`: whose history it is;
+    /// longer names are cut at 65535 bytes.
     pub fn encode(&self, name: &str) -> Vec<u8> {
         let name = &name.as_bytes()[..name.len().min(usize::from(u16::MAX))];
         let mut bytes = MAGIC.to_vec();

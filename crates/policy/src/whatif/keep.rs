@@ -10,14 +10,15 @@ use super::{Bound, Curves, Estimate, Prices};
 
 /// Between two attempts to go down.
 const REST_MS: u64 = 10 * 60 * 1000;
-/// The rest is no longer than this, however often it hurt.
+/// The maximum rest, however often lowering did harm.
 const REST_MAX_MS: u64 = 24 * 3600 * 1000;
 /// Less than this part of what a cgroup has is not worth a change.
 const GAIN_PART: u64 = 16;
-/// When it hurts a limit is raised by this part; when it hurts again within so long, it goes.
+/// When it does harm the limit is raised by this part; when it does harm again within this time,
+/// the limit is removed.
 const RAISE_PART: u64 = 8;
 const RAISED_MS: u64 = 30 * 1000;
-/// Waiting is judged over so long.
+/// Waiting is judged over this period.
 const WINDOW_MS: u64 = 2000;
 /// Swap has room for this part of what a cgroup has, or nothing is held: what then grew beyond a
 /// limit could only be killed.
@@ -32,7 +33,7 @@ pub struct Wanted {
     pub floor_bytes: u64,
 }
 
-/// The cgroup as it is.
+/// The current state of the cgroup.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Room {
     /// Charged to it.
@@ -124,7 +125,7 @@ impl Keeper {
         }
     }
 
-    /// The limit as it is.
+    /// The current limit.
     pub fn limit_bytes(&self) -> Option<u64> {
         self.limit_bytes
     }
@@ -157,8 +158,8 @@ impl Keeper {
         }
     }
 
-    /// In place of [`next`](Self::next) where its counters cannot be read: nobody would know when a
-    /// limit hurts.
+    /// In place of [`next`](Self::next) where its counters cannot be read: harm done by a limit
+    /// would go unnoticed.
     pub fn lose_sight(&mut self, now_ms: u64) -> Option<Change> {
         self.limit_bytes?;
         self.rest(now_ms);

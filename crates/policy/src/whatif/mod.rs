@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What if there were less memory? Faults a second by size, from what looks at pages show anyway.
 //!
-//! A fixed number of pages, chosen by hash, is simulated: a memory of 60 % of what is resident
+//! A fixed number of pages, selected by hash, is simulated: a memory of 60 % of what is resident
 //! holds 60 % of them. LRU follows for all sizes from stack distances; the kernel's own LRU is
-//! simulated in miniature at some sizes. First uses of pages are no faults of too little memory and
-//! are not counted.
+//! simulated in miniature at some sizes. First uses of pages are not caused by too little memory
+//! and are not counted.
 //!
-//! Nothing is stated without an interval. It covers the order of uses inside a look, which accessed
-//! bits do not tell (least and greatest distance that any order gives); the choice of pages (eight
-//! parts of the sample are held against one another, and the size of the memory that they stand for
-//! is itself uncertain); and uses of pages whose last use lies before the observation. Where a look
+//! Every figure has an interval. It covers the order of uses inside a look, which accessed bits do
+//! not reveal (least and greatest distance over all orders); the selection of pages (eight parts of
+//! the sample are compared with one another, and the size of the memory that they stand for is
+//! itself uncertain); and uses of pages whose previous use lies before the observation. If a look
 //! is so long that more pages are used in it than a memory holds, a page may have left and come
 //! back many times between two looks: the upper bound is infinite.
 //!
@@ -70,7 +70,7 @@ pub const PAGES_MAX: usize = 1 << 15;
 /// page cache still.
 const FORGET_LOOKS: u32 = 256;
 
-/// Memory may grow by so much (a part in so many) before what was counted is moved.
+/// Memory may grow by this part (one part in this many) before existing counts are moved.
 const GROWTH_PART: f64 = 64.0;
 
 /// The order in which the kernel that runs evicts.
@@ -88,11 +88,12 @@ pub enum Kernel {
 pub struct Params {
     /// Pages simulated, at most; up to [`PAGES_MAX`].
     pub pages: usize,
-    /// The kernel's order is simulated at every so many of the sizes, and drawn as lines between.
+    /// The kernel's order is simulated at one of this many sizes, and interpolated linearly
+    /// between.
     pub every: usize,
     /// What the kernel's order is.
     pub kernel: Kernel,
-    /// Whether agewise's own order is simulated as well: its model takes 0.1 ms a look.
+    /// Whether agewise's own order is simulated as well: its model takes 0.1 ms per look.
     pub reuse: bool,
 }
 
@@ -285,9 +286,9 @@ impl WhatIf {
         };
     }
 
-    /// The order that is assumed inside a look: that of the last uses, as when the same is done
-    /// over and over; new pages last, as they were shown, which is by address. For independent uses
-    /// it makes no difference as long as a look shows a small part of memory.
+    /// The order assumed inside a look: that of the previous uses, as in repetitive work; new pages
+    /// last, as they were shown, which is by address. For independent uses it makes no difference
+    /// as long as a look shows a small part of memory.
     fn put_in_order(&self, slots: &mut [Slot]) {
         slots.sort_unstable_by_key(|slot| {
             let number = self.sample.page(*slot).map_or(0, |page| page.number);
@@ -295,7 +296,7 @@ impl WhatIf {
         });
     }
 
-    /// Pages of the sample are there from now on, in this order; whether they were used is not
+    /// Pages of the sample are present from now on, in this order; whether they were used is not
     /// known, and nothing is counted.
     fn take_in(&mut self, come: &[Slot]) {
         self.stack.look(come);
@@ -375,8 +376,8 @@ impl Look<'_> {
         }
     }
 
-    /// Notes that uses went unnoticed for so long: those between reading an accessed bit and
-    /// clearing it are lost. They are in the upper bounds.
+    /// Records that uses went unnoticed for this long: those between reading an accessed bit and
+    /// clearing it are lost. They are included in the upper bounds.
     pub fn blind(&mut self, ms: f64) {
         self.of.tally.blind_ms += ms;
     }

@@ -30,8 +30,8 @@ pub struct Slice {
     pub birth_ms: u64,
     /// Pages, of one type.
     pub pages: u64,
-    /// Those of them that are older than the interval: drained into it from older generations.
-    /// Only [`OldestPages::Unbounded`] tells them apart.
+    /// Those of them that are older than the interval: drained into it from older generations. Only
+    /// [`OldestPages::Unbounded`] distinguishes them.
     pub drained_pages: u64,
 }
 

@@ -47,8 +47,8 @@ pub struct Header {
     pub order: Order,
     /// Nanoseconds between observations; 0 when the order is exact.
     pub interval_ns: u64,
-    /// Requests say how they are known ([`crate::Evidence`]): version 2, or 3, which also tells
-    /// kinds of page faults and is what is written. Without it all were seen.
+    /// Requests record how they are known ([`crate::Evidence`]): version 2, or 3, which also
+    /// distinguishes kinds of page faults and is the one written. Without it all were seen.
     pub evidence: bool,
     /// Lines of `key=value`, at most 64 KiB: what was recorded, where, how.
     pub metadata: String,
@@ -67,7 +67,7 @@ impl Default for Header {
 }
 
 impl Header {
-    /// The header and metadata as they are stored.
+    /// The header and metadata as stored.
     pub(super) fn encode(&self) -> Result<Vec<u8>, String> {
         if self.metadata.len() > METADATA_BYTES_MAX {
             return Err(format!("more than {METADATA_BYTES_MAX} bytes of metadata"));

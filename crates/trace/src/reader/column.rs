@@ -12,7 +12,7 @@ pub enum Column {
     Bytes,
     /// Pages from the page on.
     Count,
-    /// A time, in units of so many nanoseconds; may have decimals.
+    /// A time, in units of this many nanoseconds; may have decimals.
     Time(u64),
     /// Read or write.
     Kind,

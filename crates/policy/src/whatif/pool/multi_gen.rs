@@ -11,11 +11,11 @@ use crate::whatif::Slot;
 
 /// Generations at a time, at most.
 const GENERATIONS: usize = 4;
-/// With so many the walk is due.
+/// With this many the walk is due.
 const GENERATIONS_MIN: u32 = 2;
 
 const ABSENT: u8 = u8::MAX;
-/// Accessed bit, beside the list's number.
+/// Accessed bit, next to the list's number.
 const YOUNG: u8 = 0x80;
 
 #[derive(Debug)]
