@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory, cgroups, swap, pressure, and who else uses accessed bits.
+//! Memory, cgroups, swap, pressure, and other users of accessed bits.
 
 use agewise_policy::units::bytes_text;
 
@@ -160,7 +160,7 @@ fn thp(facts: &Facts) -> Capability {
     .since("2.6.38")
 }
 
-/// Accessed bits have no owner: whoever clears them takes them from everybody else.
+/// Accessed bits have no owner: a program that clears them takes them from all others.
 fn accessed_bits(facts: &Facts) -> Capability {
     let name = "accessed_bits";
     let shared = |found: String, advice: &str| line(name, State::Limited, found).advise(advice);

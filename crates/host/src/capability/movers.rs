@@ -6,7 +6,7 @@ use super::row::{Capability, Group, State};
 use crate::cgroup::Version;
 use crate::damon::Availability;
 
-/// Which is used when none is asked for: the first that works.
+/// The default: the first that works.
 pub(super) const PREFERENCE: [&str; 1] = ["pageout"];
 
 pub(super) fn lines(facts: &Facts) -> Vec<Capability> {

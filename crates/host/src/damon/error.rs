@@ -43,7 +43,7 @@ pub enum DamonError {
         /// The missing file, relative to its directory.
         file: String,
     },
-    /// A filter by memory cgroup that is no path.
+    /// A filter by memory cgroup that is not a path.
     #[error(
         "a DAMON filter by memory cgroup names it by number, which means something in the lab only; \
          watch the processes of the cgroup instead"
@@ -55,7 +55,7 @@ pub enum DamonError {
         /// What to check.
         hint: &'static str,
     },
-    /// The kernel thread ended by itself.
+    /// The kernel thread ended on its own.
     #[error("the monitor has stopped by itself: its targets have exited, or its settings failed")]
     Stopped,
     /// Any other failure of a file.

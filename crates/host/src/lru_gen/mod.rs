@@ -2,9 +2,9 @@
 //! The kernel's own multi-gen LRU (`CONFIG_LRU_GEN`, since 6.1), read and driven through
 //! `/sys/kernel/debug/lru_gen` (Documentation/admin-guide/mm/multigen_lru.rst).
 //!
-//! As a source it tells the ages of whole cgroups at no cost of ours, unmapped page cache included, but
-//! not of single pages or processes. As a hand it ages and evicts by generation. Both need root and
-//! a mounted debugfs; under lockdown the file cannot be opened.
+//! As a source it reports the ages of whole cgroups at no cost to agewise, unmapped page cache
+//! included, but not of single pages or processes. As a mover it ages and evicts by generation.
+//! Both need root and a mounted debugfs; under lockdown the file cannot be opened.
 
 pub(crate) mod table;
 
@@ -45,7 +45,7 @@ pub enum CommandError {
         /// The command.
         command: String,
     },
-    /// EEXIST (since 6.15): somebody else aged at the same time.
+    /// EEXIST (since 6.15): another program aged at the same time.
     #[error("'{command}' lost a race: somebody else has just aged this cgroup")]
     Raced {
         /// The command.

@@ -148,10 +148,10 @@ pub fn check_target(process: &Process) -> Result<(), PageoutError> {
     Ok(())
 }
 
-/// Ourselves and the processes we came from, by pid, ourselves first. They are never moved out:
-/// whoever waits for our answer would pay for it.
+/// This process and its ancestors, by pid, this process first. They are never moved out: a process
+/// that waits for our answer would pay for it.
 ///
-/// Read once: whoever adopts us later is one of them too.
+/// Read once: a process that adopts us later is one of them too.
 pub fn own_lineage() -> &'static [u32] {
     static LINEAGE: OnceLock<Vec<u32>> = OnceLock::new();
     LINEAGE.get_or_init(|| lineage(&ProcRoot::default(), std::process::id()))

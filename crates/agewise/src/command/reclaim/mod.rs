@@ -228,7 +228,9 @@ fn find_all(agent: &mut Agent, older_than: Duration) -> Vec<Cold> {
     let mut found = Vec::new();
     for pid in pids {
         if mover::own_lineage().contains(&pid) {
-            agewise_cli::note!("process {pid} is agewise itself or one of its ancestors: left alone");
+            agewise_cli::note!(
+                "process {pid} is agewise itself or one of its ancestors: left alone"
+            );
             continue;
         }
         match mover::find_cold(agent, pid, ages, u64::MAX) {

@@ -247,7 +247,10 @@ impl Server {
         let body = response.body_mut().with_config().limit(ANSWER_MAX_BYTES);
         let text = body.read_to_vec().with_context(asked)?;
         let answer: Answer = serde_json::from_slice(&text).map_err(|error| {
-            anyhow::anyhow!("{}: not an answer from Prometheus ({status}): {error}", asked())
+            anyhow::anyhow!(
+                "{}: not an answer from Prometheus ({status}): {error}",
+                asked()
+            )
         })?;
         let Some(data) = answer.data.filter(|_| answer.status == "success") else {
             bail!("{}: {}", asked(), answer.error);
