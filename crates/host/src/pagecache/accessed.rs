@@ -64,7 +64,7 @@ impl Block {
 pub struct Accesses {
     /// Pages by block.
     pub blocks: HashMap<Block, PageSet>,
-    /// Events that told of pages not noted before.
+    /// Events that reported pages not recorded before.
     pub events: u64,
     /// Events that found the map full: something accessed is not in `blocks`.
     pub dropped: u64,
@@ -113,7 +113,7 @@ impl Accessed {
         Self::with_tables(TABLES_MAX)
     }
 
-    /// The same with room for so many tables between two looks.
+    /// The same with room for this many tables between two looks.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -174,7 +174,7 @@ impl Accessed {
         self.ctl.read(0).exclusive != 0
     }
 
-    /// Reads one page of a file of our own, and sees what is told of it.
+    /// Reads one page of a file of agewise's own, and checks what is reported about it.
     fn find_reading(&mut self) -> Result<bool, AccessError> {
         let io = |error| AccessError::io("a file of our own", error);
         let mut file = own_file().map_err(io)?;
