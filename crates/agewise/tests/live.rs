@@ -270,7 +270,7 @@ fn what_makes_no_sense_is_an_error_and_moves_nothing() {
         ),
         (
             &["reclaim", "--pid", &own, "--older-than", "5s"],
-            "came from",
+            "ancestors",
         ),
     ] {
         let output = agewise(arguments);

@@ -171,8 +171,8 @@ pub struct Metrics {
     pub enabled: bool,
     /// `ADDRESS:PORT` (loopback unless `allow_remote`), or `unix:PATH`.
     pub listen: Listen,
-    /// Allow an address that other machines can reach. Nothing served can change anything, but names
-    /// of cgroups and sizes are shown to anyone who asks.
+    /// Allow an address that other machines can reach. Nothing served can change anything, but
+    /// names of cgroups and sizes are shown to anyone who asks.
     pub allow_remote: bool,
     /// Host names accepted in requests, besides localhost and bare addresses.
     /// A request for another name is refused: it may come from a page of another site.
@@ -354,7 +354,7 @@ impl Config {
         }
         if self.protect.up_to != UpTo::Report && self.protect.cgroups.is_empty() {
             return Err(
-                "protect.up_to: nothing is protected: list the cgroups to protect in protect.cgroups"
+                "protect.up_to: nothing is protected: list the cgroups in protect.cgroups"
                     .to_owned(),
             );
         }

@@ -139,7 +139,7 @@ fn page_cache(facts: &Facts) -> Capability {
         Err(_) => line(
             name,
             State::Missing,
-            "it is not known which pages of files are cold",
+            "cold pages of files are not known here",
         )
         .advise("see the access source of this name"),
     }

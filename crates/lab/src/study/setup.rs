@@ -355,7 +355,7 @@ mod tests {
         let kv = Subject::Workload(Arc::new(library::find("kv").unwrap()));
         assert_eq!(parse_memory_pages("24M", &kv).unwrap().0, 6144);
         assert_eq!(parse_memory_pages("5000p", &kv).unwrap().0, 5000);
-        for (bad, expected) in [("25%", "workload"), ("much", "no size"), ("-1p", "-1p")] {
+        for (bad, expected) in [("25%", "workload"), ("much", "not a size"), ("-1p", "-1p")] {
             let error = parse_memory_pages(bad, &kv).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }

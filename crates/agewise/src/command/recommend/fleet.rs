@@ -439,10 +439,10 @@ mod tests {
                 r#"{"status":"error","error":"too many samples"}"#,
                 "too many samples",
             ),
-            ("<html>", "no answer of a Prometheus"),
+            ("<html>", "not an answer from Prometheus"),
             (
                 r#"{"status":"success","data":{"resultType":"vector","result":[{"metr"#,
-                "no answer of a Prometheus",
+                "not an answer from Prometheus",
             ),
         ] {
             let (url, served) = serve(answer);
