@@ -260,7 +260,7 @@ impl Default for Metrics {
 }
 
 impl Act {
-    /// Whether it is carried out beside the ticks, by looks of its own.
+    /// Whether it is carried out beside the ticks, with looks of its own.
     fn is_held_ahead(&self) -> bool {
         Controller::new(&self.policy.0).pace().hold.is_some()
     }
@@ -318,7 +318,7 @@ pub enum ConfigError {
         /// The file.
         path: PathBuf,
     },
-    /// What it says makes no sense; the message has line and key.
+    /// Its content is invalid; the message has line and key.
     #[error("{}: {message}", path.display())]
     Invalid {
         /// The file.
@@ -340,7 +340,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What no key can tell by itself.
+    /// Checks that involve more than one key.
     fn check(&self) -> Result<(), String> {
         if self.act.len() > RULES_MAX {
             return Err(format!(
@@ -396,7 +396,7 @@ impl Config {
                  metrics.allow_remote = true if that is intended"
             ));
         }
-        // What each pattern alone does not tell: whether all of them together can be compiled.
+        // What no single pattern shows: whether all of them together can be compiled.
         Matcher::new(self)
             .map(drop)
             .map_err(|error| format!("cgroups: the patterns are too large together: {error}"))

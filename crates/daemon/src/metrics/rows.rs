@@ -22,8 +22,7 @@ impl Row<'_> {
     }
 }
 
-/// What tells a subject apart, and the names of its container or pod that stay when that is
-/// restarted.
+/// What identifies a subject, and the names of its container or pod, which survive a restart.
 pub(super) fn labels_of(subject: &SubjectView) -> Labels {
     let kind = if subject.is_cgroup {
         "cgroup"
