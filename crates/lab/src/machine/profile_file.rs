@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kernels of one's own: a TOML file that starts from a kernel and changes decisions of its
-//! multi-gen LRU, or switches features off.
+//! Custom kernels: a TOML file that starts from a kernel and changes decisions of its multi-gen
+//! LRU, or switches features off.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};

@@ -56,7 +56,7 @@ struct Emulated {
     summary: &'static str,
     /// In TOML.
     workload: &'static str,
-    /// What the document tells of.
+    /// The subject of the document's claim.
     metric: Metric,
     /// The document's values with the classic LRU, or with the multi-gen LRU.
     classic: Option<(f64, f64)>,

@@ -169,7 +169,7 @@ impl Setup {
     /// The plan for a subject, a policy and a seed, and what is to be said about it.
     ///
     /// # Errors
-    /// Memory or swap that make no sense.
+    /// Invalid memory or swap.
     pub fn plan(
         &self,
         subject: &Subject,
@@ -287,7 +287,7 @@ enum Place {
 /// All that the names stand for: patterns (`traces/*.pages`) are expanded, in order of name.
 ///
 /// # Errors
-/// What is no pattern, or matches nothing.
+/// An invalid pattern, or one that matches nothing.
 pub fn expand(names: &[String]) -> Result<Vec<String>, StudyError> {
     let mut found = Vec::new();
     for name in names {

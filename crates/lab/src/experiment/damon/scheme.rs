@@ -220,7 +220,7 @@ impl Module for Params {
 }
 
 impl Params {
-    /// The monitor over so many targets.
+    /// The monitor over this many targets.
     ///
     /// # Errors
     /// What the kernel refuses.

@@ -122,7 +122,7 @@ pub const ZONE_MEASURES: [[(&str, &str); 11]; 4] = [
     of_zone!("movable"),
 ];
 
-/// Values of the measures, in the order of [`MEASURES`], then those of zones where there are several,
+/// Values of the measures, in the order of [`MEASURES`], then those of zones if there are several,
 /// then those of DAMON.
 pub type Measured = Vec<f64>;
 
@@ -144,7 +144,7 @@ impl Plan {
     }
 }
 
-/// Indices of the zones with memory; none where there is one only.
+/// Indices of the zones with memory; none if there is only one.
 fn told_apart(nodes: &[[u32; 4]]) -> Vec<usize> {
     let has_pages = |zone: &usize| nodes.iter().any(|node| node[*zone] > 0);
     let zones: Vec<usize> = (0..ZONE_NAMES.len()).filter(has_pages).collect();
