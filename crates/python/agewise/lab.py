@@ -287,7 +287,8 @@ def reproduce(
     """A document's benchmarks repeated, with verdicts on its claims: ``agewise lab reproduce``.
 
     One row per claim, and the summary in the last. After Ctrl-C those in progress are finished in
-    the background, and no new ones start. Raises ValueError with the nearest name for what does not exist.
+    the background, and no new ones start. Raises ValueError with the nearest name for what does
+    not exist.
     """
     with shown("measurement", progress) as advance:
         given = [f"{key}={value}" for key, value in (settings or {}).items()]
