@@ -82,7 +82,7 @@ impl Common {
             let given = [("monitor_region_start", start), ("monitor_region_end", end)];
             return Err(ParamsError::invalid(
                 &given,
-                "the start must lie before the end",
+                "the start must be below the end",
             ));
         }
         if !profile.has_tuning_params {
@@ -97,7 +97,7 @@ impl Common {
             let given = [("addr_unit", 0)];
             return Err(ParamsError::invalid(
                 &given,
-                "a step of no bytes leads nowhere",
+                "a step of zero bytes is invalid",
             ));
         }
         let granule = (PAGE_BYTES / self.addr_unit).max(1);
@@ -156,7 +156,7 @@ const COMMON: &[Param<Common>] = &[
     },
     number_param!(
         "quota_ms",
-        "ms a window all schemes together may take; 0: no limit (10)",
+        "ms per window that all schemes together may take; 0: no limit (10)",
         quota_ms
     ),
     number_param!(
@@ -171,23 +171,23 @@ const COMMON: &[Param<Common>] = &[
     ),
     number_param!(
         "wmarks_high",
-        "inactive above so much free memory, 1/1000",
+        "inactive above this much free memory, 1/1000",
         watermarks.high
     ),
     number_param!(
         "wmarks_mid",
-        "active again below so much, 1/1000",
+        "active again below this much, 1/1000",
         watermarks.mid
     ),
     number_param!(
         "wmarks_low",
-        "inactive below so much, 1/1000",
+        "inactive below this much, 1/1000",
         watermarks.low
     ),
     number_param!("sample_interval", "us between two looks (5000)", sample_us),
     number_param!(
         "aggr_interval",
-        "us over which looks are added up (100000)",
+        "us over which looks are aggregated (100000)",
         aggr_us
     ),
     number_param!("min_nr_regions", "fewest regions (10)", min_nr_regions),

@@ -89,7 +89,7 @@ fn privileges(facts: &Facts) -> Capability {
         return line(
             "privileges",
             State::Available,
-            format!("{who}, all that is needed"),
+            format!("{who}, everything needed"),
         );
     }
     let state = if missing.len() == needed.len() {

@@ -56,7 +56,7 @@ pub enum DamonError {
         hint: &'static str,
     },
     /// The kernel thread ended on its own.
-    #[error("the monitor has stopped by itself: its targets have exited, or its settings failed")]
+    #[error("the monitor has stopped on its own: its targets have exited, or its settings failed")]
     Stopped,
     /// Any other failure of a file.
     #[error(transparent)]

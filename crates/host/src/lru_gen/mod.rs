@@ -46,7 +46,7 @@ pub enum CommandError {
         command: String,
     },
     /// EEXIST (since 6.15): another program aged at the same time.
-    #[error("'{command}' lost a race: somebody else has just aged this cgroup")]
+    #[error("'{command}' lost a race: another program has just aged this cgroup")]
     Raced {
         /// The command.
         command: String,

@@ -30,7 +30,7 @@ pub(super) static DOCUMENT: Document = Document {
              bytes, and soon learns that what it gets that way comes back.",
     variants: &[Variant {
         name: "report",
-        summary: "the policies as they are meant",
+        summary: "the policies as intended",
     }],
     benchmarks,
     causes: &[],

@@ -85,7 +85,7 @@ pub fn uses() -> [(&'static str, &'static str, Vec<ParamLine>); 3] {
         ),
         (
             scheme::Params::NAME,
-            "one scheme of your own; action stat only watches",
+            "one scheme of your own; action stat only observes",
             scheme::Params::default().values(newest),
         ),
     ]

@@ -30,7 +30,7 @@ pub const MEASURES: &[(&str, &str)] = &[
     ("swap_out", "pages written to swap"),
     ("file_in", "pages read from files"),
     ("file_out", "pages written to files"),
-    ("direct_reclaims", "allocations that reclaimed themselves"),
+    ("direct_reclaims", "allocations that did direct reclaim"),
     ("oom_kills", "processes killed for lack of memory"),
     (
         "stall_some_ms",
@@ -87,11 +87,11 @@ macro_rules! of_zone {
             ),
             (
                 concat!("zone_", $zone, "_allocated"),
-                "pages the zone gave out",
+                "pages allocated from the zone",
             ),
             (
                 concat!("zone_", $zone, "_skipped"),
-                "pages isolation passed over because of the zone",
+                "pages skipped by isolation because of the zone",
             ),
             (
                 concat!("zone_", $zone, "_evicted_anon"),

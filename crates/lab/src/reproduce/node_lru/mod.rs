@@ -47,7 +47,7 @@ pub(super) static DOCUMENT: Document = Document {
         },
         Variant {
             name: "node+fair",
-            summary: "lists per node, zones still in turn: what the policy costs by itself",
+            summary: "lists per node, zones still in turn: the cost of the policy itself",
         },
     ],
     benchmarks: || {

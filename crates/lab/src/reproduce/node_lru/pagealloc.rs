@@ -79,7 +79,7 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
     let mut all: Vec<Benchmark> = of_order(0, &ORDER_0).chain(of_order(1, &ORDER_1)).collect();
     all.push(Benchmark {
         name: "pagealloc/zones".into(),
-        summary: "share of all pages that DMA32 gave".into(),
+        summary: "share of all pages allocated from DMA32".into(),
         figures: vec![
             Figure::lower("DMA32 allocs", "%", Expectation::Figures)
                 .document(100.0 * 28_794_408_561.0 / 77_226_378_259.0, 0.0)
