@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which kernel's rules are followed: all that differs between versions, as data. Nothing else in
+//! Which kernel's rules are followed: all differences between versions, as data. Nothing else in
 //! this crate asks for a version.
 
 /// Rules of a kernel that the monitor and its schemes follow.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Regions: neighbouring pages that are assumed to be accessed alike, and how they are cut and
-//! joined (mm/damon/core.c: `damon_merge_regions_of`, `damon_split_regions_of`).
+//! Regions: neighbouring pages that are assumed to be accessed alike, and how they are split and
+//! merged (mm/damon/core.c: `damon_merge_regions_of`, `damon_split_regions_of`).
 
 use rand::{Rng, RngExt};
 

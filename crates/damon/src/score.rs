@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which regions come first when a quota cannot take all (mm/damon/ops-common.c).
+//! Which regions come first when a quota does not suffice for all (mm/damon/ops-common.c).
 
 use super::action::Wanted;
 use super::region::{BP, Region};

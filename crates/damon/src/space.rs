@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a monitor needs from the address space it watches: facts and the carrying out of actions.
+//! What a monitor needs from the monitored address space: facts, and a way to carry out actions.
 
 use super::action::Action;
 use super::filter::PageFilters;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Spaces for the tests of this room.
+//! Spaces for the tests of this crate.
 
 use super::action::Action;
 use super::filter::PageFilters;

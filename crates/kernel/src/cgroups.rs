@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A machine begins; cgroups and address spaces come and go.
+//! Starting a machine; cgroups and address spaces come and go.
 
 use crate::batch::CpuBatches;
 use crate::classic;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Folios: what the reclaim policies know of each piece of memory, and the lists they sit on.
+//! Folios: what the reclaim policies know about each piece of memory, and the lists they are on.
 //!
-//! A folio is named by its first page frame. The table holds 16 bytes a frame: two links, the flags
-//! word and the lruvec; frames that are not the head of a folio stay unused. Field names are those
-//! of `include/linux/page-flags.h` and `mm_inline.h` (7.2).
+//! A folio is named by its first page frame. The table holds 16 bytes per frame: two links, the
+//! flags word and the lruvec; frames that are not the head of a folio are unused. Field names are
+//! those of `include/linux/page-flags.h` and `mm_inline.h` (7.2).
 
 use crate::ids::LruvecId;
 

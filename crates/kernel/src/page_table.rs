@@ -2,7 +2,7 @@
 //! Page tables as the aging walk and the reverse map see them.
 //!
 //! Addresses are virtual page numbers (`vpn`, bytes / 4096). The geometry is that of x86-64: 512
-//! entries a level, so a last-level table covers 2 MiB and a PMD table 1 GiB.
+//! entries per level, so a last-level table covers 2 MiB and a PMD table 1 GiB.
 
 use crate::folio::Pfn;
 use crate::ids::MmId;

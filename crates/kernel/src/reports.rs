@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a world reports of folios: added, used, advised, written, freed, evicted and back again.
+//! What a world reports about folios: added, used, advised, written, freed, evicted and back again.
 
 use crate::classic;
 use crate::folio::{Flag, Pfn};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the policies did, counted: the kernel's event counters, and the operations that cost CPU.
+//! Counts of what the policies did: the kernel's event counters, and the operations that cost CPU.
 
 use crate::folio::FolioType;
 use crate::reclaim::Reclaimer;

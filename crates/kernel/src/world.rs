@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the policies need from the world they decide for.
+//! What the policies need from their world.
 //!
-//! The engine owns what is policy: folio flags, lists, generations, counters, the order of memory
-//! cgroups. The world owns what is mechanism: page tables, the reverse map, devices, limits, time.
-//! Every method states a fact or carries out a decision; none decides. The lab's simulated machine
-//! is the main implementation; tests bring small ones.
+//! The engine owns policy: folio flags, lists, generations, counters, the order of memory cgroups.
+//! The world owns mechanism: page tables, the reverse map, devices, limits, time. Every method
+//! states a fact or carries out a decision; none decides. The lab's simulated machine is the main
+//! implementation; tests bring small ones.
 
 use crate::folio::{Flag, FolioTable, Pfn};
 use crate::ids::{MemcgId, MmId, NodeId};

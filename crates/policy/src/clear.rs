@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What clearing accessed bits costs, learnt while it is done: nearly all of what observing memory
-//! takes.
+//! The cost of clearing accessed bits, learned on the fly: it accounts for nearly all of the cost
+//! of observing memory.
 //!
 //! The model is linear. `MADV_COLD` costs per address range given (find the mapping, flush TLBs),
 //! per present page inside (look up its `struct page`: a cache miss, whether young or not), a
 //! little per young page. The flush dominates ranges of few pages: an interrupt to every CPU that
-//! runs the target, 0.3 us while it sleeps, 18 us while it runs in a virtual machine. It is learnt
-//! from what calls really took; so two young pages with hundreds of idle ones between are cleared
-//! as one range where interrupts are dear, and as two where they are cheap.
+//! runs the target, 0.3 us while it sleeps, 18 us while it runs in a virtual machine. The model
+//! learns from what calls really took; so two young pages with hundreds of idle ones between are
+//! cleared as one range where interrupts are expensive, and as two where they are cheap.
 
 /// Nanoseconds of CPU time, learnt.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,11 +6,11 @@
 //! them with a sequence that only grows; here their number is a parameter, because one byte per
 //! page can distinguish more than a hundred.
 //!
-//! A page does not carry the 64-bit sequence number but a [`Label`] of seven bits. Labels grow
-//! with youth, so "older than" is one comparison of bytes. When labels run out, the window is
-//! *coalesced*: neighbouring old generations become one with the union of their intervals, and
-//! every page is given its new label once. Intervals stay exact bounds of age; only the resolution
-//! coarsens with age, as much as it must and no more.
+//! A page does not carry the 64-bit sequence number but a [`Label`] of seven bits. Younger pages
+//! have greater labels, so "older than" is one comparison of bytes. When labels run out, the window
+//! is *coalesced*: neighbouring old generations become one with the union of their intervals, and
+//! every page is relabelled once. Intervals remain exact bounds of age; only the resolution
+//! coarsens with age, as much as necessary and no more.
 
 /// What backs a page, in the sense of the kernel's `LRU_GEN_ANON` and `LRU_GEN_FILE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one page table looked like: the unit in which access facts arrive.
+//! The state of one page table: the unit in which access facts arrive.
 
 use std::ops::{BitAnd, BitAndAssign, BitOr, BitOrAssign, Index, IndexMut, Not, Range};
 

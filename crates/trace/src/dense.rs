@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A trace held in memory as dense page numbers, 4 bytes an access, for many runs over the same trace.
+//! A trace held in memory as dense page numbers, 4 bytes per access, for many runs over the same
+//! trace.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A decompressed file read in lines or in records, which always knows where it is.
+//! A decompressed file read in lines or in records, which always knows its position.
 
 use std::fs::File;
 use std::io::Read;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can be said about a trace after one look.
+//! What can be said about a trace after one pass.
 
 use std::collections::BTreeSet;
 

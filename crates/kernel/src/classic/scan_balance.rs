@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one reclaim call knows of the balance between anon and file.
+//! What one reclaim call knows about the balance between anon and file.
 
 /// Scan balance of one reclaim call, evaluated for every node and priority (`prepare_scan_control`)
 /// except for the marks that retries set.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What of the classic LRU differs between kernels and runs.
+//! Differences of the classic LRU between kernels and runs.
 
 use crate::reclaim::scope::ListScope;
 use crate::refault_distance::Rule;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What differs between kernel versions: data, and the small functions that read it. Nothing else
-//! in the multi-gen LRU asks for a version. `docs/inside/profiles.md` lists the differences in words.
+//! Differences between kernel versions: data, and the small functions that read it. Nothing else in
+//! the multi-gen LRU asks for a version. `docs/inside/profiles.md` lists the differences in words.
 //!
 //! `7.2` is Linux 7.2 (rework of 6.14 and of 2026), `6.12` the long-term kernel before that rework,
-//! `6.14` what that rework alone makes of it, `v6` the patch set of January 2022.
+//! `6.14` the result of that rework alone, `v6` the patch set of January 2022.
 
 use super::ablation::{Ablation, Part};
 use crate::folio::{Flag, Folio, FolioType};

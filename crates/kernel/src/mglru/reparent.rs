@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What becomes of the folios of a cgroup that is removed.
+//! What happens to the folios of a cgroup that is removed.
 
 use super::aging::inc_max_seq;
 use super::{MAX_NR_GENS, MAX_SWAPPINESS, NR_ZONES};

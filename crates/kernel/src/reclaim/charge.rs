@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a charge that does not fit below a limit does next (`try_charge_memcg`).
+//! What happens to a charge that does not fit below a limit (`try_charge_memcg`).
 //!
-//! The world keeps counters and stocks; this decides. A charge first takes from the CPU's stock,
-//! then tries [`CHARGE_BATCH`] pages, then exactly what it needs, and only then asks here.
+//! The world keeps counters and stocks; this module decides. A charge first takes from the CPU's
+//! stock, then tries [`CHARGE_BATCH`] pages, then exactly what it needs, and only then asks here.
 
 use super::MAX_RECLAIM_RETRIES;
 

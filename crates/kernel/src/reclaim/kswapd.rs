@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The background thread of a node: keeps free memory above the watermarks (`kswapd`).
 //!
-//! A state machine that the world steps, so that everything else on the machine goes on between two
-//! priorities: [`Kswapd::wake`] when an allocation fails the low watermark, [`Kswapd::step`] until
-//! it says to wait.
+//! A state machine that the world steps, so that everything else on the machine continues between
+//! two priorities: [`Kswapd::wake`] when an allocation fails the low watermark, [`Kswapd::step`]
+//! until it says to wait.
 
 use super::kswapd_zones::{self, Step};
 use super::node::shrink_node;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One pass over a node: its cgroups in tree order, and what the state of the folios seen asks for.
+//! One pass over a node: its cgroups in tree order, and the reaction to the state of the folios
+//! seen.
 
 use super::throttle::throttle;
 use super::tree::TreeWalk;

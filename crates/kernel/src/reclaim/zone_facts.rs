@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What reclaim asks about the zones of a node where each has lists of its own (`mm/vmscan.c` of
-//! 4.6).
+//! What reclaim needs to know about the zones of a node if each has lists of its own (`mm/vmscan.c`
+//! of 4.6).
 
 use super::scope::{ListScope, ZONES};
 use super::watermark::is_above;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The bytes of one table, eight at a time in a `u64`: lane `i` of word `w` is page `8 * w + i`.
-//! Plain integer arithmetic, and vectors of sixteen bytes where the answer is a bit for each byte.
+//! Plain integer arithmetic, and vectors of sixteen bytes where the result is one bit per byte.
 
 use wide::u8x16;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One look at an address space: facts of tables in, labels and sizes changed.
+//! One look at an address space: it takes facts about tables and updates labels and sizes.
 
 use super::AgeMap;
 use super::leaf::{self, Leaf};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The age map: how long ago every page of an address space was last seen accessed, one byte a
+//! The age map: how long ago every page of an address space was last seen accessed, one byte per
 //! page.
 //!
 //! It is laid out like the page tables it mirrors: 512 bytes for a last-level table, nothing for a

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pages counted apart: of another NUMA node, or counted in another process.
+//! Pages counted separately: on another NUMA node, or counted in another process.
 
 use crate::generations::{ByType, LABELS, Label, Relabel, Sizes};
 

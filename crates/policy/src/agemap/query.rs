@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Questions to an age map: which pages are old, and how old a range is.
+//! Queries of an age map: which pages are old, and how old a range is.
 
 use std::ops::{ControlFlow, Range};
 

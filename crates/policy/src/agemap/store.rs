@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where tables and their leaves lie: a sorted list of headers, and leaves in chunks that grow
-//! and shrink without copying, so that neither doubles behind our back.
+//! Storage of tables and their leaves: a sorted list of headers, and leaves in chunks that grow and
+//! shrink without copying, so that neither doubles unexpectedly.
 
 use super::leaf::Leaf;
 use crate::table::PageSet;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether holding a budget pays: found out by leaving the limit to the kernel now and then.
+//! Whether holding a budget pays: measured by leaving the limit to the kernel now and then.
 //!
-//! Time is cut into epochs. After some in which the budget is held, they come in pairs: in one of
-//! each the kernel alone holds the limit, which one is drawn by chance. What a second of the
-//! program's own work costs is compared between the two kinds, by Welch's interval: major faults,
-//! and time. Of each epoch only the second half counts, since the first one lives on what the epoch
-//! before left resident. For that to have gone, as many pages have to come in as there are: epochs
-//! last as long as it takes twice. (Redis at 55 % of its memory takes 20 s to replace what is
-//! resident: of a fifth fewer faults, epochs of 3 s show next to nothing.) Before that, a few short
-//! pairs find out what is clearly bad.
+//! Time is divided into epochs. After some in which the budget is held, they come in pairs: in one
+//! of each, selected at random, the kernel alone holds the limit. The cost of a second of the
+//! program's own work is compared between the two kinds, using Welch's interval: major faults, and
+//! time. Only the second half of each epoch counts, because the first one still uses what the
+//! previous epoch left resident. For that to have gone, as many pages have to come in as are
+//! resident: epochs last as long as it takes twice. (Redis at 55 % of its memory takes 20 s to
+//! replace what is resident: epochs of 3 s show next to nothing of a fifth fewer faults.) Before
+//! that, a few short pairs detect what is clearly bad.
 //!
 //! The budget pays if work takes less time, or has fewer faults in no more time. It does harm if
 //! work takes more time, or has more faults in no less time. Then, or if it shows no gain in

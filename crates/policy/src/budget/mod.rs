@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Holding a target under a budget: when to scan, what to queue, how much goes at once.
+//! Holding a target under a budget: when to scan, what to queue, and how much goes at once.
 //!
 //! The policy `budget` ([`crate::proactive`]) says how many bytes have to go. Everything after that
-//! is decided here, for real processes and in the lab alike: a [`Pacer`] is handed facts (the time,
+//! is decided here, for real processes and in the lab alike: a [`Pacer`] takes facts (the time,
 //! what a scan found, what a move did) and answers with the next [`Step`]; a [`World`] carries it
 //! out ([`Pacer::turn`]). A [`PageQueue`] remembers the pages of the target, and which go next.
 //!

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In which order pages go.
+//! The order in which pages go.
 
 use crate::reuse::{PageHistory, ReuseModel, ReuseParams, VALUE_UNKNOWN};
 

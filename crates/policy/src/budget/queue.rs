@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is remembered of the pages of a target, and the queue of those that go next.
+//! What is remembered about the pages of a target, and the queue of those that go next.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;

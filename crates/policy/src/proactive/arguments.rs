@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is written after the name of a policy: `10s/40s,rate=64M,floor=256M`.
+//! The arguments after the name of a policy: `10s/40s,rate=64M,floor=256M`.
 
 use std::ops::RangeInclusive;
 

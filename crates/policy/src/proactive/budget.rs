@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `budget`: holds resident memory below B, a little ahead of the kernel's limit, in steps of
-//! milliseconds, so that programs seldom enter direct reclaim.
+//! milliseconds, so that programs rarely enter direct reclaim.
 //!
-//! The headroom below B follows what memory grows by: enough for a step and a half of the fastest
-//! growth seen lately, at least `headroom` of B and 1 MiB (1.5 % where B is small), at most an
-//! eighth. What goes first is the order's to say (`by`; by age where pages are not remembered), in
-//! runs. When growth outruns it and the limit is reached all the same, its reason says `behind`.
+//! The headroom below B follows the growth of memory: enough for a step and a half of the fastest
+//! recent growth, at least `headroom` of B and 1 MiB (1.5 % where B is small), at most an eighth.
+//! The order (`by`) decides what goes first (by age if pages are not remembered), in runs. If
+//! growth outruns it and the limit is reached anyway, its reason says `behind`.
 
 use super::arguments::Arguments;
 use super::{

@@ -17,8 +17,8 @@
 //! - the stall expected from it, with that of what is already out, stays below `stall`, a share of
 //!   time.
 //!
-//! Looking has a price as well, and the program pays most of it: it sets again what was cleared. So
-//! looks come less often once little becomes cold from one to the next ([`Looks`]).
+//! Looking has a price as well, and the program pays most of it: it sets the cleared bits again. So
+//! looks become less frequent once little becomes cold from one to the next ([`Looks`]).
 
 use super::age::older_than;
 use super::arguments::Arguments;

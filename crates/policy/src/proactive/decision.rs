@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a controller answers.
+//! The answer of a controller.
 
 use serde::Serialize;
 use serde::ser::SerializeMap;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What holds for every policy: floor, rate, room in swap, no progress, backing off.
+//! What applies to every policy: floor, rate, room in swap, no progress, backing off.
 //!
 //! - *Floor*: what must stay resident is not moved.
 //! - *Rate*: a token bucket that holds one second's worth: over any window of w seconds at most
@@ -12,7 +12,7 @@
 //! - *Harm*: refaults stay below a share of what programs access ([`Harm`]).
 //! - *Pressure*: moves shrink with the time tasks wait for memory, to nothing at `pressure`.
 //!
-//! The last three do not hold for what has to go in any case ([`Wish::forced`]).
+//! The last three do not apply to what has to go in any case ([`Wish::forced`]).
 
 use super::arguments::Arguments;
 use super::harm::Harm;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Proactive reclaim: deciding what to move out before anything presses.
+//! Proactive reclaim: deciding what to move out before memory gets tight.
 //!
 //! A [`Controller`] watches one target: a process, a memory cgroup, a simulated machine's process.
 //! Its world passes it [`Facts`] (how much is resident, how old it is, what came back, what it
@@ -8,8 +8,8 @@
 //!
 //! A policy is one file and one line of [`POLICIES`]: its name there is the one in configurations,
 //! metrics and journals, and its reasons are its own ([`Grounds`]). What must hold for all of them
-//! (floor, rate, room in swap, no progress, backing off when what went comes back) is the
-//! [`Guard`]'s, not theirs.
+//! (floor, rate, room in swap, no progress, backing off when memory comes back) is up to the
+//! [`Guard`].
 //!
 //! ```
 //! use agewise_policy::proactive::{Controller, Facts, Spec};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `shrink`: holds a cgroup as small as it does not hurt, by the curve of what less memory would
-//! cost.
+//! `shrink`: holds a cgroup as small as possible without harm, based on the curve of what less
+//! memory would cost.
 //!
 //! It moves no page: it sets a limit, verifies it by the waiting it causes, and removes it.
 //! [`crate::whatif::keep`] decides how; the component that carries out policies does so where

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What pages are worth, by hotness and age: the Gittins index of their hazards.
+//! The value of pages, by hotness and age: the Gittins index of their hazards.
 
 use super::ages::{AGE_BUCKETS, bucket_looks};
 use super::hazard::Exposures;

@@ -2,12 +2,12 @@
 //! The reuse model: which page is worth keeping, from how often and how recently it was touched.
 //!
 //! A page keeps two bytes, also while it is in swap ([`PageHistory`]): its hotness (touches, each
-//! worth less by `decay` for every look since) and the look that last saw it touched. A cgroup
+//! discounted by `decay` for every look since) and the look that last saw it touched. A cgroup
 //! keeps one [`ReuseModel`], which learns from a sample of bounded size the *hazard*: the chance
-//! that a page of this hotness, untouched for this many looks, is touched by the next look. From
-//! hazards follows what a page is worth, the Gittins index: the best ratio, over all horizons, of
-//! the chance that it is touched by then to the looks for which it has to be kept until then. What
-//! is worth least goes first.
+//! that a page of this hotness, untouched for this many looks, is touched by the next look. The
+//! value of a page follows from the hazards, as the Gittins index: the best ratio, over all
+//! horizons, of the chance that it is touched by then to the looks for which it has to be kept
+//! until then. What is worth least goes first.
 //!
 //! A page that returns at a fixed interval, as in a loop larger than memory, is worth *more* the
 //! longer it has been idle, which neither recency nor frequency can say. A page touched once in a

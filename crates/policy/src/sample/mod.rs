@@ -13,8 +13,8 @@
 //! one of the two that the finer one did, so lowering the rate starts no new history. Small
 //! mappings are followed whole.
 //!
-//! What the blocks show is scaled to what is known exactly, the resident memory of the process by
-//! type ([`scale`]), and every figure gets its 95 % interval ([`Spread`]).
+//! What the blocks show is scaled to the exactly known resident memory of the process by type
+//! ([`scale`]), and every figure gets its 95 % interval ([`Spread`]).
 //!
 //! ```
 //! use agewise_policy::sample::{Area, Bounds, Identity, choose, level_for};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who takes the memory: growth, and what is pulled in again and pushes others out.
+//! Which cgroup takes the memory: growth, and what is pulled in again and pushes others out.
 
 use super::{Config, GroupSample};
 

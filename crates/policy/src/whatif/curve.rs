@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The answer: faults a second by memory, with what they may be off by.
+//! The answer: faults per second by memory size, with error bounds.
 
 use serde::Serialize;
 

@@ -14,8 +14,8 @@
 //!    end      8  checksum of all before
 //! ```
 //!
-//! Numbers are little-endian. A rate is two bytes: 0 is none, 65535 unbounded, and others are
-//! 2^(n / 1000 - 25) a second: right to a thousandth.
+//! Numbers are little-endian. A rate is two bytes: 0 is none, 65535 unbounded, and others are 2^(n
+//! / 1000 - 25) per second: accurate to a thousandth.
 
 use std::collections::VecDeque;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shrinking for as long as it runs: down as [`shrink`](super::shrink) goes, up again as soon as it
-//! hurts, and not down again before a rest that doubles each time it hurt.
+//! Continuous shrinking: down as [`shrink`](super::shrink) goes, up again as soon as it does harm,
+//! and not down again before a rest that doubles each time it did harm.
 //!
-//! [`Keeper`] is handed the time, the counters of a cgroup and its newest curves, and answers with
-//! the limit to set. Like [`Shrink`] it neither waits nor touches anything.
+//! [`Keeper`] takes the time, the counters of a cgroup and its newest curves, and answers with the
+//! limit to set. Like [`Shrink`] it neither waits nor touches anything.
 
 use super::shrink::{Act, Facts, Goal, Shrink, Steps, Terms, Verdict, plan, waited_ratio};
 use super::{Bound, Curves, Estimate, Prices};

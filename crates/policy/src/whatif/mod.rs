@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What if there were less memory? Faults a second by size, from what looks at pages show anyway.
+//! What if there were less memory? Faults per second by size, from looks at pages that are made
+//! anyway.
 //!
 //! A fixed number of pages, selected by hash, is simulated: a memory of 60 % of what is resident
 //! holds 60 % of them. LRU follows for all sizes from stack distances; the kernel's own LRU is

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How much memory to give: from curves of many hours and a target of waiting to a request and a
-//! limit, with what they may cost.
+//! limit, with their possible cost.
 //!
-//! [`recommend`] keeps to the worst of the times that were seen, and in each to the upper bound of
-//! waiting. It never says a smaller number than what is resident unless the target is kept at that
-//! bound in every one of them, and enough of them were seen.
+//! [`recommend`] uses the worst of the observed periods, and in each the upper bound of waiting. It
+//! never recommends less than what is resident unless the target is kept at that bound in every
+//! period, and enough of them were observed.
 
 use super::{Curves, Decider, Estimate, PERCENTS, Prices};
 

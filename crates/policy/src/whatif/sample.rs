@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which pages are simulated: a fixed number, chosen by hash (SHARDS).
+//! Which pages are simulated: a fixed number, selected by hash (SHARDS).
 //!
 //! Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, with a fixed
 //! size: when there are too many pages the one with the greatest hash goes, and from then on no
-//! page with that hash or a greater one is taken. So what is in the sample has been from its first
-//! use.
+//! page with that hash or a greater one is accepted. So every page in the sample has been there
+//! since its first use.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -2,11 +2,11 @@
 //! Taking memory from a cgroup: what the curve allows, downwards in steps, each compared with the
 //! prediction, and back at once if it does harm.
 //!
-//! [`plan`] asks the curve. [`Shrink`] is handed the time and the counters of the cgroup and
-//! answers with the next thing to do; it neither waits nor touches anything, so the same machine
-//! runs against a cgroup and against a simulated one. What a page costs is known to a factor of two
-//! or so, and what is waited at a step shows the factor: so below the likely goal it goes on while
-//! what was measured promises that the next step does not hurt either.
+//! [`plan`] uses the curve. [`Shrink`] takes the time and the counters of the cgroup and answers
+//! with the next action; it neither waits nor touches anything, so the same machine runs against a
+//! cgroup and against a simulated one. The cost of a page is known to a factor of two or so, and
+//! the waiting at a step reveals the factor: so below the likely goal it continues as long as the
+//! measurements predict that the next step does no harm either.
 
 use super::{Bound, Curves, Decider, Estimate, Prices};
 

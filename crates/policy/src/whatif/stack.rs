@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! LRU stack distances of sampled pages, with bounds where the order inside a look is not known.
 //!
-//! Pages lie in the order of their last use on a line of positions; a Fenwick tree counts how many
-//! lie beyond one. Those of one look lie together, so that the least and the greatest distance that
-//! any order inside looks can give are two more such counts.
+//! Pages are in the order of their last use on a line of positions; a Fenwick tree counts how many
+//! are beyond one. Those of one look are adjacent, so the least and the greatest distance over all
+//! orders inside looks are two more such counts.
 
 use super::{NONE, Slot};
 

@@ -2,9 +2,9 @@
 //! From generations to bins of age.
 //!
 //! Source: "mm: workingset reporting" v4, patch 1 (`collect_page_age`, `collect_page_age_type`
-//! there). The pages of a generation are taken as spread evenly over its interval. Here the
-//! share of a bin is multiplied before it is divided, in 128 bits, so that no page is lost and
-//! none moves because its generation is small.
+//! there). The pages of a generation are assumed to be spread evenly over its interval. Here the
+//! share of a bin is multiplied before it is divided, in 128 bits, so that no page is lost and none
+//! moves because its generation is small.
 
 use std::fmt;
 use std::str::FromStr;

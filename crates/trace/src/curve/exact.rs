@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Curves by counting.
+//! Exact curves, by counting.
 
 use rayon::prelude::*;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One request as bytes: a tag, then what differs from the request before.
+//! One request as bytes: a tag, then what differs from the previous request.
 
 use crate::access::{AccessKind, Evidence, PageClass, Request};
 use crate::format::PAGES_PER_REQUEST_MAX;

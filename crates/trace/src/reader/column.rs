@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The columns of a table of accesses, and what they are called.
+//! The columns of a table of accesses, and their names.
 
 /// What a column holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 //! LIRS: pages with a short time between their last two accesses (LIR) stay; all others (HIR) pass
 //! through a small queue.
 //!
-//! Source: Jiang and Zhang, "LIRS: an efficient low inter-reference recency set replacement policy",
-//! SIGMETRICS 2002. The names S (recency stack) and Q (queue of resident HIR pages) are the paper's.
-//! HIR pages get 1 % of the pool. S is held to twice the pool, by forgetting the pages that left
-//! memory longest ago: the paper leaves its size open.
+//! Source: Jiang and Zhang, "LIRS: an efficient low inter-reference recency set replacement
+//! policy", SIGMETRICS 2002. The names S (recency stack) and Q (queue of resident HIR pages) are
+//! the paper's. HIR pages get 1 % of the pool. S is limited to twice the pool by forgetting the
+//! pages that left memory longest ago: the paper leaves its size open.
 //!
 //! There are two variants. In the paper, a hit in Q of a page that is no longer in S only moves
 //! that page to the end of Q. libCacheSim, the usual reference for comparisons, also demotes the

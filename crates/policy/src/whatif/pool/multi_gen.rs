@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The multi-gen LRU: generations, aged by a walk over all accessed bits when only two are left.
 //!
-//! A page comes in with the youngest generation. Eviction takes from the oldest; a page found used
-//! there joins the youngest. With two generations left a walk opens a new one and moves to it all
-//! that was used since the walk before.
+//! A page enters the youngest generation. Eviction takes from the oldest; a page found used there
+//! joins the youngest. With two generations left a walk opens a new one and moves to it everything
+//! that was used since the previous walk.
 
 use super::Pool;
 use super::links::{Links, List};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Numbers and durations as the kernel's files take them.
+//! Numbers and durations as accepted by the kernel's files.
 
 use super::ReportError;
 
