@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `valgrind --tool=lackey --trace-mem=yes`: every instruction and data access of a program.
 //!
-//! Lines are `I ADDR,SIZE` (instruction), ` L ADDR,SIZE` (load), ` S ADDR,SIZE` (store) and
+//! Lines are `I  ADDR,SIZE` (instruction), ` L ADDR,SIZE` (load), ` S ADDR,SIZE` (store) and
 //! ` M ADDR,SIZE` (modify: one access that writes). Addresses are hexadecimal, without prefix. An
 //! access that crosses a page boundary is an access to both pages. Messages of valgrind (`==`,
 //! `--`) are ignored.
