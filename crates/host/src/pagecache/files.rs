@@ -53,7 +53,6 @@ pub struct FileAges {
     dropped: Dropped,
     /// Pages that were dropped and read again since, by cgroup.
     refaulted: HashMap<u64, u64>,
-    /// Bounds of `returned`.
     returned_bounds: Option<Intervals>,
     /// Pages that the last look found accessed, by cgroup and by how long they had been idle.
     returned: HashMap<u64, Histogram>,

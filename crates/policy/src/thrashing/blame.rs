@@ -3,7 +3,6 @@
 
 use super::{Config, GroupSample};
 
-/// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
 
 /// What a cgroup asked of memory in one window.

@@ -9,7 +9,6 @@
 
 use crate::DenseTrace;
 
-/// Bits of a block.
 const BLOCK_BITS: usize = 512;
 const BLOCK_WORDS: usize = BLOCK_BITS / 64;
 const NEVER: u32 = u32::MAX;
