@@ -23,9 +23,9 @@ pub struct Params {
     pub min_age_us: u64,
     /// `quota_sz`, bytes.
     pub quota_bytes: u64,
-    /// `quota_mem_pressure_us`: wanted stall a window; 0 is off.
+    /// `quota_mem_pressure_us`: target stall per window; 0 is off.
     pub quota_mem_pressure_us: u64,
-    /// `quota_autotune_feedback`: a score fed in, 10000 when content; 0 is off.
+    /// `quota_autotune_feedback`: a score fed in, 10000 when satisfied; 0 is off.
     pub quota_autotune_feedback: u64,
     /// `skip_anon`.
     pub skip_anon: bool,

@@ -5,7 +5,7 @@ use super::action::Action;
 use super::filter::PageFilters;
 use super::target::TargetId;
 
-/// What came of applying an action to a region.
+/// The result of applying an action to a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Bytes the action was carried out on (pages touched, not pages whose state changed).
@@ -25,8 +25,8 @@ pub trait Space {
     /// physical memory are read once.
     fn is_physical(&self) -> bool;
 
-    /// Appends the ranges to watch in bytes, ascending, disjoint and aligned to pages. Asked at the
-    /// start and, of virtual memory, at every update of the ranges.
+    /// Appends the ranges to watch in bytes, ascending, disjoint and aligned to pages. Called at
+    /// the start and, for virtual memory, at every update of the ranges.
     fn ranges(&mut self, target: TargetId, ranges: &mut Vec<(u64, u64)>);
 
     /// Marks the page of `addr` as not accessed, so that the next look can tell.

@@ -43,7 +43,7 @@ const FADE: f64 = 0.8;
 const PULL: f64 = 0.02;
 /// How far one observation moves `refs_page_ns`.
 const LEARN: f64 = 0.25;
-/// Idle pages passed over at most, however dear ranges seem.
+/// Maximum number of idle pages to include, however expensive ranges seem.
 const BRIDGE_MAX: f64 = 1024.0;
 
 impl Default for CostModel {
@@ -58,8 +58,8 @@ impl Default for CostModel {
 }
 
 impl CostModel {
-    /// Present idle pages that are cheaper to pass over inside a range than to leave out by
-    /// beginning another range.
+    /// Present idle pages that are cheaper to include in a range than to skip by starting another
+    /// range.
     pub fn worth_bridging(&self) -> u32 {
         (self.range_ns / self.page_ns).min(BRIDGE_MAX) as u32
     }

@@ -17,7 +17,7 @@ pub const NEVER: u32 = u32::MAX;
 
 /// The accesses of a trace as numbers `0..page_count`, in the order the pages are first seen.
 ///
-/// Costs 4 bytes an access and 8 bytes a page.
+/// Costs 4 bytes per access and 8 bytes per page.
 #[derive(Debug, Clone, Default)]
 pub struct DenseTrace {
     accesses: Vec<u32>,

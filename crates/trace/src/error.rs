@@ -40,7 +40,7 @@ pub enum TraceError {
         /// Why.
         source: std::io::Error,
     },
-    /// A record is not what the format says.
+    /// A record violates the format.
     #[error("{}: not valid {format} at byte {offset}{}: {what}", path.display(), line_text(*line))]
     Malformed {
         /// The file.
@@ -71,7 +71,7 @@ pub enum TraceError {
         /// Bytes a record needs.
         expected: usize,
     },
-    /// There is not one request in it.
+    /// It contains no request at all.
     #[error("{}: no requests in this {format} trace", path.display())]
     Empty {
         /// The file.
@@ -89,7 +89,7 @@ pub enum TraceError {
         /// The formats there are.
         known: String,
     },
-    /// The format named cannot be the format of this file.
+    /// The named format cannot be the format of this file.
     #[error("{}: this is not {format}: {what}", path.display())]
     WrongFormat {
         /// The file.
@@ -107,7 +107,7 @@ pub enum TraceError {
         /// The limit, and what to do.
         what: String,
     },
-    /// What is kept of the trace takes more memory than it may.
+    /// The data kept for the trace takes more memory than allowed.
     #[error(
         "{}: keeping this trace in memory takes over {max_bytes} bytes; sample it first (agewise \
          trace sample), or raise --trace-memory", path.display()

@@ -11,7 +11,7 @@ use super::error::TraceError;
 use super::registry;
 use super::stream::TraceSource;
 
-/// The suffix of a trace name that means runs of accesses of one page taken for one.
+/// The suffix of a trace name that means that runs of accesses to one page are collapsed into one.
 const DEDUP_SUFFIX: &str = "_dedup";
 /// The suffix of a trace name that means byte addresses in pages of 4 KiB.
 const PAGES_SUFFIX: &str = "_p4k";
@@ -40,8 +40,8 @@ impl Manifest {
     /// last component alone, then next to the manifest.
     ///
     /// # Errors
-    /// [`TraceError::Table`] when it cannot be read or lacks a column. That a trace file is missing
-    /// shows when it is opened.
+    /// [`TraceError::Table`] if it cannot be read or lacks a column. A missing trace file is
+    /// reported when it is opened.
     pub fn read(path: &Path, directory: &Path) -> Result<Self, TraceError> {
         let bad = |error: csv::Error| TraceError::table(path, error.to_string());
         let mut reader = csv::Reader::from_path(path).map_err(bad)?;
@@ -80,8 +80,9 @@ impl Manifest {
         &self.entries
     }
 
-    /// Where and how to read the trace of this name. A name that ends in `_dedup` is the trace without
-    /// it, runs of one page taken for one; `_p4k` may be left out or added for traces of addresses.
+    /// Where and how to read the trace of this name. A name that ends in `_dedup` is the trace
+    /// without the suffix, with runs of one page collapsed into one; `_p4k` may be omitted or added
+    /// for traces of addresses.
     #[must_use]
     pub fn source(&self, name: &str) -> Option<TraceSource> {
         if let Some(entry) = self.entries.iter().find(|entry| entry.name == name) {

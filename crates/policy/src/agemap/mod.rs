@@ -59,8 +59,8 @@ impl AgeMap {
         }
     }
 
-    /// A map of a process that started at `birth_ms`, while its target was being observed: no
-    /// page of it can be older.
+    /// A map of a process that started at `birth_ms`, while its target was being observed: none of
+    /// its pages can be older.
     pub fn newborn(birth_ms: u64, horizon_ms: u64) -> Self {
         AgeMap {
             newborn: true,

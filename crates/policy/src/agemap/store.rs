@@ -7,7 +7,7 @@ use crate::table::PageSet;
 
 /// Leaves a chunk (32 KiB).
 const LEAVES_PER_CHUNK: usize = 64;
-/// How many of them are taken from the allocator at a time.
+/// How many of them are allocated at a time.
 const PLACES_PER_STEP: usize = 8;
 
 /// No leaf: all pages of the table carry the header's label.
@@ -41,7 +41,7 @@ pub(super) struct Table {
     pub full: bool,
 }
 
-/// Things of one size, in chunks, addressed by number.
+/// Items of one size, in chunks, addressed by number.
 #[derive(Clone, Debug)]
 pub(super) struct Slab<T> {
     chunks: Vec<Vec<T>>,
@@ -56,7 +56,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Puts a thing in, and says where.
+    /// Inserts an item and returns its place.
     pub fn insert(&mut self, thing: T) -> u32 {
         if let Some(at) = self.free.pop() {
             self[at] = thing;
@@ -99,13 +99,13 @@ impl<T> Slab<T> {
             + self.chunks.capacity() * size_of::<Vec<T>>()
     }
 
-    /// Whether more than half of the memory is free places, and that is worth giving back.
+    /// Whether more than half of the memory is free places, and enough to be worth freeing.
     pub fn is_sparse(&self) -> bool {
         self.free.len() > 2 * LEAVES_PER_CHUNK && self.free.len() > self.live()
     }
 
     /// Moves everything to the front and frees the rest. `places` are all the numbers in use; they
-    /// are changed to the new ones.
+    /// are updated.
     pub fn compact<'a>(&mut self, places: impl Iterator<Item = &'a mut u32>) {
         let live = self.live() as u32;
         let mut holes: Vec<u32> = self.free.drain(..).filter(|at| *at < live).collect();
@@ -180,7 +180,7 @@ impl Store {
         self.tables.partition_point(|table| table.index < index)
     }
 
-    /// The file mask of a table, a bit a page.
+    /// The file mask of a table, one bit per page.
     #[inline]
     pub fn file_mask(&self, files: Files) -> PageSet {
         match files {
@@ -249,7 +249,7 @@ impl Store {
         }
     }
 
-    /// Gives memory back after much went away.
+    /// Frees memory after many removals.
     pub fn shrink(&mut self) {
         if self.leaves.is_sparse() {
             let in_use = self.tables.iter_mut().map(|table| &mut table.leaf);

@@ -11,17 +11,17 @@ const RANK_TOP: i16 = 400;
 /// What decides which page goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// What pages like it were worth: [`crate::reuse`].
+    /// The past value of similar pages: [`crate::reuse`].
     #[default]
     Reuse,
     /// Decayed frequency of access; what was accessed since the last scan stays.
     Heat,
-    /// What is worth most goes first. For tests of what notices that a policy does harm.
+    /// The most valuable goes first. For tests of the detection of harmful policies.
     Worst,
 }
 
 impl Order {
-    /// All of them, by the name they are asked for with.
+    /// All of them, with their names.
     pub const NAMES: &'static [(&'static str, Order)] = &[
         ("reuse", Order::Reuse),
         ("heat", Order::Heat),

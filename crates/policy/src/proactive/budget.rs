@@ -16,7 +16,7 @@ use crate::workingset::Intervals;
 
 /// Minimum headroom: kernels charge ahead, up to 64 pages for each CPU.
 const HEADROOM_MIN_BYTES: f64 = 1024.0 * 1024.0;
-/// Unless that would be more than this share of the budget.
+/// Unless that is more than this share of the budget.
 const HEADROOM_MIN_SHARE: f64 = 0.015;
 /// The headroom is at most this part of the budget.
 const HEADROOM_MAX_PART: f64 = 8.0;
@@ -32,15 +32,16 @@ const BEHIND_FACTOR: f64 = 1.25;
 const BEHIND_PART: f64 = 32.0;
 /// Steps of growth that fit into the headroom: one until the next move, a half for being late.
 const HEADROOM_STEPS: f64 = 1.5;
-/// A limit of the kernel holds in place of the budget if it is above it by at most this part.
+/// A limit of the kernel is held in place of the budget if it is above it by at most this part.
 pub(crate) const KERNEL_SLACK_PART: u64 = 16;
 /// Steps are not shorter than this, in ms.
 const STEP_MIN_MS: u64 = 2;
-/// With more page cache than this part of what is charged, only cache goes while the kernel holds
-/// the limit as well: it drops cache first, so that room made for cache by anonymous memory would
-/// not last. Where cache cannot be seen page by page, the kernel is left to choose.
+/// With more page cache than this part of the charged memory, only cache goes while the kernel
+/// holds the limit as well: the kernel drops cache first, so room made for cache by moving
+/// anonymous memory would not last. If cache cannot be seen page by page, the choice is left to the
+/// kernel.
 const CACHE_PART: u64 = 8;
-/// A move is worth a call from here on: below it, the step waits for more.
+/// A move is worth a call from this size on: below it, the step waits for more.
 const MOVE_MIN_BYTES: u64 = 64 * 1024;
 
 /// Orders that are offered; another is for tests.
@@ -93,7 +94,7 @@ fn build(arguments: &mut Arguments<'_>) -> Built {
 }
 
 impl Budget {
-    /// The budget, or the limit if that is less.
+    /// The budget, or the limit if that is lower.
     fn ceiling(&self, facts: &Facts<'_>) -> u64 {
         facts
             .limit_bytes

@@ -36,7 +36,8 @@ const BOUNDS_S: [u64; 27] = [
 ];
 const PAGE_BYTES: f64 = 4096.0;
 const PAGES_PER_GIB: f64 = 262_144.0;
-/// What moving a page out costs until it was measured, in ns (measured: 7 us to zram with lz4).
+/// Assumed cost of moving a page out until it was measured, in ns (measured: 7 us to zram with
+/// lz4).
 const EVICT_NS: f64 = 7_000.0;
 /// Weight of new measurements of cost.
 const LEARN: f64 = 0.2;
@@ -45,7 +46,7 @@ const LEARN: f64 = 0.2;
 const ACCESSED_NS: f64 = 450.0;
 /// The cost of a look for each present page, in ns.
 const PRESENT_NS: f64 = 3.0;
-/// Looks are as frequent as ages need them for this time, until it is known what becomes cold, in ms.
+/// Looks are as frequent as ages require for this time, until it is known what becomes cold, in ms.
 const LEARN_MS: u64 = 60_000;
 /// The rate at which memory becomes cold is forgotten by half in this time, in s.
 const COOLING_HALF_LIFE_S: f64 = 30.0;
@@ -85,9 +86,9 @@ struct Cost {
     looks: Looks,
 }
 
-/// How often to look. A look costs L of CPU time; memory that becomes cold at a rate r stays, with a
-/// time T between looks, T/2 longer than it had to. With `price` p for each GiB and second the sum of
-/// both, L/T + p r T/2, is least at T = sqrt(2 L / (p r)).
+/// How often to look. A look costs L of CPU time; memory that becomes cold at a rate r stays, with
+/// a time T between looks, T/2 longer than necessary. With `price` p for each GiB and second the
+/// sum of both, L/T + p r T/2, is minimal at T = sqrt(2 L / (p r)).
 #[derive(Clone, Debug, Default)]
 struct Looks {
     cost_s: f64,
@@ -113,7 +114,7 @@ impl Looks {
         self.undecided_s = Some(passed_s).filter(|passed_s| *passed_s > 0.0);
     }
 
-    /// What may go of what the last look found.
+    /// Which part of what the last look found may go.
     fn found(&mut self, cold_bytes: f64) {
         let Some(passed_s) = self.undecided_s.take() else {
             return;

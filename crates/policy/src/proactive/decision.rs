@@ -27,7 +27,7 @@ pub enum Action {
         /// Upper limit.
         bytes_max: u64,
     },
-    /// Make what is older the first to go under pressure, without moving it.
+    /// Mark what is older to be reclaimed first under pressure, without moving it.
     Sort {
         /// By type: minimum idle time; `None`: nothing of this type.
         older_than_ms: ByType<Option<u64>>,
@@ -53,7 +53,7 @@ impl Action {
         }
     }
 
-    /// The same with at most `bytes`; nothing if that is none.
+    /// The same with at most `bytes`; nothing if that is zero.
     pub(super) fn at_most(self, bytes: u64) -> Action {
         if bytes == 0 {
             return match self {
@@ -119,13 +119,13 @@ impl Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// Too much of what went came back.
+    /// Too much of what went has come back.
     Refaults,
     /// What was asked for did not leave.
     NoProgress,
 }
 
-/// Why this and nothing else, for journals: a name and figures.
+/// Why this decision, for journals: a name and figures.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Reason {
@@ -140,7 +140,7 @@ pub enum Reason {
     },
     /// Nothing is old enough.
     NothingCold,
-    /// Neither hand this policy can use works here.
+    /// Neither mover that this policy can use works here.
     NoHand,
     /// All that is left must stay.
     AtFloor {
@@ -161,7 +161,7 @@ pub enum Reason {
     },
     /// The rate allows no more now.
     RateSpent,
-    /// More could come back than `harm` allows: what is out has to prove that it is cold first.
+    /// More could come back than `harm` allows: what is out has to prove cold first.
     ComesBack,
     /// Tasks wait for memory (or I/O) already.
     PressureHigh {
@@ -170,7 +170,7 @@ pub enum Reason {
         /// The share at which the policy stops.
         share_max: f64,
     },
-    /// `budget`: more is resident than should be.
+    /// `budget`: more is resident than there should be.
     OverBudget {
         /// How much has to go.
         over_bytes: u64,
@@ -255,7 +255,7 @@ impl Serialize for Grounds {
     }
 }
 
-/// What made a decision smaller than the policy wished.
+/// What made a decision smaller than the policy wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {

@@ -16,13 +16,13 @@
 
 /// The share of resident memory that may come back before anything is known.
 const FEE_SHARE: f64 = 0.01;
-/// The fee comes in again in this time, in s.
+/// The fee is credited again over this time, in s.
 const FEE_AGAIN_S: f64 = 3600.0;
 /// The account holds at most this many fees: a long calm does not license great harm.
 const FEES_MAX: f64 = 5.0;
 /// As if this much of a fee had already come back: a rate cannot be inferred to be 0 from nothing.
 const PRIOR_FEES: f64 = 0.01;
-/// What returns less than this share within twice the window is cold, and not on the account's risk.
+/// If less than this share returns within twice the window, it is cold, and no risk to the account.
 const COLD_SHARE: f64 = 0.05;
 
 /// The account of one target.
@@ -36,13 +36,13 @@ pub(super) struct Harm {
     /// Bytes that came back lately, and byte-seconds out in which they could.
     returned: f64,
     exposed: f64,
-    /// Accesses were seen: without that nothing is known, and nothing is limited.
+    /// Accesses were seen: otherwise nothing is known, and nothing is limited.
     is_known: bool,
 }
 
 impl Harm {
-    /// An account that nothing was paid into. `share`: of what is accessed that may refault;
-    /// `window_s`: what came back before that is forgotten, by half in half of it.
+    /// An empty account. `share`: of what is accessed that may refault; `window_s`: what came back
+    /// before that is forgotten, by half in half of it.
     pub(super) fn new(share: f64, window_s: f64) -> Self {
         Harm {
             share,

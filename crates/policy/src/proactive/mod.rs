@@ -48,7 +48,7 @@ use crate::whatif::keep::Wanted;
 use crate::workingset::Intervals;
 use arguments::Arguments;
 
-/// What a policy would do, before the guard has had its say.
+/// What a policy would do, before the guard is applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wish {
     /// What to do.
@@ -74,7 +74,7 @@ impl Wish {
     }
 }
 
-/// What a policy needs of its world.
+/// What a policy needs from its world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// How often it wants to decide, in ms. Not 0.
@@ -94,13 +94,13 @@ pub struct Hold {
     pub budget_bytes: u64,
     /// Which pages go first.
     pub order: Order,
-    /// Whether it finds out what that is worth.
+    /// Whether it measures its own value.
     pub measures: bool,
 }
 
 /// A rule that says what to move out of one target, and when.
 pub trait Policy: std::fmt::Debug + Send {
-    /// What it would do, given the facts. Called with time never going back.
+    /// What it would do, given the facts. Time never goes backwards between calls.
     fn wish(&mut self, facts: &Facts<'_>) -> Wish;
 
     /// What it needs.
@@ -115,7 +115,7 @@ pub trait Policy: std::fmt::Debug + Send {
 /// A policy with its guard's parameters, or what is wrong with its arguments.
 type Built = Result<(Box<dyn Policy>, GuardParams), SpecError>;
 
-/// A policy that can be asked for.
+/// A policy that can be requested.
 pub struct Entry {
     /// Its name.
     pub name: &'static str,
@@ -123,7 +123,7 @@ pub struct Entry {
     pub summary: &'static str,
     /// What may follow the name, for help and errors.
     pub usage: &'static str,
-    /// Makes it of what was written after its name.
+    /// Creates it from the arguments after its name.
     build: fn(&mut Arguments<'_>) -> Built,
 }
 

@@ -14,7 +14,7 @@ const PRIOR_PAGES: f64 = 16.0;
 const HALF_LIFE_S: f64 = 300.0;
 /// ...or in this many times the age in question: what comes back once an hour takes hours to learn.
 const HALF_LIFE_AGES: f64 = 6.0;
-/// A stay longer than this makes no difference, in s.
+/// Stays longer than this are not distinguished, in s.
 const STAY_MAX_S: f64 = 86_400.0;
 
 /// Learns one curve. Ages are bins by upper bound, youngest first, the last without one.
@@ -100,8 +100,8 @@ impl Survival {
         }
     }
 
-    /// Time has passed: `resident` pages were in each bin; `returned` of each were accessed again, or
-    /// `None` where only the number `refaulted` is known, of those that were out.
+    /// Time has passed: `resident` pages were in each bin; `returned` of each were accessed again,
+    /// or `None` if only the number `refaulted` is known, of those that were out.
     pub fn observe(
         &mut self,
         passed_s: f64,
@@ -163,7 +163,7 @@ impl Survival {
         }
     }
 
-    /// What is out grows older: of a bin a share moves on.
+    /// What is out grows older: a share of each bin moves on.
     fn age_out(&mut self, passed_s: f64) {
         for at in (1..self.bins.len()).rev() {
             let share = (passed_s / self.bins[at - 1].width_s()).min(1.0);

@@ -46,20 +46,20 @@ use scale::Scale;
 
 /// Classes of hotness: powers of two, some below one touch and some above.
 const CLASSES: usize = 10;
-/// The class of a page touched once: those below hold no page, and are what is known of all pages.
+/// The class of a page touched once: lower classes hold no page, and represent all pages.
 const CLASS_OF_ONE: usize = 4;
 /// Looks that a history distinguishes; a page untouched for longer counts as untouched for this
 /// long.
 const LOOKS_KEPT: u8 = 250;
-/// What the histories are set back by when they near the top.
+/// How far the histories are set back when they near the top.
 const LOOKS_SHIFT: u8 = 125;
 
-/// What the model is made with. Defaults are those that were measured (`docs/inside/reuse.md`).
+/// The parameters of the model. Defaults are the measured ones (`docs/inside/reuse.md`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReuseParams {
-    /// What one look leaves of a page's hotness, from 0.5 to 0.999.
+    /// The share of a page's hotness that remains after one look, from 0.5 to 0.999.
     pub decay: f64,
-    /// What one look leaves of the model's evidence, from 0.5 to 0.9999.
+    /// The share of the model's evidence that remains after one look, from 0.5 to 0.9999.
     pub forget: f64,
     /// At most this many pages, selected by hash, teach the model at a look.
     pub sample_pages: u64,
@@ -90,7 +90,7 @@ pub type Value = i16;
 /// Less than any page that was ever touched.
 pub const VALUE_UNKNOWN: Value = Value::MIN;
 
-/// What is known of the reuse of a cgroup's pages. Some 10 KiB.
+/// What is known about the reuse of a cgroup's pages. Some 10 KiB.
 #[derive(Clone, Debug)]
 pub struct ReuseModel {
     params: ReuseParams,
@@ -138,7 +138,7 @@ impl ReuseModel {
         model
     }
 
-    /// A look begins: accessed bits are read, faults since the last look are known.
+    /// A look starts: accessed bits are read, faults since the last look are known.
     pub fn look(&mut self) -> Look<'_> {
         self.lowered = self.scale.advance();
         self.is_set_back = self.now >= LOOKS_KEPT;
@@ -150,7 +150,7 @@ impl ReuseModel {
         Look { model: self }
     }
 
-    /// What a page is worth that was not touched since the last look.
+    /// The value of a page that was not touched since the last look.
     #[inline]
     pub fn value_untouched(&self, page: PageHistory) -> Value {
         if page.level == 0 {
@@ -239,7 +239,7 @@ impl Look<'_> {
         self.model.is_set_back || self.model.lowered > 0
     }
 
-    /// Sets histories back where it is due. All of them have to come, before any is shown.
+    /// Sets histories back when this is due. All of them have to be passed, before any is shown.
     pub fn shift(&self, pages: &mut [PageHistory]) {
         if !self.is_shift_due() {
             return;
@@ -257,7 +257,7 @@ impl Look<'_> {
     }
 
     /// Shows up to 64 pages, and which of them were touched since the last look. The number of the
-    /// word names them for good, and decides which belong to the sample.
+    /// word is their permanent name, and decides which belong to the sample.
     pub fn word(&mut self, number: u64, pages: &mut [PageHistory], touched: u64) {
         let model = &mut *self.model;
         for at in each_bit(model.sampled(number), pages.len()) {
@@ -277,7 +277,7 @@ impl Look<'_> {
         }
     }
 
-    /// Ends the look: values follow what was seen.
+    /// Ends the look: values are updated from the observations.
     pub fn finish(self) {
         let model = self.model;
         let sampled_pages = std::mem::take(&mut model.sampled_pages);

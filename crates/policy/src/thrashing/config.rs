@@ -49,13 +49,13 @@ pub struct Config {
     pub full_share: f64,
     /// Bad windows in a row before anything is reported.
     pub bad_windows: u32,
-    /// Calm windows in a row before everything is taken back.
+    /// Calm windows in a row before everything is undone.
     pub calm_windows: u32,
-    /// How long a step may show its effect before the next, ms.
+    /// How long a step has to show its effect before the next, ms.
     pub step_ms: u64,
-    /// How long the guilty is frozen, ms.
+    /// How long the culprit stays frozen, ms.
     pub freeze_ms: u64,
-    /// What a squeeze leaves of the memory it finds.
+    /// The share of memory that a squeeze leaves.
     pub squeeze_to: f64,
     /// And never less than this.
     pub squeeze_floor_bytes: u64,
@@ -99,7 +99,7 @@ impl Config {
     /// Checks all values.
     ///
     /// # Errors
-    /// The first that makes no sense.
+    /// The first invalid value.
     pub fn check(&self) -> Result<(), ConfigError> {
         let share = |value: f64| value > 0.0 && value <= 1.0;
         let checks = [
@@ -160,7 +160,7 @@ impl Config {
         }
     }
 
-    /// Well below what is bad, so that a guard does not swing.
+    /// Well below what is bad, so that a guard does not oscillate.
     pub(super) fn is_calm(&self, suffering: &Suffering) -> bool {
         let few = suffering.young_refaults_per_s < self.refaults_per_s / 2.0;
         few || suffering

@@ -73,8 +73,8 @@ pub struct History {
 }
 
 impl History {
-    /// Takes in what was seen until now, from `begin_ms` (Unix time). A clock that went back since
-    /// the last time is taken for standing still.
+    /// Takes in what was seen until now, from `begin_ms` (Unix time). A clock that went backwards
+    /// since the last time is treated as stopped.
     pub fn add(&mut self, begin_ms: u64, curves: &Curves) {
         if curves.observed_ms == 0 {
             return;
@@ -112,10 +112,10 @@ impl History {
         bytes
     }
 
-    /// From bytes: the name, and what is known of it.
+    /// From bytes: the name, and what is known about it.
     ///
     /// # Errors
-    /// [`HistoryError`]: nothing of it is taken then.
+    /// [`HistoryError`]: nothing is taken from the bytes then.
     pub fn decode(bytes: &[u8]) -> Result<(String, Self), HistoryError> {
         if !bytes.starts_with(MAGIC) {
             return Err(HistoryError::Foreign);
@@ -260,7 +260,7 @@ fn from_rate(rate: u16) -> f64 {
     }
 }
 
-/// A number to call the file of a name by, the same in every version.
+/// A number for the file name of a subject, the same in every version.
 pub fn name_hash(name: &str) -> u64 {
     checksum(name.as_bytes())
 }

@@ -67,8 +67,8 @@ const NONE: Slot = Slot::MAX;
 /// Most pages simulated.
 pub const PAGES_MAX: usize = 1 << 15;
 
-/// Looks after which a page of a file that is mapped no more is forgotten. It may well be in the
-/// page cache still.
+/// Number of looks after which an unmapped page of a file is forgotten. It may still be in the page
+/// cache.
 const FORGET_LOOKS: u32 = 256;
 
 /// Memory may grow by this part (one part in this many) before existing counts are moved.
@@ -150,7 +150,7 @@ pub struct WhatIf {
     unused_pages: f64,
 }
 
-/// A look under way: shown every page of the sample, in any order.
+/// A look in progress: it is shown every page of the sample, in any order.
 #[derive(Debug)]
 pub struct Look<'a> {
     of: &'a mut WhatIf,
@@ -179,7 +179,7 @@ impl WhatIf {
         }
     }
 
-    /// Which pages have to be shown: others are passed over anyway.
+    /// Which pages have to be shown: others are ignored anyway.
     pub fn filter(&self) -> Filter {
         match self.looks {
             0 => Filter::ALL,
@@ -187,8 +187,8 @@ impl WhatIf {
         }
     }
 
-    /// A look begins. `now_ms`: the time on any clock that does not go back; what does is taken for
-    /// standing still.
+    /// A look starts. `now_ms`: the time on a clock that never goes backwards; if it does, it is
+    /// treated as stopped.
     pub fn look(&mut self, now_ms: u64) -> Look<'_> {
         self.last_ms = self.last_ms.max(now_ms);
         if self.looks == 0 {
@@ -197,7 +197,7 @@ impl WhatIf {
         Look { of: self }
     }
 
-    /// Counts from now on: what came before only showed which pages are where. 100 percent are what
+    /// Counts from now on: everything before only showed which pages are where. 100 percent is what
     /// was resident since the last time.
     pub fn count_anew(&mut self) {
         self.tally = Tally::new(self.last_ms, self.reuse.is_some());
@@ -261,7 +261,7 @@ impl WhatIf {
         }
     }
 
-    /// What one page of the sample stands for, and what 100 percent are.
+    /// How many pages one page of the sample stands for, and what 100 percent is.
     fn rescale(&mut self, present: u64, resident_pages: u64) {
         let share = self.sample.filter().share();
         let resident = match resident_pages {
@@ -360,9 +360,9 @@ impl Look<'_> {
         self.of.sample.filter()
     }
 
-    /// Shows a page. `hash` is its [`page_hash`], of what names it for good; one page in 2^`level`
-    /// of its kind is followed. One that several processes share may be shown several times: used
-    /// by one is used.
+    /// Shows a page. `hash` is its [`page_hash`], from its permanent name; one page in 2^`level` of
+    /// its kind is followed. A page that several processes share may be shown several times: used
+    /// by one means used.
     pub fn page(&mut self, hash: u64, level: Level, page_type: PageType, fact: Fact) {
         let look = self.of.looks;
         if let Some(slot) = self.of.sample.find(hash, level) {
@@ -384,7 +384,7 @@ impl Look<'_> {
     }
 
     /// Ends the look. `resident_pages`: all that are resident, sampled or not; 0 if that is not
-    /// known. A look that is not whole says nothing of the pages it did not show.
+    /// known. An incomplete look carries no information about the pages it did not show.
     pub fn finish(self, resident_pages: u64, is_whole: bool) {
         let of = self.of;
         let look = of.looks;

@@ -80,7 +80,7 @@ impl StackDistances {
         self.accesses
     }
 
-    /// Misses of LRU with pools of these sizes in pages (0 is taken for 1).
+    /// Misses of LRU with pools of these sizes in pages (0 is treated as 1).
     #[must_use]
     pub fn misses(&self, capacities: &[usize]) -> Vec<u64> {
         let mut order: Vec<usize> = (0..capacities.len()).collect();

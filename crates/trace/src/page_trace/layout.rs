@@ -3,7 +3,7 @@
 
 /// First bytes of the file. Not text, so that a damaging transfer is noticed.
 pub(super) const MAGIC: [u8; 8] = *b"\x89AGEWPT\n";
-/// Newest version this code reads. It writes 1 where that says all.
+/// Newest version this code reads. It writes 1 if that suffices.
 pub(super) const VERSION: u16 = 3;
 /// The version without evidence.
 const VERSION_PLAIN: u16 = 1;
@@ -34,7 +34,7 @@ pub enum Order {
     /// Requests are in the order they happened.
     #[default]
     Exact,
-    /// Requests of the same time stamp happened in one interval, in an order that is not known.
+    /// Requests with the same time stamp happened in one interval, in unknown order.
     Interval,
 }
 
@@ -43,7 +43,7 @@ pub enum Order {
 pub struct Header {
     /// A page is `1 << page_shift` bytes.
     pub page_shift: u8,
-    /// Whether order inside a time stamp means something.
+    /// Whether the order inside a time stamp is meaningful.
     pub order: Order,
     /// Nanoseconds between observations; 0 when the order is exact.
     pub interval_ns: u64,
@@ -95,7 +95,7 @@ impl Header {
         Ok(bytes)
     }
 
-    /// Reads the fixed part; gives the header without metadata, and the metadata's length.
+    /// Reads the fixed part; returns the header without metadata, and the metadata's length.
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<(Self, usize), String> {
         if bytes[..8] != MAGIC {
             return Err("it does not begin as a page trace".into());
