@@ -23,7 +23,7 @@ pub struct Protection {
     pub usage_pages: u64,
 }
 
-/// What came of an attempt to write a dirty folio out (`pageout`).
+/// The result of an attempt to write a dirty folio out (`pageout`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageoutOutcome {
     /// Written before the call returned (zram): the folio is clean now.
@@ -54,8 +54,8 @@ pub struct ZoneState {
     pub reserve_pages: [u64; 4],
 }
 
-/// Facts asked of, and decisions handed to, the world. `folios` is passed where the world has to
-/// read or keep flags (`Mapped`, `Dirty`, `Writeback`, `Swapcache`) in step with its own state.
+/// Facts requested from, and decisions passed to, the world. `folios` is passed where the world has
+/// to read or keep flags (`Mapped`, `Dirty`, `Writeback`, `Swapcache`) in step with its own state.
 pub trait World {
     /// The clock, in ns.
     fn now_ns(&self) -> u64;

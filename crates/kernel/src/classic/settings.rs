@@ -27,9 +27,9 @@ pub struct Settings {
     /// again, and one chunk of nothing else lets kswapd write (Linux up to 4.10). Later they go to
     /// the active list until the flusher is through with them.
     pub dirty_stays_inactive: bool,
-    /// Direct reclaim sleeps for a tick on a congested node, and where it makes no progress. Linux
-    /// up to 5.15 sleeps only while a device says that it is congested, which block devices with
-    /// several queues never do.
+    /// Direct reclaim sleeps for a tick on a congested node, and if it makes no progress. Linux up
+    /// to 5.15 sleeps only while a device reports congestion, which block devices with several
+    /// queues never do.
     pub progress_waits: bool,
     /// Bits a shadow has for the age, by type.
     pub timestamp_bits: [u32; 2],

@@ -235,7 +235,7 @@ fn reclaim_batch<W: World>(
     lru.mglru_machine.retried = retried;
 }
 
-/// Adds up what a batch came to, and wakes the flusher if all of it was dirty and unqueued.
+/// Adds up the results of a batch, and wakes the flusher if all of it was dirty and unqueued.
 fn account<W: World>(
     lru: &mut Lru,
     world: &mut W,

@@ -8,7 +8,7 @@ use crate::reclaim::references::{self, References};
 use crate::reclaim::{Reclaimer, ScanControl, Seen};
 use crate::world::{PageoutOutcome, World};
 
-/// What came of a batch, in pages.
+/// The result of a batch, in pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BatchOutcome {
     /// Freed.
