@@ -273,7 +273,7 @@ fn remarks(out: &mut impl Write, found: &Found, costs: &Costs) -> std::io::Resul
     )?;
     writeln!(
         out,
-        "currently: {:.1} pages per second came back; prices: {}",
+        "as it is: {:.1} pages per second came back; prices: {}",
         curves.seen_per_second,
         costs.text()
     )?;
@@ -300,7 +300,7 @@ fn remarks(out: &mut impl Write, found: &Found, costs: &Costs) -> std::io::Resul
     if !found.has_files {
         writeln!(
             out,
-            "the files it maps are charged to another cgroup: they are in no figure"
+            "the files it maps are charged to another cgroup and not included"
         )?;
     }
     match &found.note {
