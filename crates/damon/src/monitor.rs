@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The monitor (mm/damon/core.c: `kdamond_fn`): looks at one page of each region per sample, sums
-//! the looks over an aggregation, and splits and merges regions so that few of them separate hot
-//! from cold.
+//! The monitor (mm/damon/core.c: `kdamond_fn`): looks at one page per region and sample, sums these
+//! over an aggregation, and splits and merges regions so that few of them separate hot from cold.
 //!
 //! The world drives it: `wait`, then `prepare`, then a pause of `attrs().sample_us`, then `check`.
 

@@ -256,9 +256,7 @@ impl KernelSource for GenerationSource {
         } else {
             let raced = match self.lost_races {
                 0 => String::new(),
-                races => {
-                    format!(", {races} times another program was faster or the cgroup had gone")
-                }
+                races => format!(", {races} times somebody else was faster or the cgroup had gone"),
             };
             format!("aged {} times for it{raced}", self.agings)
         };

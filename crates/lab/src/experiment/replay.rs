@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A trace laid out on the simulated machine: to which process's memory each page belongs, and when
-//! it is accessed.
+//! A trace laid out on the simulated machine: where each page is, and when it is accessed.
 //!
 //! What a trace records is kept: processes, anonymous or file, read or write, time. What it does
 //! not record is decided here and reported in [`Replay::notes`]:

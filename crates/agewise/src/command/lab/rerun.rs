@@ -81,8 +81,8 @@ fn say_who(origin: &Origin) {
     let version = env!("CARGO_PKG_VERSION");
     if (origin.version.as_str(), origin.build.as_str()) != (version, BUILD) {
         agewise_cli::note!(
-            "the result is from agewise {}, build {}; this is {version}, build {BUILD}: all else is \
-             compared",
+            "the result is from agewise {}, build {}; this is {version}, build {BUILD}: \
+             everything else is compared",
             origin.version,
             origin.build
         );
