@@ -34,7 +34,7 @@ pub(super) fn show() -> anyhow::Result<()> {
         trace.page_count()
     ))?;
     say(
-        "The share of accesses that would miss, by the pages of memory it gets and what evicts:\n",
+        "The share of accesses that would miss, by memory size in pages and eviction policy:\n",
     )?;
     let policies = POLICIES
         .iter()
